@@ -376,16 +376,16 @@ class Tree(Files):
     def statuses(self, path: str) -> dict[str, os.stat_result]:
         """Return the statuses (`os.lstat`) of all files in a directory, by name. Files that are removed meanwhile are left out."""
         directory = self._open_directory(path)
-        found = {}
+        statuses = {}
         for name in self._list_opened(directory, path):
             try:
-                found[name] = self.system.lstat(name, dir_fd=directory.number)
+                statuses[name] = self.system.lstat(name, dir_fd=directory.number)
             except OSError as error:
                 reraise_interrupt(error)
                 if error.errno not in (ENOENT, ESTALE):
                     raise
                 continue  # removed meanwhile
-        return found
+        return statuses
 
     def _open_directory(self, path: str) -> Opened:
         self.look_again()

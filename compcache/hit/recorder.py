@@ -78,7 +78,7 @@ class Recorder:
 
     def watch(self, loader: "PlainLoader") -> None:
         """Record the modules of this loader that are in memory as used, each time the journal is written."""
-        self._loaders = [*[known for known in self._loaders if known() is not None], ref(loader)]
+        self._loaders = [*[weak for weak in self._loaders if weak() is not None], ref(loader)]
         if not self._registered:
             self._register_exit()
 
@@ -266,11 +266,11 @@ def recorder_for(files: "Tree", root: str, *, readonly: bool) -> "Recorder | Nul
 
 def recorder_of(files: "Tree | Door", root: str) -> "Recorder":
     """Return the one recorder of a directory in this process, which now writes through `files`."""
-    known = _recorders.get(root)
-    if known is None:
+    recorder = _recorders.get(root)
+    if recorder is None:
         return _recorders.setdefault(root, Recorder(files, root))
-    known.write_by(files)
-    return known
+    recorder.write_by(files)
+    return recorder
 
 
 def _forget_all() -> None:

@@ -116,7 +116,7 @@ class _Addition:
             if missing:
                 functions = [name for name in missing if item.assumed[name]]
                 self._fail_importable(item, undefined_symbols_error(missing, functions))
-        self._publish_complete(last=True)
+        self._publish_complete(is_last=True)
         published = {module_id for module_ids in self._published.values() for module_id in module_ids}
         for module_id in {module_id for module_ids in replaced for module_id in module_ids} - published:
             with suppress(StorageError):  # the newer module is found first anyway
@@ -152,13 +152,13 @@ class _Addition:
         """Return the symbols that a source requires and that no source has defined yet."""
         return [name for name in item.assumed if name not in self._defined]
 
-    def _publish_complete(self, *, last: bool = False) -> None:
-        """Publish the linked modules. Unless `last` is set, modules that depend on an undefined symbol wait for later sources."""
+    def _publish_complete(self, *, is_last: bool = False) -> None:
+        """Publish the linked modules. Unless `is_last` is set, modules that depend on an undefined symbol wait for later sources."""
         linked = [(item, built) for item in self._waiting if (built := self._await_linked(item)) is not None]
         for item, built in linked:
             self._types |= {name: Provider(f"source {item.number}", "", text) for name, text in built.defined.items()}
         linked = self._without_lost_imports(linked)
-        waiting = frozenset[int]() if last else self._find_waiting(linked)
+        waiting = frozenset[int]() if is_last else self._find_waiting(linked)
         self._waiting = [item for item, _ in linked if item.number in waiting]
         ready = [(item, built) for item, built in linked if item.number not in waiting]
         for start in range(0, len(ready), _GROUP):
