@@ -307,11 +307,7 @@ def restore_resolution(
 ) -> Resolution:
     """Return the resolution of a stored module's declarations.
 
-    Args:
-        module: the module, parsed from its stored code.
-        slots: its imports (`Resolution.imported`).
-        storage: its globals (`Resolution.storage`).
-        names: the names of the libraries in its source.
+    `slots` has the imports (`Resolution.imported`), `storage` the globals, and `names` the libraries that the source names.
 
     Raises:
         LibraryError: a library cannot be opened.

@@ -28,7 +28,7 @@ from compcache.numba.fingerprints.values import feed_class_and_attributes, handl
 from compcache.numba.registered.code_reads import MISSING, cells_of, is_part_of_hash, resolve, returned_functions
 from compcache.numba.registered.library import is_library_module, is_made_by_library, package_of
 from compcache.numba.registered.refusals import NotLazy, TooLarge, Unidentifiable, Unrepeatable, examines_program
-from compcache.numba.registered.reviewed import CODE_GENERATORS, EVERYTHING
+from compcache.numba.registered.reviewed import CODE_GENERATORS, DIFFERING, EVERYTHING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -496,7 +496,7 @@ class Walk:
         for variable, value in cells_of(function):
             where = f"the variable {variable!r} that {name} closes over"
             self.feed_token("empty cell" if value is MISSING else "cell", variable)
-            if value is MISSING:
+            if value is MISSING or f"{function.__globals__.get('__name__')}.{variable}" in DIFFERING:
                 continue
             if compiles and isinstance(value, python_types.FunctionType):
                 self.refer_to_function(value, where, COMPILED)
