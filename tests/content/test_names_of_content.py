@@ -14,7 +14,7 @@ from helpers import PACKAGE_ROOT, adder, caller, constant, run_fresh
 from llvmlite import ir
 
 from compcache import Cache, CompileError, Function, Identity, ModuleSource, ShadowWarning
-from compcache.content.names import content_digest, seal
+from compcache.content.names import content_digest, freeze, seal
 from compcache.images.native_target import initialize
 from compcache.miss.name_source import name_source
 
@@ -158,6 +158,7 @@ LISTS: list[dict[str, Any]] = [
 def test_the_name_covers_lists_and_where_they_end() -> None:
     sources = [ModuleSource(adder("f", 1), **options) for options in LISTS]
     assert len({names_of(source)["f"] for source in sources}) == len(LISTS)
+    assert len({content_digest(freeze(source)) for source in sources}) == len(LISTS)
 
 
 def test_functions_named_by_content_call_each_other(cache: Cache) -> None:
