@@ -417,10 +417,6 @@ def with_image_symbols(definitions: dict[str, Definition], text: str) -> dict[st
     """Return global values in which the symbols that assembly or the linker defines are definitions instead of declarations.
 
     A symbol that assembly defines refers to all names in the assembly. A section bound refers to the members of its section.
-
-    Args:
-        definitions: the global values of a printed module (`read_module`).
-        text: the printed module.
     """
     assembly, bounds = read_assembly(text), section_bounds(text)
     if not assembly.defined and not bounds:

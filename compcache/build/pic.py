@@ -175,12 +175,8 @@ def with_addresses(text: str, imported: Collection[str], provided: Iterable[str]
     """Return the module's text with calls in place of other modules' thread-local variables.
 
     No linker leaves places for the addresses of thread-local variables. So the module that defines such a variable also defines a function
-    that returns its address (`ADDRESS_OF`), and modules that use the variable call this function.
-
-    Args:
-        text: the printed module.
-        imported: the thread-local variables of other modules.
-        provided: the module's own thread-local variables for which it defines functions.
+    that returns its address (`ADDRESS_OF`), and modules that use the variable call this function. `imported` are variables of other
+    modules. For the variables in `provided`, the module defines functions.
 
     Raises:
         CompileError: the code uses an imported variable in a way that cannot be rewritten.

@@ -177,11 +177,7 @@ def _make_pack(store: Store, modules: Collection[bytes], names: Collection[str])
     """Pack the data entries of the exported functions.
 
     An entry is exported if it requires only exported modules. An entry without required modules is exported if it has one of the names.
-
-    Args:
-        store: the cache directory.
-        modules: the module_ids of the exported modules.
-        names: the names of the exported functions.
+    `modules` has the module_ids of the exported modules, and `names` the names of the exported functions.
 
     Returns:
         The module_id, the content and the signature file of the pack; None if no entry is exported.

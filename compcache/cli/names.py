@@ -46,10 +46,7 @@ def resolve(cache: Cache, name: str) -> str:
 def resolve_all(cache: Cache, names: Iterable[str], *, missing_ok: bool = False) -> list[str]:
     """Return the functions that NAMEs match, each once. A NAME is a function, a label of content names, a glob or a group.
 
-    Args:
-        cache: the cache to search.
-        names: the NAMEs.
-        missing_ok: return a NAME that is not a glob and matches no function as it is.
+    With `missing_ok`, a NAME that is not a glob and matches no function is returned as it is.
 
     Raises:
         NotCachedError: a glob matches no function, or another NAME matches no function and `missing_ok` is false.

@@ -90,9 +90,7 @@ def name_functions(source: ModuleSource, text: str, functions: Mapping[str, Func
 def symbol_digests(text: str, data: Iterable[bytes]) -> dict[str, bytes]:
     """Return, by symbol, a digest of everything that the symbol reaches. The result is empty if the module cannot be parsed.
 
-    Args:
-        text: the module as LLVM prints it, before optimization.
-        data: the values of variables that are not in the text.
+    `text` is the module as LLVM prints it, before optimization, and `data` has the values of variables that are not in the text.
     """
     try:
         definitions = read_definitions(text)

@@ -117,9 +117,7 @@ def decode_entry(payload: bytes) -> EntryRecord:
 def encode_stub(symbol: int, features: str) -> bytes:
     """Encode the data of a `STUB` entry.
 
-    Args:
-        symbol: the number of the stub's symbol in the module table.
-        features: the processor features that the stub requires.
+    `symbol` is the number of the stub's symbol in the module table, and `features` the features that the stub requires.
     """
     return symbol.to_bytes(4, "little") + features.encode("utf-8", "surrogatepass")
 

@@ -30,12 +30,8 @@ class Provider(NamedTuple):
 def require_types(session: Session, built: BuiltModule, added: Mapping[str, Provider]) -> None:
     """Check that each import of a module has a realization with the link type that the module expects.
 
-    An import without any realization is accepted.
-
-    Args:
-        session: the cache.
-        built: the module.
-        added: the functions that are added together with the module, by name. They take precedence over functions in the cache.
+    An import without any realization is accepted. The functions in `added`, which are added together with the module, take precedence over
+    functions in the cache.
 
     Raises:
         SignatureMismatchError: no realization of an import has the type that the code expects.

@@ -133,10 +133,7 @@ def make_row(module_id: bytes, records: bytes, notes: bytes) -> Row:
 def row_of_frames(module_id: bytes, frames: Iterable[tuple[int, bytes]], seconds: float) -> tuple[Row, list[bytes]]:
     """Create the row of a module, and return it with the target_ids of the module's functions, in the order of `Row.names`.
 
-    Args:
-        module_id: the digest of the module's content.
-        frames: the module's records, as (offset, payload).
-        seconds: the compile time in seconds.
+    `frames` has the module's records as (offset, payload), and `seconds` is the compile time.
 
     Raises:
         FormatError: a record is damaged, or the module record is missing.

@@ -183,11 +183,7 @@ def unreadable(store: Store, module: ModuleFile, error: OSError) -> CompcacheErr
 def untrusted_directory_error(root: str, status: os.stat_result, link: os.stat_result, user: int) -> UntrustedDirectoryError:
     """Return the exception to raise for an untrusted root, with the reason and the remedy.
 
-    Args:
-        root: the path of the directory.
-        status: the `stat` result of the directory.
-        link: the `lstat` result of the path.
-        user: the user id of this process.
+    `status` and `link` are the `stat` and `lstat` results of the path, and `user` is the user id of this process.
     """
     if stat.S_ISLNK(link.st_mode) and link.st_uid not in (user, 0):
         problem = f"is a symbolic link of user {link.st_uid}, not yours ({user}): loading from it could run their code"

@@ -82,12 +82,7 @@ class _Checked(NamedTuple):
 
 
 def translate(context: Any, request: Request, is_cached: Callable[[str], bool]) -> Translated:
-    """Compile a source, or the members of a group, to an object.
-
-    Args:
-        context: an LLVM context.
-        request: the source and its options.
-        is_cached: returns whether the cache has a function or variable.
+    """Compile a source, or the members of a group, to an object. `is_cached` returns whether the cache has a function or variable.
 
     Raises:
         CompileError, LinkError, GlobalValidationError: the source cannot be compiled. The message gives the reason.
@@ -293,11 +288,7 @@ def _group_exports(exports: tuple[Export, ...], values: GlobalValues, request: R
 def translate_again(context: Any, recipe: Recipe, machine: Machine, *, shared: bool) -> Translated:
     """Compile the stored code of a module to an object for another machine.
 
-    Args:
-        context: an LLVM context.
-        recipe: the stored code and the options of the module.
-        machine: the machine to compile for.
-        shared: whether the image will be a shared object.
+    `recipe` has the code and its options. `shared` says whether the image will be a shared object.
 
     Raises:
         CompileError: the code cannot be compiled, or is not portable to another machine.

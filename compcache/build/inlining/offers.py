@@ -87,13 +87,7 @@ class _NotOffered(Exception):  # noqa: N818 - a result within this file, not an 
 
 
 def offered_bodies(text: str, exports: Iterable[Export], resolution: Resolution) -> tuple[Body, ...]:
-    """Return the bodies that a module offers.
-
-    Args:
-        text: the module as LLVM prints it, before it is optimized.
-        exports: the exports of the module.
-        resolution: the providers of its declarations.
-    """
+    """Return the bodies that a module offers. `text` is the module as LLVM prints it, before it is optimized."""
     named = {export.symbol: export.name for export in exports if is_content_name(export.name) and not export.link_only}
     offered = {symbol: name for symbol, name in named.items() if symbol not in resolution.imports}
     if not offered or "\nmodule asm" in text or text.startswith("module asm"):
@@ -110,9 +104,7 @@ def quoted(name: str) -> str:
 def type_of(head: str, types: Mapping[str, str]) -> str:
     """Return the type of a function that its callers must agree on, with named types expanded.
 
-    Args:
-        head: the head of the function, without ``define`` or ``declare``.
-        types: the definitions of named types.
+    `head` is the head of the function, without ``define`` or ``declare``.
 
     Raises:
         ValueError: the head has unknown attributes, or a type is opaque, unknown or recursive.

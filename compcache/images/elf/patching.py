@@ -137,11 +137,7 @@ def _rename_symbols(data: bytes, names: Collection[tuple[Symbol, str]]) -> bytes
 def rename_definitions(data: bytes, names: Mapping[str, str]) -> bytes:
     """Move definitions to names that the object already refers to, and return the changed object.
 
-    The old names become undefined symbols. References to them stay.
-
-    Args:
-        data: the object.
-        names: the new names of the definitions, by their old names.
+    The old names become undefined symbols. References to them stay. `names` has the new names by the old names.
 
     Raises:
         FormatError: the object does not define an old name, or does not refer to a new name as an undefined symbol.

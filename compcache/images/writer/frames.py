@@ -108,10 +108,8 @@ def index_size(count: int) -> int:
 def index_of_frames(address: int, frames: int, entries: Iterable[tuple[bytearray, int, Frame]]) -> bytes:
     """Return the content of the index (``.eh_frame_hdr``).
 
-    Args:
-        address: the address of the index.
-        frames: the address of the unwinding tables.
-        entries: for each entry, its relocated section, the address of that section, and the entry.
+    `address` and `frames` are the addresses of the index and of the unwinding tables. `entries` has the relocated section, its address and
+    the entry, for each entry.
     """
     rows = []
     for content, start, frame in entries:

@@ -141,10 +141,7 @@ def _priority_key(part: tuple[int, InputSection]) -> int:
 def place(outputs: Iterable[Output], start: int, page: int) -> Layout:
     """Assign addresses, file offsets and numbers to sections, in place, and return the layout.
 
-    Args:
-        outputs: the sections.
-        start: the file offset at which the headers end.
-        page: the size of a page, in bytes.
+    `start` is the file offset at which the headers end, and `page` the size of a page in bytes.
     """
     by_name = {output.name: output for output in outputs}
     mapped = [output for output in by_name.values() if output.flags & SHF_ALLOC]

@@ -91,10 +91,7 @@ class Tables:
 def scan(inputs: Sequence[Input], external: Sequence[Mapping[int, str]], imports: Collection[str]) -> Tables:
     """Return the tables that the relocations of mapped sections need.
 
-    Args:
-        inputs: the objects.
-        external: the symbols of other images, by object (`Symbols.external`).
-        imports: the symbols whose addresses the runtime fills in.
+    `external` has the symbols of other images by object, and the runtime fills in the addresses of the symbols in `imports`.
 
     Raises:
         FormatError: the type of a relocation is unknown, or a relocation stores an address in a read-only section.
@@ -166,12 +163,7 @@ class Relocator:
         self.places: dict[str, list[tuple[int, int]]] = {}  # by import: addresses, and the numbers to add
 
     def relocate(self, piece: Piece, start: int, content: bytearray) -> None:
-        """Apply the relocations of a part of a mapped section to `content`, in place.
-
-        Args:
-            piece: the part of the section.
-            start: the address of the part.
-            content: the bytes of the part.
+        """Apply the relocations of a part of a mapped section to `content`, in place. `start` is the address of the part.
 
         Raises:
             FormatError: a symbol has no address for this kind of reference.

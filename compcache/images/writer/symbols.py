@@ -115,10 +115,7 @@ class Symbols:
     def section_of(self, owner: int, number: int, section: int) -> Output | None:
         """Return the image's section that contains a symbol, or None.
 
-        Args:
-            owner: the number of the object.
-            number: the number of the symbol.
-            section: the number of the symbol's section in the object.
+        `owner` is the number of the object, and `section` the number of the symbol's section in it.
         """
         home = self._homes.get((owner, section))
         if home is not None:
