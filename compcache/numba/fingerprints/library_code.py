@@ -14,8 +14,8 @@ import types
 from compcache.digest import blake2b
 from compcache.numba.fingerprints.code_digest import digest_and_reads
 from compcache.numba.registered.code_reads import MISSING, cells_of, functions_in_member, resolve
-from compcache.numba.registered.library import has_own_code, is_library_module, is_made_by_library
-from compcache.numba.registered.reviewed import CODE_GENERATORS, DIFFERING
+from compcache.numba.registered.library import has_own_code, is_generator_module, is_library_module, is_made_by_library
+from compcache.numba.registered.reviewed import DIFFERING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def code_of_library(value: Any) -> tuple[bytes, list[Any]]:
             replacements.append(item)
             continue
         if isinstance(item, types.FunctionType):
-            if _is_of_generators(item.__globals__.get("__name__")):
+            if is_generator_module(item.__globals__.get("__name__")):
                 if not has_own_code(item):
                     rows.append(_function_row(item, ()))
                 continue
@@ -83,11 +83,6 @@ def _is_installed(module: Any) -> bool:
     return "-packages" in str(getattr(sys.modules.get(module), "__file__", None))
 
 
-def _is_of_generators(module: Any) -> bool:
-    """Return whether a module, given by its name, belongs to a library that generates code."""
-    return str(module).partition(".")[0] in CODE_GENERATORS
-
-
 def _function_row(function: Any, used: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
     """Return the module, the name, the digest of the code, the defaults, and the plain values among the values that a function reads.
 
@@ -118,7 +113,7 @@ def _values_read_by(function: Any) -> Iterator[tuple[str, Any]]:
 def _objects_used_by(value: Any) -> Iterator[Any]:
     """Yield the functions and classes that an object of a library, other than a function, uses."""
     if isinstance(value, type):
-        if not _is_of_generators(value.__module__):
+        if not is_generator_module(value.__module__):
             functions = [part for base in value.__mro__ for item in vars(base).values() for part in functions_in_member(item)]
             yield from [function for function in functions if isinstance(function, types.FunctionType)]
     elif isinstance(value, types.MethodType):

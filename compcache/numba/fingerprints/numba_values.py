@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from compcache.numba.fingerprints.fixed_code import fixed_code
 from compcache.numba.fingerprints.state import replaced_defaults_reason, state_of
-from compcache.numba.registered.library import is_found_by_name, is_library_function, is_library_module
+from compcache.numba.registered.library import is_found_by_name, is_generator_module, is_library_function, is_library_module
 from compcache.numba.registered.marks import is_marked
 from compcache.numba.registered.options import compiler_options, declared_locals
 from compcache.numba.registered.refusals import Unidentifiable
@@ -115,7 +115,7 @@ def name_of_pipeline(owner: Any) -> tuple[str, str] | None:
     if pipeline is None:
         return None
     module, name = pipeline.__module__, pipeline.__qualname__
-    if not module.startswith("numba.") or module.startswith("numba.tests"):
+    if not is_generator_module(module):
         raise Unidentifiable(f"the compiler pipeline {module}.{name} is not Numba's, and has no identity")
     return module, name
 

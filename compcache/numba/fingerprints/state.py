@@ -11,9 +11,9 @@ from opcode import opmap
 
 from compcache.files import reraise_interrupt
 from compcache.numba.registered.code_reads import MISSING, names_used_by
-from compcache.numba.registered.library import has_own_code, is_library_module, is_made_by_library
-from compcache.numba.registered.marks import is_marked
-from compcache.numba.registered.reviewed import CODE_GENERATORS, REGISTERED
+from compcache.numba.registered.library import has_own_code, is_generator_module, is_library_module, is_made_by_library
+from compcache.numba.registered.marks import is_marked, is_module
+from compcache.numba.registered.reviewed import REGISTERED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ _names_stored: dict[type, frozenset[str]] = {}
 
 def is_of_generators(kind: type) -> bool:
     """Return whether a class belongs to a library that generates code, or is the class of a stand-in for a Numba object."""
-    return str(kind.__module__).partition(".")[0] in CODE_GENERATORS or is_marked(kind, "_compcache_content")
+    return is_generator_module(kind.__module__) or is_marked(kind, "_compcache_content")
 
 
 def may_have_attributes(value: Any) -> bool:
@@ -167,11 +167,11 @@ def set_on_part(module: str, names: tuple[str, ...]) -> Any:
     part: Any = sys.modules.get(module, MISSING)
     owner = part
     for name in names:
-        if not issubclass(type(part), python_types.ModuleType):
+        if not is_module(part):
             break
         owner, part = part, vars(part).get(name, MISSING)
     kind = type(part)
-    if part is MISSING or issubclass(kind, python_types.ModuleType):
+    if part is MISSING or is_module(part):
         return MISSING
     if isinstance(part, python_types.FunctionType):
         is_plain = is_made_by_library(part) and has_own_code(part) and not is_changed(part)

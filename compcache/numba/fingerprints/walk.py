@@ -22,13 +22,21 @@ from opcode import opmap
 
 from compcache.digest import blake2b
 from compcache.numba.fingerprints.code_digest import bits_of, digest_and_reads, file_of, plain_name
-from compcache.numba.fingerprints.stand_ins import handler_without_numba, is_declared_as, is_generators_module, is_object_mode
+from compcache.numba.fingerprints.stand_ins import handler_without_numba, is_declared_as, is_generators_module, reads_object_mode
 from compcache.numba.fingerprints.state import annotates, changed_settings, set_on_part
 from compcache.numba.fingerprints.values import feed_class_and_attributes, handler_of, is_defined_by_text
 from compcache.numba.registered.code_reads import MISSING, cells_of, is_part_of_hash, resolve, returned_functions
-from compcache.numba.registered.library import is_library_module, is_made_by_library, package_of
+from compcache.numba.registered.library import (
+    is_generator_module,
+    is_library_module,
+    is_made_by_library,
+    module_name_of,
+    package_of,
+    qualified_name_of,
+)
+from compcache.numba.registered.marks import is_module
 from compcache.numba.registered.refusals import NotLazy, TooLarge, Unidentifiable, Unrepeatable, examines_program
-from compcache.numba.registered.reviewed import CODE_GENERATORS, EVERYTHING
+from compcache.numba.registered.reviewed import EVERYTHING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -513,7 +521,7 @@ class Walk:
         self._lines.update(f"{code.co_firstlineno}:".encode())
         self._lines.update(code.co_linetable)
         chains = self._chains_of(code, namespace)
-        if _has_object_mode(chains):
+        if reads_object_mode(chains):
             self.has_lenient_function = self.has_object_mode = True
         if self.mode == RUN:
             self._record_reads_of_run(code, reads, [value for _, value, _ in chains])
@@ -525,7 +533,7 @@ class Walk:
         compiled = returned_functions(code) if self._is_overload and code is self.compiled.__code__ else ()
         for constant in code.co_consts:
             if isinstance(constant, python_types.CodeType):
-                if constant in compiled and not _has_object_mode(self._chains_of(constant, namespace)):
+                if constant in compiled and not reads_object_mode(self._chains_of(constant, namespace)):
                     self._feed_code_to_compile(constant, namespace, name)
                 else:
                     self._feed_code(constant, namespace, name)
@@ -578,7 +586,7 @@ class Walk:
         Raises:
             NotLazy: the module belongs to no code generator, and the program has not imported it. The walk imports nothing.
         """
-        if module.partition(".")[0] in CODE_GENERATORS:
+        if is_generator_module(module):
             for chain in (*chains, ()):
                 self._feed_assigned_value(module, chain, f"the import of {module} in {name}, which runs at compile time,")
             return True
@@ -668,7 +676,7 @@ class Walk:
         self._reads[where] = _shown(value) if value is None or type(value) in _SHOWN else read.hex()
 
     def _feed_module_or_value(self, value: Any, where: str, attributes: Iterable[str]) -> None:
-        if _is_module(value):
+        if is_module(value):
             self.feed_module(value, attributes, where)
         else:
             self.feed_value(value, where)
@@ -706,7 +714,7 @@ class Walk:
             if attribute is MISSING:
                 continue
             self.feed_token("attribute", name)
-            if _is_module(attribute):
+            if is_module(attribute):
                 self.feed_module(attribute, attributes, f"{where}, {name!r}")
             else:
                 self.feed_value(attribute, f"{where}, {name!r}")
@@ -758,23 +766,14 @@ class Walk:
         Raises:
             Unidentifiable: the value has no name, or is defined inside a function.
         """
-        module = getattr(value, "__module__", None)
-        owner = getattr(value, "__self__", None)
-        if module is None and owner is not None:
-            module = owner.__name__ if isinstance(owner, python_types.ModuleType) else type(owner).__module__
-        name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
-        if not isinstance(name, str) or "<locals>" in name:
+        name = qualified_name_of(value)
+        if name is None or "<locals>" in name:
             self.feed_unknown(value, where)
             return
-        self.feed_token("named", module, name)
+        self.feed_token("named", module_name_of(value), name)
 
 
 _PLAIN = frozenset((bool, int, str, bytes, type(Ellipsis)))
-
-
-def _is_module(value: Any) -> bool:
-    """Return whether a value is a module. The class is tested, because reading `__class__` of a stand-in would import Numba."""
-    return issubclass(type(value), python_types.ModuleType)
 
 
 _SHOWN = _PLAIN | {float, complex}
@@ -797,14 +796,8 @@ def _is_reviewed(function: Any) -> bool:
 
 
 _MATCH_CLASS = opmap["MATCH_CLASS"]
-_OBJECT_MODE = "objmode"
 #: Names of Numba's settings, or of objects that contain them.
 _SETTINGS = frozenset(("NUMBA_NUM_THREADS", "config"))
-
-
-def _has_object_mode(chains: Iterable[_Chain]) -> bool:
-    """Return whether code that reads these chains has blocks in object mode."""
-    return any(is_object_mode(value) or (_OBJECT_MODE in chain[at:] and is_generators_module(value)) for chain, value, at in chains)
 
 
 def _all_attributes(code: python_types.CodeType) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import sys
 from opcode import opmap, opname
 
 from compcache.files import reraise_interrupt
+from compcache.numba.registered.marks import is_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ __all__ = [
     "returned_functions",
 ]
 
-_Module = type(sys)
 _Function = type(lambda: 0)
 MISSING = object()
 
@@ -120,7 +120,7 @@ def resolve(chain: tuple[str, ...], namespace: dict[str, Any], stops_at: Callabl
         builtins = namespace.get("__builtins__", {})
         value = (builtins if isinstance(builtins, dict) else vars(builtins)).get(chain[0], MISSING)
     at = 1
-    while at < len(chain) and issubclass(type(value), _Module) and not (stops_at is not None and stops_at(value)):
+    while at < len(chain) and is_module(value) and not (stops_at is not None and stops_at(value)):
         value = getattr(value, chain[at], MISSING)
         at += 1
     return value, at
