@@ -163,7 +163,7 @@ def test_interrupts_while_objects_are_looked_at_reach_the_program(tmp_path: Path
     said = project.run(
         """
         import actions
-        from compcache.numba.fingerprints.walk import fingerprint_of_value
+        from compcache.numba.fingerprints.fingerprint import fingerprint_of_value
         result = []
         for _ in range(2):
             try:
@@ -261,7 +261,7 @@ def test_a_callee_with_a_pipeline_of_the_program_is_refused() -> None:
     from numba.core.compiler import CompilerBase
 
     from compcache.numba.fingerprints.content import content_of
-    from compcache.numba.fingerprints.walk import fingerprint
+    from compcache.numba.fingerprints.fingerprint import fingerprint
     from compcache.numba.registered.refusals import NotLazy, Unrepeatable
 
     class Own(CompilerBase):  # type: ignore[misc]

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 
 from compcache.digest import blake2b
-from compcache.numba.fingerprints.walk import RUN, SIZE_OF_LINES, Part, Walk
+from compcache.numba.fingerprints.modes import RUN
+from compcache.numba.fingerprints.walk import SIZE_OF_LINES, Part, Walk
 from compcache.numba.registered.refusals import NotLazy, Unidentifiable, examines_program
 
 TYPE_CHECKING = False

@@ -11,6 +11,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from compcache.numba.fingerprints.fixed_code import fixed_code
+from compcache.numba.fingerprints.modes import RUN
 from compcache.numba.fingerprints.state import replaced_defaults_reason, state_of
 from compcache.numba.registered.library import is_found_by_name, is_generator_module, is_library_function, is_library_module
 from compcache.numba.registered.marks import is_marked
@@ -94,7 +95,7 @@ def _feed_compiling(walk: Walk, value: Any, where: str) -> None:
         walk.feed_token("library function", function.__module__, function.__qualname__)
         return
     _feed_options(walk, value, where)
-    mode, walk.mode = walk.mode, "run"  # the code of the pipeline runs during compilation
+    mode, walk.mode = walk.mode, RUN  # the code of the pipeline runs during compilation
     name = name_of_pipeline(value)
     walk.mode = mode
     if name is not None:
@@ -180,7 +181,7 @@ def _feed_ufunc(walk: Walk, value: Any, layout: str, identity: Any, dispatcher: 
 
 def _feed_cfunc(walk: Walk, value: Any, where: str) -> None:
     """Feed a callback. Running code could read its address, which differs between processes."""
-    if walk.mode == "run":
+    if walk.mode == RUN:
         walk.feed_unknown(value, where)  # running code contains the address of the callback
         return
     walk.feed_token("cfunc")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 
+from compcache.numba.fingerprints.modes import RUN
 from compcache.numba.fingerprints.state import is_changed, is_of_generators, may_have_attributes
 from compcache.numba.registered.library import is_generator_module
 from compcache.numba.registered.marks import is_marked, is_module
@@ -109,7 +110,7 @@ def _feed_numba_object(walk: Walk, value: Any, where: str, feed_content: Callabl
     """
     try:
         feed_content()
-        if walk.mode == "run" and may_have_attributes(value):
+        if walk.mode == RUN and may_have_attributes(value):
             walk.reach().refer_to_owner(walk, value, where)
     except NotLazy:
         if not walk.is_only_named():
@@ -123,7 +124,7 @@ def _feed_replaced(walk: Walk, value: Any, where: str) -> None:
 
 def _feed_prange(walk: Walk, value: Any, where: str) -> None:
     walk.feed_token("prange")
-    if walk.mode == "run" and is_changed(value):
+    if walk.mode == RUN and is_changed(value):
         walk.reach().refer_to_owner(walk, value, where)
 
 

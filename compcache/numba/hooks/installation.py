@@ -17,8 +17,8 @@ from compcache.numba.compilation import scopes
 from compcache.numba.dispatch.backend import Backend
 from compcache.numba.dispatch.function_cache import FunctionCache
 from compcache.numba.dispatch.gufunc_cache import GufuncCache
+from compcache.numba.fingerprints.fingerprint import fingerprint, fingerprint_of_value
 from compcache.numba.fingerprints.fixed_code import Compiled, note_running
-from compcache.numba.fingerprints.walk import fingerprint, fingerprint_of_value
 from compcache.numba.hooks import recorders
 from compcache.numba.hooks.replacements import Replacements
 from compcache.numba.lazy.garbage import few_collections

@@ -89,7 +89,8 @@ def find_running_parts(state: State, key: Key) -> list[Part]:
 
     If a value has changed since the code was compiled, the digest of the function is a mark that equals no digest.
     """
-    from compcache.numba.fingerprints.walk import Part, fingerprint
+    from compcache.numba.fingerprints.fingerprint import fingerprint
+    from compcache.numba.fingerprints.walk import Part
 
     current: dict[int, bytes] = {}
     parts: dict[int, Part] = {}
