@@ -78,14 +78,7 @@ def install(
 
 
 def _install(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool = False) -> Backend:
-    """Install the backend as `install` does, and return it.
-
-    Args:
-        cache: as in `install`.
-        options: the other arguments of `install`, and further arguments of `Cache`.
-        is_first: whether Numba is about to load or compile its first function.
-        lazy: as in `install`.
-    """
+    """Install the backend as `install` does, and return it. `is_first`: whether Numba is about to load or compile its first function."""
     import sys
 
     if lazy and "numba" not in sys.modules:

@@ -141,15 +141,9 @@ def _create_compile_result(
 
 
 def _find_environment(name: str, constants: list[Any], function: Any) -> Any:
-    """Return the existing environment of a function, or a new environment with the function's globals.
+    """Return the existing environment with this name, or a new environment with the function's globals.
 
-    Args:
-        name: the name of the environment.
-        constants: the constants of a new environment.
-        function: the Python function.
-
-    Returns:
-        The environment; None if the existing environment has another number of constants.
+    The result is None if the existing environment has another number of constants.
     """
     existing = lookup_environment(name)
     if existing is not None:
@@ -160,10 +154,7 @@ def _find_environment(name: str, constants: list[Any], function: Any) -> Any:
 def _find_referenced_environment(name: str, module: str | None, constants: list[Any]) -> Any:
     """Return the existing or a new environment of a function that was inlined into another function, or linked with it.
 
-    Args:
-        name: the name of the environment.
-        module: the module with the globals of a new environment; None for no globals.
-        constants: the constants of a new environment.
+    A new environment has the globals of the module; no globals if `module` is None.
     """
     existing = lookup_environment(name)
     return existing if existing is not None else _register_environment(name, _environment_globals(module), constants)

@@ -155,11 +155,7 @@ def _make_linkable_bitcode(cres: Any) -> bytes:
 
 
 def _make_checked_fields(lines: str, recorded: libraries.Recorded) -> tuple[str, str, tuple[Dependency, ...], bytes, tuple[str, ...]]:
-    """Return the fields of the description that a load checks.
-
-    Args:
-        lines: the digest of the source lines, or "".
-        recorded: the dependencies of the code.
+    """Return the fields of the description that a load checks, for a digest of the source lines (or "") and the recorded dependencies.
 
     Raises:
         NotCacheable: the dependencies are unknown.
@@ -171,12 +167,7 @@ def _make_checked_fields(lines: str, recorded: libraries.Recorded) -> tuple[str,
 
 
 def _pickle(value: Any, cres: Any, text: str) -> bytes:
-    """Return the pickled metadata of an entry.
-
-    Args:
-        value: the metadata.
-        cres: the compile result.
-        text: the LLVM assembly of the code.
+    """Return the pickled metadata of an entry, for a compile result and the LLVM assembly of its code.
 
     Raises:
         NotCacheable: the metadata cannot be pickled, or other processes would have copies of its objects.
@@ -239,14 +230,10 @@ def _find_token(cres: Any) -> str:
 
 
 def _digest_reported_lines(identity: Identity, text: str, *, shows_files: bool = False) -> str:
-    """Return the digest of the source lines that the code reports, or "" if the code reports no lines.
+    """Return the digest of the source lines that LLVM assembly reports, or "" if it reports no lines.
 
-    Debug information and Python code contain lines and file names. Exceptions contain only lines; a load finds the file by the module name.
-
-    Args:
-        identity: the identity of the function.
-        text: the LLVM assembly of the code.
-        shows_files: whether the code contains Python code.
+    Debug information and Python code (`shows_files`) contain lines and file names. Exceptions contain only lines; a load finds the file by
+    the module name.
     """
     if shows_files or _DEBUG_INFORMATION.search(text) is not None:
         return identity.lines

@@ -13,7 +13,7 @@ from compcache import frontend
 from compcache.files import reraise_interrupt
 from compcache.numba.fingerprints.implementations import Implementation, registry, wrapped_by
 from compcache.numba.lazy.argument_types import FUNCTION, class_text
-from compcache.numba.lazy.entries import START, Key, Record, find_record, key_of, open_cache
+from compcache.numba.lazy.entries import START, Key, Record, key_of, open_cache
 from compcache.numba.lazy.installation import are_packages_unchanged
 from compcache.numba.lazy.marshalled import dump_marshalled
 from compcache.numba.registered.refusals import NotLazy
@@ -31,7 +31,6 @@ __all__ = [
     "are_settings_from_environment",
     "argument_text",
     "find_stored_entry",
-    "is_recorded",
     "make_start_key",
     "pickle_environments",
     "record_start",
@@ -57,11 +56,6 @@ def make_start_key(function: Any, options: Mapping[str, Any], args: Sequence[Any
     functions: list[Any] = []
     texts = [argument_text(type_, functions) for type_ in args]
     return key_of(function, dict(options), ", ".join(texts), functions)
-
-
-def is_recorded(cache: Cache, key: Key) -> bool:
-    """Return whether the cache contains the record with a key for starts without Numba."""
-    return find_record(cache, key) is not None
 
 
 def record_start(cache_object: Any, cache: Cache, signature: Any, key: Key) -> None:

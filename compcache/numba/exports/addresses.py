@@ -65,10 +65,8 @@ def use_python_hash_secret(text: str) -> str:
 def _format_forwarding(name: str, function: str, second: str | None = None) -> str:
     """Return the assembly of a function that calls a function of the C library.
 
-    Args:
-        name: the name of the calling function. The first parameter and the result are floats if the name ends with "f", otherwise doubles.
-        function: the called function.
-        second: the LLVM type of the second parameter; None if there is only one parameter.
+    The first parameter and the result are floats if the name of the calling function ends with "f", otherwise doubles. `second` is the LLVM
+    type of the second parameter; None if there is only one parameter.
     """
     type_ = "float" if name.endswith("f") else "double"
     parameters = f"{type_} %x" if second is None else f"{type_} %x, {second} %y"

@@ -142,14 +142,10 @@ def _create_pass_builder(module: Any) -> Any:
 
 
 def _find_used_services(func_name: str, compiled: Any) -> _UsedServices:
-    """Return the parts of the extension module that a kernel uses.
-
-    Args:
-        func_name: the func_name of the export, for error messages.
-        compiled: the LLVM module of the kernel.
+    """Return the parts of the extension module that the LLVM module of a kernel uses.
 
     Raises:
-        CompileError: an address of this process is not the address of a known function.
+        CompileError: an address of this process is not the address of a known function. The message begins with `func_name`.
     """
     counts = frontend.symbol_counts(str(compiled))
     helpers = [f.name for f in compiled.functions if f.is_declaration and f.name in HELPERS and counts.get(f.name, 0) > 1]
@@ -189,15 +185,7 @@ def _strip_attributes(type_: str) -> str:
 
 
 def _encode_plan_if_used(func_name: str, cres: Any, parameters: list[Parameter], result: Result, *, is_needed: bool) -> bytes | None:
-    """Return the encoded plan of a kernel, or None if the kernel does not use the extension module.
-
-    Args:
-        func_name: the func_name of the export.
-        cres: Numba's compile result.
-        parameters: the parameters of the kernel.
-        result: the result of the kernel.
-        is_needed: whether the kernel's code calls the extension module.
-    """
+    """Return the encoded plan of a kernel, or None if the kernel has no objects and its code does not call the extension module."""
     from numba.core import types
 
     objects = [(parameter.name, parameter.caller_type) for parameter in parameters if parameter.is_object]

@@ -158,14 +158,7 @@ def _compile_with_lists(func_name: str, function: Any, options: dict[str, Any], 
 
 
 def _make_fixed_arguments_function(function: Any, names: list[str], options: dict[str, Any], local_types: dict[str, Any]) -> Any:
-    """Return a Python function with fixed parameters that calls a function with ``*args``.
-
-    Args:
-        function: the function with ``*args``.
-        names: the names of the parameters.
-        options: the compiler options of the function.
-        local_types: the declared types of the function's variables.
-    """
+    """Return a Python function with these parameters that calls the compiled form of a function with ``*args``."""
     scope = {"kernel": _jit_kernel(function, options, local_types)}
     return eval(f"lambda {', '.join(names)}: kernel({', '.join(names)})", scope)  # noqa: S307 - names of parameters
 

@@ -84,11 +84,7 @@ class _ScratchDirectory:
 def _copy_kernels(cache: Any, names: Sequence[str], out: str, scratch: str) -> None:
     """Copy functions and their dependencies into a directory, without subdirectories that depend on this host or on the time.
 
-    Args:
-        cache: the cache with the functions.
-        names: the func_names.
-        out: the directory to write.
-        scratch: a path in the temporary directory. The bundle is written beside it.
+    The bundle is written beside `scratch`, a path in the temporary directory.
     """
     import shutil
 

@@ -210,12 +210,8 @@ class _Planner:
     def _add_class_name(self, cls: Any, description: str) -> int:
         """Add the module and the name of a class, and return the offset of these two texts.
 
-        Args:
-            cls: the class.
-            description: what the class is, for the error message.
-
         Raises:
-            Unsupported: the module does not define the class under this name.
+            Unsupported: the module does not define the class under this name. The message says with `description` what the class is.
         """
         import sys
 

@@ -107,14 +107,7 @@ def _nested_code(code: python_types.CodeType) -> list[python_types.CodeType]:
 
 
 def _feed_code(walk: Walk, code: python_types.CodeType, namespace: dict[str, Any], name: str) -> None:
-    """Feed a code object, its nested code objects, and the values that they read.
-
-    Args:
-        walk: the walk.
-        code: the code object.
-        namespace: the globals of the code.
-        name: the name of the function, for error messages.
-    """
+    """Feed a code object with these globals, its nested code objects, and the values that they read. `name` describes the function."""
     digest, reads = digest_and_reads(code)
     walk.feed_token("code", digest)
     if walk.mode != RUN and code is walk.compiled.__code__:
@@ -232,11 +225,7 @@ def _resolve_chain(walk: Walk, chain: tuple[str, ...], namespace: dict[str, Any]
 def _feed_chain(walk: Walk, chain: tuple[str, ...], value: Any, at: int, attributes: tuple[str, ...], name: str) -> None:
     """Feed the value of an attribute chain that code reads.
 
-    Args:
-        walk: the walk.
-        chain, value, at: as in `Chain`.
-        attributes: the names that the code reads from any object.
-        name: the name of the function, for error messages.
+    `at` names lead to the value. `attributes` are the names that the code reads from any object. `name` describes the function.
     """
     if walk.defines_by_text and at == 1 and (value is MISSING or is_defined_by_text(value, walk.compiled.__globals__)):
         walk.feed_token("defined by text", chain[0])  # this code defines the name, perhaps earlier for other types

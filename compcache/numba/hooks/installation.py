@@ -131,10 +131,7 @@ class Hooks:
     def _adopt(self, owner: Any, attribute: str, function: str) -> None:
         """Replace a function's cache object until `remove` if Numba created it. Leave the backend's own cache objects.
 
-        Args:
-            owner: the dispatcher or callback.
-            attribute: the name of its attribute for the cache object.
-            function: the name of its attribute for the Python function.
+        The owner has the cache object and the Python function in the attributes with these names.
         """
         current = getattr(owner, attribute)
         if isinstance(current, caching.FunctionCache):
@@ -167,14 +164,9 @@ def _running_identity(running: dispatcher.Dispatcher) -> Compiled | None:
 
 
 def _load_once(cache: Any, replacement: Any, collections: few_collections, sig: Any, target_context: Any) -> Any:
-    """Load an overload from the backend in place of Numba's cache object, for the running call only.
+    """Load an overload from the backend in place of `cache`, Numba's cache object, for the running call only.
 
-    Args:
-        cache: Numba's cache object, whose `_load_overload` this function replaces.
-        replacement: the backend's cache object.
-        collections: the limit on garbage collections, which ends now that Numba has registered its implementations.
-        sig: the signature.
-        target_context: Numba's target context.
+    The limit on garbage collections ends, now that Numba has registered its implementations.
     """
     collections.__exit__(None, None, None)
     del cache._load_overload

@@ -13,7 +13,7 @@ from compcache.numba.entries.starts import are_settings_from_environment, find_s
 from compcache.numba.fingerprints.history import note_code
 from compcache.numba.lazy.description import Description
 from compcache.numba.lazy.entries import START, Record, key_of
-from compcache.numba.lazy.stand_ins import numba_decorator, real_numba
+from compcache.numba.lazy.stand_ins import real_numba
 from compcache.numba.registered.refusals import NotLazy
 from compcache.numba.takeover import lazy_dispatchers
 
@@ -42,22 +42,13 @@ def make_ufunc(state: State, loops: Sequence[Loop]) -> Any:
     real_numba()
     backend = None if state.reason else lazy_dispatchers.find_lazy_backend()
     if backend is None:
-        return _apply_decorator(state)
+        return lazy_dispatchers.apply_decorator(state, state.signatures, caches=True)
     from numba.core import entrypoints
 
     entrypoints.init_all()
     if state.is_parallel:
         return _make_parallel(state, backend)
     return _make_gufunc(state, backend, loops) if state.decorator == "guvectorize" else _make_dufunc(state, backend, loops)
-
-
-def _apply_decorator(state: State) -> Any:
-    """Return the result of Numba's own decorator for a function."""
-    options = dict(state.options)
-    args = [list(state.signatures)] if state.signatures is not None else []
-    if state.decorator == "guvectorize":
-        args.append(options.pop("signature"))
-    return numba_decorator(state.decorator)(*args, **options)(state.function)
 
 
 def _compiler_options(state: State) -> dict[str, Any]:
@@ -131,17 +122,14 @@ def _compile_and_record_loop(
     state: State, backend: Backend, types: tuple[Any, ...] | None, compile_: Callable[[], Any],
     make_fields: Callable[[Any], tuple[Any, ...] | None],
 ) -> Any:  # fmt: skip
-    """Make Numba compile a loop, and record the loop if possible.
+    """Make Numba compile a loop with `compile_`, record the loop if possible, and return the compile result.
 
     Args:
         state: the state of the ufunc's function.
         backend: the backend that stores the record.
         types: the types by which processes look up the loop; None if no process looks it up.
         compile_: compiles the loop.
-        make_fields: returns the fields of the record for the result of `compile_`, or None if only Numba can use the loop.
-
-    Returns:
-        The result of `compile_`.
+        make_fields: returns the fields of the record for the compile result, or None if only Numba can use the loop.
     """
     key = _find_loop_key(state, types) if types is not None else None
     is_recorded = key is not None and frontend.get_entry(backend.cache, key.name, START) is not None
@@ -184,13 +172,9 @@ def _record_dufunc_loop(ufunc: Any, backend: Backend, cres: Any) -> LoopFields |
 
 
 def _record_built_loop(cache: Any, backend: Backend, cres: Any, build: Callable[[], Any]) -> LoopFields | None:
-    """Store a loop, and return its fields, or None if only Numba can use the loop.
+    """Store a loop that calls a function, and return the loop's fields, or None if only Numba can use the loop.
 
-    Args:
-        cache: the cache object of the function that the loop calls.
-        backend: the backend that stores the loop.
-        cres: the compile result of that function.
-        build: builds the loop, and returns Numba's description of the loop.
+    `cache` and `cres` are the cache object and the compile result of the function. `build` builds the loop and returns Numba's description.
     """
     from numba.np.numpy_support import as_dtype
 
@@ -261,10 +245,7 @@ def _element_type(type_: Any) -> Any:
 def _make_gufunc_fields(builder: Any, backend: Backend, wrappers: Any = None) -> tuple[Any, ...] | None:
     """Return the fields of a `guvectorize` ufunc's record, or None if only Numba can use one of the loops.
 
-    Args:
-        builder: Numba's builder of the ufunc.
-        backend: the backend that stores the loops.
-        wrappers: as in `_record_gufunc_loop`.
+    `wrappers` is as in `_record_gufunc_loop`.
     """
     fields = _join_loop_fields([_record_gufunc_loop(builder, backend, signature, wrappers) for signature in builder._sigs])
     if fields is None:
@@ -274,13 +255,9 @@ def _make_gufunc_fields(builder: Any, backend: Backend, wrappers: Any = None) ->
 
 
 def _record_gufunc_loop(builder: Any, backend: Backend, signature: Any, wrappers: Any = None) -> LoopFields | None:
-    """Store a loop of a `guvectorize` ufunc, and return its fields, or None if only Numba can use the loop.
+    """Store the loop for a signature of a `guvectorize` ufunc, and return its fields, or None if only Numba can use the loop.
 
-    Args:
-        builder: Numba's builder of the ufunc.
-        backend: the backend that stores the loop.
-        signature: the signature of the loop.
-        wrappers: Numba's module that builds a parallel loop; None for a loop that runs on one thread.
+    `wrappers` is Numba's module that builds a parallel loop; None for a loop that runs on one thread.
     """
     from numba.np.numpy_support import as_dtype
     from numba.np.ufunc import wrappers as plain_wrappers
