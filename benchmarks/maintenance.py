@@ -75,14 +75,15 @@ class Template:
         """
         writer = ManifestWriter()
         writer.add(self._header)
-        imports = ((1, f"function.{number - 1:08d}"),) if number % 10 else ()
+        imports = ((1, f"function.{number - 1:08d}", b"", b""),) if number % 10 else ()
         needs = writer.add(encode_needs(NeedsRecord(imports, (), (), ()))) if imports else 0
         name = f"function.{number:08d}"
         one = self._function
         fields = one.symbol, one.signature, one.target_id, one.function, one.entry, needs or one.needs
         offset = writer.add(encode_function(FunctionRecord(name, *fields)))
         built = self._built
-        sections = built.sections[0], writer.content(), graph_of(name, one.symbol, imports), built.sections[3], encode_notes(0.05, None, {})
+        graph = graph_of(name, one.symbol, tuple([use[1] for use in imports]))
+        sections = built.sections[0], writer.content(), graph, built.sections[3], encode_notes(0.05, None, {})
         return Publication(sections, ((name, offset, self._requirement),), built.target, built.flags, built.key)
 
 
@@ -97,12 +98,12 @@ def publish(store: Store, publications: Sequence[Publication], first: int) -> No
             store.stats.hit(publication.indexed[0][0], module_id)
 
 
-def graph_of(name: str, symbol: str, imports: tuple[tuple[int, str], ...]) -> bytes:
+def graph_of(name: str, symbol: str, imports: tuple[str, ...]) -> bytes:
     """The graph section of a module with one function, a private helper and perhaps an import."""
-    own = Definition("function", "", ("helper", *[f"@{imported}" for _, imported in imports]))
+    own = Definition("function", "", ("helper", *[f"@{imported}" for imported in imports]))
     definitions = {symbol: own, "helper": Definition("function", "", ())}
-    definitions |= {f"@{imported}": Definition("external", "", ()) for _, imported in imports}
-    slots = {f"@{imported}": imported for _, imported in imports}
+    definitions |= {f"@{imported}": Definition("external", "", ()) for imported in imports}
+    slots = {f"@{imported}": imported for imported in imports}
     nodes = symbol_nodes(definitions, {symbol: name}, Resolution(slots, {}, "", ()), {symbol: "f64(f64, f64)"})
     return encode_graph(nodes)
 

@@ -39,7 +39,7 @@ def publish_module(
     writer.add(encode_module(header))
     if makers:
         writer.add(MAKERS + makers.encode())
-    slots = tuple((slot, name) for slot, name in enumerate(imports, 1))
+    slots = tuple((slot, name, b"", b"") for slot, name in enumerate(imports, 1))
     needs = writer.add(encode_needs(NeedsRecord(slots, (), (), ()))) if slots else 0
     requirement = header.requirement("")
     indexed = []

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build.entry_points import EntryPoint, FunctionHead, entry_point, read_head, read_signature
-from compcache.build.ir_text import leading_type
+from compcache.build.ir_text import GlobalValues, leading_type
 from compcache.build.pic import ADDRESS_OF
 from compcache.build.source import Function, check_name
 from compcache.errors import CompileError, InvalidNameError, SignatureError, UndefinedSymbolError
@@ -18,7 +18,7 @@ from compcache.signature import Signature
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from compcache.build.ir_text import Definition, GlobalValues
+    from compcache.build.ir_text import Definition
     from compcache.build.pic import Alias
     from compcache.build.source import ModuleSource
 
@@ -149,7 +149,8 @@ def visible_exports(
     assembly: Collection[str] = (),
     second_names: Iterable[str] = (),
 ) -> tuple[Export, ...]:
-    """Return all visible functions and variables of a module as exports. The parameters are those of `choose_exports`."""
+    """Return all visible functions and variables of a module that have a name as exports. The parameters are those of `choose_exports`."""
+    values = GlobalValues(*[tuple([value for value in kind if value.name]) for kind in values])
     variables = {variable.name for variable in values.variables if not variable.is_declaration}
     visible = [
         function.name

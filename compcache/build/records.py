@@ -10,11 +10,11 @@ from compcache.build.slots import SLOT_PREFIX
 from compcache.depgraph import DependencyGraph
 from compcache.errors import GlobalValidationError
 from compcache.formats.graph import SymbolNode
-from compcache.formats.manifest import NO_SLOT, STARTUP, FunctionRecord, NeedsRecord
+from compcache.formats.manifest import STARTUP, FunctionRecord, NeedsRecord
 from compcache.formats.manifest_writer import ManifestWriter, encode_function, encode_global, encode_link_type, encode_module, encode_needs
 from compcache.formats.records import GlobalRecord, ModuleRecord
 from compcache.globals.definition import encoded
-from compcache.hit.link_types import LINK_TYPE_SIZE, type_digest, united
+from compcache.hit.link_types import type_digest, united
 from compcache.images import platform_symbols
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from compcache.build.link_types import LinkTypes
     from compcache.build.slots import Resolution
     from compcache.depgraph import Need
+    from compcache.formats.manifest import Use
     from compcache.globals import GlobalDefinition
 
 __all__ = ["RecordBuilder", "encode_definition", "may_be_undefined", "symbol_nodes"]
@@ -125,25 +126,23 @@ class RecordBuilder:
 
     def _write_need(self, need: Need) -> int:
         imported = [leaf for leaf in need.leaves if leaf in self._imports]
-        placed = any(leaf in self._resolution.imports for leaf in imported)
         record = NeedsRecord(
-            tuple([(self._slots.get(leaf, NO_SLOT), self._imports[leaf]) for leaf in imported]),
+            tuple([self._use_of(leaf) for leaf in imported]),
             tuple([self._add_global(leaf) for leaf in need.leaves if leaf in self._resolution.storage or leaf == INITIALIZE]),
             tuple([leaf for leaf in need.leaves if leaf in self._natives]),
             tuple([self._offsets[id(child)] for child in need.children]),
-            tuple([self._places.get(leaf, b"") for leaf in imported]) if placed else (),
-            self._link_types(imported),
         )
-        self.imports.update(dict.fromkeys(name for _, name in record.imports))
+        self.imports.update(dict.fromkeys(name for _, name, _, _ in record.imports))
         payload = encode_needs(record)
         if payload not in self._shared:
             self._shared[payload] = self.records.add(payload)
         return self._shared[payload]
 
-    def _link_types(self, imported: list[str]) -> tuple[bytes, ...]:
-        """Return the encoded link types of imports, with zeros for unknown types; empty if no type is known."""
-        found = [self._link_type(united(self._types.uses.get(leaf, ()))) for leaf in imported]
-        return tuple([kind or bytes(LINK_TYPE_SIZE) for kind in found]) if any(found) else ()
+    def _use_of(self, symbol: str) -> Use:
+        """Return an import as a needs record has it."""
+        name = self._imports[symbol]
+        kind = self._link_type(united(self._types.uses.get(symbol, ())))
+        return self._slots.get(symbol, name), name, self._places.get(symbol, b""), kind
 
     def _link_type(self, text: str) -> bytes:
         """Return the digest of a link type and the offset of its record, as bytes; empty for an unknown type.

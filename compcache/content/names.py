@@ -210,9 +210,15 @@ def freeze(source: ModuleSource) -> ModuleSource:
 
 
 def _module_text(module: Any) -> str:
-    """Return the assembly text of a module. Writing bitcode would assemble inline assembly, which may abort the process."""
+    """Return the assembly text of a module. Writing bitcode would assemble inline assembly, which may abort the process.
+
+    Raises:
+        CompileError: the module is closed.
+    """
     if not hasattr(module, "as_bitcode"):
         return str(module)
+    if module.closed:
+        raise CompileError("the llvmlite module is closed, or linked into another module: give it to the cache before you close or link it")
     from compcache.images.llvm_thread import in_llvm_thread
 
     return in_llvm_thread(lambda: str(module))

@@ -28,6 +28,10 @@ from compcache.record import Record, set_field
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import TypeAlias
+
+    #: An import in a needs record: its key, its func_name, its places and its link type (`NeedsRecord`).
+    Use: TypeAlias = "tuple[int | str, str, bytes, bytes]"
 
 __all__ = [
     "FRAME",
@@ -46,7 +50,6 @@ __all__ = [
     "MODULE",
     "NEEDS",
     "NO_ENTRY",
-    "NO_SLOT",
     "STARTUP",
     "SUSPECT",
     "VARIABLE",
@@ -61,8 +64,6 @@ __all__ = [
 FRAME = Struct("<I8s")
 FUNCTION_HEAD = Struct("<cIII8sIII")
 NO_ENTRY = 0xFFFFFFFF
-#: The slot number of an import for which the image has places.
-NO_SLOT = 0xFFFFFFFF
 #: The kind of a global record whose slot is the number of the function that runs the module's constructors.
 STARTUP = "startup"
 #: The prefix of signatures of symbols that can be imported but not called: variables and hidden functions.
@@ -122,36 +123,30 @@ class FunctionRecord(Record):
 class NeedsRecord(Record):
     """The needs of a set of functions: imports, global variables, native symbols and further needs.
 
-    `imports` has (symbol number of the slot, func_name). `globals` has offsets of global records. `natives` has symbols of the process that
-    other processes may lack. `children` has offsets of needs records. `places` has, for each import, the places of its address in the image
-    as pairs of i64: the distance from the module table, and a number to add to the address. Such an import has the slot `NO_SLOT`. `places`
-    is empty if all imports have slots. `link_types` has, for each import, the link type that the code expects, in the form of
-    `FunctionRecord.link_type`. It is empty if no type is known.
+    `imports` has, for each imported function or variable: its key, which is the symbol number of its slot, or its func_name if it has
+    places instead; its func_name; the places of its address in the image, as pairs of i64: the distance from the module table, and a number
+    to add to the address; and the link type that the code expects, in the form of `FunctionRecord.link_type`, or b"" if no type is known.
+    `globals` has offsets of global records. `natives` has symbols of the process that other processes may lack. `children` has offsets of
+    needs records.
     """
 
-    __slots__ = ("imports", "globals", "natives", "children", "places", "link_types")
-    imports: tuple[tuple[int, str], ...]
+    __slots__ = ("imports", "globals", "natives", "children")
+    imports: tuple[Use, ...]
     globals: tuple[int, ...]
     natives: tuple[str, ...]
     children: tuple[int, ...]
-    places: tuple[bytes, ...]
-    link_types: tuple[bytes, ...]
 
     def __init__(
         self,
-        imports: tuple[tuple[int, str], ...],
+        imports: tuple[Use, ...],
         globals: tuple[int, ...],  # noqa: A002 - the field's name
         natives: tuple[str, ...],
         children: tuple[int, ...],
-        places: tuple[bytes, ...] = (),
-        link_types: tuple[bytes, ...] = (),
     ) -> None:
         set_field(self, "imports", imports)  # faster than the general constructor, as in `FunctionRecord`
         set_field(self, "globals", globals)
         set_field(self, "natives", natives)
         set_field(self, "children", children)
-        set_field(self, "places", places)
-        set_field(self, "link_types", link_types)
 
 
 def decode_function(payload: bytes) -> FunctionRecord:

@@ -50,6 +50,8 @@ _PAIR = Struct("<II")
 _KEY_AT = 9  # the offset of the key in a module record, after the type, the ABI version and the length of the key
 #: The kind of globals that are unpickled.
 PICKLED_GLOBAL = "pickle"
+#: The slot number of an import for which the image has places, and the size of a link type.
+_NO_SLOT, _LINK_TYPE_SIZE = 0xFFFFFFFF, 12
 _IMAGE_FLAGS = {"shared": IMAGE_SHARED, "object": IMAGE_OBJECT, "data": IMAGE_NONE}
 
 
@@ -86,14 +88,18 @@ def encode_function(record: FunctionRecord) -> bytes:
 
 
 def encode_needs(record: NeedsRecord) -> bytes:
-    """Encode a needs record."""
+    """Encode a needs record. Link types are written if one is known, and places if there are any or link types follow."""
     parts = [NEEDS, _U32.pack(len(record.imports))]
-    for slot, name in record.imports:
-        parts += [_U32.pack(slot), _encode_text(name)]
+    for key, name, _, _ in record.imports:
+        parts += [_U32.pack(key if isinstance(key, int) else _NO_SLOT), _encode_text(name)]
     for offsets in (record.globals, record.children):
         parts += [_U32.pack(len(offsets)), *map(_U32.pack, offsets)]
-    places = record.places or (b"",) * (len(record.imports) if record.link_types else 0)
-    parts += [_U32.pack(len(record.natives)), *map(_encode_text, record.natives), *map(_encode_blob, places), *record.link_types]
+    parts += [_U32.pack(len(record.natives)), *map(_encode_text, record.natives)]
+    has_types = any(kind for _, _, _, kind in record.imports)
+    if has_types or any(places for _, _, places, _ in record.imports):
+        parts += [_encode_blob(places) for _, _, places, _ in record.imports]
+    if has_types:
+        parts += [kind or bytes(_LINK_TYPE_SIZE) for _, _, _, kind in record.imports]
     return b"".join(parts)
 
 
@@ -186,7 +192,7 @@ class WholeManifest:
     def imports(self) -> tuple[str, ...]:
         """Return the func_names of all functions and variables that the module imports, without duplicates."""
         needs = [decode_needs(payload) for _, payload in self._payloads_of(NEEDS)]
-        return tuple(dict.fromkeys(name for record in needs for _, name in record.imports))
+        return tuple(dict.fromkeys(name for record in needs for _, name, _, _ in record.imports))
 
     def is_pickled(self) -> bool:
         """Return whether loading a global variable of the module, or reading one of its entries, unpickles data."""

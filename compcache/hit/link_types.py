@@ -20,7 +20,6 @@ __all__ = [
     "CONSTANT",
     "DIGEST_SIZE",
     "IGNORED",
-    "LINK_TYPE_SIZE",
     "OR",
     "THREAD_LOCAL",
     "VARIABLE",
@@ -42,8 +41,7 @@ CONSTANT, WRITTEN = "constant", "written"
 THREAD_LOCAL = "thread_local"
 #: The separator between types of one use, and the text for parameters that a definition does not name.
 OR, VARIADIC = " | ", "..."
-#: The bytes of a link type in records: its digest, and the offset of its record.
-LINK_TYPE_SIZE = 12
+#: The bytes of the digest in a link type of a record. The offset of its text follows.
 DIGEST_SIZE = 8
 _EXTENSIONS = frozenset(("zeroext", "signext"))
 _FLOAT_BITS = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64, "f128": 128}

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from compcache.directory.module_file import ModuleFile
+    from compcache.formats.manifest import Use
     from compcache.formats.records import GlobalRecord
     from compcache.hit.needs import Kept, Listed
     from compcache.hit.plan import Listing, Plan
@@ -49,8 +50,7 @@ if TYPE_CHECKING:
     from compcache.store import IsNear, Store
 
     Accept = Callable[[ModuleFile], object]
-    #: Key in `LoadedModule.slots`, name, positions in the image, link type.
-    Import = tuple[int | str, str, bytes, bytes]
+    Import = Use
 
 __all__ = ["Choice", "LoadedModule", "Loader", "Source", "Sources"]
 

@@ -10,7 +10,7 @@ import os
 from compcache.digest import check
 from compcache.errors import FormatError, GlobalValidationError, UndefinedSymbolError
 from compcache.files import reraise_interrupt
-from compcache.formats.manifest import FRAME, NO_SLOT, STARTUP, decode_needs
+from compcache.formats.manifest import FRAME, STARTUP, decode_needs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -105,11 +105,7 @@ def read_needs(loader: Loader, choice: Choice) -> None:
     while stack:
         offset = stack.pop()
         needs = known[offset] = known.get(offset) or decode_needs(source.read_record(loader.store, offset))
-        types = needs.link_types
-        for number, (slot, name) in enumerate(needs.imports):
-            key = name if slot == NO_SLOT else slot
-            if not filled or key not in filled:
-                imports.append((key, name, needs.places[number] if slot == NO_SLOT else b"", types[number] if types else b""))
+        imports += [item for item in needs.imports if item[0] not in filled] if filled else needs.imports
         if needs.globals:
             _read_globals(loader, choice, needs.globals)
         if needs.natives:
@@ -279,20 +275,23 @@ def _fill(runtime: Any, chosen: dict[str, Choice], module: LoadedModule, choices
     """Return the new contents of the slots of one module, and the stores that write them."""
     slots = module.slots
     filled: dict[int | str, object] = {}
-    bindings = []
+    groups = []
     for settled in [settled for choice in choices for settled in choice.settled]:
         loaded = settled.source.loaded
         assert loaded is not None  # the plan has kept one choice in this module
-        unfilled = [(*item, number) for item, number in zip(settled.imports, settled.functions, strict=True) if item[0] not in slots]
-        bindings += [(key if isinstance(key, int) else -1, places, loaded.image, number) for key, _, places, _, number in unfilled]
-        filled.update(dict.fromkeys([item[0] for item in unfilled], loaded))
+        uses, functions = settled.imports, settled.functions
+        if slots:
+            functions = [function for item, function in zip(uses, functions, strict=True) if item[0] not in slots]
+            uses = [item for item in uses if item[0] not in slots]
+        groups.append((loaded.image, uses, functions))
+        filled.update(dict.fromkeys([item[0] for item in uses], loaded))
     for choice in choices:
-        for key, name, places, _ in choice.imports:
-            if key not in filled and key not in slots:
-                provider = chosen[name]
-                loaded = filled[key] = provider.loaded
-                bindings.append((key if isinstance(key, int) else -1, places, loaded.image, provider.record.function))
-    stores = [runtime.bind(module.image, bindings)] if bindings else []
+        for item in choice.imports:
+            if item[0] not in filled and item[0] not in slots:
+                provider = chosen[item[1]]
+                loaded = filled[item[0]] = provider.loaded
+                groups.append((loaded.image, [item], [provider.record.function]))
+    stores = [runtime.bind(module.image, groups)]
     for choice in choices:
         for record, data, keep in choice.fills or ():
             if slots.get(record.slot) is keep.before:

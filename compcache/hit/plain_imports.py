@@ -9,17 +9,15 @@ from compcache import hit
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, TypeAlias
+    from typing import Any
 
+    from compcache.formats.manifest import Use
     from compcache.hit import LoadedModule, PlainLoader
-
-    #: Of an import: its key, its name, its places, and the link type of the use.
-    Use: TypeAlias = "tuple[int | str, str, bytes, bytes]"
 
 __all__ = ["Part", "Parts", "collect_imports"]
 
 #: The values of `compcache.formats.manifest`.
-_NO_SLOT, _STARTUP = 0xFFFFFFFF, "startup"
+_STARTUP = "startup"
 _VARIABLE, _MERGED = "= variable ", "= merged variable "
 #: The number of bytes of the digest in a record's link type.
 _DIGEST = 8
@@ -36,9 +34,8 @@ class Part:
         module_id: its module.
         where: the opened file of the module.
         record: the function's record.
-        imports: the name of each import and its positions in the image, by the number of its slot, or by its name if it has positions.
-        together: imports that were looked up together: another function of their module, and for each its key, its positions and its
-            number there.
+        imports: the imports, by key.
+        together: imports that were looked up together: another function of their module, the imports, and their numbers there.
         loaded: the mapped module, or None.
         start: the number of the function that runs the module's constructors, if they wait for imports.
     """
@@ -49,8 +46,8 @@ class Part:
         self.module_id = module_id
         self.where = where
         self.record = record
-        self.imports: dict[int | str, tuple[str, bytes]] = {}
-        self.together: list[tuple[Part, list[tuple[int | str, bytes, int]]]] = []
+        self.imports: dict[int | str, Use] = {}
+        self.together: list[tuple[Part, list[Use], list[int]]] = []
         self.loaded: Any = None
         self.start: int | None = None
 
@@ -67,7 +64,7 @@ class Parts(dict[str, Part]):
         if any(part.start is not None and not part.loaded.started for part in self.values()):
             from compcache.hit.starts import start_modules
 
-            functions = {key: (part.loaded, part.start, [name for name, _ in part.imports.values()]) for key, part in self.items()}
+            functions = {key: (part.loaded, part.start, [use[1] for use in part.imports.values()]) for key, part in self.items()}
             with loader.mapping():
                 start_modules(runtime, self.bindings(runtime), functions)
 
@@ -84,16 +81,15 @@ class Parts(dict[str, Part]):
         stores, updates = [], []
         for part in self.values():
             slots: dict[Any, Any] = part.loaded.slots
-            rows = [(key, places, self[name].loaded, self[name].record[4]) for key, (name, places) in part.imports.items()]
-            rows += [(key, places, other.loaded, number) for other, found in part.together for key, places, number in found]
+            groups = [(self[use[1]], [use], [self[use[1]].record[4]]) for use in part.imports.values()] + part.together
             if slots:
-                rows = [row for row in rows if row[0] not in slots]
-            if rows:
+                groups = [(p, [u for u in uses if u[0] not in slots], [n for u, n in zip(uses, numbers, strict=True) if u[0] not in slots])
+                          for p, uses, numbers in groups]  # fmt: skip
+            if groups:
                 image = part.loaded.image
-                bound = [(key if isinstance(key, int) else -1, places, loaded.image, number) for key, places, loaded, number in rows]
-                stores.append(runtime.bind(image, bound))
+                stores.append(runtime.bind(image, [(other.loaded.image, uses, numbers) for other, uses, numbers in groups]))
                 runtime.require_writable(image, stores[-1])
-                updates += [slots, {row[0]: row[2] for row in rows}]
+                updates += [slots, {use[0]: other.loaded for other, uses, _ in groups for use in uses}]
         return b"".join(stores), updates
 
     def provider_updates(self, loader: "PlainLoader") -> "list[dict[Any, Any]]":
@@ -138,11 +134,11 @@ def collect_imports(loader: "PlainLoader", runtime: "Any", module_id: bytes, whe
 
         if len(uses) >= _MANY:
             uses = _look_up_together(loader, runtime, part, uses, find)
-        for key, name, at, kind in uses:
-            other = find(name)
+        for use in uses:
+            other, kind = find(use[1]), use[3]
             if other is None:
                 return None
-            part.imports[key] = name, at
+            part.imports[use[0]] = use
             if kind and other.record[7] and kind[:_DIGEST] != other.record[7][:_DIGEST]:
                 return None
     if natives and runtime.find_undefined(tuple(natives)) is not None:
@@ -155,17 +151,14 @@ def _read_needs(loader: "PlainLoader", runtime: "Any", part: "Part", natives: "s
 
     The result is None if the function has variables to decode.
     """
-    uses = []
+    uses: list[Use] = []
     loaded = loader._loaded(part.module_id)
     waiting = [part.record[6]] if part.record[6] else []
     for offset in waiting:  # the list grows in the loop
-        imports, variables, symbols, children, places, kinds = runtime.needs_record(_read_payload(runtime, part, offset))
+        imports, variables, symbols, children = runtime.needs_record(_read_payload(runtime, part, offset))
         if not _record_start(runtime, part, variables):
             return None
-        for number, (slot, name) in enumerate(imports):
-            key = name if slot == _NO_SLOT else slot
-            if loaded is None or key not in loaded.slots:
-                uses.append((key, name, places[number] if key is name else b"", kinds[number] if kinds else b""))
+        uses += [use for use in imports if use[0] not in loaded.slots] if loaded is not None else imports
         natives.update(symbols)
         waiting += [child for child in children if child not in waiting]
     return uses
@@ -186,25 +179,18 @@ def _look_up_together(
     An import is looked up here if its only realization fits and needs nothing. Return the other imports, and at least one of each
     module. The errors are those of `collect_imports`.
     """
-    modules: dict[bytes, tuple[list[Use], list[int]]] = {}
-    for use, place in zip(uses, runtime.places_of_names(loader._functions, [use[1] for use in uses]), strict=True):
-        if place and place[1] < hit._LINKED:
-            wanted, offsets = modules.get(place[0]) or modules.setdefault(place[0], ([], []))
-            wanted.append(use)
-            offsets.append(place[1])
     done = set()
-    for module_id, (wanted, offsets) in modules.items():
-        other = find(wanted[0][1]) if len(wanted) >= _MANY else None
-        if other is None or other.module_id != module_id or other.where[3][1] > len(wanted) * _BYTES_OF_EACH:
+    for module_id, (group, offsets) in runtime.uses_by_module(loader._functions, uses).items():
+        other = find(group[0][1]) if len(group) >= _MANY else None
+        if other is None or other.module_id != module_id or other.where[3][1] > len(group) * _BYTES_OF_EACH:
             continue
         image, size, _, _, _, key, _ = other.where[3]
-        numbers = runtime.plain_functions(
-            loader._files.pread(other.where[0].number, size, image), key, [use[1] for use in wanted], offsets, [use[3] for use in wanted],
-            loader._accepted,
-        )  # fmt: skip
-        rows = [(use[0], use[2], number) for use, number in zip(wanted[1:], numbers[1:], strict=True) if number is not None]
-        part.together.append((other, rows))
-        done.update([row[0] for row in rows])
+        del group[0], offsets[0]  # `find` has looked it up
+        records = loader._files.pread(other.where[0].number, size, image)
+        numbers = runtime.plain_functions(records, key, group, offsets, loader._accepted)
+        plain = group if None not in numbers else [use for use, number in zip(group, numbers, strict=True) if number is not None]
+        part.together.append((other, plain, [number for number in numbers if number is not None]))
+        done.update([use[0] for use in plain])
     return [use for use in uses if use[0] not in done]
 
 
@@ -236,4 +222,4 @@ def _record_start(runtime: "Any", part: Part, offsets: "tuple[int, ...]") -> boo
 
 def _has_one_realization(loader: "PlainLoader", runtime: "Any", name: str) -> bool:
     """Return whether a name has exactly one realization. For variables, the newest one need not be the right one."""
-    return bool(runtime.places_of_names(loader._functions, [name])[0])
+    return bool(runtime.uses_by_module(loader._functions, [(name, name, b"", b"")]))

@@ -9,14 +9,11 @@ from __future__ import annotations
 
 from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
-from compcache.formats.manifest import LINKED, decode_function
+from compcache.formats.manifest import decode_function
 from compcache.store import Store, is_ordered
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
-    from compcache.formats.index import Segment
     from compcache.hit.loader import Choice, Import, Loader, Source, Sources
 
 __all__ = ["Settled", "settle"]
@@ -32,11 +29,11 @@ class Settled:
 
     __slots__ = ("_offset", "functions", "imports", "source")
 
-    def __init__(self, source: Source, found: list[tuple[Import, int, int]]) -> None:
+    def __init__(self, source: Source, imports: list[Import], offset: int, functions: list[int]) -> None:
         self.source = source
-        self.imports = [item for item, _, _ in found]
-        self._offset = found[0][1]
-        self.functions = [number for _, _, number in found]
+        self.imports = imports
+        self._offset = offset
+        self.functions = functions
 
     def first_choice(self, store: Store, choice_of: type[Choice]) -> dict[str, Choice]:
         """Return the choice for the first import, by name, as a plan expects it.
@@ -60,15 +57,15 @@ def settle(loader: Loader, sources: Sources, user: Choice) -> dict[str, Choice]:
     store = loader.store
     if type(store) is not Store or store.has_in_memory() or loader.merged or loader.providers or loader.linked is not None:
         return {}
+    segments = tuple([segment.functions for segment in store.index.segments])
     imports = [item for item in user.imports if is_ordered(item[1])]
     found: dict[str, Choice] = {}
     try:
-        for module_id, wanted in _group_by_module(store.index.segments, loader.runtime(), imports).items():
-            functions = (
-                _settled_functions(loader, sources, module_id, wanted) if len(wanted) >= _MANY and module_id != user.module_id else []
-            )
-            if functions:
-                settled = Settled(sources[module_id], functions)
+        for module_id, (wanted, offsets) in loader.runtime().uses_by_module(segments, imports).items():
+            if len(wanted) < _MANY or module_id == user.module_id:
+                continue
+            settled = _settle_in_module(loader, sources, module_id, wanted, offsets)
+            if settled is not None:
                 found |= settled.first_choice(store, type(user))
                 moved = set(map(id, settled.imports[1:]))
                 user.imports = [item for item in user.imports if id(item) not in moved]
@@ -78,20 +75,15 @@ def settle(loader: Loader, sources: Sources, user: Choice) -> dict[str, Choice]:
     return found
 
 
-def _group_by_module(segments: tuple[Segment, ...], runtime: Any, imports: list[Import]) -> dict[bytes, list[tuple[Import, int]]]:
-    """Return, by module_id, the imports with exactly one realization in all segments, each with the offset of its record."""
-    places = runtime.places_of_names(tuple([segment.functions for segment in segments]), [item[1] for item in imports])
-    found: dict[bytes, list[tuple[Import, int]]] = {}
-    for item, place in zip(imports, places, strict=True):
-        if place and place[1] < LINKED:
-            found.setdefault(place[0], []).append((item, place[1]))
-    return found
+def _settle_in_module(loader: Loader, sources: Sources, module_id: bytes, imports: list[Import], offsets: list[int]) -> Settled | None:
+    """Return the imports from a module that need nothing, can run here and have the expected type; None if there are none.
 
-
-def _settled_functions(
-    loader: Loader, sources: Sources, module_id: bytes, wanted: list[tuple[Import, int]]
-) -> list[tuple[Import, int, int]]:
-    """Return the functions of a module that need nothing, can run here and have the expected type, with their numbers.
+    Args:
+        loader: the loader.
+        sources: the open modules of the load.
+        module_id: the module.
+        imports: imports whose only realization is in the module.
+        offsets: the offset of the record of each of these realizations.
 
     Raises:
         CompcacheError, OSError: the module cannot be opened.
@@ -99,12 +91,11 @@ def _settled_functions(
     store = loader.store
     source = loader.open_source(module_id, sources)
     if source.listed is None or not source.listed.is_in_listing:
-        return []
-    numbers = loader.runtime().plain_functions(
-        _read_records(source, store, len(wanted)), source.file.key, [item[1] for item, _ in wanted], [offset for _, offset in wanted],
-        [item[3] for item, _ in wanted], store.processor().accepted,
-    )  # fmt: skip
-    return [(item, offset, number) for (item, offset), number in zip(wanted, numbers, strict=True) if number is not None]
+        return None
+    records = _read_records(source, store, len(imports))
+    numbers = loader.runtime().plain_functions(records, source.file.key, imports, offsets, store.processor().accepted)
+    found = [row for row in zip(imports, offsets, numbers, strict=True) if row[2] is not None]
+    return Settled(source, [row[0] for row in found], found[0][1], [row[2] for row in found]) if found else None
 
 
 def _read_records(source: Source, store: Store, names: int) -> bytes:

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from compcache.build import codegen
+from compcache.build.ir_text import read_module
 from compcache.build.kept_code import LEVELS, read_code
 from compcache.errors import NotCachedError
 from compcache.inspect.functions import realizations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["function_asm", "function_ir"]
 
-_END = re.compile(r"^\.Lfunc_end\d+:$")
+_END = re.compile(r"^(?:\.Lfunc_end\d+:|\t\.size\t.*)$")
 
 
 def function_ir(store: Store, loader: Loader, func_name: str, module_id: str | None, *, whole_module: bool) -> str:
@@ -63,7 +64,7 @@ def _choose_realization(store: Store, loader: Loader, func_name: str, module_id:
 
 
 def _render_llvm_ir(store: Store, module_id: str, symbol: str | None) -> str:
-    """Return the optimized LLVM assembly of a function, or of the whole module if `symbol` is None.
+    """Return the optimized LLVM assembly of a function or variable, or of the whole module if `symbol` is None.
 
     Raises:
         NoCodeError: the module was stored without its code.
@@ -74,7 +75,10 @@ def _render_llvm_ir(store: Store, module_id: str, symbol: str | None) -> str:
 
     def to_text(context: Any) -> str:
         module = codegen.parse(code.bitcode, context)
-        return str(module if symbol is None else module.get_function(symbol)).strip()
+        try:
+            return str(module if symbol is None else module.get_function(symbol)).strip()
+        except NameError:  # a variable, an alias or an ifunc: its definition is one line
+            return "@" + read_module(str(module))[str(symbol)].head
 
     return codegen.run(to_text)
 
@@ -94,7 +98,7 @@ def _render_assembly(store: Store, module_id: str, symbol: str | None) -> str:
 
 
 def _extract_function(text: str, symbol: str) -> str:
-    """Return the lines of a function in an assembly file, from its label to LLVM's end label; the whole file if the label is missing."""
+    """Return the lines of a function or variable in an assembly file, from its label to its end; the whole file if the label is missing."""
     lines = text.splitlines()
     plain, quoted = f"{symbol}:", f'"{symbol}":'
     start = next((number for number, line in enumerate(lines) if line.split("#")[0].rstrip() in (plain, quoted)), None)

@@ -54,7 +54,7 @@ def _read_import_types(module: ModuleFile, offset: int) -> Iterator[tuple[str, b
         needs_offset = pending.pop()
         record = decode_needs(module.read_record(needs_offset)) if needs_offset else None
         if record is not None:
-            yield from [(name, kind) for (_, name), kind in zip(record.imports, record.link_types, strict=False)]
+            yield from [(name, kind) for _, name, _, kind in record.imports if kind]
             pending += [child for child in record.children if child not in visited]
             visited.update(record.children)
 

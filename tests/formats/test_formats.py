@@ -151,18 +151,22 @@ def test_a_large_table_is_found_with_few_reads() -> None:
 # ------------------------------------------------------------------------------------ manifest
 
 link_types = st.binary(min_size=12, max_size=12)
+slots = st.none() | st.integers(0, 2**32 - 2)
 
 
 def needs_record(
-    imports: list[tuple[tuple[int, str], bytes, bytes]],
+    imports: list[tuple[int | None, str, bytes, bytes]],
     offsets: tuple[int, ...],
     natives: tuple[str, ...],
     children: tuple[int, ...],
     known: int,
 ) -> NeedsRecord:
-    """One with no places and link types, with places, or with both."""
-    bare, places, types = [tuple([item[number] for item in imports]) for number in range(3)]
-    return NeedsRecord(bare, offsets, natives, children, places if known else (), types if known > 1 else ())  # type: ignore[arg-type]
+    """One with no places and link types, with places, or with both. An import without a slot has places."""
+    uses = [
+        (name if slot is None else slot, name, places if slot is None and known else b"", kind if known > 1 else b"")
+        for slot, name, places, kind in imports
+    ]
+    return NeedsRecord(tuple(uses), offsets, natives, children)
 
 
 records: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = {
@@ -182,7 +186,7 @@ records: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] =
     "needs": (
         st.builds(
             needs_record,
-            st.lists(st.tuples(st.tuples(u32, texts), st.binary(min_size=16, max_size=16), link_types), max_size=3),
+            st.lists(st.tuples(slots, texts, st.binary(min_size=16, max_size=16), link_types), max_size=3),
             st.lists(u32, max_size=3).map(tuple),
             st.lists(texts, max_size=3).map(tuple),
             st.lists(u32, max_size=3).map(tuple),
@@ -431,7 +435,7 @@ def manifest_bytes() -> bytes:
     )
     glob = writer.add(encode_global(GlobalRecord("g", 3, "int", 8, "integer", b"42")))
     child = writer.add(encode_needs(NeedsRecord((), (glob,), (), ())))
-    needs = writer.add(encode_needs(NeedsRecord(((2, "other"),), (glob,), ("strlen",), (child,))))
+    needs = writer.add(encode_needs(NeedsRecord(((2, "other", b"", b""),), (glob,), ("strlen",), (child,))))
     writer.add(encode_function(FunctionRecord("f\u00fc", "f", "i64(i64)", b"target42", 0, 1, needs)))
     return writer.content()
 

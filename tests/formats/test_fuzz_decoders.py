@@ -58,12 +58,13 @@ RECORDS: dict[str, tuple[bytes, Callable[[bytes], Any]]] = {
         decode_module,
     ),
     "function": (encode_function(FunctionRecord("f", "f", "i64(i64)", b"target42", 1, 2, 3)), decode_function),
-    "needs": (encode_needs(NeedsRecord(((1, "g"), (2, "h")), (3,), ("strlen",), (4,))), decode_needs),
+    "needs": (encode_needs(NeedsRecord(((1, "g", b"", b""), (2, "h", b"", b"")), (3,), ("strlen",), (4,))), decode_needs),
     "function of a known type": (
         encode_function(FunctionRecord("f", "f", "i64(i64)", b"target42", 1, 2, 3, b"digest42" + bytes(4))), decode_function
     ),
     "needs of known types": (
-        encode_needs(NeedsRecord(((1, "g"), (2, "h")), (3,), ("strlen",), (4,), (), (b"digest42" + bytes(4), bytes(12)))), decode_needs
+        encode_needs(NeedsRecord(((1, "g", b"", b"digest42" + bytes(4)), ("h", "h", bytes(16), b"")), (3,), ("strlen",), (4,))),
+        decode_needs,
     ),
     "link type": (encode_link_type("f64(f64) | i64(i64) ignored"), decode_link_type),
     "global": (encode_global(GlobalRecord("g", 1, "int", 8, "integer", b"payload")), decode_global),

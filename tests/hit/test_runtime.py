@@ -145,9 +145,18 @@ WRONG_CALLS: dict[str, tuple[type[Exception], Any]] = {
     "a symbol that is no text": (TypeError, lambda _: _runtime.find_undefined(cast("Any", (b"f",)))),
     "bind in no image": (TypeError, lambda _: _runtime.bind(cast("Any", "image"), [])),
     "bind what is no import": (TypeError, lambda image: _runtime.bind(image, cast("Any", ["import"]))),
-    "bind to no image": (TypeError, lambda image: _runtime.bind(image, [(-1, bytes(16), cast("Any", None), 0)])),
-    "bind beyond the provider's table": (IndexError, lambda image: _runtime.bind(image, [(-1, bytes(16), image, 99)])),
-    "bind a slot beyond the table": (IndexError, lambda image: _runtime.bind(image, [(99, b"", image, 0)])),
+    "bind to no image": (TypeError, lambda image: _runtime.bind(image, [(cast("Any", None), [("f", "f", bytes(16), b"")], [0])])),
+    "bind beyond the provider's table": (IndexError, lambda image: _runtime.bind(image, [(image, [("f", "f", bytes(16), b"")], [99])])),
+    "bind a slot beyond the table": (IndexError, lambda image: _runtime.bind(image, [(image, [(99, "f", b"", b"")], [0])])),
+    "bind a slot of -1": (IndexError, lambda image: _runtime.bind(image, [(image, [(-1, "f", b"", b"")], [0])])),
+    "bind what is no use": (TypeError, lambda image: _runtime.bind(image, [(image, cast("Any", ["f"]), [0])])),
+    "bind without a number": (ValueError, lambda image: _runtime.bind(image, [(image, [("f", "f", b"", b"")], [])])),
+    "bind to no number": (TypeError, lambda image: _runtime.bind(image, [(image, [("f", "f", b"", b"")], cast("Any", [None]))])),
+    "look up what is no use": (TypeError, lambda _: _runtime.uses_by_module((), cast("Any", ["f"]))),
+    "look up in no table": (TypeError, lambda _: _runtime.uses_by_module(cast("Any", ({},)), [])),
+    "records without an offset": (ValueError, lambda _: _runtime.plain_functions(b"", KEY, [("f", "f", b"", b"")], [], ())),
+    "records of no use": (TypeError, lambda _: _runtime.plain_functions(b"", KEY, cast("Any", ["f"]), [0], ())),
+    "records with a short key": (ValueError, lambda _: _runtime.plain_functions(b"", b"short", [], [], ())),
     "list functions of no records": (TypeError, lambda _: _runtime.list_functions(cast("Any", "records"), b"", {}, set())),
     "target beyond the table": (IndexError, lambda image: _runtime.make_target(image, 0, 99, "f", cast("Any", None))),
     "target of no image": (TypeError, lambda _: _runtime.make_target(cast("Any", 1), 0, 0, "f", cast("Any", None))),
@@ -194,7 +203,8 @@ def test_the_first_undefined_symbol_is_told() -> None:
 def test_bindings_are_stores(image: Any) -> None:
     function = _runtime.address(image, 0)
     places = [(-24).to_bytes(8, sys.byteorder, signed=True) + (5).to_bytes(8, sys.byteorder), bytes(16)]
-    stores = _runtime.bind(image, [(-1, b"".join(places), image, 0), (1, b"", image, 0), (-1, b"", image, 0)])
+    uses: list[tuple[int | str, str, bytes, bytes]] = [("f", "f", b"".join(places), b""), (1, "f", b"", b""), ("g", "g", b"", b"")]
+    stores = _runtime.bind(image, [(image, uses, [0, 0, 0]), (image, [], [])])
     words = [int.from_bytes(stores[at : at + 8], sys.byteorder) for at in range(0, len(stores), 8)]
     table = words[3]
     assert words == [table - 24, 8, function + 5, table, 8, function, _runtime.address(image, 1), 8, function]

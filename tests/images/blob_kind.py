@@ -8,7 +8,7 @@ from compcache.digest import digest
 from compcache.errors import FormatError, LinkError
 from compcache.formats.graph import SymbolNode, encode_graph, encode_notes
 from compcache.formats.host import ABI_VERSION, target_id
-from compcache.formats.manifest import FUNCTION, NO_SLOT, FunctionRecord, NeedsRecord, decode_function
+from compcache.formats.manifest import FUNCTION, FunctionRecord, NeedsRecord, decode_function
 from compcache.formats.manifest_writer import ManifestWriter, encode_function, encode_module, encode_needs, image_flag, iterate_frames
 from compcache.formats.records import ModuleRecord
 from compcache.linker import BuiltModule
@@ -62,7 +62,7 @@ def blob_module(
     header = ModuleRecord(key, kind, platform, "dsp7a", ("",), requires(code), "", "22.1.0", "", made_on, ABI_VERSION)
     writer = ManifestWriter()
     writer.add(encode_module(header))
-    needs = NeedsRecord(tuple([(NO_SLOT, imported) for imported in imports]), (), (), (), (bytes(16),) * len(imports))
+    needs = NeedsRecord(tuple([(imported, imported, bytes(16), b"") for imported in imports]), (), (), ())
     needs_at = writer.add(encode_needs(needs)) if imports else 0
     requirement = header.requirement("")
     offset = writer.add(encode_function(FunctionRecord(name, name, "i64(i64)", target_id(requirement), 0, 1, needs_at)))

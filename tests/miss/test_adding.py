@@ -75,6 +75,23 @@ def test_the_given_module_ref_is_left_as_it_was(cache: Cache) -> None:
     assert cache.get_target("f")() == 1
 
 
+@pytest.mark.parametrize("end", ["close", "link", "engine"])
+def test_a_module_ref_that_is_used_up_is_refused_by_its_state(cache: Cache, end: str) -> None:
+    module = as_module_ref()
+    if end == "close":
+        module.close()
+    elif end == "link":
+        llvm.parse_assembly("").link_in(module)
+    else:
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        llvm.create_mcjit_compiler(module, llvm.Target.from_default_triple().create_target_machine()).close()
+    with pytest.raises(CompileError, match="the llvmlite module is closed"):
+        cache.compile(module)
+    with pytest.raises(CompileError, match="the llvmlite module is closed"):
+        cache.add_module(ModuleSource(module))
+
+
 def test_what_is_changed_after_the_addition_changes_nothing_stored(cache: Cache) -> None:
     data = bytearray(b"abcdefgh")
     functions = {"f": "i64()"}
@@ -191,6 +208,28 @@ def test_without_functions_every_visible_definition_is_exported(cache: Cache) ->
     assert str(cache.get_target("weak").signature) == "i32(ptr, u8)"
     for name in ("internal", "private", "hidden", "labs"):
         assert not cache.has(name)
+
+
+def test_what_has_no_name_belongs_to_its_module(cache: Cache) -> None:
+    code = """
+define i64 @0() {
+  ret i64 1
+}
+@1 = global i64 5
+define i64 @named() {
+  %one = call i64 @0()
+  %old = load i64, ptr @1
+  %new = add i64 %one, %old
+  store i64 %new, ptr @1
+  ret i64 %new
+}
+"""
+    cache.add_module(ModuleSource(code))
+    named = cache.get_target("named")
+    assert (named(), named()) == (6, 7)
+    assert [function.func_name for function in cache.functions()] == ["named"]
+    kernels = cache.compile(code)
+    assert (list(kernels), kernels.named()) == (["named"], 6)
 
 
 def test_with_functions_only_these_are_exported(cache: Cache) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -298,11 +299,15 @@ def require_clean(directory: Path) -> None:
 
 
 @pytest.mark.stress
-@pytest.mark.timeout(SECONDS + 180)
+@pytest.mark.timeout(6 * SECONDS + 540)
 def test_everybody_at_once(directory: Path) -> None:
-    """8 writers, 8 readers, a pruner and an index rebuild, at the same time for a minute."""
-    total = run_everybody(directory, SECONDS, [WRITER] * 8 + [READER] * 8 + [PRUNER, REBUILDER], 40)
-    print(f"{SECONDS:g} s: {total}")
+    """8 writers, 8 readers, a pruner and an index rebuild, at the same time for a minute; longer where a busy machine does little in it."""
+    total: Counter[str] = Counter()
+    for _ in range(6):
+        total.update(run_everybody(directory, SECONDS, [WRITER] * 8 + [READER] * 8 + [PRUNER, REBUILDER], 40))
+        print(total)
+        if total["calls"] > 100 and total["removed"] > 0 and total["rebuilds"] > 0:
+            break
     assert total["calls"] > 100
     assert total["removed"] > 0
     assert total["rebuilds"] > 0

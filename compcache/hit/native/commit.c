@@ -141,87 +141,98 @@ typedef struct {
     int64_t addend;
 } Place;
 
-/* One import of an image: its slot or places there, and the address that it is bound to. */
+/* The stores that bind() returns. */
 typedef struct {
-    char *slot; /* contains the address; NULL for an import with places */
-    const char *places;
-    size_t count; /* the number of places */
-    uint64_t address;
-} Binding;
+    char *at;
+    size_t size, room;
+} Stores;
 
-/* Reads (slot number or -1, places, image of the provider, number of the symbol there). Returns 0, or -1 with an exception. */
-static int read_binding(RuntimeState *state, PyObject *image, PyObject *item, Binding *binding) {
-    PyObject *places, *provider;
-    Py_ssize_t slot, number;
-    if (!PyTuple_Check(item)) {
+static int append_store(Stores *stores, uint64_t address, uint64_t value) {
+    const StoreHead head = {address, WORD};
+    if (stores->room - stores->size < sizeof head + WORD) {
+        const size_t room = 2 * stores->room + 64 * (sizeof head + WORD);
+        char *at = PyMem_Realloc(stores->at, room);
+        if (at == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        stores->at = at;
+        stores->room = room;
+    }
+    memcpy(stores->at + stores->size, &head, sizeof head);
+    memcpy(stores->at + stores->size + sizeof head, &value, WORD);
+    stores->size += sizeof head + WORD;
+    return 0;
+}
+
+/* Appends the stores that bind a use of the image (runtime.h) to an address. Returns 0, or -1 with an exception. */
+static int bind_use(RuntimeState *state, PyObject *image, PyObject *use, const char *address, Stores *stores) {
+    PyObject *key = PyTuple_Check(use) && PyTuple_Size(use) == USE_FIELDS ? PyTuple_GetItem(use, USE_KEY) : NULL;
+    PyObject *places = key != NULL ? PyTuple_GetItem(use, USE_PLACES) : NULL;
+    if (places == NULL || !PyBytes_Check(places)) {
+        PyErr_SetString(PyExc_TypeError, "a use is a tuple of a key, a name, places and a link type");
+        return -1;
+    }
+    const uint64_t value = (uint64_t)(uintptr_t)address;
+    if (PyLong_Check(key)) {
+        const Py_ssize_t number = PyLong_AsSsize_t(key);
+        const char *slot = number == -1 && PyErr_Occurred() ? NULL : symbol_address(state, image, number);
+        return slot != NULL ? append_store(stores, (uint64_t)(uintptr_t)slot, value) : -1;
+    }
+    const char *table = (const char *)table_of(state, image);
+    int status = table != NULL ? 0 : -1;
+    for (size_t at = 0; status == 0 && at + sizeof(Place) <= (size_t)PyBytes_Size(places); at += sizeof(Place)) {
+        Place place;
+        memcpy(&place, PyBytes_AsString(places) + at, sizeof place);
+        status = append_store(stores, (uint64_t)(uintptr_t)table + (uint64_t)place.distance, value + (uint64_t)place.addend);
+    }
+    return status;
+}
+
+/* Appends the stores that bind a group of uses of the image. Returns 0, or -1 with an exception. */
+static int bind_group(RuntimeState *state, PyObject *image, PyObject *group, Stores *stores) {
+    PyObject *provider, *use_list, *number_list;
+    if (!PyTuple_Check(group)) {
         PyErr_SetString(PyExc_TypeError, "bind() takes a list of tuples");
         return -1;
     }
-    if (!PyArg_ParseTuple(item, "nSOn:bind", &slot, &places, &provider, &number)) {
+    if (!PyArg_ParseTuple(group, "OO!O!:bind", &provider, &PyList_Type, &use_list, &PyList_Type, &number_list)) {
         return -1;
     }
-    binding->address = (uint64_t)(uintptr_t)symbol_address(state, provider, number);
-    binding->slot = slot >= 0 ? symbol_address(state, image, slot) : NULL;
-    binding->places = PyBytes_AsString(places);
-    binding->count = slot >= 0 ? 1 : (size_t)PyBytes_Size(places) / sizeof(Place);
-    return binding->address == 0 || (slot >= 0 && binding->slot == NULL) ? -1 : 0;
-}
-
-/* Writes the stores of one import; returns the position for the next store. */
-static char *write_binding(const ModuleTable *table, const Binding *binding, char *to) {
-    for (size_t i = 0; i < binding->count; i++) {
-        Place at = {binding->slot - (const char *)table, 0};
-        if (binding->slot == NULL) {
-            memcpy(&at, binding->places + i * sizeof at, sizeof at);
-        }
-        const StoreHead head = {(uint64_t)(uintptr_t)table + (uint64_t)at.distance, WORD};
-        const uint64_t value = binding->address + (uint64_t)at.addend;
-        memcpy(to, &head, sizeof head);
-        memcpy(to + sizeof head, &value, WORD);
-        to += sizeof head + WORD;
+    PyObject *uses = PyList_AsTuple(use_list), *numbers = uses != NULL ? PyList_AsTuple(number_list) : NULL; /* copies: see uses_by_module() */
+    int status = numbers != NULL ? 0 : -1;
+    if (status == 0 && PyTuple_Size(uses) != PyTuple_Size(numbers)) {
+        PyErr_SetString(PyExc_ValueError, "bind() takes a number for each use");
+        status = -1;
     }
-    return to;
+    for (Py_ssize_t i = 0; status == 0 && i < PyTuple_Size(uses); i++) {
+        const Py_ssize_t number = PyLong_AsSsize_t(PyTuple_GetItem(numbers, i));
+        const char *address = number == -1 && PyErr_Occurred() ? NULL : symbol_address(state, provider, number);
+        status = address != NULL ? bind_use(state, image, PyTuple_GetItem(uses, i), address, stores) : -1;
+    }
+    Py_XDECREF(uses);
+    Py_XDECREF(numbers);
+    return status;
 }
 
-/* bind(image: Image, imports: list[tuple[int, bytes, Image, int]]) -> bytes
- * Returns the stores, for commit(), that bind imports of the image. An import is the number of its slot (or -1) and its places, the image
- * that provides it, and its number there. Raises IndexError if an image has no symbol with that number. */
+/* bind(image: Image, groups: list[tuple[Image, list, list]]) -> bytes
+ * Returns the stores, for commit(), that bind uses of the image (runtime.h). A group is the image that provides functions, the uses, and
+ * the number of each function in that image. Raises IndexError if an image has no symbol with that number. */
 PyObject *bind_imports(PyObject *module, PyObject *args) {
     RuntimeState *state = module_state(module);
-    PyObject *image, *imports;
-    if (!PyArg_ParseTuple(args, "OO!:bind", &image, &PyList_Type, &imports)) {
+    PyObject *image, *list;
+    if (!PyArg_ParseTuple(args, "OO!:bind", &image, &PyList_Type, &list)) {
         return NULL;
     }
-    const ModuleTable *table = table_of(state, image);
-    PyObject *items = table != NULL ? PyList_AsTuple(imports) : NULL; /* a copy, which no other thread changes */
-    if (items == NULL) {
-        return NULL;
+    PyObject *groups = table_of(state, image) != NULL ? PyList_AsTuple(list) : NULL;
+    Stores stores = {NULL, 0, 0};
+    int status = groups != NULL ? 0 : -1;
+    for (Py_ssize_t i = 0; status == 0 && i < PyTuple_Size(groups); i++) {
+        status = bind_group(state, image, PyTuple_GetItem(groups, i), &stores);
     }
-    PyObject *result = NULL;
-    const Py_ssize_t count = PyTuple_Size(items);
-    size_t stores = 0;
-    Binding *bindings = PyMem_Malloc((size_t)(count + 1) * sizeof *bindings);
-    if (bindings == NULL) {
-        PyErr_NoMemory();
-    }
-    for (Py_ssize_t i = 0; bindings != NULL && i < count; i++) {
-        if (read_binding(state, image, PyTuple_GetItem(items, i), &bindings[i]) < 0) {
-            goto done;
-        }
-        stores += bindings[i].count;
-    }
-    if (bindings != NULL) {
-        result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(stores * (sizeof(StoreHead) + WORD)));
-    }
-    if (result != NULL) {
-        char *to = PyBytes_AsString(result);
-        for (Py_ssize_t i = 0; i < count; i++) {
-            to = write_binding(table, &bindings[i], to);
-        }
-    }
-done:
-    PyMem_Free(bindings);
-    Py_DECREF(items);
+    PyObject *result = status == 0 ? PyBytes_FromStringAndSize(stores.at, (Py_ssize_t)stores.size) : NULL;
+    PyMem_Free(stores.at);
+    Py_XDECREF(groups);
     return result;
 }
 

@@ -156,7 +156,7 @@ Fault decode_frame(Bytes data, uint64_t offset, uint64_t limit, const uint8_t *k
     return is_check_of(data.at + 4, *payload, offset, offset != 0 ? key : NULL) ? NULL : "damaged record at offset";
 }
 
-enum { FUNCTION_HEAD_BYTES = 33, LINK_TYPE_BYTES = 12, PLACE_BYTES = 16 };
+enum { FUNCTION_HEAD_BYTES = 33, PLACE_BYTES = 16 };
 
 Fault decode_function_record(Bytes payload, FunctionFields *function) {
     if (payload.size < FUNCTION_HEAD_BYTES) {

@@ -100,6 +100,10 @@ typedef struct {
 
 Fault decode_function_record(Bytes payload, FunctionFields *function);
 
+/* The slot of an import that has places instead, and the size of a link type. */
+#define NO_SLOT 0xFFFFFFFFu
+enum { LINK_TYPE_BYTES = 12 };
+
 /* A needs record: the number of items of each kind, and the place of the first one. A `next_*` function goes from one to the next. */
 typedef struct {
     uint32_t imports, globals, children, natives;

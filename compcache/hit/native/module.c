@@ -69,7 +69,7 @@ static PyMethodDef functions[] = {
     {"function_record", function_record, METH_O, NULL},
     {"read_function", read_function, METH_VARARGS, NULL},
     {"find_in_closure", (PyCFunction)(void *)find_in_closure, METH_FASTCALL, NULL},
-    {"places_of_names", places_of_names, METH_VARARGS, NULL},
+    {"uses_by_module", uses_by_module, METH_VARARGS, NULL},
     {"plain_functions", plain_functions, METH_VARARGS, NULL},
     {"needs_record", needs_record, METH_O, NULL},
     {"global_record", global_record, METH_O, NULL},

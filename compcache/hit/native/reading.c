@@ -229,11 +229,22 @@ static PyObject *table_find(PyObject *object, PyObject *key_object) {
     return found;
 }
 
-/* Returns a text of a list, as UTF-8; NULL with an exception. */
-static PyObject *encoded_item(PyObject *list, Py_ssize_t at) {
-    PyObject *text = PySequence_GetItem(list, at); /* an own reference: another thread may change the list */
-    PyObject *encoded = text != NULL ? PyUnicode_AsEncodedString(text, "utf-8", "surrogatepass") : NULL;
-    Py_XDECREF(text);
+/* The encoded name of a use (runtime.h), valid as long as the returned object; NULL with an exception. */
+static PyObject *name_of_use(PyObject *use, Bytes *name) {
+    PyObject *text = PyTuple_Check(use) && PyTuple_Size(use) == USE_FIELDS ? PyTuple_GetItem(use, USE_NAME) : NULL;
+    if (text == NULL || !PyUnicode_Check(text)) {
+        PyErr_SetString(PyExc_TypeError, "a use is a tuple of a key, a name, places and a link type");
+        return NULL;
+    }
+    Py_ssize_t size;
+    const char *plain = PyUnicode_AsUTF8AndSize(text, &size);
+    if (plain != NULL) {
+        *name = (Bytes){(const uint8_t *)plain, (size_t)size};
+        return Py_NewRef(text);
+    }
+    PyErr_Clear(); /* the name has surrogates */
+    PyObject *encoded = PyUnicode_AsEncodedString(text, "utf-8", "surrogatepass");
+    *name = encoded != NULL ? bytes_of(encoded) : (Bytes){NULL, 0};
     return encoded;
 }
 
@@ -314,33 +325,21 @@ static int look_up_all(Table *table, Wanted *wanted, Py_ssize_t count) {
     return status;
 }
 
-static PyObject *place_of(const Wanted *wanted) {
-    if (wanted->state == UNIQUE) {
-        return Py_BuildValue("(y#I)", wanted->module_id, (Py_ssize_t)NAME_BYTES, wanted->offset);
-    }
-    return Py_NewRef(wanted->state == MISSING ? Py_None : Py_False);
-}
-
-/* places_of_names(tables: tuple, names: list) -> list
- * For each func_name, (module_id, offset of its record) of its only realization in these tables of function entries; None if it has none,
- * False if it has several. */
-PyObject *places_of_names(PyObject *module, PyObject *args) {
-    PyObject *tables, *names;
-    if (!PyArg_ParseTuple(args, "O!O!:places_of_names", &PyTuple_Type, &tables, &PyList_Type, &names)) {
-        return NULL;
-    }
-    const Py_ssize_t count = PyList_Size(names);
+/* Looks the names of uses up in tables. Returns an array that the caller frees, or NULL with an exception. */
+static Wanted *look_up_uses(PyObject *module, PyObject *tables, PyObject *uses) {
+    const Py_ssize_t count = PyTuple_Size(uses);
     Wanted *wanted = PyMem_Calloc((size_t)count + 1, sizeof(Wanted));
     int status = wanted != NULL ? 0 : -1;
     if (status < 0) {
         PyErr_NoMemory();
     }
     for (Py_ssize_t i = 0; status == 0 && i < count; i++) {
-        PyObject *text = encoded_item(names, i);
-        status = text != NULL ? 0 : -1;
-        if (text != NULL) {
-            key_of_name(bytes_of(text), wanted[i].key);
-            Py_DECREF(text);
+        Bytes name;
+        PyObject *kept = name_of_use(PyTuple_GetItem(uses, i), &name);
+        status = kept != NULL ? 0 : -1;
+        if (kept != NULL) {
+            key_of_name(name, wanted[i].key);
+            Py_DECREF(kept);
         }
     }
     for (Py_ssize_t i = 0; status == 0 && i < PyTuple_Size(tables); i++) {
@@ -350,16 +349,59 @@ PyObject *places_of_names(PyObject *module, PyObject *args) {
             status = look_up_all((Table *)table, wanted, count);
         }
     }
-    PyObject *result = status == 0 ? PyList_New(0) : NULL;
-    for (Py_ssize_t i = 0; result != NULL && i < count; i++) {
-        PyObject *place = place_of(&wanted[i]);
-        if (place == NULL || PyList_Append(result, place) < 0) {
-            Py_CLEAR(result);
+    if (status < 0) {
+        PyMem_Free(wanted);
+        return NULL;
+    }
+    return wanted;
+}
+
+/* Returns the group (uses: list, offsets: list) of a module in a dictionary, as a borrowed reference. */
+static PyObject *group_of_module(PyObject *groups, const uint8_t *module_id) {
+    PyObject *key = new_bytes(module_id, NAME_BYTES), *group = key != NULL ? PyDict_GetItemWithError(groups, key) : NULL;
+    if (key != NULL && group == NULL && !PyErr_Occurred()) {
+        PyObject *added = Py_BuildValue("([][])");
+        group = added != NULL && PyDict_SetItem(groups, key, added) == 0 ? added : NULL;
+        Py_XDECREF(added); /* the dictionary has it */
+    }
+    Py_XDECREF(key);
+    return group;
+}
+
+static int append_to_group(PyObject *group, PyObject *use, uint32_t offset) {
+    PyObject *number = PyLong_FromUnsignedLong(offset);
+    const int status = number == NULL || PyList_Append(PyTuple_GetItem(group, 0), use) < 0 ? -1 : PyList_Append(PyTuple_GetItem(group, 1), number);
+    Py_XDECREF(number);
+    return status;
+}
+
+/* uses_by_module(tables: tuple, uses: list) -> dict[bytes, tuple[list, list]]
+ * The uses (runtime.h) whose names have exactly one realization in these tables of function entries, by its module_id, with the offsets
+ * of the realizations' records. Realizations in linked closures are left out. */
+PyObject *uses_by_module(PyObject *module, PyObject *args) {
+    PyObject *tables, *list;
+    if (!PyArg_ParseTuple(args, "O!O!:uses_by_module", &PyTuple_Type, &tables, &PyList_Type, &list)) {
+        return NULL;
+    }
+    PyObject *uses = PyList_AsTuple(list); /* a copy, which no other thread changes */
+    Wanted *wanted = uses != NULL ? look_up_uses(module, tables, uses) : NULL;
+    PyObject *groups = wanted != NULL ? PyDict_New() : NULL, *group = NULL;
+    const Wanted *last = NULL;
+    for (Py_ssize_t i = 0; groups != NULL && i < PyTuple_Size(uses); i++) {
+        if (wanted[i].state != UNIQUE || wanted[i].offset >= LINKED) {
+            continue;
         }
-        Py_XDECREF(place);
+        if (last == NULL || memcmp(last->module_id, wanted[i].module_id, NAME_BYTES) != 0) {
+            last = &wanted[i];
+            group = group_of_module(groups, last->module_id);
+        }
+        if (group == NULL || append_to_group(group, PyTuple_GetItem(uses, i), wanted[i].offset) < 0) {
+            Py_CLEAR(groups);
+        }
     }
     PyMem_Free(wanted);
-    return result;
+    Py_XDECREF(uses);
+    return groups;
 }
 
 /* Appends the entries of a bucket whose first `bits` bits are `number`. Returns 0, or -1 with an exception. */
@@ -1015,44 +1057,49 @@ static int is_of_type(Bytes own, Bytes expected) {
         || (own.size >= CHECK_BYTES && expected.size >= CHECK_BYTES && memcmp(own.at, expected.at, CHECK_BYTES) == 0);
 }
 
-/* Whether a function is callable by importers, has this type, and can run where `accepted` applies; -1 with an exception. */
-static int can_be_bound(const FunctionFields *found, PyObject *type, PyObject *accepted) {
+/* Whether a function is callable by importers, has this type, and can run where `accepted` applies; -1 with an exception. `known` is the
+ * last accepted target. */
+static int can_be_bound(const FunctionFields *found, Bytes type, PyObject *accepted, const uint8_t **known) {
     static const char link_only[] = "= ";
     const size_t size = sizeof link_only - 1;
-    if ((found->signature.size >= size && memcmp(found->signature.at, link_only, size) == 0) || !is_of_type(found->link_type, bytes_of(type))) {
+    if ((found->signature.size >= size && memcmp(found->signature.at, link_only, size) == 0) || !is_of_type(found->link_type, type)) {
         return 0;
+    }
+    if (*known != NULL && memcmp(*known, found->target_id, CHECK_BYTES) == 0) {
+        return 1;
     }
     PyObject *target = new_bytes(found->target_id, CHECK_BYTES);
     const int answer = target != NULL ? PySequence_Contains(accepted, target) : -1;
     Py_XDECREF(target);
+    *known = answer == 1 ? found->target_id : *known;
     return answer;
 }
 
-/* plain_functions(section, key, names: list, offsets: list, types: list, accepted) -> list
- * For each name, the number of the function whose record is at its offset in a module's section of records. None if that is not an intact
- * record of this function, or if the function has needs, another type, no code for importers, or a requirement that is not in `accepted`. */
+/* plain_functions(section, key, uses: list, offsets: list, accepted) -> list
+ * For each use (runtime.h), the number of the function whose record is at its offset in a module's section of records. None if that is
+ * not an intact record of this function, or if the function has needs, another type, no code for importers, or a requirement that is not in
+ * `accepted`. */
 PyObject *plain_functions(PyObject *Py_UNUSED(module), PyObject *args) {
-    PyObject *section, *key, *names, *offsets, *types, *accepted;
-    if (!PyArg_ParseTuple(args, "SSO!O!O!O:plain_functions", &section, &key, &PyList_Type, &names, &PyList_Type, &offsets, &PyList_Type, &types,
-                          &accepted)) {
+    PyObject *section, *key, *use_list, *offset_list, *accepted;
+    if (!PyArg_ParseTuple(args, "SSO!O!O:plain_functions", &section, &key, &PyList_Type, &use_list, &PyList_Type, &offset_list, &accepted)) {
         return NULL;
     }
-    const Py_ssize_t count = PyList_Size(names);
-    if (PyBytes_Size(key) != NAME_BYTES || PyList_Size(offsets) != count || PyList_Size(types) != count) {
-        PyErr_SetString(PyExc_ValueError, "plain_functions() takes a key of 16 bytes, and an offset and a type for each name");
-        return NULL;
+    PyObject *uses = PyList_AsTuple(use_list), *offsets = uses != NULL ? PyList_AsTuple(offset_list) : NULL, *result = NULL;
+    if (offsets != NULL && (PyBytes_Size(key) != NAME_BYTES || PyTuple_Size(uses) != PyTuple_Size(offsets))) {
+        PyErr_SetString(PyExc_ValueError, "plain_functions() takes a key of 16 bytes, and an offset for each use");
+    } else if (offsets != NULL) {
+        result = PyList_New(0);
     }
-    PyObject *result = PyList_New(0);
-    for (Py_ssize_t i = 0; result != NULL && i < count; i++) {
-        PyObject *text = encoded_item(names, i);
-        PyObject *number = text != NULL ? PySequence_GetItem(offsets, i) : NULL;
-        PyObject *type = number != NULL ? PySequence_GetItem(types, i) : NULL;
-        const unsigned long long offset = type != NULL ? PyLong_AsUnsignedLongLong(number) : 0;
-        PyObject *item = NULL;
+    const uint8_t *known = NULL;
+    for (Py_ssize_t i = 0; result != NULL && i < PyTuple_Size(uses); i++) {
+        Bytes name;
+        PyObject *use = PyTuple_GetItem(uses, i), *kept = name_of_use(use, &name), *item = NULL;
+        PyObject *type = kept != NULL ? PyTuple_GetItem(use, USE_LINK_TYPE) : NULL;
+        const unsigned long long offset = type != NULL ? PyLong_AsUnsignedLongLong(PyTuple_GetItem(offsets, i)) : 0;
         if (type != NULL && !PyErr_Occurred() && PyBytes_Check(type)) {
             FunctionFields found;
-            int answer = is_plain_function(bytes_of(section), offset, bytes_of(key).at, bytes_of(text), &found);
-            answer = answer == 1 ? can_be_bound(&found, type, accepted) : answer;
+            int answer = is_plain_function(bytes_of(section), offset, bytes_of(key).at, name, &found);
+            answer = answer == 1 ? can_be_bound(&found, bytes_of(type), accepted, &known) : answer;
             item = answer < 0 ? NULL : answer ? PyLong_FromUnsignedLong(found.function) : Py_NewRef(Py_None);
         } else if (type != NULL && !PyErr_Occurred()) {
             PyErr_SetString(PyExc_TypeError, "plain_functions() takes types as bytes");
@@ -1061,10 +1108,10 @@ PyObject *plain_functions(PyObject *Py_UNUSED(module), PyObject *args) {
             Py_CLEAR(result);
         }
         Py_XDECREF(item);
-        Py_XDECREF(type);
-        Py_XDECREF(number);
-        Py_XDECREF(text);
+        Py_XDECREF(kept);
     }
+    Py_XDECREF(uses);
+    Py_XDECREF(offsets);
     return result;
 }
 
@@ -1104,13 +1151,27 @@ PyObject *global_record(PyObject *Py_UNUSED(module), PyObject *payload) {
 
 static const char needs_are_no_text[] = "a needs record has a text that is not UTF-8";
 
+/* Returns a use (runtime.h). */
+static PyObject *new_use(uint32_t slot, Bytes name, Bytes places, Bytes link_type) {
+    PyObject *use = PyTuple_New(USE_FIELDS), *text = use != NULL ? new_text(name, needs_are_no_text) : NULL;
+    const int has_slot = slot != NO_SLOT;
+    if (text == NULL || !put(use, USE_KEY, has_slot ? PyLong_FromUnsignedLong(slot) : Py_NewRef(text)) || !put(use, USE_NAME, Py_NewRef(text))
+        || !put(use, USE_PLACES, has_slot ? new_bytes(NULL, 0) : new_bytes(places.at, places.size))
+        || !put(use, USE_LINK_TYPE, new_bytes(link_type.at, link_type.size))) {
+        Py_CLEAR(use);
+    }
+    Py_XDECREF(text);
+    return use;
+}
+
 static PyObject *imports_of(const NeedsFields *needs) {
     PyObject *result = PyTuple_New((Py_ssize_t)needs->imports);
-    Bytes rows = needs->import_rows, name;
+    Bytes rows = needs->import_rows, place_rows = needs->place_rows, link_types = needs->link_types, name;
     for (uint32_t i = 0; result != NULL && i < needs->imports; i++) {
         const uint32_t slot = next_import(&rows, &name);
-        PyObject *text = new_text(name, needs_are_no_text);
-        if (!put(result, i, text != NULL ? Py_BuildValue("(IN)", slot, text) : NULL)) {
+        const Bytes places = place_rows.size > 0 ? next_row(&place_rows) : (Bytes){NULL, 0};
+        const Bytes link_type = link_types.size > 0 ? (Bytes){link_types.at + LINK_TYPE_BYTES * (size_t)i, LINK_TYPE_BYTES} : link_types;
+        if (!put(result, i, new_use(slot, name, places, link_type))) {
             Py_CLEAR(result);
         }
     }
@@ -1128,43 +1189,18 @@ static PyObject *natives_of(const NeedsFields *needs) {
     return result;
 }
 
-static PyObject *places_of(const NeedsFields *needs) {
-    const uint32_t count = needs->place_rows.size > 0 ? needs->imports : 0;
-    PyObject *result = PyTuple_New((Py_ssize_t)count);
-    Bytes rows = needs->place_rows;
-    for (uint32_t i = 0; result != NULL && i < count; i++) {
-        const Bytes row = next_row(&rows);
-        if (!put(result, i, new_bytes(row.at, row.size))) {
-            Py_CLEAR(result);
-        }
-    }
-    return result;
-}
-
-static PyObject *link_types_of(const NeedsFields *needs) {
-    const uint32_t count = needs->link_types.size > 0 ? needs->imports : 0;
-    PyObject *result = PyTuple_New((Py_ssize_t)count);
-    for (uint32_t i = 0; result != NULL && i < count; i++) {
-        if (!put(result, i, new_bytes(needs->link_types.at + 12 * (size_t)i, 12))) {
-            Py_CLEAR(result);
-        }
-    }
-    return result;
-}
-
-/* needs_record(payload: bytes) -> (imports, globals, natives, children, places, link_types); see `NeedsRecord` */
+/* needs_record(payload: bytes) -> (imports, globals, natives, children); see `NeedsRecord` */
 PyObject *needs_record(PyObject *Py_UNUSED(module), PyObject *payload) {
     NeedsFields found;
     const Fault fault = PyBytes_Check(payload) ? decode_needs_record(bytes_of(payload), &found) : "a needs record is not bytes";
     if (fault != NULL) {
         return damaged(fault, NULL);
     }
-    PyObject *fields[6] = {NULL};
+    PyObject *fields[4] = {NULL};
     const int is_made = (fields[0] = imports_of(&found)) != NULL && (fields[1] = numbers_of(found.globals, found.global_numbers)) != NULL
-        && (fields[2] = natives_of(&found)) != NULL && (fields[3] = numbers_of(found.children, found.child_numbers)) != NULL
-        && (fields[4] = places_of(&found)) != NULL && (fields[5] = link_types_of(&found)) != NULL;
-    PyObject *result = is_made ? PyTuple_Pack(6, fields[0], fields[1], fields[2], fields[3], fields[4], fields[5]) : NULL;
-    for (int i = 0; i < 6; i++) {
+        && (fields[2] = natives_of(&found)) != NULL && (fields[3] = numbers_of(found.children, found.child_numbers)) != NULL;
+    PyObject *result = is_made ? PyTuple_Pack(4, fields[0], fields[1], fields[2], fields[3]) : NULL;
+    for (int i = 0; i < 4; i++) {
         Py_XDECREF(fields[i]);
     }
     return result;

@@ -41,6 +41,10 @@ static inline RuntimeState *module_state(PyObject *module) {
     return (RuntimeState *)PyModule_GetState(module);
 }
 
+/* The fields of a use of a function or variable, a tuple of a needs record: the number of its slot, or its name if it has places instead;
+ * its name; its places; its link type, or b"". */
+enum { USE_KEY, USE_NAME, USE_PLACES, USE_LINK_TYPE, USE_FIELDS };
+
 /* How many positional arguments a vectorcall has (PEP 590); the highest bit is not part of the number. */
 static inline Py_ssize_t positional_count(size_t nargsf) {
     return (Py_ssize_t)(nargsf & ~((size_t)1 << (8 * sizeof(size_t) - 1)));
@@ -115,7 +119,7 @@ PyObject *read_frame(PyObject *module, PyObject *args);
 PyObject *function_record(PyObject *module, PyObject *payload);
 PyObject *read_function(PyObject *module, PyObject *args);
 PyObject *find_in_closure(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *places_of_names(PyObject *module, PyObject *args);
+PyObject *uses_by_module(PyObject *module, PyObject *args);
 PyObject *plain_functions(PyObject *module, PyObject *args);
 PyObject *needs_record(PyObject *module, PyObject *payload);
 PyObject *global_record(PyObject *module, PyObject *payload);

@@ -9,7 +9,7 @@ from compcache.files import reraise_interrupt, writer
 from compcache.formats import known_faults
 from compcache.formats.footer import is_signed_with, require_intact
 from compcache.formats.index import Stamp
-from compcache.formats.manifest import FUNCTION, GLOBAL, MODULE, NEEDS, NO_ENTRY, NO_SLOT, decode_function, decode_needs
+from compcache.formats.manifest import FUNCTION, GLOBAL, MODULE, NEEDS, NO_ENTRY, decode_function, decode_needs
 from compcache.formats.manifest_writer import iterate_frames
 from compcache.formats.records import decode_global, decode_module
 from compcache.images.kinds import Table, check_image
@@ -129,7 +129,7 @@ def _required_table(records: bytes) -> tuple[str, Table]:
             record = decode_function(payload)
             highest = max(highest, record.function, -1 if record.entry == NO_ENTRY else record.entry)
         elif kind == NEEDS:
-            highest = max([highest, *[slot for slot, _ in decode_needs(payload).imports if slot != NO_SLOT]])
+            highest = max([highest, *[key for key, _, _, _ in decode_needs(payload).imports if isinstance(key, int)]])
         elif kind == GLOBAL:
             highest = max(highest, decode_global(payload).slot)
     if header is None:

@@ -101,9 +101,9 @@ def _link_types(payloads: Iterable[bytes]) -> Iterator[tuple[str, bytes, bytes]]
         elif payload[:1] == NEEDS:
             needs.append(decode_needs(payload))
     for record in needs:
-        for number, (_, name) in enumerate(record.imports):
+        for _, name, _, link_type in record.imports:
             if name not in own:
-                yield name, IMPORTS, record.link_types[number] if record.link_types else b""
+                yield name, IMPORTS, link_type
 
 
 def _check_types(state: CheckState, compared: Iterable[Item]) -> tuple[int, int]:
