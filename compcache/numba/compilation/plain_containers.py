@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["has_containers", "make_created_type", "make_list_adapter", "replace_containers"]
+__all__ = ["contains_type", "has_containers", "make_created_type", "make_list_adapter", "replace_containers"]
 
 
 def replace_containers(type_: Any) -> Any:
@@ -49,13 +49,23 @@ def has_containers(type_: Any) -> bool:
     """Return whether a value of this type is one of Numba's containers, or contains one."""
     from numba.core import types
 
-    if isinstance(type_, (types.DictType, types.ListType, types.Set)):
+    return contains_type(type_, (types.DictType, types.ListType, types.Set))
+
+
+def contains_type(type_: Any, classes: tuple[type, ...]) -> bool:
+    """Return whether a Numba type, or the type of an item in its values, has one of these classes. Keys of dictionaries do not count."""
+    from numba.core import types
+
+    if isinstance(type_, classes):
         return True
+    items: Any = type_ if isinstance(type_, types.BaseTuple) else ()
     if isinstance(type_, types.Optional):
-        return has_containers(type_.type)
-    if isinstance(type_, types.BaseTuple):
-        return any(map(has_containers, type_))
-    return isinstance(type_, types.List) and has_containers(type_.dtype)
+        items = (type_.type,)
+    elif isinstance(type_, types.DictType):
+        items = (type_.value_type,)
+    elif isinstance(type_, (types.List, types.ListType)):
+        items = (type_.dtype,)
+    return any(contains_type(item, classes) for item in items)
 
 
 def make_list_adapter(kernel: Any, args: Sequence[Any], result: Any) -> Any:

@@ -85,19 +85,13 @@ def assemble(func_name: str, cres: Any, parameters: list[Parameter], result: Res
         module = binding.parse_assembly(make_wrapper_assembly(cres, shape))
     module.link_in(compiled.clone())
     module = _rewrite_module(module)
-    exceptions = describe_exceptions(func_name, str(module))
-    shared = {exception.variable for exception in exceptions} | services.functions.keys()
-    for variable in module.global_variables:
-        if variable.name in shared:
-            variable.linkage = "external"  # the code that is linked below refers to the variable
-    module.link_in(binding.parse_assembly(_add_layout(make_raising_assembly(exceptions), module)))
-    module.link_in(binding.parse_assembly(_add_layout(MEMORY_RUNTIME, module)))
-    module.link_in(binding.parse_assembly(_add_layout(MATHEMATICS, module)))
+    _link_exceptions(func_name, module, services)
+    _link_assembly(module, MEMORY_RUNTIME)
+    _link_assembly(module, MATHEMATICS)
     if plan is not None:
         from numba import __version__ as numba_version
 
-        objects = format_objects(plan, services.helpers, services.functions, services.library, numba_version)
-        module.link_in(binding.parse_assembly(_add_layout(objects, module)))
+        _link_assembly(module, format_objects(plan, services.helpers, services.functions, services.library, numba_version))
     _remove_unused(module)
     _require_portable(func_name, module)
     try:
@@ -237,9 +231,24 @@ def _replace_process_ids(text: str) -> str:
     return _SYMBOL.sub(lambda symbol: _PROCESS_ID.sub(number_symbol, symbol[0]), text)
 
 
-def _add_layout(text: str, module: Any) -> str:
-    """Return assembly with the data layout and the target triple of a module."""
-    return f'target datalayout = "{module.data_layout}"\ntarget triple = "{module.triple}"\n{text}'
+def _link_exceptions(func_name: str, module: Any, services: _UsedServices) -> None:
+    """Link the function that raises a kernel's exceptions into the kernel's module.
+
+    Raises:
+        CompileError: an exception class is local to a function, or an argument of an exception cannot be stored.
+    """
+    exceptions = describe_exceptions(func_name, str(module))
+    shared = {exception.variable for exception in exceptions} | services.functions.keys()
+    for variable in module.global_variables:
+        if variable.name in shared:
+            variable.linkage = "external"  # the code that is linked now, or later with the plan, refers to the variable
+    _link_assembly(module, make_raising_assembly(exceptions))
+
+
+def _link_assembly(module: Any, text: str) -> None:
+    """Link assembly, with the data layout and the target triple of a module, into the module."""
+    layout = f'target datalayout = "{module.data_layout}"\ntarget triple = "{module.triple}"\n'
+    module.link_in(binding.parse_assembly(layout + text))
 
 
 def _remove_unused(module: Any) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any
 
-from compcache.numba.compilation.plain_containers import replace_containers
+from compcache.numba.compilation.plain_containers import contains_type, replace_containers
 from compcache.numba.exports.type_names import describe_type, element_format, element_text
 
 if TYPE_CHECKING:
@@ -78,15 +78,7 @@ def holds_arrays(type_: Any) -> bool:
     """Return whether a value of this type may refer to an array."""
     from numba.core import types
 
-    if isinstance(type_, types.Optional):
-        return holds_arrays(type_.type)
-    if isinstance(type_, types.BaseTuple):
-        return any(map(holds_arrays, type_))
-    if isinstance(type_, types.DictType):
-        return holds_arrays(type_.value_type)
-    if isinstance(type_, (types.List, types.ListType)):
-        return holds_arrays(type_.dtype)
-    return isinstance(type_, (types.Array, types.Bytes))
+    return contains_type(type_, (types.Array, types.Bytes))
 
 
 class _Planner:

@@ -72,6 +72,7 @@ def _feed_jitted(walk: Walk, value: Any, where: str, *, is_frozen: bool = False)
     if fixed is not None or (walk.without_numba and (is_frozen or not getattr(value, "_can_compile", True))):
         walk.feed_declared(fixed, function)
         return
+    # Numba has no public name for the signature that it read at the declaration, and whose default values it keeps.
     signature = getattr(getattr(real or value, "_compiler", None), "pysig", None)
     if signature is not None and (reason := replaced_defaults_reason(function, _defaults_in(signature))):
         raise Unidentifiable(reason)
