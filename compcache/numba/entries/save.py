@@ -114,13 +114,7 @@ def save_result(
 def assembly_of(library: Any, module: Any, kept: Container[str]) -> str | None:
     """Return the LLVM assembly of a library's module, with imports in place of addresses that are valid only in this process.
 
-    Args:
-        library: the library.
-        module: one of the library's LLVM modules.
-        kept: the functions that other code may call.
-
-    Returns:
-        The assembly, or None if the code uses an address that has no name.
+    `kept` are the functions that other code may call. The result is None if the code uses an address that has no name.
     """
     return replace_addresses_by_names(module, kept) if library.has_dynamic_globals else str(module)
 

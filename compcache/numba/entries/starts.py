@@ -43,12 +43,7 @@ _ENVIRONMENT_FIELDS = object.__basicsize__
 
 
 def make_start_key(function: Any, options: Mapping[str, Any], args: Sequence[Any]) -> Key:
-    """Return the present key of an overload for starts without Numba.
-
-    Args:
-        function: the Python function.
-        options: the compiler options, in the form of `registered.options`.
-        args: the Numba types of the arguments.
+    """Return the present key of an overload, with these options (`registered.options`) and argument types, for starts without Numba.
 
     Raises:
         NotLazy: the overload needs Numba.
@@ -249,13 +244,7 @@ def _pickle_constants(constants: list[Any]) -> bytes | None:
 
 
 def store_fields(cache: Cache, key: Key, fields: tuple[Any, ...], *, waits: bool = False) -> None:
-    """Store the fields of a record under a key for starts without Numba.
-
-    Args:
-        cache: the cache to store in.
-        key: the key.
-        fields: the fields of the record.
-        waits: whether the record may be written later, together with other entries.
+    """Store the fields of a record under a key for starts without Numba. With `waits`, it may be written later, with other entries.
 
     Raises:
         CompcacheError: the record could not be stored.

@@ -20,13 +20,9 @@ __all__ = ["MATHEMATICS", "find_named_functions", "use_python_hash_secret"]
 
 
 def find_named_functions(variables: Iterable[str]) -> dict[str, tuple[str, str, str]]:
-    """Return the module, the name and the type, in Cython's spelling, of each function whose address is in a variable.
+    """Return the module, the name and the type, in Cython's spelling, of each function whose address is in one of Numba's variables.
 
-    Args:
-        variables: the names of Numba's variables for addresses.
-
-    Returns:
-        The functions by variable. Variables with other addresses are omitted.
+    Variables with other addresses are omitted.
     """
     names = tuple(variables)
     if not names:

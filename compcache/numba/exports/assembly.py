@@ -9,7 +9,7 @@ from llvmlite import binding
 
 from compcache import frontend
 from compcache.numba.entries.image_source import CannotLink, load_exception_classes
-from compcache.numba.entries.named_addresses import ADDRESS_PREFIX, null_addresses, remove_dead_code
+from compcache.numba.entries.named_addresses import ADDRESS_PREFIX, create_pass_builder, null_addresses, remove_dead_code
 from compcache.numba.entries.recursion import MissingCallee, link_recursive_callees, resolve_recursion
 from compcache.numba.exports.addresses import MATHEMATICS, find_named_functions, use_python_hash_secret
 from compcache.numba.exports.memory_runtime import MEMORY_RUNTIME
@@ -127,12 +127,6 @@ def _clear_known_addresses(compiled: Any) -> Any:
     if not addresses:
         return compiled
     return remove_dead_code(null_addresses(str(compiled), find_named_functions(addresses)))
-
-
-def _create_pass_builder(module: Any) -> Any:
-    """Return a pass builder for the module's target, at optimization level 1."""
-    machine = binding.Target.from_triple(module.triple).create_target_machine()
-    return binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=1))
 
 
 def _find_used_services(func_name: str, compiled: Any) -> _UsedServices:
@@ -258,7 +252,7 @@ def _remove_unused(module: Any) -> None:
             value.linkage = "internal"
     manager = binding.create_new_module_pass_manager()
     manager.add_global_dead_code_eliminate_pass()
-    manager.run(module, _create_pass_builder(module))
+    manager.run(module, create_pass_builder(module))
 
 
 def _require_portable(func_name: str, module: Any) -> None:

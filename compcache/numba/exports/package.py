@@ -46,15 +46,9 @@ def package_exports(modules: Iterable[ModuleType], out: str, targets: Iterable[s
 
 
 def write_sources(sources: Iterable[ModuleSource], out: str, targets: Iterable[str] | str | None) -> tuple[str, ...]:
-    """Compile modules into a directory of kernels.
+    """Compile modules into a directory of kernels, and return the names of all functions in it.
 
-    Args:
-        sources: the modules. `targets` is assigned to each module that has neither a CPU, nor features, nor targets.
-        out: the directory to write.
-        targets: the CPUs to compile for.
-
-    Returns:
-        The names of all functions in the directory.
+    `targets` is assigned to each module that has neither a CPU, nor features, nor targets.
     """
     from compcache.cache import Cache
 

@@ -50,14 +50,11 @@ COMPUTED = ...
 
 
 def describe_exceptions(func_name: str, text: str) -> list[KnownException]:
-    """Return the exceptions that a module may raise. Numba must have compiled the module in this process.
-
-    Args:
-        func_name: the func_name of the export, for error messages.
-        text: the LLVM assembly of the module.
+    """Return the exceptions that LLVM assembly may raise. Numba must have compiled it in this process.
 
     Raises:
-        CompileError: an exception class is local to a function, or an argument of an exception cannot be stored.
+        CompileError: an exception class is local to a function, or an argument of an exception cannot be stored. The message begins with
+            `func_name`.
     """
     data = {name: _ESCAPE.sub(_unescape, body.encode("latin-1")) for name, body in _DATA.findall(text)}
     constant = [_describe_pickled_exception(func_name, variable, data[content]) for variable, content in _BUFFER.findall(text)]

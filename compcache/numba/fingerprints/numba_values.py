@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import functools
 import sys
-from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from compcache.numba.fingerprints.fixed_code import fixed_code
 from compcache.numba.fingerprints.modes import RUN
-from compcache.numba.fingerprints.state import replaced_defaults_reason, state_of
+from compcache.numba.fingerprints.state import copy_function, replaced_defaults_reason, state_of
 from compcache.numba.registered.library import is_found_by_name, is_generator_module, is_library_function, is_library_module
 from compcache.numba.registered.marks import is_marked
 from compcache.numba.registered.options import compiler_options, declared_locals
@@ -20,7 +19,7 @@ from compcache.numba.registered.refusals import Unidentifiable
 from compcache.numba.registered.type_texts import SCALARS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from compcache.numba.fingerprints.walk import Walk
 
@@ -206,20 +205,9 @@ def frozen_kernel(kernel_ir: Any) -> Any:
     function = kernel_ir.func_id.func
     values = [assignment.value for block in kernel_ir.blocks.values() for assignment in block.find_insts(ir.Assign)]
     names = {value.name: value.value for value in values if isinstance(value, ir.Global)}
-    globals_ = {name: value for name, value in function.__globals__.items() if name in _MODULE_NAMES} | names
     frees = {value.name: value.value for value in values if isinstance(value, ir.FreeVar)}
-    cells = [type(cell)(frees[name]) if name in frees else cell for name, cell in _cells_of(function)]
-    frozen = FunctionType(function.__code__, globals_, function.__name__, function.__defaults__, tuple(cells))
-    frozen.__module__, frozen.__qualname__ = function.__module__, function.__qualname__
-    frozen.__kwdefaults__ = function.__kwdefaults__
-    return frozen
-
-
-_MODULE_NAMES = frozenset(("__builtins__", "__file__", "__name__", "__package__"))
-
-
-def _cells_of(function: Any) -> Iterable[tuple[str, Any]]:
-    return zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    return copy_function(function, names, [type(cell)(frees[name]) if name in frees else cell for name, cell in cells])
 
 
 def _feed_llvm(walk: Walk, value: Any, _where: str) -> None:

@@ -17,6 +17,7 @@ from compcache.numba.registered.reviewed import REGISTERED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "c_reference",
     "cached_results",
     "changed_settings",
+    "copy_function",
     "defaults_of",
     "has_library_methods",
     "has_state_in_c",
@@ -59,6 +61,17 @@ def defaults_of(function: Any) -> dict[str, Any]:
     values = function.__defaults__ or ()
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
     return {**dict(zip(names[len(names) - len(values) :], values, strict=False)), **(function.__kwdefaults__ or {})}
+
+
+def copy_function(function: Any, globals_: dict[str, Any], cells: Iterable[Any]) -> Any:
+    """Return a copy of a function with these closure cells, and with these globals in addition to those that describe its module."""
+    own = {name: value for name, value in function.__globals__.items() if name in _MODULE_NAMES}
+    copy: Any = python_types.FunctionType(function.__code__, own | globals_, function.__name__, function.__defaults__, tuple(cells))
+    copy.__module__, copy.__qualname__, copy.__kwdefaults__ = function.__module__, function.__qualname__, function.__kwdefaults__
+    return copy
+
+
+_MODULE_NAMES = frozenset(("__builtins__", "__file__", "__name__", "__package__"))
 
 
 def replaced_defaults_reason(function: Any, declared: dict[str, Any]) -> str:

@@ -53,8 +53,7 @@ class Hooks:
     def install(self, *, is_first: bool) -> None:
         """Replace Numba's functions. If an error occurs, undo all replacements.
 
-        Args:
-            is_first: whether Numba is about to compile or load its first function.
+        `is_first` says whether Numba is about to compile or load its first function.
 
         Raises:
             AttributeError: this version of Numba lacks a function to replace.

@@ -66,12 +66,7 @@ class PinnedCache(FunctionCache):
 
 
 def map_pinned_entries(signatures: Sequence[Any], bases: Iterable[tuple[str, ...]]) -> dict[Any, tuple[str, ...]]:
-    """Return the entries of `PinnedCache` by argument types.
-
-    Args:
-        signatures: the signatures, as text or objects.
-        bases: the `Record.base` of each signature's entry.
-    """
+    """Return the entries of `PinnedCache` by argument types, for signatures (text or objects) and the `Record.base` of each."""
     from numba.core import sigutils
 
     return {tuple(sigutils.normalize_signature(signature)[0]): base for signature, base in zip(signatures, bases, strict=True)}
@@ -103,14 +98,9 @@ def make_declared(state: State, backend: Backend) -> Any:
 
 
 def record_compiled_identities(state: State, dispatcher: Any, *, is_frozen: bool = False) -> None:
-    """Set `state.compiled` to the identities of a declared function's code, which are part of its callers' keys.
+    """Set `state.compiled` to the identities of a declared function's code, which are part of its callers' keys; None if one is unknown.
 
-    If an identity is unknown, `state.compiled` is set to None.
-
-    Args:
-        state: the state of the function.
-        dispatcher: Numba's dispatcher of the function.
-        is_frozen: whether the dispatcher compiles no further signatures.
+    `is_frozen` says whether the function's dispatcher compiles no further signatures.
     """
     registered = tuple(state.key.content.registered) if state.key is not None else ()
     try:
