@@ -80,8 +80,6 @@ def _make_dufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
     """Return Numba's ufunc for a function that `vectorize` decorates."""
     from numba.np.ufunc.dufunc import DUFunc
 
-    from compcache.numba.takeover.declared import compile_and_record, record_compiled_identities
-
     ufunc = DUFunc(state.function, identity=state.options.get("identity"), targetoptions=_compiler_options(state))
     signatures: Any = state.signatures if state.signatures is not None else [_numba_types(loop) for loop in loops]
     ufunc._dispatcher.cache = _make_pinned_cache(state, backend, ufunc._dispatcher, signatures, loops)
@@ -90,17 +88,33 @@ def _make_dufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
         ufunc._compile_for_argtys = partial(_compile_dufunc_loop, state, backend, ufunc, ufunc._compile_for_argtys)
         return ufunc
 
-    def compile_all() -> None:
-        for signature in signatures:
-            ufunc.add(signature)
-        ufunc.disable_compile()
-
     def make_fields() -> tuple[Any, ...] | None:
         return _join_loop_fields([_record_dufunc_loop(ufunc, backend, cres) for cres in ufunc._dispatcher.overloads.values()])
 
-    compile_and_record(state, backend, compile_all, make_fields)
-    record_compiled_identities(state, ufunc._dispatcher, is_frozen=True)
+    _compile_declared(state, backend, ufunc, ufunc._dispatcher, make_fields)
     return ufunc
+
+
+def _compile_declared(
+    state: State, backend: Backend, ufunc: Any, dispatcher: Any, make_fields: Callable[[], Any], build: Callable[[], Any] | None = None
+) -> Any:
+    """Compile the signatures of a declared ufunc, and record its loops for starts without Numba.
+
+    `ufunc` is Numba's ufunc, or its builder. The result is that of `build`, which builds the NumPy ufunc; without `build`, it is `ufunc`.
+    """
+    from compcache.numba.takeover.declared import compile_and_record, record_compiled_identities
+
+    built = []
+
+    def compile_all() -> None:
+        for signature in state.signatures or ():
+            ufunc.add(signature)
+        ufunc.disable_compile()
+        built.append(build() if build is not None else ufunc)
+
+    compile_and_record(state, backend, compile_all, make_fields)
+    record_compiled_identities(state, dispatcher, is_frozen=True)
+    return built[0]
 
 
 def _numba_types(loop: Loop) -> tuple[Any, ...]:
@@ -194,8 +208,6 @@ def _make_gufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
     """Return Numba's ufunc for a function that `guvectorize` decorates."""
     from numba.np.ufunc.gufunc import GUFunc
 
-    from compcache.numba.takeover.declared import compile_and_record, record_compiled_identities
-
     options = state.options
     ufunc = GUFunc(
         state.function, options["signature"], identity=options.get("identity"), cache=False, targetoptions=_compiler_options(state),
@@ -213,14 +225,7 @@ def _make_gufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
         ufunc.add = partial(_compile_gufunc_loop, state, backend, builder, ufunc.add)
         return ufunc
 
-    def compile_all() -> None:
-        for signature in signatures:
-            ufunc.add(signature)
-        ufunc.disable_compile()
-        ufunc.build_ufunc()
-
-    compile_and_record(state, backend, compile_all, lambda: _make_gufunc_fields(builder, backend))
-    record_compiled_identities(state, builder.nb_func, is_frozen=True)
+    _compile_declared(state, backend, ufunc, builder.nb_func, lambda: _make_gufunc_fields(builder, backend), ufunc.build_ufunc)
     return ufunc
 
 
@@ -285,8 +290,6 @@ def _make_parallel(state: State, backend: Backend) -> Any:
     """Return a NumPy ufunc with declared signatures whose loops run on Numba's threads."""
     from numba.np.ufunc import parallel
 
-    from compcache.numba.takeover.declared import compile_and_record, record_compiled_identities
-
     common = {"identity": state.options.get("identity"), "cache": False, "targetoptions": _compiler_options(state)}
     is_gufunc = state.decorator == "guvectorize"
     builder: Any
@@ -296,24 +299,14 @@ def _make_parallel(state: State, backend: Backend) -> Any:
         builder.cache = backend  # the backend stores the wrappers
     else:
         builder = parallel.ParallelUFuncBuilder(state.function, **common)
-    signatures = state.signatures or ()
-    builder.nb_func.cache = _make_pinned_cache(state, backend, builder.nb_func, signatures, ())
-    built = []
-
-    def compile_all() -> None:
-        for signature in signatures:
-            builder.add(signature)
-        builder.disable_compile()
-        built.append(builder.build_ufunc())
+    builder.nb_func.cache = _make_pinned_cache(state, backend, builder.nb_func, state.signatures or (), ())
 
     def make_fields() -> tuple[Any, ...] | None:
         if is_gufunc:
             return _make_gufunc_fields(builder, backend, parallel)
         return _join_loop_fields([_record_parallel_loop(builder, backend, signature) for signature in builder._sigs])
 
-    compile_and_record(state, backend, compile_all, make_fields)
-    record_compiled_identities(state, builder.nb_func, is_frozen=True)
-    return built[0]
+    return _compile_declared(state, backend, builder, builder.nb_func, make_fields, builder.build_ufunc)
 
 
 def _record_parallel_loop(builder: Any, backend: Backend, signature: Any) -> LoopFields | None:
