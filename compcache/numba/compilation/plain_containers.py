@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["contains_type", "has_containers", "make_created_type", "make_list_adapter", "replace_containers"]
+__all__ = ["contains_type", "has_containers", "item_types", "make_created_type", "make_list_adapter", "replace_containers"]
 
 
 def replace_containers(type_: Any) -> Any:
@@ -53,19 +53,23 @@ def has_containers(type_: Any) -> bool:
 
 
 def contains_type(type_: Any, classes: tuple[type, ...]) -> bool:
-    """Return whether a Numba type, or the type of an item in its values, has one of these classes. Keys of dictionaries do not count."""
+    """Return whether a Numba type, or the type of an item in its values, has one of these classes."""
+    return isinstance(type_, classes) or any(contains_type(item, classes) for item in item_types(type_))
+
+
+def item_types(type_: Any) -> list[Any]:
+    """Return the types of the items in a value of this type; empty for a type without items. The items of a dictionary are tuples."""
     from numba.core import types
 
-    if isinstance(type_, classes):
-        return True
-    items: Any = type_ if isinstance(type_, types.BaseTuple) else ()
     if isinstance(type_, types.Optional):
-        items = (type_.type,)
-    elif isinstance(type_, types.DictType):
-        items = (type_.value_type,)
-    elif isinstance(type_, (types.List, types.ListType)):
-        items = (type_.dtype,)
-    return any(contains_type(item, classes) for item in items)
+        return [type_.type]
+    if isinstance(type_, types.BaseTuple):
+        return list(type_)
+    if isinstance(type_, types.DictType):
+        return [types.Tuple((type_.key_type, type_.value_type))]
+    if isinstance(type_, (types.List, types.ListType, types.Set, types.EnumMember)):
+        return [type_.dtype]
+    return []
 
 
 def make_list_adapter(kernel: Any, args: Sequence[Any], result: Any) -> Any:

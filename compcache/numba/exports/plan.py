@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any
 
-from compcache.numba.compilation.plain_containers import contains_type, replace_containers
+from compcache.numba.compilation.plain_containers import contains_type, item_types, replace_containers
 from compcache.numba.exports.type_names import describe_type, element_format, element_text
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ class _Planner:
         """Return a new node for a list, or for a container that is passed as a list."""
         from numba.core import types
 
-        if is_parameter and (isinstance(type_.dtype, types.Record) or _has_lists(type_.dtype)):
+        if is_parameter and (isinstance(type_.dtype, types.Record) or contains_type(type_.dtype, (types.List,))):
             raise Unsupported(f"type list of {type_.dtype}")
         items_offset = _PAYLOAD_HEAD + -_PAYLOAD_HEAD % self._alignment(type_.dtype)
         return _Node(kind, size, detail=items_offset, itemsize=self._size(type_.dtype))
@@ -220,7 +220,7 @@ class _Planner:
         Raises:
             Unsupported: the type of an item has no conversion.
         """
-        items = _item_types(type_)
+        items = item_types(type_)
         if not items:
             return
         is_list = node.kind in _LISTS
@@ -255,28 +255,6 @@ def _find_kind(type_: Any) -> int | None:
         types.DictType: _DICTIONARY, types.Set: _SET,
     }  # fmt: skip
     return next((kind for cls, kind in kinds.items() if isinstance(type_, cls)), None)
-
-
-def _item_types(type_: Any) -> list[Any]:
-    """Return the types of the items in a value of this type; empty for a type without items."""
-    from numba.core import types
-
-    if isinstance(type_, types.Optional):
-        return [type_.type]
-    if isinstance(type_, types.BaseTuple):
-        return list(type_)
-    if isinstance(type_, types.DictType):
-        return [types.Tuple((type_.key_type, type_.value_type))]
-    if isinstance(type_, (types.List, types.ListType, types.Set, types.EnumMember)):
-        return [type_.dtype]
-    return []
-
-
-def _has_lists(type_: Any) -> bool:
-    """Return whether a value of this type is a list or contains one."""
-    from numba.core import types
-
-    return isinstance(type_, types.List) or any(map(_has_lists, _item_types(type_)))
 
 
 def _require_text(text: str | None, type_: Any) -> str:
