@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from helpers import PACKAGE_ROOT
-from numba_helpers import Project
+from numba_helpers import Project, finish
 from test_numba_stale import EDITS
 
 if TYPE_CHECKING:
@@ -272,3 +272,53 @@ def test_a_callee_with_a_pipeline_of_the_program_is_refused() -> None:
         fingerprint(lambda x: callee(x) + 1)
     with pytest.raises(NotLazy, match="pipeline"):
         content_of(lambda x: callee(x) + 1, ())
+
+
+def test_a_callee_whose_defaults_were_replaced_after_its_declaration_is_refused() -> None:
+    from numba import njit
+
+    import compcache.numba
+    from compcache.numba.fingerprints.content import content_of
+    from compcache.numba.fingerprints.walk import fingerprint
+    from compcache.numba.registered.refusals import NotLazy, Unidentifiable
+
+    def replaced(x: int, y: int = 2) -> int:
+        return x + y
+
+    for decorate, digest, reason in (
+        (njit, fingerprint, Unidentifiable),
+        (compcache.numba.njit, lambda function: content_of(function, ()), NotLazy),
+    ):
+        callee = decorate(replaced)
+        digest(lambda x, callee=callee: callee(x))
+        for defaults in ((3,), None):
+            replaced.__defaults__ = defaults
+            with pytest.raises(reason, match="replaced after its declaration"):
+                digest(lambda x, callee=callee: callee(x))
+        replaced.__defaults__ = (2,)
+
+
+def test_the_first_ufunc_leaves_the_compilers_candidates_in_the_order_of_uncached_numba(tmp_path: Path) -> None:
+    """The compiler takes the first candidate that accepts the types, and the time to try others is the time of a cold run."""
+    project = Project(tmp_path)
+    project.write(squares="""
+    from numba import vectorize
+
+    @vectorize(["float64(float64)"], cache={cache})
+    def square(x):
+        return x * x
+    """)
+    script = """
+    import operator
+    from pathlib import Path
+    path = Path("squares.py")
+    path.write_text(path.read_text().replace("{cache}", "CACHE"))
+    import squares
+    from numba.core.registry import cpu_target
+    templates = cpu_target.typing_context.resolve_value_type(operator.getitem).templates
+    result = [getattr(getattr(template, "_overload_func", template), "__name__", "") for template in templates]
+    path.write_text(path.read_text().replace("CACHE", "{cache}"))
+    """
+    plain = finish(project.start(script.replace("CACHE", "False"), backend=False))
+    cached = finish(project.start(script.replace("CACHE", "True"), backend=True))
+    assert cached == plain

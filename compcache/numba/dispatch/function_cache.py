@@ -57,6 +57,7 @@ class FunctionCache(CacheObject):
             return self._load_from_fallback(sig, target_context)
         parsed = _parse_signature(sig)
         if getattr(self._owner, "_compiler", None) is None:
+            target_context.typing_context.refresh()  # first, as before a compilation, for the same order of templates
             target_context.refresh()  # a ufunc compiles its wrapper even if the function is found
         identity = self._identify(parsed, target_context)
         if not isinstance(identity, Identity):
