@@ -120,9 +120,9 @@ def _feed_code(walk: Walk, code: python_types.CodeType, namespace: dict[str, Any
         walk.has_lenient_function = walk.has_object_mode = True
     if walk.mode == RUN:
         _record_reads_of_run(walk, code, reads, [value for _, value, _ in chains])
-    for chain, value, at in chains:
+    for chain, value, followed in chains:
         if not (walk.mode == RUN and is_part_of_hash(code, value)):
-            _feed_chain(walk, chain, value, at, reads.attributes, name)
+            _feed_chain(walk, chain, value, followed, reads.attributes, name)
     if walk.mode == RUN and reads.imports:
         _feed_imports(walk, code, namespace, name)
     _feed_nested_code(walk, code, namespace, name)
@@ -177,8 +177,8 @@ def _feed_imports(walk: Walk, code: python_types.CodeType, namespace: dict[str, 
         for chain in chains:
             if chain[0] not in vars(imported):
                 walk.reach().refer_to_import(walk, f"{module}.{chain[0]}", {}, name)
-            value, at = resolve(chain, vars(imported))
-            _feed_chain(walk, chain, value, at, (), name)
+            value, followed = resolve(chain, vars(imported))
+            _feed_chain(walk, chain, value, followed, (), name)
 
 
 def _feed_known_import(walk: Walk, module: str, chains: Iterable[tuple[str, ...]], name: str) -> bool:
@@ -210,37 +210,37 @@ def _resolve_chain(walk: Walk, chain: tuple[str, ...], namespace: dict[str, Any]
     The name of a function that is being declared, and is not assigned yet, refers to the function.
     """
     if walk.without_numba:
-        value, at = resolve(chain, namespace, is_generators_module)
-        return (MISSING, 1) if at == 1 and is_declared_as(value, walk.compiled) else (value, at)
-    value, at = resolve(chain, namespace)
-    if value is MISSING and at == 1 and walk.mode == COMPILED:
+        value, followed = resolve(chain, namespace, is_generators_module)
+        return (MISSING, 1) if followed == 1 and is_declared_as(value, walk.compiled) else (value, followed)
+    value, followed = resolve(chain, namespace)
+    if value is MISSING and followed == 1 and walk.mode == COMPILED:
         from numba.core import typeinfer
 
         itself = typeinfer._temporary_dispatcher_map.get(chain[0])
         if itself is not None and itself.py_func is walk.compiled:
-            return itself, at
-    return value, at
+            return itself, followed
+    return value, followed
 
 
-def _feed_chain(walk: Walk, chain: tuple[str, ...], value: Any, at: int, attributes: tuple[str, ...], name: str) -> None:
+def _feed_chain(walk: Walk, chain: tuple[str, ...], value: Any, followed: int, attributes: tuple[str, ...], name: str) -> None:
     """Feed the value of an attribute chain that code reads.
 
-    `at` names lead to the value. `attributes` are the names that the code reads from any object. `name` describes the function.
+    `followed` names lead to the value. `attributes` are the names that the code reads from any object. `name` describes the function.
     """
-    if walk.defines_by_text and at == 1 and (value is MISSING or is_defined_by_text(value, walk.compiled.__globals__)):
+    if walk.defines_by_text and followed == 1 and (value is MISSING or is_defined_by_text(value, walk.compiled.__globals__)):
         walk.feed_token("defined by text", chain[0])  # this code defines the name, perhaps earlier for other types
         return
     if value is MISSING:
-        walk.feed_token("undefined", *chain[:at])
+        walk.feed_token("undefined", *chain[:followed])
         return
-    shown = ".".join(chain[:at])
+    shown = ".".join(chain[:followed])
     walk.feed_token("global", shown)
     where = f"the global {shown!r} of {name}"
-    if at < len(chain) and walk.without_numba and is_generators_module(value):  # the version determines its parts
-        walk.feed_token("of a generator of code", value.__name__, *chain[at:])
-        _feed_assigned_value(walk, value.__name__, chain[at:], where)
+    if followed < len(chain) and walk.without_numba and is_generators_module(value):  # the version determines its parts
+        walk.feed_token("of a generator of code", value.__name__, *chain[followed:])
+        _feed_assigned_value(walk, value.__name__, chain[followed:], where)
     elif walk.mode == RUN:
-        _feed_chain_of_run(walk, value, chain[at - 1], where, attributes)
+        _feed_chain_of_run(walk, value, chain[followed - 1], where, attributes)
     else:
         _feed_read_value(walk, value, where, attributes)
 

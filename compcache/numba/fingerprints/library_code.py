@@ -35,11 +35,8 @@ def code_of_library(value: Any) -> tuple[bytes, list[Any]]:
 
     The digest is empty if the object refers to no Python code. The content of the program's objects, which replace functions and classes of
     the library, is not part of the digest.
-
-    Functions of code generators refer to thousands of other functions. Therefore they are not followed, and their code is digested only if
-    it comes from another module.
     """
-    seen = {id(value): value}
+    seen = {id(value): value}  # keeps the objects alive, so that no id is reused
     waiting = [value]
     rows, replacements = [], []
     while waiting:
@@ -47,21 +44,27 @@ def code_of_library(value: Any) -> tuple[bytes, list[Any]]:
         if item is not value and _is_of_program(item):
             replacements.append(item)
             continue
-        if isinstance(item, types.FunctionType):
-            if is_generator_module(item.__globals__.get("__name__")):
-                if not has_own_code(item):
-                    rows.append(_function_row(item, ()))
-                continue
-            used = list(_values_read_by(item))
-            rows.append(_function_row(item, used))
-        else:
-            used = [("", other) for other in _objects_used_by(item)]
-        for _, other in used:
-            if id(other) not in seen and _is_followed(other):
-                seen[id(other)] = other
-                waiting.append(other)
+        row, used = _row_and_used_values(item)
+        rows += [row] if row is not None else []
+        new = {id(other): other for other in used if id(other) not in seen and _is_followed(other)}
+        seen |= new
+        waiting += new.values()
     digest = blake2b(repr(sorted(rows)).encode("utf-8", "surrogatepass"), digest_size=16).digest() if rows else b""
     return digest, replacements
+
+
+def _row_and_used_values(value: Any) -> tuple[tuple[str, ...] | None, list[Any]]:
+    """Return the row of a function (None for any other object), and the values that the object uses.
+
+    Functions of code generators refer to thousands of other functions. Therefore they use nothing here, and have a row only if their code
+    comes from another module.
+    """
+    if not isinstance(value, types.FunctionType):
+        return None, list(_objects_used_by(value))
+    if is_generator_module(value.__globals__.get("__name__")):
+        return None if has_own_code(value) else _function_row(value, ()), []
+    read = list(_values_read_by(value))
+    return _function_row(value, read), [item for _, item in read]
 
 
 def _is_of_program(value: Any) -> bool:
