@@ -279,7 +279,7 @@ def test_a_callee_whose_defaults_were_replaced_after_its_declaration_is_refused(
 
     import compcache.numba
     from compcache.numba.fingerprints.content import content_of
-    from compcache.numba.fingerprints.walk import fingerprint
+    from compcache.numba.fingerprints.fingerprint import fingerprint
     from compcache.numba.registered.refusals import NotLazy, Unidentifiable
 
     def replaced(x: int, y: int = 2) -> int:
