@@ -156,7 +156,7 @@ def bind_imports(module: Any) -> Any:
         ImportError: a function or array does not exist in this process.
     """
     for name, function in parse_imports([variable.name for variable in module.global_variables]).items():
-        address = function.address()
+        address, _ = function.find()
         definition = binding.parse_assembly(f'@"{name}" = global ptr inttoptr (i64 {address} to ptr)')
         definition.triple, definition.data_layout = module.triple, module.data_layout
         module.link_in(definition)
