@@ -21,7 +21,8 @@ class AddressDefinition(GlobalDefinition):
 
     def encode(self) -> bytes:
         """Encode the fields, separated by NUL."""
-        return "\0".join([getattr(self, field) for field in self.__slots__]).encode()
+        fields: tuple[str, ...] = self.__slots__
+        return "\0".join([getattr(self, field) for field in fields]).encode()
 
     @classmethod
     def decode(cls, payload: bytes) -> Self:
