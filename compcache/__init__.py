@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         LinkerError,
         LinkError,
         MissingPackageError,
+        ModulesNotAddedError,
         NotCachedError,
         PickleNotAllowedError,
         ReentrantCompileError,
@@ -64,7 +65,6 @@ if TYPE_CHECKING:
         PrunedModule,
         PruneReport,
     )
-    from compcache.miss.many import ModulesNotAddedError
     from compcache.notebook import load_ipython_extension
     from compcache.remote.answer import RemoteAnswer
     from compcache.signature import Signature
@@ -160,7 +160,6 @@ _HOMES = {
     "CompiledFunctions": "hit.compiled",
     "CheckReport": "maintain.report_types",
     "CheckStep": "maintain.report_types",
-    "ModulesNotAddedError": "miss.many",
     "Explanation": "inspect.explain",
     "ExportedFunction": "usage.summaries",
     "Finding": "maintain.report_types",

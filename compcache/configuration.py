@@ -56,11 +56,7 @@ class SettingError(CompcacheError, ValueError):
 def checked(text: str, read: Callable[[str], _T], variable: str, files: Iterable[str]) -> _T:
     """Return the result of `read` for the text of a setting.
 
-    Args:
-        text: the text of the setting.
-        read: parses the text.
-        variable: the environment variable of the setting.
-        files: the configuration files.
+    `read` parses the text. `files` are the configuration files that may contain the setting.
 
     Raises:
         SettingError: `read` raised `ValueError`, or `OSError` about a file that the text names. The message names the variable, or the

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "LinkError",
     "LinkerError",
     "MissingPackageError",
+    "ModulesNotAddedError",
     "NotCachedError",
     "PickleNotAllowedError",
     "ReentrantCompileError",
@@ -279,6 +280,22 @@ class ReentrantCompileError(_FunctionError, ImportError):
 
 class ReentrantLoadError(_FunctionError, RuntimeError):
     """Raised when a signal handler or a finalizer interrupts a load, and requests the function that is being loaded. Retry later."""
+
+
+class ModulesNotAddedError(CompcacheError):
+    """Raised by `Cache.add_modules` if some of the sources could not be added. The other sources are stored.
+
+    `failures` are the errors by position in the list of sources. `module_ids` has one item for each source: the id of its module, or
+    None if the source failed.
+    """
+
+    failures: dict[int, Exception]
+    module_ids: tuple[str | None, ...]
+
+    def __init__(self, message: str, *, failures: Mapping[int, Exception] | None = None, module_ids: tuple[str | None, ...] = ()) -> None:
+        super().__init__(message)
+        self.failures = dict(failures or {})
+        self.module_ids = module_ids
 
 
 class MissingPackageError(CompcacheError, ImportError):

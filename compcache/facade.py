@@ -279,8 +279,8 @@ class Cache:
             CompileError, LinkError, ...: see `add_module`.
         """
         identity, func_name = func_name, func_name_of(func_name)
-        known = self._targets.get(func_name)
-        target = known() if known is not None else None
+        weak = self._targets.get(func_name)
+        target = weak() if weak is not None else None
         try:
             if target is None:
                 target = self._load(func_name)
@@ -310,9 +310,9 @@ class Cache:
             SignatureError: only other modules, not Python, can call the function.
             ReentrantLoadError: a signal handler or a finalizer requests a function that this thread is loading.
         """
-        known = self._targets.get(func_name)  # type: ignore[arg-type]  # an Identity is not in it
-        if known is not None:
-            target = known()
+        weak = self._targets.get(func_name)  # type: ignore[arg-type]  # an Identity is not in it
+        if weak is not None:
+            target = weak()
             if target is not None:
                 return target
         try:
@@ -384,7 +384,7 @@ def _shorten() -> None:
 
 def _open_plain(path: "Any") -> "PlainLoader | None":
     """Return a loader for plain hits of a directory; None if the settings or the directory require a full cache."""
-    if are_set(_NOT_PLAIN):
+    if path == "" or are_set(_NOT_PLAIN):
         return None
     try:
         plain = open_plain(os.path.abspath(os.fspath(default_directory() if path is None else path)))

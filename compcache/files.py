@@ -43,8 +43,10 @@ def absolute_path(path: str) -> str:
     """Return the absolute form of a path.
 
     Raises:
-        StorageError: the path is relative, and the current directory has been removed.
+        StorageError: the path is empty, or it is relative and the current directory has been removed.
     """
+    if not path:
+        raise StorageError("the path is empty: give a path, or leave the argument out for the default", path=path)
     try:
         return os.path.abspath(path)
     except FileNotFoundError as error:
@@ -374,16 +376,16 @@ class Tree(Files):
     def statuses(self, path: str) -> dict[str, os.stat_result]:
         """Return the statuses (`os.lstat`) of all files in a directory, by name. Files that are removed meanwhile are left out."""
         directory = self._open_directory(path)
-        found = {}
+        statuses = {}
         for name in self._list_opened(directory, path):
             try:
-                found[name] = self.system.lstat(name, dir_fd=directory.number)
+                statuses[name] = self.system.lstat(name, dir_fd=directory.number)
             except OSError as error:
                 reraise_interrupt(error)
                 if error.errno not in (ENOENT, ESTALE):
                     raise
                 continue  # removed meanwhile
-        return found
+        return statuses
 
     def _open_directory(self, path: str) -> Opened:
         self.look_again()

@@ -50,10 +50,10 @@ class Lock(Record):
 
     def find(self) -> Any:
         """Return the current lock; None if the module is not imported, or does not have the lock."""
-        found: Any = sys.modules.get(self.module)
+        value: Any = sys.modules.get(self.module)
         for name in self.path.split("."):
-            found = getattr(found, name, None)
-        return found
+            value = getattr(value, name, None)
+        return value
 
     def renew(self) -> None:
         """Replace the lock with a new, free lock."""
@@ -120,9 +120,9 @@ def before(taken: list[Any]) -> None:
         while _unfinished_imports() and time.monotonic() < deadline:
             time.sleep(_PAUSE_SECONDS)
         for lock in LOCKS:
-            found = lock.find() if lock.patience else None
-            if found is not None and not _is_among(found, held):
-                taken.extend(filter(methodcaller("acquire", timeout=lock.patience), (found,)))  # in one call of C
+            current = lock.find() if lock.patience else None
+            if current is not None and not _is_among(current, held):
+                taken.extend(filter(methodcaller("acquire", timeout=lock.patience), (current,)))  # in one call of C
         if not _unfinished_imports() or time.monotonic() >= deadline:
             return
         _release(taken)  # the import of another thread may need one of the locks
@@ -144,8 +144,8 @@ def after_in_child(done: list[Any]) -> None:
     """Release the acquired locks in the child, replace all other locks, and drop the state of threads that the child does not have."""
     held = _taken.get(get_ident(), [])
     for lock in LOCKS:
-        found = lock.find()
-        if found is not None and not _is_among(found, held):
+        current = lock.find()
+        if current is not None and not _is_among(current, held):
             lock.renew()
     after_in_parent(done)
     for thread in _taken.keys() - {get_ident()}:
@@ -174,19 +174,19 @@ def _release(taken: list[Any]) -> None:
 
 def _import_locks() -> dict[str, Any]:
     """Return weak references to Python's locks of modules that are being imported, by the module's name."""
-    found: dict[str, Any] = getattr(importlib._bootstrap, "_module_locks", {})
-    return found
+    locks: dict[str, Any] = getattr(importlib._bootstrap, "_module_locks", {})
+    return locks
 
 
 def _unfinished_imports() -> list[str]:
     """Return the names of the modules that other threads import and a child may need. In a child, these are the imports during the fork."""
     mine = get_ident()
-    found = []
-    for name, known in list(_import_locks().items()):
-        owner = getattr(known(), "owner", None)
+    names = []
+    for name, weak_lock in list(_import_locks().items()):
+        owner = getattr(weak_lock(), "owner", None)
         if owner is not None and owner != mine and name.partition(".")[0] in _NEEDED:
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 def _restart_import(name: str) -> None:

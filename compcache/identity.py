@@ -96,13 +96,13 @@ class Identity:
 
 def _encode_component(value: Any, component: str) -> str:
     try:
-        return _canonical(value, component)
+        return _canonical_text(value, component)
     except RecursionError:
         message = f"the component {component!r} of an identity contains itself or is nested too deeply: pass a shallower value"
         raise TypeError(message) from None
 
 
-def _canonical(value: Any, component: str) -> str:  # noqa: PLR0911 - one for each kind of value
+def _canonical_text(value: Any, component: str) -> str:  # noqa: PLR0911 - one for each kind of value
     """Return a value as text that is equal for equal values, different for different values, and the same in every process.
 
     Raises:
@@ -120,11 +120,11 @@ def _canonical(value: Any, component: str) -> str:  # noqa: PLR0911 - one for ea
     if kind is Identity:
         return f"identity {value.func_name}"
     if kind in (list, tuple):
-        return f"[{', '.join(_canonical(item, component) for item in value)}]"
+        return f"[{', '.join(_canonical_text(item, component) for item in value)}]"
     if kind in (set, frozenset):
-        return f"set [{', '.join(sorted(_canonical(item, component) for item in value))}]"
+        return f"set [{', '.join(sorted(_canonical_text(item, component) for item in value))}]"
     if hasattr(value, "items") and hasattr(value, "keys"):
-        pairs = sorted((_canonical(k, component), _canonical(v, component)) for k, v in value.items())
+        pairs = sorted((_canonical_text(k, component), _canonical_text(v, component)) for k, v in value.items())
         return "{" + ", ".join(f"{k}: {v}" for k, v in pairs) + "}"
     raise TypeError(
         f"the component {component!r} of an identity contains an object of type {_shown_type(kind)}, whose text may differ between "
@@ -181,20 +181,20 @@ class Difference(Record):
         """Return the difference on one line. Long texts are cut to the surroundings of their first difference."""
         requested, stored = self.wanted, self.stored
         if requested is not None and stored is not None and max(len(requested), len(stored)) > 3 * _AROUND:
-            requested, stored = _surroundings(requested, stored)
+            requested, stored = _cut_around_difference(requested, stored)
         return f"{self.component}: {stored or _ABSENT} -> {requested or _ABSENT}"
 
 
-def _surroundings(first: str, second: str) -> tuple[str, str]:
+def _cut_around_difference(before: str, after: str) -> tuple[str, str]:
     """Cut two texts to the surroundings of their first difference, and return both excerpts."""
-    position = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second)))
+    position = next((i for i, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), min(len(before), len(after)))
     start = max(position - _AROUND, 0)
     lead = "..." if start else ""
 
     def cut(text: str) -> str:
         return f"{lead}{text[start : position + _AROUND]}{'...' if len(text) > position + _AROUND else ''}"
 
-    return cut(first), cut(second)
+    return cut(before), cut(after)
 
 
 def compare(requested: Mapping[str, str], stored: Mapping[str, str]) -> tuple[Difference, ...]:

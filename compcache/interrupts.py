@@ -87,9 +87,9 @@ def _was_given(frame: FrameType, caller: FrameType) -> bool:
     count = code.co_argcount + code.co_kwonlyargcount
     names = code.co_varnames[: count + bool(code.co_flags & _ANY_ARGUMENTS) + bool(code.co_flags & _ANY_KEYWORDS)]
     values = frame.f_locals
-    given = [values.get(name) for name in names]
-    given += [item for value in given if type(value) is tuple for item in value]
-    return any(value is caller for value in given)
+    arguments = [values.get(name) for name in names]
+    arguments += [item for value in arguments if type(value) is tuple for item in value]
+    return any(value is caller for value in arguments)
 
 
 def _codes_of_handlers() -> set[CodeType]:

@@ -197,18 +197,18 @@ def rebuild_module(
     """
     target = machine_for(None, None, machine, host.platform_name())
     digests = {name: str(notes[name]) for name in SOURCE_DIGESTS if name in notes}
-    before = makers_text([maker for maker in makers if maker.name not in LINKERS and maker != Maker(PACKAGE, "")])
+    makers_before = makers_text([maker for maker in makers if maker.name not in LINKERS and maker != Maker(PACKAGE, "")])
 
     def build(*, shared: bool) -> BuiltModule:
         started = time_spent()
         translated = codegen.run(lambda context: translate_again(context, recipe, target, shared=shared))
-        translated = translated._replace(digests=digests, seconds=time_spent() - started, makers=before)
+        translated = translated._replace(digests=digests, seconds=time_spent() - started, makers=makers_before)
         translated = translated._replace(prepared=translated.prepared._replace(inlined=inlined, bodies=tuple(bodies)))
         return _make_module(translated, notes.get("identity"), entries, shared=shared)
 
     built = _shared_or_object(build, shared=making.makes_shared_objects())
-    own = decode_notes(built.sections[4])
-    return built._replace(sections=(*built.sections[:4], pack_notes(inherit_order(own, notes))))
+    new_notes = decode_notes(built.sections[4])
+    return built._replace(sections=(*built.sections[:4], pack_notes(inherit_order(new_notes, notes))))
 
 
 def _translate_for(request: Request, is_cached: Callable[[str], bool]) -> Translated:
@@ -278,7 +278,7 @@ def link_translated(translated: Translated, entries: Iterable[EntryRecord]) -> B
 
 
 def _make_module(
-    translated: Translated, identity: Any, entries: Mapping[tuple[str, str], bytes], more: Iterable[EntryRecord] = (), *, shared: bool
+    translated: Translated, identity: Any, entries: Mapping[tuple[str, str], bytes], added: Iterable[EntryRecord] = (), *, shared: bool
 ) -> BuiltModule:
     """Make the image of a module, and assemble the sections of its file.
 
@@ -286,7 +286,7 @@ def _make_module(
         translated: the compiled code.
         identity: the identity of the module, or None.
         entries: the entries of data, by kind and name.
-        more: further complete entries.
+        added: further complete entries.
         shared: whether the code was compiled for a shared object.
     """
     started = time_spent()
@@ -302,7 +302,7 @@ def _make_module(
         libraries=resolution.libraries,
         shared_object=shared,
     )
-    return _assemble_module(translated, identity, entries, more, made, started - translated.seconds)
+    return _assemble_module(translated, identity, entries, added, made, started - translated.seconds)
 
 
 def _section_bounds(definitions: Mapping[str, Definition]) -> list[str]:
@@ -330,10 +330,17 @@ def _linker_features(translated: Translated) -> list[str]:
 
 
 def _assemble_module(
-    translated: Translated, identity: Any, entries_of_data: Mapping[tuple[str, str], bytes], more: Iterable[EntryRecord], made: ModuleImage,
+    translated: Translated,
+    identity: Any,
+    data: Mapping[tuple[str, str], bytes],
+    added: Iterable[EntryRecord],
+    made: ModuleImage,
     started: float,
-) -> BuiltModule:  # fmt: skip
-    """Return the module: the sections of its file, and the facts about it for the index. `started` is a time of `time_spent`."""
+) -> BuiltModule:
+    """Return the module: the sections of its file, and the facts about it for the index.
+
+    `data` has the entries of data by kind and name, and `started` is a time of `time_spent`.
+    """
     prepared, resolution = translated.prepared, translated.prepared.resolution
     platform = codegen.host_platform()
     basic = basic_features(platform)
@@ -341,35 +348,44 @@ def _assemble_module(
         symbol: requirement_of(names, basic, platform, translated.machine.processor) for symbol, names in translated.requires.items()
     }
     header = _make_header(translated, made, platform, basic, tuple(dict.fromkeys(features.values())))
-    symbols = table_symbols(prepared, translated.definitions, translated.stubs)
+    symbols = len(table_symbols(prepared, translated.definitions, translated.stubs))
     writer = RecordBuilder(
-        header, translated.definitions, resolution, _number_slots(translated, len(symbols)), translated.startup,
+        header, translated.definitions, resolution, _number_slots(translated, symbols), translated.startup,
         {name: payload for name, _, payload in prepared.globals}, made.places, translated.types,
     )  # fmt: skip
     makers = _makers_text_of(translated, made.linker)
     writer.records.add(encode_makers(makers))
-    functions = _add_functions(writer, header, translated, len(symbols), features)
-    stubs = _encode_stubs(translated, len(symbols), basic, platform)
-    contents = {**{key: data for key, data in entries_of_data.items() if key[0] != STUB}, **stubs}
-    records = [*[EntryRecord(kind, name, 0, (), data, gone=False) for (kind, name), data in contents.items()], *more]
+    functions = _add_functions(writer, header, translated, symbols, features)
+    # The stubs of the stored code refer to symbols of its former image.
+    contents = {key: content for key, content in data.items() if key[0] != STUB} | _encode_stubs(translated, symbols, basic, platform)
+    entries = [*[EntryRecord(kind, name, 0, (), content, gone=False) for (kind, name), content in contents.items()], *added]
     needed = header.requirement()
-    indexed = [(index_name(record.kind, record.name), writer.records.add(encode_entry(record)), needed) for record in records]
+    indexed = [(index_name(entry.kind, entry.name), writer.records.add(encode_entry(entry)), needed) for entry in entries]
     graph = _encode_symbols(translated)
-    bitcode = translated.bitcode
-    if bitcode:
-        storage = {name: offset for name, offset in writer.globals.items() if name in resolution.storage}
-        libraries = [library.name for library in resolution.libraries]
-        bitcode += write_recipe(translated.level, prepared.exports, resolution.imported(), storage, libraries, prepared.code)
-        bitcode += encode_bodies(prepared.bodies)
+    bitcode = _complete_bitcode(translated, writer.globals)
     seconds = time_spent() - started
-    sections = made.image, writer.records.content(), graph, bitcode, _encode_notes(translated, identity, seconds)
-    own = {name for name, *_ in functions}
+    own_names = {name for name, *_ in functions}
     return BuiltModule(
-        sections, (*functions, *indexed), host.target_id(needed), image_flag(made.kind), translated.key, seconds, header,
-        tuple(translated.entries.signatures), tuple([name for name in writer.imports if name not in own]),
-        translated.digests.get("code", ""), entries=tuple(records), defined=_defined_types(translated), used=_used_types(translated),
+        (made.image, writer.records.content(), graph, bitcode, _encode_notes(translated, identity, seconds)),
+        (*functions, *indexed), host.target_id(needed), image_flag(made.kind), translated.key, seconds, header,
+        tuple(translated.entries.signatures), tuple([name for name in writer.imports if name not in own_names]),
+        translated.digests.get("code", ""), entries=tuple(entries), defined=_defined_types(translated), used=_used_types(translated),
         null=resolution.null, makers=makers,
     )  # fmt: skip
+
+
+def _complete_bitcode(translated: Translated, globals_: Mapping[str, int]) -> bytes:
+    """Return the bitcode section: the bitcode, the recipe and the offered bodies; empty if the module keeps no bitcode.
+
+    `globals_` has the offset of each global's record.
+    """
+    if not translated.bitcode:
+        return b""
+    prepared, resolution = translated.prepared, translated.prepared.resolution
+    storage = {name: offset for name, offset in globals_.items() if name in resolution.storage}
+    libraries = [library.name for library in resolution.libraries]
+    recipe = write_recipe(translated.level, prepared.exports, resolution.imported(), storage, libraries, prepared.code)
+    return translated.bitcode + recipe + encode_bodies(prepared.bodies)
 
 
 def _make_header(
@@ -436,10 +452,11 @@ def _encode_notes(translated: Translated, identity: Any, seconds: float) -> byte
 
 def _makers_text_of(translated: Translated, linker: Linker | None) -> str:
     """Return the text for the record of makers: programs that made the source's and the inlined code, this package, and the linker."""
-    given = [Maker(*line.partition(" ")[::2]) for line in translated.makers.splitlines()]
-    return makers_text(
-        [*given, *translated.prepared.inlined.makers, *codegen.own_makers(), *([Maker(*version_of(linker))] if linker is not None else [])]
-    )
+    makers = [Maker(*line.partition(" ")[::2]) for line in translated.makers.splitlines()]
+    makers += [*translated.prepared.inlined.makers, *codegen.own_makers()]
+    if linker is not None:
+        makers.append(Maker(*version_of(linker)))
+    return makers_text(makers)
 
 
 def _required_by_machine(translated: Translated, symbol: str, basic: frozenset[str], platform: str) -> str:
@@ -450,14 +467,14 @@ def _required_by_machine(translated: Translated, symbol: str, basic: frozenset[s
 
 def _defined_types(translated: Translated) -> dict[str, str]:
     """Return the link types of the exports, by func_name."""
-    found = translated.types.definitions
-    return {export.name: found[export.symbol] for export in translated.prepared.exports if export.symbol in found}
+    types = translated.types.definitions
+    return {export.name: types[export.symbol] for export in translated.prepared.exports if export.symbol in types}
 
 
 def _used_types(translated: Translated) -> dict[str, dict[str, str]]:
     """Return the link types of imports, by func_name; each type is mapped to a function that uses the import with this type."""
-    imported, found = translated.prepared.resolution.imported(), dict[str, dict[str, str]]()
+    imported, used_types = translated.prepared.resolution.imported(), dict[str, dict[str, str]]()
     for symbol, types in translated.types.uses.items():
         if symbol in imported:
-            found[imported[symbol]] = {**types, **found.get(imported[symbol], {})}
-    return found
+            used_types[imported[symbol]] = {**types, **used_types.get(imported[symbol], {})}
+    return used_types

@@ -141,7 +141,7 @@ class Store(Directory):
         Raises:
             StorageError: the index cannot be read.
         """
-        found = False
+        is_found = False
         if self._memory_names:
             yield from list(self._memory_names.get(func_name, ()))
         was_listed = self.index.is_listed
@@ -149,16 +149,16 @@ class Store(Directory):
         if again and was_listed and candidates and self._renew_index():
             candidates = self.find_here(func_name, is_near, linked=linked)
         for candidate in candidates:
-            found = True
+            is_found = True
             yield candidate
-        if not found and self._renew_index(look=was_listed):
+        if not is_found and self._renew_index(look=was_listed):
             yield from self.find_here(func_name, is_near, linked=linked)
 
     def find_here(self, func_name: str, is_near: IsNear | None = None, *, linked: bool = False) -> Iterable[tuple[bytes, int]]:
         """Yield the realizations of a function (`find`) from the index that this process has read."""
         key = name_key(func_name)
-        found = in_order(self.index.find_numbered(key), is_near) if is_ordered(func_name) else self.index.find(key)
-        return found if linked else (row for row in found if row[1] < LINKED)
+        rows = in_order(self.index.find_numbered(key), is_near) if is_ordered(func_name) else self.index.find(key)
+        return rows if linked else (row for row in rows if row[1] < LINKED)
 
     def find_numbered(self, func_name: str) -> list[Numbered]:
         """Return all rows for a name in the index that this process has read, unordered. Rows of linked closures are included."""
@@ -230,18 +230,18 @@ class Store(Directory):
             raise StorageError(f"the index of the cache {self.root} cannot be read: {error}", path=self.root) from error
         if nothing or self.index.damaged:
             self._checked_index = True
-            if not self._has_to_recover():
+            if not self._may_be_incomplete():
                 return changed
             try:
                 from compcache.publish.verify import recover_index
             except MissingPackageError:
                 return changed  # compcache-runtime does not rebuild indexes
-            known, damaged = self.index.segments, self.index.damaged.copy()
+            segments, damaged = self.index.segments, self.index.damaged.copy()
             recover_index(self)
-            changed = changed or self.index.segments is not known or self.index.damaged != damaged
+            changed = changed or self.index.segments is not segments or self.index.damaged != damaged
         return changed
 
-    def _has_to_recover(self) -> bool:
+    def _may_be_incomplete(self) -> bool:
         """Return whether the index may be incomplete. A directory without modules, usual above layers, has a complete empty index."""
         try:
             return bool(self.index.damaged) or self.index.unfinished or bool(self.fans())

@@ -39,6 +39,15 @@ def test_a_cache_iterates_over_its_functions(filled: Cache) -> None:
     assert [f.func_name for f in filled.functions(lambda name: name.startswith("t"))] == ["two"]
 
 
+def test_an_empty_path_is_not_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Cache(tmp_path) as cache:
+        cache.add_module(ModuleSource(adder("f", 1)))
+    for open_cache in (lambda: Cache(""), lambda: Cache("", readonly=True), lambda: Cache(tmp_path / "other", layers=[""])):
+        with pytest.raises(StorageError, match="the path is empty"):
+            open_cache()
+
+
 def test_an_empty_cache_is_true(cache: Cache) -> None:
     assert cache
     assert len(cache) == 0

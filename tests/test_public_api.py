@@ -6,12 +6,16 @@ import ast
 import functools
 import importlib
 import inspect
+from typing import TYPE_CHECKING
 
 import pytest
-from helpers import PACKAGE_ROOT
+from helpers import PACKAGE_ROOT, run_fresh
 
 import compcache
 from compcache import Cache, Function, ModuleSource, Signature, TypedCallTarget
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PACKAGE = PACKAGE_ROOT / "compcache"
 
@@ -59,6 +63,10 @@ def test_every_public_name_of_the_package_is_there() -> None:
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = compcache.no_such_name  # type: ignore[attr-defined]
     assert compcache.__version__
+
+
+def test_a_program_that_imports_all_public_names_does_not_import_llvm(directory: Path) -> None:
+    assert run_fresh(directory, "from compcache import *\nresult = sorted({'llvmlite', 'filelock'} & set(sys.modules))") == []
 
 
 def test_public_classes_and_functions_are_documented() -> None:

@@ -77,17 +77,17 @@ def platform_of(triple: str) -> str:
 
     For example, ``x86_64-unknown-linux6.18.44-gnu2.36.0`` gives ``x86_64-linux-elf``.
     """
-    arch, _, rest = triple.partition("-")
+    arch, _, system_text = triple.partition("-")
     arch = architecture(arch).name
-    rest = rest.lower()
-    for mark, system, image in (
+    system_text = system_text.lower()
+    for word, system, object_format in (
         ("darwin", "darwin", "macho"), ("macos", "darwin", "macho"), ("ios", "ios", "macho"),
         ("windows", "win32", "coff"), ("win32", "win32", "coff"), ("linux", "linux", "elf"),
         ("freebsd", "freebsd", "elf"), ("netbsd", "netbsd", "elf"), ("openbsd", "openbsd", "elf"),
     ):  # fmt: skip
-        if mark in rest:
-            return f"{arch}-{system}-{'elf' if rest.endswith('-elf') else image}"
-    return f"{arch}-{rest or 'unknown'}-elf"
+        if word in system_text:
+            return f"{arch}-{system}-{'elf' if system_text.endswith('-elf') else object_format}"
+    return f"{arch}-{system_text or 'unknown'}-elf"
 
 
 def run(work: Callable[[Any], _T]) -> _T:

@@ -206,13 +206,12 @@ def entry_point(
     fits = len(expected) == len(types) and all(actual in wanted for actual, wanted in zip(types, expected, strict=True))
     by_value = [text for text in head.parameters if any(mark in text for mark in _IN_MEMORY)]
     if not fits or by_value or result not in _result_types(signature.result):
+        reason = f"the signature requires '{_expected_text(signature)}'{_mismatch_hint(signature)}"
+        if by_value:
+            reason = f"no signature type matches parameter '{by_value[0]}'"
         raise SignatureMismatchError(
-            f"the signature {signature} of function {label_of(name) or name!r} does not match its LLVM type '{_type_text(result, types)}'"
-            + (
-                f": no signature type matches parameter '{by_value[0]}'"
-                if by_value
-                else f": the signature requires '{_expected_text(signature)}'{_mismatch_hint(signature)}"
-            ),
+            f"the signature {signature} of function {label_of(name) or name!r} does not match its LLVM type '{_type_text(result, types)}': "
+            f"{reason}",
             func_name=name,
         )
     if nogil and any(type_.kind == OBJECT for type_ in (signature.result, *[p.type for p in signature.parameters])):
@@ -247,8 +246,8 @@ def _mismatch_hint(signature: Signature) -> str:
 
 def _expected_types(signature: Signature) -> list[tuple[str, ...]]:
     """Return the allowed LLVM types of each parameter of the function."""
-    first: list[tuple[str, ...]] = [("ptr",)] if signature.result.kind == TUPLE else []
-    return first + [kind for parameter in signature.parameters for kind in _llvm_types(parameter)]
+    types: list[tuple[str, ...]] = [("ptr",)] if signature.result.kind == TUPLE else []
+    return types + [kind for parameter in signature.parameters for kind in _llvm_types(parameter)]
 
 
 def _llvm_types(parameter: Parameter) -> list[tuple[str, ...]]:
@@ -273,15 +272,17 @@ def _result_types(type_: Type) -> tuple[str, ...]:
 
 
 def _readonly_parameters(signature: Signature, head: Head, *, only_reads: bool) -> tuple[bool, ...]:
-    """Return for each parameter whether it accepts a read-only buffer, by its declaration or by LLVM's attributes."""
+    """Return for each parameter whether it accepts read-only memory: a const or unwritten buffer or pointer.
+
+    The function does not write to the memory if the parameter has LLVM's attribute `readonly` or `readnone`, or with `only_reads`.
+    """
     result = []
-    position = 1 if signature.result.kind == TUPLE else 0
+    position = 1 if signature.result.kind == TUPLE else 0  # a tuple is returned through an additional first parameter
     for parameter in signature.parameters:
-        attributes = f" {head.parameters[position]} "
-        proven = only_reads or any(f" {mark} " in attributes for mark in ("readonly", "readnone"))
+        is_unwritten = only_reads or not {"readonly", "readnone"}.isdisjoint(head.parameters[position].split())
         is_memory = parameter.is_buffer or parameter.type.kind == POINTER
-        result.append(is_memory and (parameter.is_const or proven))
-        position += 1 + _extent_count(parameter) if parameter.is_buffer else 1
+        result.append(is_memory and (parameter.is_const or is_unwritten))
+        position += len(_llvm_types(parameter))
     return tuple(result)
 
 
@@ -341,26 +342,11 @@ class _Body:
 def entry_text(symbol: str, entry: EntryPoint) -> str:
     """Return the LLVM assembly that defines an entry point under this symbol."""
     signature = Signature.parse(entry.signature)
+    views = [i for i, parameter in enumerate(signature.parameters) if parameter.is_buffer or parameter.type.kind == POINTER]
     body = _Body()
-    views = [i for i, p in enumerate(signature.parameters) if p.is_buffer or p.type.kind == POINTER]
-    count = len(signature.parameters)
     body.block("start")
-    for i in views:
-        body.emit(f"%view{i} = alloca [80 x i8], align 8")
-        body.emit(f"%obj{i} = getelementptr inbounds i8, ptr %view{i}, i64 8", f"store ptr null, ptr %obj{i}")
-    for i, parameter in enumerate(signature.parameters):
-        if not parameter.is_buffer and parameter.type.name in ("ptr", "cstr", "u64"):
-            body.emit(f"%out{i} = alloca i64, align 8")
-    if signature.result.kind == TUPLE:
-        body.emit(f"%items = alloca [{len(signature.result.items())} x i64], align 8")
-    body.emit("%given = and i64 %nargsf, 9223372036854775807")
-    right = body.value(f"icmp eq i64 %given, {count}")
-    plain = body.value("icmp eq ptr %names, null")
-    body.branch(body.value(f"and i1 {right}, {plain}"), "convert", "arity")
-    body.block("arity")
-    hook = body.api(FAIL_ARITY)
-    accepted = body.value(f"call i32 {hook}(ptr %callee, i64 %given, i64 {count}, ptr %names)")
-    body.branch(body.value(f"icmp ne i32 {accepted}, 0"), "convert", "fail")
+    _reserve_stack(body, signature, views)
+    _check_arity(body, len(signature.parameters))
     body.block("convert")
     types = iter(entry.types)
     arguments: list[str] = []
@@ -379,11 +365,35 @@ def entry_text(symbol: str, entry: EntryPoint) -> str:
     return "\n".join([head, *body.lines, "}", ""])
 
 
+def _reserve_stack(body: _Body, signature: Signature, views: Sequence[int]) -> None:
+    """Append the stack variables: buffer views of the parameters `views`, values that hooks convert, and the items of a tuple result."""
+    for i in views:
+        body.emit(f"%view{i} = alloca [80 x i8], align 8")
+        body.emit(f"%obj{i} = getelementptr inbounds i8, ptr %view{i}, i64 8", f"store ptr null, ptr %obj{i}")
+    for i, parameter in enumerate(signature.parameters):
+        if not parameter.is_buffer and parameter.type.name in ("ptr", "cstr", "u64"):
+            body.emit(f"%out{i} = alloca i64, align 8")
+    if signature.result.kind == TUPLE:
+        body.emit(f"%items = alloca [{len(signature.result.items())} x i64], align 8")
+
+
+def _check_arity(body: _Body, count: int) -> None:
+    """Append a check for `count` positional arguments. For other calls, the runtime matches the arguments by name or fails."""
+    body.emit("%given = and i64 %nargsf, 9223372036854775807")  # without PY_VECTORCALL_ARGUMENTS_OFFSET
+    is_count = body.value(f"icmp eq i64 %given, {count}")
+    has_no_names = body.value("icmp eq ptr %names, null")
+    body.branch(body.value(f"and i1 {is_count}, {has_no_names}"), "convert", "arity")
+    body.block("arity")
+    hook = body.api(FAIL_ARITY)
+    accepted = body.value(f"call i32 {hook}(ptr %callee, i64 %given, i64 {count}, ptr %names)")
+    body.branch(body.value(f"icmp ne i32 {accepted}, 0"), "convert", "fail")
+
+
 def _convert(body: _Body, index: int, parameter: Parameter, types: object, *, readonly: bool) -> list[str]:
     """Append the conversion of one argument, and return the LLVM arguments for the function."""
     llvm_type = next(types)  # type: ignore[call-overload]
-    at = body.value(f"getelementptr inbounds ptr, ptr %args, i64 {index}")
-    item = body.value(f"load ptr, ptr {at}")
+    slot = body.value(f"getelementptr inbounds ptr, ptr %args, i64 {index}")
+    item = body.value(f"load ptr, ptr {slot}")
     if parameter.is_buffer:
         for _ in range(_extent_count(parameter)):
             next(types)  # type: ignore[call-overload]
@@ -507,13 +517,13 @@ def _return_tuple(body: _Body, items: tuple[Type, ...]) -> None:
         llvm_type = "i8" if item.kind == BOOL else _result_types(item)[0]
         slot = body.value(f"getelementptr inbounds i64, ptr %items, i64 {number}")
         (line,) = _return_value(body, item, llvm_type, body.value(f"load {llvm_type}, ptr {slot}"))
-        made = body.value(line.partition(" = ")[2])
-        good, bad = body.name("ok"), body.name("none")
-        body.branch(body.value(f"icmp ne ptr {made}, null"), good, bad)
-        body.block(bad)
+        created = body.value(line.partition(" = ")[2])
+        created_block, failed_block = body.name("ok"), body.name("none")
+        body.branch(body.value(f"icmp ne ptr {created}, null"), created_block, failed_block)
+        body.block(failed_block)
         body.emit("call void @Py_DecRef(ptr %result)", "br label %fail")
-        body.block(good)
-        body.emit(f"call i32 @PyTuple_SetItem(ptr %result, i64 {number}, ptr {made})")
+        body.block(created_block)
+        body.emit(f"call i32 @PyTuple_SetItem(ptr %result, i64 {number}, ptr {created})")
     body.emit("br label %done")
 
 

@@ -131,14 +131,14 @@ def choose_exports(
     wanted = tuple([_variable_export(export, thread_locals, functions) if export.symbol in variables else export for export in wanted])
     missing = [export.symbol for export in wanted if export.symbol not in defined and export.symbol not in aliases]
     if missing:
-        known = ", ".join(sorted(name for name in {*defined, *aliases} if not name.startswith("compcache."))[:20]) or "nothing"
+        listed = ", ".join(sorted(name for name in {*defined, *aliases} if not name.startswith("compcache."))[:20]) or "nothing"
         raise UndefinedSymbolError(
-            f"functions= names {', '.join(map(repr, missing))}, which the module does not define; the module defines {known}",
+            f"functions= names {', '.join(map(repr, missing))}, which the module does not define; the module defines {listed}",
             symbols=missing,
         )
     requested = {export.symbol for export in wanted}
-    odr = [name for name, linkage in merged.items() if linkage.endswith("_odr") and name not in requested]
-    return (*wanted, *[Export(check_name(name, "func_name"), name, None, False, link_only=MERGED) for name in odr])
+    merged_exports = [name for name, linkage in merged.items() if linkage.endswith("_odr") and name not in requested]
+    return (*wanted, *[Export(check_name(name, "func_name"), name, None, False, link_only=MERGED) for name in merged_exports])
 
 
 def visible_exports(
@@ -170,12 +170,10 @@ def _link_only(values: GlobalValues, variables: Collection[str], merged: Mapping
             yield Export(check_name(name, "func_name"), name, None, False, link_only=kind)
     for name, is_declaration, linkage, _, _ in values.variables:
         if name in variables and not is_declaration and linkage in VISIBLE_LINKAGES and not name.startswith("llvm."):
-            kind = _description_of_merged(merged[name]) if name in merged else "variable" if linkage == "external" else "shared variable"
+            kind = "variable" if linkage == "external" else "shared variable"
+            if name in merged:
+                kind = MERGED if merged[name].endswith("_odr") else WEAK
             yield Export(check_name(name, "func_name"), name, None, False, link_only=kind)
-
-
-def _description_of_merged(linkage: str) -> str:
-    return MERGED if linkage.endswith("_odr") else WEAK
 
 
 def _variable_export(export: Export, thread_locals: Collection[str], functions: Collection[str]) -> Export:
@@ -205,17 +203,17 @@ def _require_exports(visible: Sequence[object], values: GlobalValues, *, may_be_
             "the module has constructors, but exports nothing, and a module is loaded only if one of its exports is needed: compile the "
             "constructors and the code that needs them as one module, or export a function in functions= and load this function first"
         )
-    more = f" and {len(hidden) - _SHOWN} more" if len(hidden) > _SHOWN else ""
+    remainder = f" and {len(hidden) - _SHOWN} more" if len(hidden) > _SHOWN else ""
     raise UndefinedSymbolError(
-        f"the module exports nothing, because all its functions are internal ({', '.join(hidden[:_SHOWN])}{more}): name the "
+        f"the module exports nothing, because all its functions are internal ({', '.join(hidden[:_SHOWN])}{remainder}): name the "
         "functions to export in functions="
     )
 
 
 def _has_only_stream_init(values: GlobalValues) -> bool:
     """Return whether a module contains nothing but the object of ``#include <iostream>``."""
-    used = {function.name for function in values.functions if function.is_declaration}
-    return "_ZNSt8ios_base4InitC1Ev" in used and used <= _STREAMS
+    declared = {function.name for function in values.functions if function.is_declaration}
+    return "_ZNSt8ios_base4InitC1Ev" in declared and declared <= _STREAMS
 
 
 def _describe_symbol(export: Export, head: str) -> str:
@@ -250,9 +248,9 @@ def make_entries(
             numbers.append(None)
             texts.append(f"! {error}")
             continue
-        known = [effects[group] for group in _GROUP.findall(_STRING.sub("", head.head.suffix)) if group in effects]
-        only_reads = any(_effect_on_arguments(effect) in ("none", "read") for effect in known)
-        may_raise = not any(map(_is_on_arguments, known))
+        known_effects = [effects[group] for group in _GROUP.findall(_STRING.sub("", head.head.suffix)) if group in effects]
+        only_reads = any(_effect_on_arguments(effect) in ("none", "read") for effect in known_effects)
+        may_raise = not any(map(_is_on_arguments, known_effects))
         entry = entry_point(export.name, head, signature, nogil=export.nogil, only_reads=only_reads, may_raise=may_raise)
         numbers.append(distinct.setdefault(entry, len(distinct)))
         texts.append(export.shown or ("nogil " if export.nogil else "") + signature.text())
@@ -267,7 +265,7 @@ def _effects_of_groups(lines: Iterable[str]) -> dict[str, dict[str, str]]:
     """
     plain = [_STRING.sub("", line) for line in lines if "memory(" in line]
     matches = [match for line in plain if (match := _MEMORY.match(line))]
-    return {m[1]: {where: what for where, _, what in [item.rpartition(": ") for item in m[2].split(", ")]} for m in matches}
+    return {m[1]: {location: effect for location, _, effect in [item.rpartition(": ") for item in m[2].split(", ")]} for m in matches}
 
 
 def _effect_on_arguments(effects: Mapping[str, str]) -> str:

@@ -171,15 +171,15 @@ def passes_vectors(text: str) -> bool:
     """Return whether printed code passes wide vectors to or from functions of other modules. The registers for them depend on the CPU."""
     wide = [re.escape(f"<{vector[0]}{vector[1]} x {vector[2]}>") for vector in set(_SIZED_VECTOR.findall(text)) if _is_wide(*vector)]
     pattern = re.compile("|".join(wide))
-    found = pattern.search(text) if wide else None
-    while found is not None:  # fewer lines contain such vectors than call or declare functions
-        end = text.find("\n", found.end())
+    match = pattern.search(text) if wide else None
+    while match is not None:  # fewer lines contain such vectors than call or declare functions
+        end = text.find("\n", match.end())
         end = len(text) if end < 0 else end
-        line = text[text.rfind("\n", 0, found.start()) + 1 : end]
-        may_go = line.startswith(_HEADS) or "call " in line or "invoke " in line
-        if may_go and any(map(pattern.search, _OUTWARD.findall(line))):
+        line = text[text.rfind("\n", 0, match.start()) + 1 : end]
+        may_call = line.startswith(_HEADS) or "call " in line or "invoke " in line
+        if may_call and any(map(pattern.search, _OUTWARD.findall(line))):
             return True
-        found = pattern.search(text, end)
+        match = pattern.search(text, end)
     return False
 
 
@@ -189,15 +189,15 @@ def _is_wide(scalable: str, count: str, element: str) -> bool:
 
 def long_lines(text: str, length: int) -> Iterator[tuple[int, int]]:
     """Yield the bounds of all lines with at least `length` characters, and of some shorter lines."""
-    step, at = length // 2, 0
-    while at < len(text):
-        if text.find("\n", at, at + step) >= 0:  # a long line contains a whole window without a line end
-            at += step
+    step, position = length // 2, 0
+    while position < len(text):
+        if text.find("\n", position, position + step) >= 0:  # a long line contains a whole window without a line end
+            position += step
             continue
-        start, end = text.rfind("\n", 0, at) + 1, text.find("\n", at + step)
+        start, end = text.rfind("\n", 0, position) + 1, text.find("\n", position + step)
         end = len(text) if end < 0 else end
         yield start, end
-        at += step * ((end - at) // step + 1)
+        position += step * ((end - position) // step + 1)
 
 
 def find_extreme_construct(text: str, *, printed: bool = False) -> str | None:
@@ -236,10 +236,10 @@ def _is_deep(text: str) -> bool:
     """Return whether brackets are nested too deeply. Each pass removes the innermost brackets."""
     brackets = text.encode("utf-8", "surrogatepass").translate(None, _NOT_BRACKETS)
     for _ in range(_DEEPEST):
-        left = brackets.replace(b"()", b"").replace(b"[]", b"").replace(b"{}", b"")
-        if len(left) == len(brackets):
+        remaining = brackets.replace(b"()", b"").replace(b"[]", b"").replace(b"{}", b"")
+        if len(remaining) == len(brackets):
             return False
-        brackets = left
+        brackets = remaining
     return bool(brackets)
 
 
@@ -253,8 +253,8 @@ def _has_deep_types(text: str) -> bool:
     wholes: dict[str, list[str]] = {}
     for name, names in parts.items():
         names.intersection_update(parts)
-        for other in names:
-            wholes.setdefault(other, []).append(name)
+        for used_name in names:
+            wholes.setdefault(used_name, []).append(name)
     level = [name for name, names in parts.items() if not names]
     for _ in range(_DEEPEST):
         following = []
@@ -289,23 +289,23 @@ def _name_in(token: str) -> str:
 
 def read_module(text: str) -> dict[str, Definition]:
     """Return all global values of a printed module, by name. Aliases and ifuncs are returned as variables that refer to their targets."""
-    found: dict[str, Definition] = {}
+    definitions: dict[str, Definition] = {}
     for chunk in text.split("\n}\n"):  # only functions end with these characters
         start = chunk.rfind("\ndefine ") + 1
         if not start and not chunk.startswith("define "):
             continue
         end = chunk.find("\n", start)
         name, *others = references(chunk[start:])
-        found[name] = Definition("function", chunk[start + len("define ") : end].removesuffix("{"), tuple(others))
+        definitions[name] = Definition("function", chunk[start + len("define ") : end].removesuffix("{"), tuple(others))
     for line in lines_from(text, "declare "):
-        found[references(line)[0]] = Definition("declaration", line[len("declare ") :], ())
+        definitions[references(line)[0]] = Definition("declaration", line[len("declare ") :], ())
     for line in lines_from(text, "@"):
         name, *others = references(line)
         head = line[1:]
         words = head.partition(" = ")[2].split(" ", 3)
         external = "external" in words or "extern_weak" in words
-        found[name] = Definition("external" if external else "variable", head, tuple(others))
-    return found
+        definitions[name] = Definition("external" if external else "variable", head, tuple(others))
+    return definitions
 
 
 def lines_from(text: str, start: str) -> list[str]:
@@ -315,30 +315,30 @@ def lines_from(text: str, start: str) -> list[str]:
 
 def with_lines(text: str, start: str, change: Callable[[str], str]) -> str:
     """Return the text with `change` applied to each line that begins with `start`."""
-    parts, done = [], 0
+    parts, copied_end = [], 0
     for begin, end in _line_bounds(text, start):
         line = text[begin:end]
         changed = change(line)
         if changed != line:
-            parts += [text[done:begin], changed]
-            done = end
-    return "".join([*parts, text[done:]]) if parts else text
+            parts += [text[copied_end:begin], changed]
+            copied_end = end
+    return "".join([*parts, text[copied_end:]]) if parts else text
 
 
 def _line_bounds(text: str, start: str) -> Iterator[tuple[int, int]]:
     """Yield the bounds of the lines that begin with this text. Searching the text is much faster than examining each line."""
-    at = 0 if text.startswith(start) else _next_line_start(text, start, 0)
-    while at is not None:
-        end = text.find("\n", at)
+    line_start = 0 if text.startswith(start) else _next_line_start(text, start, 0)
+    while line_start is not None:
+        end = text.find("\n", line_start)
         end = len(text) if end < 0 else end
-        yield at, end
-        at = _next_line_start(text, start, end)
+        yield line_start, end
+        line_start = _next_line_start(text, start, end)
 
 
 def _next_line_start(text: str, start: str, position: int) -> int | None:
     """Return the start of the next line that begins with this text, after a position, or None if there is no such line."""
-    at = text.find("\n" + start, position)
-    return None if at < 0 else at + 1
+    line_end = text.find("\n" + start, position)
+    return None if line_end < 0 else line_end + 1
 
 
 def lines_of_variables(text: str) -> str:
@@ -386,7 +386,10 @@ def _leading_name(text: str) -> tuple[str, int]:
     match = _NAME.match(text)
     if match is None:
         raise ValueError(f"the LLVM assembly has no name at {text[:80]!r}")
-    return unquote(match[1]) if match[2] is None else "" if match[2].isdigit() else match[2], match.end()
+    quoted, plain = match[1], match[2]
+    if plain is None:
+        return unquote(quoted), match.end()
+    return "" if plain.isdigit() else plain, match.end()
 
 
 def _linkage_of(words: list[str]) -> str:
@@ -414,25 +417,22 @@ def with_image_symbols(definitions: dict[str, Definition], text: str) -> dict[st
     """Return global values in which the symbols that assembly or the linker defines are definitions instead of declarations.
 
     A symbol that assembly defines refers to all names in the assembly. A section bound refers to the members of its section.
-
-    Args:
-        definitions: the global values of a printed module (`read_module`).
-        text: the printed module.
     """
     assembly, bounds = read_assembly(text), section_bounds(text)
     if not assembly.defined and not bounds:
         return definitions
     mentioned = tuple(sorted(assembly.mentioned & definitions.keys()))
-    found = dict(definitions)
+    changed = dict(definitions)
     for name, definition in definitions.items():
         if definition.kind not in ("declaration", "external"):
             continue
         if name in assembly.defined:
             kind = "function" if definition.kind == "declaration" else "variable"
-            found[name] = Definition(kind, definition.head, tuple([other for other in mentioned if other != name]))
+            changed[name] = Definition(kind, definition.head, tuple([mention for mention in mentioned if mention != name]))
         elif name in bounds:
-            found[name] = Definition("variable", definition.head, _section_members(definitions, name.partition("_st")[2].partition("_")[2]))
-    return found
+            section = name.partition("_st")[2].partition("_")[2]  # of a name like __start_section
+            changed[name] = Definition("variable", definition.head, _section_members(definitions, section))
+    return changed
 
 
 def _section_members(definitions: dict[str, Definition], section: str) -> tuple[str, ...]:
@@ -500,9 +500,9 @@ def split_parameters(text: str) -> tuple[str, ...]:
     return tuple([part for part in map(str.strip, split_at(text, ",")) if part])
 
 
-def split_at(text: str, at: str) -> list[str]:
-    """Split a text at the character `at`, except inside brackets or quotes. Empty parts are left out."""
-    found, depth, quoted, start = [], 0, False, 0
+def split_at(text: str, separator: str) -> list[str]:
+    """Split a text at the character `separator`, except inside brackets or quotes. Empty parts are left out."""
+    parts, depth, quoted, start = [], 0, False, 0
     for index, character in enumerate(text):
         if character == '"':
             quoted = not quoted
@@ -512,7 +512,7 @@ def split_at(text: str, at: str) -> list[str]:
             depth += 1
         elif character in ")]}>":
             depth -= 1
-        elif character == at and depth == 0:
-            found.append(text[start:index])
+        elif character == separator and depth == 0:
+            parts.append(text[start:index])
             start = index + 1
-    return [part for part in (*found, text[start:]) if part]
+    return [part for part in (*parts, text[start:]) if part]

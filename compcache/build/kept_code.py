@@ -135,23 +135,23 @@ def _image_contains(image: bytes, section: CodeSection, start: int, end: int) ->
         return True
     longest, longest_end = max(runs, key=lambda run: run[1] - run[0])
     seed = section.code[longest:longest_end]
-    found = image.find(seed)
-    while found >= 0:
-        shift = found - longest  # may place the part's start before the image's start
+    position = image.find(seed)
+    while position >= 0:
+        shift = position - longest  # may place the part's start before the image's start
         if start + shift >= 0 and all(image[a + shift : b + shift] == section.code[a:b] for a, b in runs):
             return True
-        found = image.find(seed, found + 1)
+        position = image.find(seed, position + 1)
     return False
 
 
 def _fixed_runs(section: CodeSection, start: int, end: int) -> Iterator[tuple[int, int]]:
     """Yield the ranges between two offsets that linking does not change, as (start, end)."""
-    at = start
+    run_start = start
     for place, place_end in section.places:
         if place_end <= start or place >= end:
             continue
-        if place > at:
-            yield at, place
-        at = max(at, place_end)
-    if at < end:
-        yield at, end
+        if place > run_start:
+            yield run_start, place
+        run_start = max(run_start, place_end)
+    if run_start < end:
+        yield run_start, end

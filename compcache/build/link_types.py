@@ -84,10 +84,10 @@ def read_link_types(
         slots: {symbol of a slot: symbol of the function that the slot provides}.
     """
     reader = _Reader(text)
-    found = {symbol: reader.defined(symbol, definitions, aliases) for symbol in exported}
+    types = {symbol: reader.defined(symbol, definitions, aliases) for symbol in exported}
     foreign = {symbol for symbol in imported if symbol in definitions and definitions[symbol].kind in ("declaration", "external")}
     uses = _Uses(reader, definitions, foreign, slots).read(text) if foreign or slots else {}
-    return LinkTypes({symbol: written for symbol, written in found.items() if written}, uses)
+    return LinkTypes({symbol: link_type for symbol, link_type in types.items() if link_type}, uses)
 
 
 class _Reader:
@@ -155,21 +155,27 @@ class _Reader:
 
     def _passed_pieces(self, words: list[str]) -> list[str]:
         """Return the pieces in which a parameter or an argument is passed. `words` are the words of its text."""
-        kind, attributes = _type_of(words)
+        type_text, attributes = _type_of(words)
         places = [word for word in attributes if word in _PLACES]
+        piece = self._piece_in_memory(attributes)
+        if piece:
+            return [" ".join([piece, *places])]
+        passed = self._types.read(type_text)
+        pieces = [" ".join([piece, *places]) for piece in _with_extension(passed.pieces, attributes)]
+        return self._in_structure(pieces, passed, attributes)
+
+    def _piece_in_memory(self, attributes: list[str]) -> str:
+        """Return the piece of a structure that is copied to the stack (`byval`) or returned in memory (`sret`); "" for other values."""
         for number, word in enumerate(attributes):
             name, _, inner = word.partition("(")
             if name == "byval":
-                passed = self._types.read(inner[:-1])
-                given = attributes[number + 1 :]
-                align = int(given[given.index("align") + 1]) if "align" in given else passed.align
-                return [" ".join(["byval", str(passed.size), str(max(align, _STACK_SLOT)), *places])]
+                structure, following = self._types.read(inner[:-1]), attributes[number + 1 :]
+                align = int(following[following.index("align") + 1]) if "align" in following else structure.align
+                return f"byval {structure.size} {max(align, _STACK_SLOT)}"
             if name == "sret":
-                where = "ptr " if architecture(platform_name()).result_address_is_argument else ""
-                return [" ".join([f"{where}sret {self._types.read(inner[:-1]).size}", *places])]
-        read = self._types.read(kind)
-        pieces = [" ".join([piece, *places]) for piece in _with_extension(read.pieces, attributes)]
-        return self._in_structure(pieces, read, attributes)
+                register = "ptr " if architecture(platform_name()).result_address_is_argument else ""
+                return f"{register}sret {self._types.read(inner[:-1]).size}"
+        return ""
 
     def _in_structure(self, pieces: list[str], read: Type, attributes: list[str]) -> list[str]:
         """Return the pieces, in braces if they are parts of a structure.
@@ -182,8 +188,8 @@ class _Reader:
     def _alias_type(self, definition: Definition, alias: re.Match[str], definitions: Mapping[str, Definition]) -> str:
         """Return the type of an alias of a variable."""
         read = self._types.leading(definition.head, alias.end())
-        first = definitions.get(definition.references[0]) if definition.references else None
-        is_constant = first is not None and first.kind == "variable" and " constant " in first.head[:_LAST_CHARACTERS]
+        target = definitions.get(definition.references[0]) if definition.references else None
+        is_constant = target is not None and target.kind == "variable" and " constant " in target.head[:_LAST_CHARACTERS]
         words = [VARIABLE, "?" if read.size <= 0 else str(read.size), "align", str(read.align)]
         return " ".join([*words, *(["constant"] if is_constant else [])])
 
@@ -301,19 +307,20 @@ class _Uses:
             elif self._variables and (match := _ELEMENT.match(line)) is not None and match[2] in self._written_names:
                 known[match[1]] = self._written_names[match[2]]
 
-    def _find_callee(self, text: str, known: Mapping[str, str]) -> tuple[str, str, str] | None:
+    def _find_callee(self, text: str, symbols: Mapping[str, str]) -> tuple[str, str, str] | None:
         """Return the symbol that a line calls, and the texts before and after the callee, or None if the line calls no known symbol."""
         match = _CALLEE.search(text)
         if match is None or " asm " in text[: match.start()]:
             return None
         name = match[1]
-        symbol = known.get(name) or self._written_names.get(name) or self._thunks.get(_unquoted(name) if name[0] == "@" else "", "")
+        symbol = symbols.get(name) or self._written_names.get(name) or self._thunks.get(_unquoted(name) if name[0] == "@" else "", "")
         return (symbol, text[: match.start()], text[match.end() - 1 :]) if symbol else None
 
     def _add_use(self, function: str, symbol: str, prefix: str, rest: str, *, is_used: bool) -> None:
         try:
             plain = _PLAIN_ARGUMENTS.match(rest)
-            arguments = parse_head(f"void @f{rest}").parameters if plain is None else tuple(plain[1].split(", ")) if plain[1] else ()
+            # Arguments without brackets and quotes, the usual case, need no parser.
+            arguments = parse_head(f"void @f{rest}").parameters if plain is None else tuple(filter(None, plain[1].split(", ")))
             alike = prefix, is_used, *[argument.rpartition(" ")[0] for argument in arguments]
             kind = self._known_calls.get(alike)
             if kind is None:

@@ -50,17 +50,17 @@ class Types:
         Raises:
             ValueError: the text is not a type, or continues after the type.
         """
-        known = self._known.get(text)
-        if known is None:
-            known, end = self._read(text, 0)
+        parsed = self._known.get(text)
+        if parsed is None:
+            parsed, end = self._read(text, 0)
             if end != len(text):
                 raise ValueError(f"the LLVM assembly continues after a type: {text[:80]!r}")
-            self._known[text] = known
-        return known
+            self._known[text] = parsed
+        return parsed
 
-    def leading(self, text: str, at: int) -> Type:
+    def leading(self, text: str, start: int) -> Type:
         """Return the type that begins at a position of a text. Raise `ValueError` if no type begins there."""
-        return self._read(text, at)[0]
+        return self._read(text, start)[0]
 
     def _read(self, text: str, at: int) -> tuple[Type, int]:
         first = text[at]

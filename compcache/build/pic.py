@@ -138,12 +138,12 @@ def aliases(text: str) -> dict[str, Alias]:
     """Return the externally visible aliases and ifuncs of functions in a printed module."""
     if " alias " not in text and " ifunc " not in text:
         return {}
-    found = {}
+    visible = {}
     for match in _ALIAS.finditer(text):
         function_type = match[4].strip()
         if function_type.endswith(")") and not _HIDING.intersection(match[2].split()):
-            found[_bare_name(match[1])] = Alias(function_type, match[3] == "ifunc", _bare_name(match[5].split(",")[0]))
-    return found
+            visible[_bare_name(match[1])] = Alias(function_type, match[3] == "ifunc", _bare_name(match[5].split(",")[0]))
+    return visible
 
 
 def variable_aliases(text: str) -> frozenset[str]:
@@ -175,12 +175,8 @@ def with_addresses(text: str, imported: Collection[str], provided: Iterable[str]
     """Return the module's text with calls in place of other modules' thread-local variables.
 
     No linker leaves places for the addresses of thread-local variables. So the module that defines such a variable also defines a function
-    that returns its address (`ADDRESS_OF`), and modules that use the variable call this function.
-
-    Args:
-        text: the printed module.
-        imported: the thread-local variables of other modules.
-        provided: the module's own thread-local variables for which it defines functions.
+    that returns its address (`ADDRESS_OF`), and modules that use the variable call this function. `imported` are variables of other
+    modules. For the variables in `provided`, the module defines functions.
 
     Raises:
         CompileError: the code uses an imported variable in a way that cannot be rewritten.
@@ -228,15 +224,15 @@ def _with_calls(chunk: str, name: str, value: str) -> str:
 def _with_call_at_start(body: str, value: str, call: str) -> str:
     """Return the body of a function with a call at its start. Constant expressions that use the result become instructions after it."""
     lines = [f"  {value} = {call}"]
-    label, line, rest = body.partition("\n") if _LABEL.match(body) else ("", "", body)
-    while (match := _CONSTANT.search(rest)) is not None:
+    label, line, code = body.partition("\n") if _LABEL.match(body) else ("", "", body)
+    while (match := _CONSTANT.search(code)) is not None:
         operation, operands = match[1], match[2]
         if operation.startswith(("add", "sub", "xor")):
             operands = _BINARY.sub(r"\1, \2", operands)  # an instruction states the type once
         part = f"{value}.{len(lines)}"
         lines.append(f"  {part} = {operation} {operands}")
-        rest = rest.replace(match[0], part)
-    return label + line + "\n".join([*lines, rest])
+        code = code.replace(match[0], part)
+    return label + line + "\n".join([*lines, code])
 
 
 def shared_thread_locals(variables: str) -> tuple[frozenset[str], frozenset[str]]:
@@ -260,14 +256,14 @@ def _bare_name(reference: str) -> str:
 
 def find_constructors(text: str) -> Constructors:
     """Return the constructors and destructors of a printed module."""
-    found: dict[str, tuple[tuple[int, str], ...]] = {"ctors": (), "dtors": ()}
+    lists: dict[str, tuple[tuple[int, str], ...]] = {"ctors": (), "dtors": ()}
     if "@llvm.global_" in text:
         for match in _LIST.finditer(lines_of_variables(text)):
-            found[match[1]] = tuple([(int(item[1]), _bare_name(item[2])) for item in _ITEM.finditer(match[0])])
-    return Constructors(found["ctors"], found["dtors"])
+            lists[match[1]] = tuple([(int(item[1]), _bare_name(item[2])) for item in _ITEM.finditer(match[0])])
+    return Constructors(lists["ctors"], lists["dtors"])
 
 
-def functions_run_by_mapping(definitions: Mapping[str, Definition], found: Constructors) -> tuple[str, ...]:
+def functions_run_by_mapping(definitions: Mapping[str, Definition], constructors: Constructors) -> tuple[str, ...]:
     """Return the functions that the dynamic linker runs while it maps or unmaps an image.
 
     These are constructors, destructors, resolvers of ifuncs, and functions whose addresses a variable places in a section of constructors
@@ -280,39 +276,39 @@ def functions_run_by_mapping(definitions: Mapping[str, Definition], found: Const
         and (_IFUNC.match(definition.head) or _RUN_SECTION.search(definition.head))
         and definition.references != (TERMINATE,)  # does nothing unless the constructors have run
     ]
-    return tuple(dict.fromkeys([name for name in (*found.functions(), *variables) if name in definitions]))
+    return tuple(dict.fromkeys([name for name in (*constructors.functions(), *variables) if name in definitions]))
 
 
-def with_deferred_start(text: str, found: Constructors) -> str:
+def with_deferred_start(text: str, constructors: Constructors) -> str:
     """Return the module's text with a function that runs the constructors (`INITIALIZE`), and one that runs the destructors (`TERMINATE`).
 
     Destructors run only if the constructors have run. Constructors run in the order of their priorities, the lowest first. Destructors run
     in the reverse order.
     """
-    calls = [f"  call void @{quote(name)}()\n" for _, name in sorted(found.constructors, key=lambda item: item[0])]
-    last = [f"  call void @{quote(name)}()\n" for _, name in sorted(found.destructors, key=lambda item: item[0])]
-    text += _START.format(constructors="".join(calls), destructors="".join(reversed(last)))
-    return with_init_arrays(text, Constructors((), ((0, TERMINATE),) if last else ()), keep=(INITIALIZE, TERMINATE))
+    constructor_calls = [f"  call void @{quote(name)}()\n" for _, name in sorted(constructors.constructors, key=lambda item: item[0])]
+    destructor_calls = [f"  call void @{quote(name)}()\n" for _, name in sorted(constructors.destructors, key=lambda item: item[0])]
+    text += _START.format(constructors="".join(constructor_calls), destructors="".join(reversed(destructor_calls)))
+    return with_init_arrays(text, Constructors((), ((0, TERMINATE),) if destructor_calls else ()), keep=(INITIALIZE, TERMINATE))
 
 
-def with_init_arrays(text: str, found: Constructors, keep: Iterable[str] = ()) -> str:
+def with_init_arrays(text: str, constructors: Constructors, keep: Iterable[str] = ()) -> str:
     """Return the module's text with its constructors and destructors as pointers in ``.init_array`` and ``.fini_array`` sections.
 
     GNU ld converts ``.ctors`` to these sections; other linkers drop ``.ctors``. LLVM must also keep the functions in `keep`.
     """
     lines = []
     names = [f"ptr @{quote(name)}" for name in keep]
-    for section, items in ((".init_array", found.constructors), (".fini_array", found.destructors)):
+    for section, items in ((".init_array", constructors.constructors), (".fini_array", constructors.destructors)):
         for number, (priority, function) in enumerate(items):
             name = f"compcache{section}.{number}"
             place = section if priority == _DEFAULT_PRIORITY else f"{section}.{priority:05d}"
             lines.append(f'@{quote(name)} = internal constant ptr @{quote(function)}, section "{place}"')
             names.append(f"ptr @{quote(name)}")
-    own = [line for line in lines_from(text, "@llvm.") if _LIST.match(line) or _USED.match(line)]
-    used = next(filter(None, map(_USED.match, own)), None)
-    kept = [*_split_items(used[1]), *names] if used else names
+    replaced_lines = [line for line in lines_from(text, "@llvm.") if _LIST.match(line) or _USED.match(line)]
+    kept_list = next(filter(None, map(_USED.match, replaced_lines)), None)
+    kept = [*_split_items(kept_list[1]), *names] if kept_list else names
     lines.append(f'@llvm.used = appending global [{len(kept)} x ptr] [{", ".join(kept)}], section "llvm.metadata"')
-    for line in own:
+    for line in replaced_lines:
         text = text.replace(line + "\n", "\n", 1)
     return text + "\n" + "\n".join(lines) + "\n"
 

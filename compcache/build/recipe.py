@@ -88,9 +88,9 @@ def read_recipe(section: bytes, read_record: Callable[[int], bytes]) -> Recipe:
         FormatError: the section has no recipe, a recipe of another version, or is damaged.
     """
     try:
-        first = zlib.decompressobj()
-        optimized = first.decompress(section, _MAX_SIZE)
-        packed = zlib.decompressobj().decompress(first.unused_data, _MAX_SIZE)
+        stream = zlib.decompressobj()
+        optimized = stream.decompress(section, _MAX_SIZE)
+        packed = zlib.decompressobj().decompress(stream.unused_data, _MAX_SIZE)
         fields = msgpack.unpackb(packed, unicode_errors="surrogatepass")
         version, level, rows, slots, offsets, libraries, code = fields
         if version != _VERSION:

@@ -14,7 +14,7 @@ from compcache.formats.manifest import STARTUP, FunctionRecord, NeedsRecord
 from compcache.formats.manifest_writer import ManifestWriter, encode_function, encode_global, encode_link_type, encode_module, encode_needs
 from compcache.formats.records import GlobalRecord, ModuleRecord
 from compcache.globals.definition import encoded
-from compcache.hit.link_types import type_digest, united
+from compcache.hit.link_types import type_digest, unite_types
 from compcache.images import platform_symbols
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class RecordBuilder:
     def _use_of(self, symbol: str) -> Use:
         """Return an import as a needs record has it."""
         name = self._imports[symbol]
-        kind = self._link_type(united(self._types.uses.get(symbol, ())))
+        kind = self._link_type(unite_types(self._types.uses.get(symbol, ())))
         return self._slots.get(symbol, name), name, self._places.get(symbol, b""), kind
 
     def _link_type(self, text: str) -> bytes:

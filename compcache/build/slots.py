@@ -140,12 +140,12 @@ def is_known_by_name(symbol: str) -> bool:
 
 def without_known_names(text: str, imports: Collection[str]) -> str:
     """Return a printed module whose imports are `nobuiltin`, so that LLVM does not treat them as platform functions of the same names."""
-    own = {symbol for symbol in imports if is_known_by_name(symbol)}
-    if not own:
+    builtin_names = {symbol for symbol in imports if is_known_by_name(symbol)}
+    if not builtin_names:
         return text
 
     def marked(line: str) -> str:
-        return f"{line} nobuiltin" if not own.isdisjoint(references(line)) else line
+        return f"{line} nobuiltin" if not builtin_names.isdisjoint(references(line)) else line
 
     return with_lines(text, "declare ", marked)
 
@@ -212,9 +212,7 @@ def resolve_declarations(
     _check_no_defined_thread_locals(storage, thread_locals)
     thunks = tuple([name for name in functions if SLOT_PREFIX + name in slots or SLOT_PREFIX + name in storage])
     support = _support_text(module, variables, slots, storage, thunks, target_data) if thunks or storage else ""
-    static = resolver.static
-    if any(isinstance(library, Archive) for library in resolver.libraries):  # members of archives may use any of these symbols
-        static = [name for name in sorted(STATIC_RUNTIME) if name not in own]
+    static = resolver.static_symbols(own)
     if static:
         support = (support or _head_text(module)) + static_runtime_text(static)
     libraries_used = frozenset(resolver.from_libraries)
@@ -309,23 +307,19 @@ def restore_resolution(
 ) -> Resolution:
     """Return the resolution of a stored module's declarations.
 
-    Args:
-        module: the module, parsed from its stored code.
-        slots: its imports (`Resolution.imported`).
-        storage: its globals (`Resolution.storage`).
-        names: the names of the libraries in its source.
+    `slots` has the imports (`Resolution.imported`), `storage` the globals, and `names` the libraries that the source names.
 
     Raises:
         LibraryError: a library cannot be opened.
     """
     libraries = open_libraries(names)
     declared = [value.name for value in (*module.functions, *module.global_variables) if value.is_declaration]
-    used = [
+    from_libraries = [
         name for name in declared if not platform_symbols.is_platform_symbol(name) and any(library.path_of(name) for library in libraries)
     ]
     plain = {symbol: name for symbol, name in slots.items() if not symbol.startswith(SLOT_PREFIX)}
     with_slots = {symbol: name for symbol, name in slots.items() if symbol not in plain}
-    return Resolution(with_slots, dict(storage), "", (), libraries, frozenset(used), plain)
+    return Resolution(with_slots, dict(storage), "", (), libraries, frozenset(from_libraries), plain)
 
 
 class _Resolver:
@@ -425,6 +419,12 @@ class _Resolver:
             self.from_libraries.add(name)
         return True
 
+    def static_symbols(self, own: Collection[str]) -> list[str]:
+        """Return the symbols of the static runtime that the image needs; `own` are the functions that the module defines."""
+        if any(isinstance(library, Archive) for library in self.libraries):  # members of archives may use any of these symbols
+            return [name for name in sorted(STATIC_RUNTIME) if name not in own]
+        return self.static
+
     def _require(self, name: str, value: GlobalValue) -> None:
         """Add a symbol that the process, or a loaded library, has to define. Missing symbols are added to `missing` or `null`."""
         if platform_symbols.in_process(name):
@@ -445,8 +445,8 @@ class _Resolver:
 def _check_use(text: str, requests: Requests, functions: Collection[str], variables: Collection[str], missing: list[str]) -> None:
     """Raise the error about `missing` symbols, and about symbols that the source provides and the module does not use."""
     provided = {*requests.imports, *requests.globals}
-    used = _used_names(provided, symbol_counts(text)) if provided else []
-    unused = sorted(provided.difference([name for name in used if name in functions or name in variables]))
+    used_names = _used_names(provided, symbol_counts(text)) if provided else []
+    unused = sorted(provided.difference([name for name in used_names if name in functions or name in variables]))
     if missing or unused:
         raise undefined_symbols_error(missing, functions, unused)
 

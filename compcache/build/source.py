@@ -200,10 +200,10 @@ def check_entry(kind: str, data: object) -> bytes:
     """
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise TypeError(f"an entry of the kind {kind!r} must be bytes, not {type(data).__name__}")
-    found = bytes(data)
-    if len(found) > MOST_DATA:
-        raise ValueError(f"an entry of the kind {kind!r} has {len(found):,} bytes, but entries may have at most {MOST_DATA >> 20} MiB")
-    return found
+    content = bytes(data)
+    if len(content) > MOST_DATA:
+        raise ValueError(f"an entry of the kind {kind!r} has {len(content):,} bytes, but entries may have at most {MOST_DATA >> 20} MiB")
+    return content
 
 
 def check_name(name: object, what: str) -> str:

@@ -28,9 +28,7 @@ def stub_symbol(symbol: str) -> str:
 def stubs_text(features: Mapping[str, Collection[str]], names: Mapping[str, str]) -> str:
     """Return the LLVM assembly of the stubs of functions, to be linked into their module; empty if no function needs a stub.
 
-    Args:
-        features: the CPU features that may be missing, by symbol.
-        names: the functions' names, by symbol.
+    `features` has the CPU features that may be missing, and `names` the functions' names, by symbol.
     """
     if not features:
         return ""

@@ -68,13 +68,13 @@ def try_in_child(code: str | bytes, machine: Machine, level: int, limits: Limits
     settings = json.dumps([machine.cpu, machine.features, level, limits])
     data = code if isinstance(code, bytes) else code.encode("utf-8", "surrogateescape")
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             isolated_command(_CHILD, [settings]), input=data, capture_output=True, timeout=limits.seconds * _PATIENCE, check=False
         )
     except subprocess.TimeoutExpired:
         raise CompileError(f"LLVM did not translate the code within {limits.seconds * _PATIENCE} seconds: simplify the code") from None
-    if done.returncode:
-        raise CompileError(f"LLVM cannot translate the code: {_failure_reason(done, limits)}")
+    if completed.returncode:
+        raise CompileError(f"LLVM cannot translate the code: {_failure_reason(completed, limits)}")
 
 
 def _failure_reason(done: subprocess.CompletedProcess[bytes], limits: Limits) -> str:

@@ -46,33 +46,18 @@ def export(
     store: Store, names: Iterable[str], path: str, targets: Iterable[str] | str | None, *, closure: bool, minisign: bool, linked: bool
 ) -> tuple[str, ...]:
     """Write functions to a bundle at `path`; return the names of the functions in it, sorted. See `Cache.export`."""
-    pending = list(dict.fromkeys(names))
-    if not pending:
+    names = list(dict.fromkeys(names))
+    if not names:
         raise ValueError("no function to export: give at least one name")
     signer = store.publish_key if minisign else None
     if minisign and signer is None:
         raise ValueError("minisign=True requires a secret key: open the cache with publish_key, or set COMPCACHE_PUBLISH_KEY")
     processors = _target_processors(store, targets)
-    contents: dict[bytes, bytes] = {}
-    rows: dict[bytes, Row] = {}
-    signatures: dict[bytes, bytes] = {}
-    lines = set()
-    requested_names = set(pending)
-    roots = frozenset(pending)
-    while pending:
-        name = pending.pop()
-        for candidate in _choose_realizations(store, name, processors, required=name in roots):
-            module_id = candidate.module_id
-            if module_id not in contents:
-                contents[module_id], rows[module_id], signatures[module_id] = _read_module(store, module_id)
-            lines.add(f"{name}\t{module_id.hex()}\t{candidate.cpu}\n")
-            imports = [imported for imported in rows[module_id].imports if closure and imported not in requested_names]
-            requested_names.update(imports)
-            pending += imports
+    contents, signatures, lines, exported_names = _collect_modules(store, names, processors, closure=closure)
     for module_id, entry in linked_closures(store).items() if linked else ():
         if contents.keys() >= {*entry.requires}:
-            contents[module_id], rows[module_id], signatures[module_id] = _read_module(store, module_id)
-    pack = _make_pack(store, contents, requested_names)
+            contents[module_id], _, signatures[module_id] = _read_module(store, module_id)
+    pack = _make_pack(store, contents, exported_names)
     if pack is not None:
         key, contents[key], signatures[key] = pack
     members = {module_member_name(key): data for key, data in contents.items()}
@@ -80,6 +65,34 @@ def export(
     members[LISTING] = "".join(sorted(lines)).encode("utf-8", "surrogateescape")
     _write_files(path, members, signer)
     return tuple(sorted({line.partition("\t")[0] for line in lines}))
+
+
+def _collect_modules(
+    store: Store, names: Iterable[str], processors: dict[str, Processor], *, closure: bool
+) -> tuple[dict[bytes, bytes], dict[bytes, bytes], set[str], set[str]]:
+    """Collect the modules of functions and, with `closure`, of the functions that they import.
+
+    Returns:
+        The content and the signature file of each module by module_id, the lines of the listing, and the names of the functions.
+    """
+    contents: dict[bytes, bytes] = {}
+    signatures: dict[bytes, bytes] = {}
+    imports: dict[bytes, tuple[str, ...]] = {}
+    lines: set[str] = set()
+    pending = list(names)
+    roots, known_names = frozenset(pending), set(pending)
+    while pending:
+        name = pending.pop()
+        for candidate in _choose_realizations(store, name, processors, required=name in roots):
+            module_id = candidate.module_id
+            if module_id not in contents:
+                contents[module_id], row, signatures[module_id] = _read_module(store, module_id)
+                imports[module_id] = row.imports
+            lines.add(f"{name}\t{module_id.hex()}\t{candidate.cpu}\n")
+            new_names = [imported for imported in imports[module_id] if closure and imported not in known_names]
+            known_names.update(new_names)
+            pending += new_names
+    return contents, signatures, lines, known_names
 
 
 def _target_processors(store: Store, targets: Iterable[str] | str | None) -> dict[str, Processor]:
@@ -164,11 +177,7 @@ def _make_pack(store: Store, modules: Collection[bytes], names: Collection[str])
     """Pack the data entries of the exported functions.
 
     An entry is exported if it requires only exported modules. An entry without required modules is exported if it has one of the names.
-
-    Args:
-        store: the cache directory.
-        modules: the module_ids of the exported modules.
-        names: the names of the exported functions.
+    `modules` has the module_ids of the exported modules, and `names` the names of the exported functions.
 
     Returns:
         The module_id, the content and the signature file of the pack; None if no entry is exported.

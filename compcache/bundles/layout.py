@@ -113,9 +113,7 @@ def write_bundle(path: str, members: Mapping[str, bytes]) -> None:
 def open_bundle(path: str, file: BinaryIO | None = None) -> Iterator[Bundle]:
     """Open a bundle for reading, and close it at the end of the block.
 
-    Args:
-        path: the path of the bundle.
-        file: the open file to read instead; `path` then only appears in messages.
+    If `file` is not None, it is read instead, and `path` only appears in messages.
 
     Raises:
         FormatError: on entry or inside the block, the file is not a bundle, or is damaged or truncated.
@@ -235,11 +233,7 @@ def _open_regular_file(path: str, flags: int) -> int:
 
 
 def _require_valid_members(members: list[zipfile.ZipInfo], size: int) -> None:
-    """Check the members of an archive against the layout that `write_bundle` produces.
-
-    Args:
-        members: the members that hold modules and signatures.
-        size: the size of the archive in bytes.
+    """Check the members of an archive against the layout that `write_bundle` produces. `size` is the size of the archive in bytes.
 
     Raises:
         FormatError: a member is compressed or too large, two members have the same name, or the members exceed the archive's size.

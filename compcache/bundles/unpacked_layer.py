@@ -66,9 +66,7 @@ def _unpack_to_cache(store: Store, path: str, file: BinaryIO, place: str) -> boo
 def _unpack_for_this_process(path: str, name: str) -> str:
     """Unpack a bundle to a temporary directory that this process removes at exit, and return the directory's path.
 
-    Args:
-        path: the path of the bundle.
-        name: the result of `unpacked_name` for the state of the file that was checked.
+    `name` is the result of `unpacked_name` for the state of the file that was checked.
 
     Raises:
         StorageError: the file has changed since then.

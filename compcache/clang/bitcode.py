@@ -60,11 +60,8 @@ def read_symbols(code: bytes) -> Symbols:
 def link_assembly(code: bytes, text: str) -> bytes:
     """Link the definitions of a second module into a module, and return the result as LLVM assembly.
 
-    The result is not bitcode. Writing bitcode would assemble inline assembly, and an error in inline assembly may end the process.
-
-    Args:
-        code: the first module, in bitcode or LLVM assembly.
-        text: the second module, in LLVM assembly.
+    The result is not bitcode. Writing bitcode would assemble inline assembly, and an error in inline assembly may end the process. `code`
+    is in bitcode or LLVM assembly, and `text` in LLVM assembly.
 
     Raises:
         CompileError: LLVM rejects one of the modules.

@@ -36,9 +36,7 @@ def language_of(path: str) -> str | None:
 def find_compiler(language: str, cc: str | None = None) -> Compiler:
     """Return the compiler of a language.
 
-    Args:
-        language: a key of `LANGUAGES`.
-        cc: a path, or a name to find in PATH; None selects the first installed compiler of the language in `LANGUAGES`.
+    `cc` is a path, or a name to find in PATH. None selects the first installed compiler of the language in `LANGUAGES`.
 
     Raises:
         CompileError: the compiler is not installed, or the language is not supported.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import os.path
 import re
 from itertools import takewhile
 from typing import TYPE_CHECKING
@@ -45,10 +46,7 @@ def resolve(cache: Cache, name: str) -> str:
 def resolve_all(cache: Cache, names: Iterable[str], *, missing_ok: bool = False) -> list[str]:
     """Return the functions that NAMEs match, each once. A NAME is a function, a label of content names, a glob or a group.
 
-    Args:
-        cache: the cache to search.
-        names: the NAMEs.
-        missing_ok: return a NAME that is not a glob and matches no function as it is.
+    With `missing_ok`, a NAME that is not a glob and matches no function is returned as it is.
 
     Raises:
         NotCachedError: a glob matches no function, or another NAME matches no function and `missing_ok` is false.
@@ -128,8 +126,6 @@ def common_prefix(names: Sequence[str]) -> str:
     """Return the package prefix of all names, with its dot; empty if it is too short to be worth cutting."""
     if len(names) < 2:  # noqa: PLR2004 - one name has no common prefix
         return ""
-    first, last = min(names), max(names)  # the common prefix of these two names is common to all names
-    length = next((position for position, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
-    prefix = first[:length]
+    prefix = os.path.commonprefix(names)  # noqa: RUF071 - names, not paths
     prefix = prefix[: prefix.rfind(".") + 1]
     return printable(prefix) if len(prefix) >= _LEAST_PREFIX and prefix.isprintable() else ""

@@ -103,10 +103,10 @@ def tried_file(store: Store) -> str:
 
 def keys_not_linked(store: Store) -> set[bytes]:
     """Return the name keys of the functions that could not be linked in the current state of the index."""
-    name = tried_file(store)
-    data = store.read_file(CLOSURES, name) or b""
-    at = len(MAGIC) + SEAL_SIZE
-    content = data[at:]
-    if data[:at] != MAGIC + seal(content, name, store.stamp_key) or content[DIGEST_SIZE : 2 * DIGEST_SIZE] != store.state():
+    file_name = tried_file(store)
+    data = store.read_file(CLOSURES, file_name) or b""
+    content_start = len(MAGIC) + SEAL_SIZE
+    content = data[content_start:]
+    if data[:content_start] != MAGIC + seal(content, file_name, store.stamp_key) or content[DIGEST_SIZE : 2 * DIGEST_SIZE] != store.state():
         return set()
-    return {content[at : at + _KEY_SIZE] for at in range(HEAD.size, len(content), _KEY_SIZE)}
+    return {content[content_start : content_start + _KEY_SIZE] for content_start in range(HEAD.size, len(content), _KEY_SIZE)}

@@ -75,11 +75,11 @@ def choose(store: Store, names: Iterable[str]) -> Chosen:
         if name in bound and bound[name].is_alike:
             continue
         try:
-            for other, found in _plan_loads(planner, name).items():
-                known = bound.setdefault(other, found)
-                if known != found:
-                    is_one = known.is_one and found.is_one and known[:2] == found[:2]
-                    bound[other] = known._replace(is_one=is_one, is_alike=is_one and known.is_alike and found.is_alike)
+            for bound_name, choice in _plan_loads(planner, name).items():
+                earlier = bound.setdefault(bound_name, choice)
+                if earlier != choice:
+                    is_one = earlier.is_one and choice.is_one and earlier[:2] == choice[:2]
+                    bound[bound_name] = earlier._replace(is_one=is_one, is_alike=is_one and earlier.is_alike and choice.is_alike)
         except (CompcacheError, OSError) as error:
             reraise_interrupt(error)
             failures[name] = error if isinstance(error, CompcacheError) else NotCachedError(str(error), func_name=name)
@@ -95,21 +95,21 @@ def _plan_loads(planner: Loader, root: str) -> dict[str, Bound]:
             for _, name, _, kind in choice.imports:
                 own = chosen[name].record.link_type[:_DIGEST]
                 alike[name] = alike[name] and any(own) and kind[:_DIGEST] == own
-        return _bound_by_name(chosen, alike)
+        return _bindings_of_plan(chosen, alike)
     finally:
         for source in sources.values():
             source.release()
 
 
-def _bound_by_name(chosen: dict[str, Choice], alike: dict[str, bool]) -> dict[str, Bound]:
+def _bindings_of_plan(chosen: dict[str, Choice], alike: dict[str, bool]) -> dict[str, Bound]:
     """Return the choices of a plan by the names in their records.
 
     A name that is used with several types has several nodes in a plan. Stubs do not have their own records.
     """
-    found: dict[str, Bound] = {}
+    bound: dict[str, Bound] = {}
     for node, choice in chosen.items():
         name = choice.record.name
-        is_one = name == node and choice.offset > 0 and name not in found
+        is_one = name == node and choice.offset > 0 and name not in bound
         is_function = not choice.record.signature.startswith((VARIABLE, _CONSTANT))
-        found[name] = Bound(choice.module_id, choice.record.symbol, is_one, is_one and is_function and alike[node])
-    return found
+        bound[name] = Bound(choice.module_id, choice.record.symbol, is_one, is_one and is_function and alike[node])
+    return bound

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from compcache.translation.emission import Translated
     from compcache.translation.requests import Request
 
-__all__ = ["Closure", "Linked", "Part", "homes_of", "link_code", "read_part"]
+__all__ = ["Closure", "Linked", "Part", "link_code", "moving_modules", "read_part"]
 
 _EXTERNAL, _INTERNAL = "external", "internal"
 #: The suffix for definitions that are not copied, until LLVM drops them.
@@ -107,7 +107,7 @@ def link_code(context: Any, closure: Closure, request: Request) -> Linked | None
         return None
     module = None
     for number in parts:
-        module = linker.add(module, number, reached.copies[number], context)
+        module = linker.link_part(module, number, reached.copies[number], context)
     exports = linker.finish(module, roots)
     _add_static_runtime(module, context, [closure.parts[number].recipe for number in parts])
     libraries = tuple(dict.fromkeys([name for number in parts for name in closure.parts[number].recipe.libraries]))
@@ -118,7 +118,7 @@ def link_code(context: Any, closure: Closure, request: Request) -> Linked | None
         prepared = Prepared(exports, {}, resolution, (), b"", {}, _inlined_sources(exports, closure, parts, reached))
         translated = emit(module, str(module), context, target, request, prepared)
     names = tuple([name for name in closure.roots if name in roots])
-    modules, homes = [tuple([closure.parts[number].module_id for number in found]) for found in (parts, reached.homes)]
+    modules, homes = [tuple([closure.parts[number].module_id for number in numbers]) for numbers in (parts, reached.homes)]
     return Linked(translated, names, modules, reached.bound, homes)
 
 
@@ -137,7 +137,7 @@ def read_part(context: Any, module_id: bytes, recipe: Recipe, found: Mapping[str
     return Part(module_id, recipe, found, text, copies_of(text, recipe))
 
 
-def homes_of(closure: Closure) -> frozenset[bytes]:
+def moving_modules(closure: Closure) -> frozenset[bytes]:
     """Return the module_ids of the modules that would move into the image of a closure."""
     reached, _ = _Linker(closure).reach()
     return frozenset([closure.parts[number].module_id for number in reached.homes])
@@ -185,20 +185,20 @@ class _Linker:
         for number, key in self._waiting:  # grows during the loop
             part = self._closure.parts[number]
             self._found.setdefault(number, {})[key] = None
-            for other in part.copies.whole[key] if number in self._homes else part.copies.mentions[key]:
-                if other in part.recipe.slots:
-                    self._include_import(part.recipe.slots[other])
-                elif not self._include_copy(number, other) and other in part.copies.homes and not self._include_module(number):
-                    self._bound[part.copies.homes[other]] = part.module_id
+            for mention in part.copies.whole[key] if number in self._homes else part.copies.mentions[key]:
+                if mention in part.recipe.slots:
+                    self._include_import(part.recipe.slots[mention])
+                elif not self._include_copy(number, mention) and mention in part.copies.homes and not self._include_module(number):
+                    self._bound[part.copies.homes[mention]] = part.module_id
         return _Reached(self._found, self._bound, self._homes), self._roots
 
     def _include_import(self, name: str) -> None:
         """Include the definition of an import, by copying it or moving its module, if the linked code can use it directly."""
-        known, place = self._closure.bound.get(name), self._place_of(name)
-        if known is None or place is None or not known.is_one:
+        choice, place = self._closure.bound.get(name), self._place_of(name)
+        if choice is None or place is None or not choice.is_one:
             return
         if (self._is_only_called(name) and self._include_copy(*place)) or self._include_module(place[0]):
-            self._bound[name] = known.module_id
+            self._bound[name] = choice.module_id
 
     def _is_only_called(self, name: str) -> bool:
         """Return whether all users of a name only call it with its type, so that they can use a copy."""
@@ -248,7 +248,7 @@ class _Linker:
 
     # ---------------------------------------------------------------- LLVM
 
-    def add(self, module: Any, number: int, copied: Iterable[str], context: Any) -> Any:
+    def link_part(self, module: Any, number: int, copied: Iterable[str], context: Any) -> Any:
         """Link the definitions of a part into the module, and return the module. If `module` is None, the part's module is returned.
 
         Raises:
@@ -256,16 +256,16 @@ class _Linker:
             LinkError: LLVM cannot link the part.
         """
         part, names = self._closure.parts[number], set(copied)
-        moves = number in self._homes
-        used = set() if moves else {symbol for key in names for symbol in part.copies.mentions[key]}
-        homes = {symbol for symbol in used if symbol in part.copies.homes}
-        exported = {export.symbol for export in self._moved[number].values()} if moves else names
-        own = codegen.parse(_without_homes(part.text, homes | part.copies.merged), context)
-        for value, is_function in _iterate_values(own):
+        is_moved = number in self._homes
+        mentioned = set() if is_moved else {symbol for key in names for symbol in part.copies.mentions[key]}
+        homes = {symbol for symbol in mentioned if symbol in part.copies.homes}
+        exported = {export.symbol for export in self._moved[number].values()} if is_moved else names
+        part_module = codegen.parse(_with_shared_definitions(part.text, homes | part.copies.merged), context)
+        for value, is_function in _iterate_values(part_module):
             name = value.name
             if value.is_declaration or value.linkage.name == "available_externally":
                 self._rename_declared(value, number, homes)
-            elif name in exported and (is_function or moves):
+            elif name in exported and (is_function or is_moved):
                 value.visibility = "default"
                 value.linkage = _EXTERNAL
                 _rename(value, _copy_symbol(number, name))
@@ -273,9 +273,9 @@ class _Linker:
                 value.visibility = "default"
                 value.linkage = _INTERNAL
         if module is None:
-            return own
+            return part_module
         try:
-            module.link_in(own)
+            module.link_in(part_module)
         except RuntimeError as error:
             reraise_interrupt(error)
             raise LinkError(f"module {part.module_id.hex()} cannot be linked with the other modules of a closure: {error}") from error
@@ -301,10 +301,10 @@ class _Linker:
 
     def finish(self, module: Any, roots: Mapping[str, tuple[int, str]]) -> tuple[Export, ...]:
         """Make all definitions internal except the exports, and return the exports. `roots` has (part number, symbol) by name."""
-        wanted = {_copy_symbol(*place) for place in roots.values()}
+        exported = {_copy_symbol(*place) for place in roots.values()}
         for value, _ in _iterate_values(module):
             if not value.is_declaration and value.linkage.name == _EXTERNAL:
-                if value.name in wanted:
+                if value.name in exported:
                     value.visibility = "hidden"
                 else:
                     value.linkage = _INTERNAL
@@ -323,8 +323,8 @@ def _inlined_sources(exports: Iterable[Export], closure: Closure, parts: Iterabl
     """Return the functions whose code may be in the requested functions: all functions that were linked."""
     modules = {closure.parts[number].module_id for number in parts}
     sources = {name: (name, module_id.hex()) for name, module_id in reached.bound.items() if module_id in modules}
-    asked = [export.symbol for export in exports if export.name in closure.roots]
-    return Inlined(sources, (), {**dict.fromkeys(sources, ()), **dict.fromkeys(asked, tuple(sources))})
+    requested = [export.symbol for export in exports if export.name in closure.roots]
+    return Inlined(sources, (), {**dict.fromkeys(sources, ()), **dict.fromkeys(requested, tuple(sources))})
 
 
 def _copy_symbol(number: int, name: str) -> str:
@@ -347,7 +347,7 @@ def _iterate_values(module: Any) -> Iterator[tuple[Any, bool]]:
 # ---------------------------------------------------------------- text
 
 
-def _without_homes(text: str, homes: set[str]) -> str:
+def _with_shared_definitions(text: str, homes: set[str]) -> str:
     """Return the text of a module with its aliases replaced by declarations and its COMDATs removed.
 
     The definitions in `homes` are renamed with the suffix `_HOME`.
@@ -367,13 +367,13 @@ def _without_homes(text: str, homes: set[str]) -> str:
                 line = line.replace(match[0], f"@{quote(_bare_name(match[0]) + _HOME)}", 1)  # noqa: PLW2901
         elif line.startswith("@"):
             line = _COMDAT.sub("", line)  # noqa: PLW2901
-            token, _, rest = line.partition(" = ")
-            match = _VARIABLE.match(rest)
+            token, _, definition = line.partition(" = ")
+            match = _VARIABLE.match(definition)
             if match is not None and (match[1] == "alias" or _bare_name(token) in homes):
-                declared.append(_external_declaration(token, rest, match))
+                declared.append(_external_declaration(token, definition, match))
                 if match[1] == "alias":
                     continue
-                line = f"@{quote(_bare_name(token) + _HOME)} = {rest}"  # noqa: PLW2901
+                line = f"@{quote(_bare_name(token) + _HOME)} = {definition}"  # noqa: PLW2901
         lines.append(line)
     return "\n".join([*lines, *declared, ""])
 
@@ -387,16 +387,16 @@ def _declaration(line: str) -> str:
     return f"declare {_WORDS.sub('', head.prefix + ' ')}{match[0]}({parameters})"
 
 
-def _external_declaration(token: str, rest: str, match: re.Match[str]) -> str:
+def _external_declaration(token: str, definition: str, match: re.Match[str]) -> str:
     """Return the declaration of a variable or an alias."""
-    kind = leading_type(rest[match.end() :])
+    kind = leading_type(definition[match.end() :])
     if match[1] == "alias":
-        whole = rest[match.end() :].rpartition(", ptr ")[0]
+        whole = definition[match.end() :].rpartition(", ptr ")[0]
         result, _, parameters = whole.partition(" (")
         if parameters:
             return f"declare {result} {token}({parameters}"
         kind = whole
-    local = "thread_local " if "thread_local" in rest[: match.end()] else ""
+    local = "thread_local " if "thread_local" in definition[: match.end()] else ""
     return f"{token} = external {local}{'global' if match[1] == 'alias' else match[1]} {kind}"
 
 

@@ -13,7 +13,7 @@ from compcache.build.recipe import read_recipe
 from compcache.build.slots import read_requests
 from compcache.build.source import ModuleSource, check_name
 from compcache.closures.chosen import Planner, choose
-from compcache.closures.code import Closure, homes_of, link_code, read_part
+from compcache.closures.code import Closure, link_code, moving_modules, read_part
 from compcache.errors import CompcacheError, CompileError
 from compcache.files import reraise_interrupt
 from compcache.formats import host
@@ -89,21 +89,21 @@ def link(session: Session, names: Iterable[str] | None, into: str | None) -> Lin
             "`pip install 'compcache[linker]'`"
         )
     linked: list[LinkedClosure] = []
-    left: dict[str, str] = {}
+    unlinked: dict[str, str] = {}
     homes: dict[bytes, None] = {}
     linking = _Linking(session, into)
     for planned in linking.plan_sets([requested] if into is not None else [[name] for name in requested]):
-        found, moved, reasons = linking.link(planned)
-        linked += [found] if found is not None else []
+        closure, moved, reasons = linking.link(planned)
+        linked += [closure] if closure is not None else []
         homes |= dict.fromkeys(moved)
-        left |= {name: reason for name, reason in reasons.items() if name in requested}
+        unlinked |= {name: reason for name, reason in reasons.items() if name in requested}
     if linked:
         _remove_replaced(session, linked, into, homes)
         compact(session.store)
         planner = Planner(session.store)
         for closure in linked:
             is_valid(planner, bytes.fromhex(closure.module_id), session.store.state())
-    return LinkReport(tuple(linked), left)
+    return LinkReport(tuple(linked), unlinked)
 
 
 def _all_functions(store: Store) -> list[str]:
@@ -148,16 +148,16 @@ class _Linking:
         Closures into which the same module would move are joined, and so are existing linked closures that contain such a module.
         """
         planned = [self._plan(names) for names in sets]
-        homes = frozenset().union(*[found.homes for found in planned])
+        homes = frozenset().union(*[plan.homes for plan in planned])
         for entry in linked_closures(self._store).values() if homes else ():
-            known = decode_closure(entry.data)
-            if not homes.isdisjoint(entry.requires[: known.homes]):
-                planned.append(self._plan(known.roots)._replace(is_requested=False))
+            former = decode_closure(entry.data)
+            if not homes.isdisjoint(entry.requires[: former.homes]):
+                planned.append(self._plan(former.roots)._replace(is_requested=False))
         groups = _group_overlapping(planned)
         while len(groups) < len(planned):
             planned = [self._join(group) for group in groups]
             groups = _group_overlapping(planned)
-        return [found for found in planned if found.is_requested]
+        return [plan for plan in planned if plan.is_requested]
 
     def _join(self, group: Sequence[_Planned]) -> _Planned:
         if len(group) == 1:
@@ -171,7 +171,7 @@ class _Linking:
         modules = dict.fromkeys([bound.module_id for bound in chosen.bound.values()])
         parts = [part for module_id in modules if (part := self._get_part(module_id)) is not None]
         return _Planned(
-            names, chosen, Closure(parts, chosen.bound, wanted), homes_of(Closure(parts, chosen.bound, wanted)), is_requested=True
+            names, chosen, Closure(parts, chosen.bound, wanted), moving_modules(Closure(parts, chosen.bound, wanted)), is_requested=True
         )
 
     def link(self, planned: _Planned) -> tuple[LinkedClosure | None, tuple[bytes, ...], dict[str, str]]:
@@ -179,26 +179,26 @@ class _Linking:
 
         Return the linked closure or None, the modules that have moved into it, and the reasons why functions are not in it, by function.
         """
-        left = {name: str(error) for name, error in planned.chosen.failures.items()}
-        wanted = planned.closure.roots
-        found = None
+        unlinked = {name: str(error) for name, error in planned.chosen.failures.items()}
+        requested = planned.closure.roots
+        linked = None
         try:
-            found = self._link_code(planned.closure) if len(planned.closure.parts) > 1 else None
+            linked = self._link_code(planned.closure) if len(planned.closure.parts) > 1 else None
         except CompcacheError as error:
             reraise_interrupt(error)
-            left |= dict.fromkeys(wanted, str(error))
-            return None, (), left
-        done = found.names if found is not None else ()
-        left |= dict.fromkeys(
-            [name for name in wanted if name not in done], "it cannot be copied, or reaches no code of other modules that can be copied"
+            unlinked |= dict.fromkeys(requested, str(error))
+            return None, (), unlinked
+        done = linked.names if linked is not None else ()
+        unlinked |= dict.fromkeys(
+            [name for name in requested if name not in done], "it cannot be copied, or reaches no code of other modules that can be copied"
         )
-        if found is None or not self._is_as_bound(found):
-            return None, (), left
-        built = self._build_module(found)
-        signs = self._store.publish_key is not None and self._unsigned.isdisjoint(found.parts)
+        if linked is None or not self._is_as_bound(linked):
+            return None, (), unlinked
+        built = self._build_module(linked)
+        signs = self._store.publish_key is not None and self._unsigned.isdisjoint(linked.parts)
         (module_ids,) = publish_built(self._session, [built], signs=signs, is_derived=True)
-        parts_of = tuple([module_id.hex() for module_id in found.parts])
-        return LinkedClosure(module_ids[0], found.names, parts_of, sum(map(len, built.sections))), found.homes, left
+        parts_of = tuple([module_id.hex() for module_id in linked.parts])
+        return LinkedClosure(module_ids[0], linked.names, parts_of, sum(map(len, built.sections))), linked.homes, unlinked
 
     def _get_part(self, module_id: bytes) -> Part | None:
         if module_id not in self._parts:
@@ -224,8 +224,8 @@ class _Linking:
                 self._makers[module_id] = read_makers(module.read_record, module.records)
                 if store.publish_key is not None and not is_vouched_for(store, module):
                     self._unsigned.add(module_id)
-            found = None if has_data else self._found_names(recipe, module_id)
-            return codegen.run(lambda context: read_part(context, module_id, recipe, found))
+            found_names = None if has_data else self._found_names(recipe, module_id)
+            return codegen.run(lambda context: read_part(context, module_id, recipe, found_names))
         except (CompcacheError, OSError) as error:
             reraise_interrupt(error)
             return None
@@ -253,9 +253,9 @@ class _Linking:
         )  # fmt: skip
         return codegen.run(lambda context: link_code(context, closure, request))
 
-    def _is_as_bound(self, found: Linked) -> bool:
+    def _is_as_bound(self, linked: Linked) -> bool:
         """Return whether look-ups of the plain names in a linked closure find the modules to which it binds them."""
-        return all(self._is_found(name, module_id) for name, module_id in found.bound.items())
+        return all(self._is_found(name, module_id) for name, module_id in linked.bound.items())
 
     def _is_found(self, name: str, module_id: bytes) -> bool:
         """Return whether a look-up of a name returns a module first. The result is always True for content names."""
@@ -281,7 +281,7 @@ class _Linking:
     def _content_digest(self, name: str, module_id: bytes) -> bytes:
         """Return a function's content digest from the index, or zeros if it is unknown. It is also valid for the linked function."""
         rows = self._store.find_numbered(name)
-        return next((content for _, _, found, _, content in rows if found == module_id), bytes(8))
+        return next((content for _, _, other_id, _, content in rows if other_id == module_id), bytes(8))
 
 
 def _has_data(records: bytes) -> bool:
@@ -294,10 +294,10 @@ def _group_overlapping(planned: Iterable[_Planned]) -> list[list[_Planned]]:
     """Group closures, so that closures into which the same module would move are in the same group."""
     groups: dict[int, list[_Planned]] = {}
     owners: dict[bytes, int] = {}
-    for number, found in enumerate(planned):
-        group = [found]
-        for other in {owners[home]: None for home in found.homes if home in owners}:
-            group = [*groups.pop(other), *group]
+    for number, plan in enumerate(planned):
+        group = [plan]
+        for overlapping in {owners[home]: None for home in plan.homes if home in owners}:
+            group = [*groups.pop(overlapping), *group]
         groups[number] = group
         owners |= {home: number for member in group for home in member.homes}
     return list(groups.values())
@@ -314,17 +314,17 @@ def _remove_replaced(session: Session, linked: Sequence[LinkedClosure], into: st
     present, ledger = list_modules(store), read_ledger(store)
     entries = {key: entry for key, entry in linked_closures(store).items() if key in present}
     rows = {key: decode_closure(entry.data) for key, entry in entries.items()}
-    former = {
+    replaced = {
         key
         for key, closure in rows.items()
         if key not in new and (closure.label in names or not homes.keys().isdisjoint(entries[key].requires[: closure.homes]))
     }
-    limit, used = effective_limit(session.max_size, store.root), ledger.last_uses()
-    size = sum(present[key].size for key in rows if key not in former)
-    for key in sorted(rows.keys() - former, key=lambda key: (key in new, used.get(key, 0.0), present[key].modified, key)):
+    limit, last_uses = effective_limit(session.max_size, store.root), ledger.last_uses()
+    size = sum(present[key].size for key in rows if key not in replaced)
+    for key in sorted(rows.keys() - replaced, key=lambda key: (key in new, last_uses.get(key, 0.0), present[key].modified, key)):
         if limit is None or size <= limit * _MOST_OF_LIMIT:
             break
-        former.add(key)
+        replaced.add(key)
         size -= present[key].size
-    if former:
-        remove_modules(store, sorted(former))
+    if replaced:
+        remove_modules(store, sorted(replaced))

@@ -105,29 +105,29 @@ class _Sorter:
         kept = {key for key, definition in self._definitions.items() if self._is_copyable(key, definition)}
         users: dict[str, list[str]] = {}
         for key in kept:
-            for other in self._definitions[key].mentions:
-                users.setdefault(other, []).append(key)
-        waiting = [other for other in users if not self._is_available(other, kept)]
-        for other in waiting:  # grows during the loop
-            for user in users.get(other, ()):
+            for mentioned in self._definitions[key].mentions:
+                users.setdefault(mentioned, []).append(key)
+        waiting = [mentioned for mentioned in users if not self._is_available(mentioned, kept)]
+        for mentioned in waiting:  # grows during the loop
+            for user in users.get(mentioned, ()):
                 if user in kept:
                     kept.discard(user)
                     if not self._is_available(user, kept):
                         waiting.append(user)
         mentions = {key: self._definitions[key].mentions for key in kept}
-        used = {other for found in mentions.values() for other in found}
-        homes = {symbol: name for symbol, name in self._exported.items() if symbol in used and symbol not in kept}
+        mentioned_keys = {mentioned for keys in mentions.values() for mentioned in keys}
+        homes = {symbol: name for symbol, name in self._exported.items() if symbol in mentioned_keys and symbol not in kept}
         merged = frozenset(self._imports.keys() & self._definitions.keys() - self._elsewhere)
-        own = {key for key, definition in self._definitions.items() if definition.is_own}
-        addressed = frozenset([name for symbol, name in self._imports.items() if symbol in own])
+        own_keys = {key for key, definition in self._definitions.items() if definition.is_own}
+        addressed = frozenset([name for symbol, name in self._imports.items() if symbol in own_keys])
         return Copies(mentions, homes, merged, addressed)
 
     def whole(self) -> dict[str, tuple[str, ...]]:
         """Return the mentions of all definitions. The result is empty if the complete module cannot move."""
-        found = {key: definition.mentions for key, definition in self._definitions.items() if key not in self._elsewhere}
-        if self._foreign or any(_is_reserved(key) or key in self._imports for key in found):
+        mentions = {key: definition.mentions for key, definition in self._definitions.items() if key not in self._elsewhere}
+        if self._foreign or any(_is_reserved(key) or key in self._imports for key in mentions):
             return {}
-        return {} if any(line[:1] == "@" and _ALIAS.match(line) for line in self._text.split("\n")) else found
+        return {} if any(line[:1] == "@" and _ALIAS.match(line) for line in self._text.split("\n")) else mentions
 
     def _is_copyable(self, key: str, definition: Definition) -> bool:
         """Return whether a copy of a definition is equivalent to the original, without considering the definitions that it mentions."""
@@ -155,7 +155,7 @@ def _functions_with_assembly(text: str) -> set[str]:
     """Return the names of the functions with inline assembly other than barriers."""
     if " asm " not in text:
         return set()
-    found, name = set(), ""
+    with_assembly, name = set(), ""
     functions = iter(read_values(text).functions)
     for line in text.split("\n"):
         if line.startswith("define "):
@@ -163,8 +163,8 @@ def _functions_with_assembly(text: str) -> set[str]:
         elif " asm " in line:
             match = _ASSEMBLY.search(line)
             if match is None or match[1]:
-                found.add(name)
-    return found
+                with_assembly.add(name)
+    return with_assembly
 
 
 def without_static_runtime(text: str) -> str:
@@ -189,5 +189,5 @@ def without_static_runtime(text: str) -> str:
             function = names[0]
         elif not _RUNTIME.issuperset(names):
             return text  # a list of the module contains other functions
-    found = "\n".join(kept)
-    return text if any(f"@{name}" in found for name in _RUNTIME) else found
+    remaining = "\n".join(kept)
+    return text if any(f"@{name}" in remaining for name in _RUNTIME) else remaining

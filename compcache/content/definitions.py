@@ -23,7 +23,7 @@ from compcache.files import reraise_interrupt
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["Definition", "Definitions", "Unreadable", "read_definitions", "whole_text"]
+__all__ = ["Definition", "Definitions", "Unreadable", "read_definitions", "without_comments"]
 
 _PERSON = b"compcache-define"
 _SIZE = 16
@@ -76,7 +76,7 @@ class Definitions(NamedTuple):
     header: bytes
 
 
-def whole_text(text: str) -> str:
+def without_comments(text: str) -> str:
     """Remove comments and source file names, which do not affect the code, from a printed module."""
     lines = [line for line in text.split("\n") if not line.startswith("source_filename = ")]
     return _HIDING.sub(lambda match: "" if match[0][0] == ";" else match[0], "\n".join(lines))

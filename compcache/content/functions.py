@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.build.source import check_name
-from compcache.content.definitions import Unreadable, read_definitions, whole_text
+from compcache.content.definitions import Unreadable, read_definitions, without_comments
 from compcache.content.names import digest_of, has_archives, option_parts, parts_given_by_name, text_of_export
 from compcache.depgraph import DependencyGraph
 from compcache.digest import digest
@@ -81,7 +81,7 @@ def name_functions(source: ModuleSource, text: str, functions: Mapping[str, Func
         if has_archives(source) or any(function.symbol not in definitions.by_key for function in functions.values()):
             raise Unreadable  # archives have a state, and call other functions; compiling the source reports missing functions
     except Unreadable:
-        parts = [whole_text(text).encode("utf-8", "surrogatepass"), digest_of(exports.values()), _digest_of(provided), *options]
+        parts = [without_comments(text).encode("utf-8", "surrogatepass"), digest_of(exports.values()), _digest_of(provided), *options]
         return name_together(functions, digest_of([b"module", *parts]))
     loaded = {name for name, definition in (source.globals or {}).items() if definition.kind != NativeSymbol.kind}
     return _name_by_reach(definitions, functions, exports, _External(provided, loaded), options)
@@ -90,9 +90,7 @@ def name_functions(source: ModuleSource, text: str, functions: Mapping[str, Func
 def symbol_digests(text: str, data: Iterable[bytes]) -> dict[str, bytes]:
     """Return, by symbol, a digest of everything that the symbol reaches. The result is empty if the module cannot be parsed.
 
-    Args:
-        text: the module as LLVM prints it, before optimization.
-        data: the values of variables that are not in the text.
+    `text` is the module as LLVM prints it, before optimization, and `data` has the values of variables that are not in the text.
     """
     try:
         definitions = read_definitions(text)
@@ -139,7 +137,7 @@ def _collect_reached(definitions: Definitions, provided: _External) -> dict[str,
     bit, empty_digest = 1, digest_of(())
     for cycle in DependencyGraph({key: definition.mentions for key, definition in by_key.items()}).components():
         members = set(cycle)
-        outer_keys = {other for key in cycle for other in by_key[key].mentions if other in reached_by_key and other not in members}
+        outer_keys = {outer for key in cycle for outer in by_key[key].mentions if outer in reached_by_key and outer not in members}
         own_bits, parts = 0, []
         for key in sorted(cycle):
             definition = by_key[key]
@@ -148,9 +146,9 @@ def _collect_reached(definitions: Definitions, provided: _External) -> dict[str,
             if key in provided.loaded or (definition.is_own and (key in provided.parts or not definition.is_declared)):
                 own_bits |= bit
                 bit <<= 1
-        for other in outer_keys:
-            own_bits |= reached_by_key[other].own
-        content = digest_of([*parts, b"reaches", *sorted({reached_by_key[other].content for other in outer_keys})])
+        for outer in outer_keys:
+            own_bits |= reached_by_key[outer].own
+        content = digest_of([*parts, b"reaches", *sorted({reached_by_key[outer].content for outer in outer_keys})])
         reached_by_key |= dict.fromkeys(cycle, _Reached(content, own_bits))
     return reached_by_key
 

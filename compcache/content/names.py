@@ -95,14 +95,14 @@ class SealedSource:
         self.name = f"source-{self.digest.hex()}"
 
 
-def seal(given: Any) -> SealedSource:
+def seal(code: Any) -> SealedSource:
     """Return a sealed copy of a source or of LLVM code. Later changes of the argument do not affect it.
 
     Raises:
-        CompileError: `given` is neither a source nor LLVM code.
+        CompileError: `code` is neither a source nor LLVM code.
         GlobalValidationError: the value of a global cannot be stored.
     """
-    source = freeze(as_source(given, "compile()"))
+    source = freeze(as_source(code, "compile()"))
     if not isinstance(source.ir, (str, bytes)):
         raise CompileError(_NO_CODE.format(type(source.ir).__name__))
     if source.globals:

@@ -66,7 +66,7 @@ CLOSURES = Place("closures-v1/<key of the closure>.closure", derived=True, clear
 SIGNATURES = Place("signatures-v1/<module_id>.ed25519", cleared=True)
 MODULE_LISTS = Place("module-lists-v5/<LL>-<digest>.list", derived=True, cleared=True)
 MODULE_FILES = Place("module-lists-v5/files", derived=True, cleared=True)
-JOURNALS = Place("stats/<host>.journal1")
+JOURNALS = Place("stats/<host>.<n>.journal1")
 STATISTICS = Place("stats/<unique>.stats1")
 SIZE = Place("stats/size-v2", derived=True, cleared=True)
 PINS = Place("pins-v1/<key of the name>.pin")

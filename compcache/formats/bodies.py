@@ -53,9 +53,7 @@ def encode_bodies(bodies: Iterable[Body]) -> bytes:
 def read_bodies(read: Callable[[int, int], bytes], end: int) -> dict[str, Body]:
     """Decode the bodies in a bitcode section, by func_name. The result is empty if there are none, or only of another version.
 
-    Args:
-        read: returns `size` bytes of the section from `offset` on.
-        end: the size of the section.
+    `read(offset, size)` returns bytes of the section, whose size is `end`.
 
     Raises:
         FormatError: the bodies are damaged.

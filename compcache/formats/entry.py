@@ -99,8 +99,10 @@ def decode_entry(payload: bytes) -> EntryRecord:
     kind_start = _HEAD.size + count * DIGEST_SIZE
     name_start = kind_start + kind_size
     data_start = name_start + name_size
-    if data_start + size != len(payload) or is_removal > 1:
-        raise FormatError("the record of an entry is damaged: its sizes do not match its length")
+    if data_start + size != len(payload):
+        raise FormatError(f"the record of an entry is damaged: it has {len(payload)} bytes, but its header needs {data_start + size}")
+    if is_removal > 1:
+        raise FormatError(f"the record of an entry is damaged: its mark of removal is {is_removal}, not 0 or 1")
     requires = tuple([payload[start : start + DIGEST_SIZE] for start in range(_HEAD.size, kind_start, DIGEST_SIZE)])
     try:
         kind, name = (
@@ -115,9 +117,7 @@ def decode_entry(payload: bytes) -> EntryRecord:
 def encode_stub(symbol: int, features: str) -> bytes:
     """Encode the data of a `STUB` entry.
 
-    Args:
-        symbol: the number of the stub's symbol in the module table.
-        features: the processor features that the stub requires.
+    `symbol` is the number of the stub's symbol in the module table, and `features` the features that the stub requires.
     """
     return symbol.to_bytes(4, "little") + features.encode("utf-8", "surrogatepass")
 

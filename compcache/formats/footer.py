@@ -95,11 +95,7 @@ def encode_container(
 
 
 def decode_footer(data: bytes, file_size: int) -> Footer:
-    """Decode the footer of a module file.
-
-    Args:
-        data: the last FOOTER_SIZE bytes of the file.
-        file_size: the size of the file in bytes.
+    """Decode the footer of a module file. `data` are the last FOOTER_SIZE bytes of a file of `file_size` bytes.
 
     Raises:
         UnknownVersionError: the footer has another version.
@@ -121,10 +117,7 @@ def decode_footer(data: bytes, file_size: int) -> Footer:
 def require_intact(footer: Footer, module_id: bytes, read: Callable[[int, int], bytes]) -> None:
     """Check that a file contains the module that its name says, and that its content matches the footer.
 
-    Args:
-        footer: the footer of the file.
-        module_id: the module_id in the file's name.
-        read: returns `size` bytes of the file at `offset`, or fewer at the end.
+    `module_id` is the id in the file's name. `read(offset, size)` returns bytes of the file, or fewer at its end.
 
     Raises:
         FormatError: the file contains another module, or its content or notes do not match the footer.
@@ -139,11 +132,7 @@ def require_intact(footer: Footer, module_id: bytes, read: Callable[[int, int], 
 
 
 def intact_footer(data: bytes | memoryview, module_id: bytes | None = None) -> Footer:
-    """Verify the content of a module file, and return its footer.
-
-    Args:
-        data: the bytes of the file.
-        module_id: the expected module_id, or None to accept any module.
+    """Verify the content of a module file, and return its footer. Any module is accepted if `module_id` is None.
 
     Raises:
         FormatError: the bytes are not an intact module file, or contain another module.

@@ -131,17 +131,17 @@ def _stamp(status: os.stat_result) -> tuple[int, int, int, int]:
     return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def in_order(found: list[Numbered], is_near: Callable[[bytes], bool] | None) -> list[tuple[bytes, int]]:
-    """Sort the realizations of a plain name in `found` by preference, in place, and return their (module_id, record offset).
+def in_order(rows: list[Numbered], is_near: Callable[[bytes], bool] | None) -> list[tuple[bytes, int]]:
+    """Sort the realizations of a plain name in `rows` by preference, in place, and return their (module_id, record offset).
 
     The latest addition is first; within an addition, the realization that fits this host best. Realizations with the content of the first
     one are equivalent. Among them, realizations in near modules are first, then realizations that fit best.
     """
-    found.sort(reverse=True)
-    content = found[0][4] if len(found) > 1 else b""
+    rows.sort(reverse=True)
+    content = rows[0][4] if len(rows) > 1 else b""
     if any(content):
-        found.sort(key=lambda row: (0, is_near is None or not is_near(row[2]), -row[1]) if row[4] == content else (1,))
-    return [row[2:4] for row in found]
+        rows.sort(key=lambda row: (0, is_near is None or not is_near(row[2]), -row[1]) if row[4] == content else (1,))
+    return [row[2:4] for row in rows]
 
 
 def requirement_number(text: str) -> bytes:
@@ -419,7 +419,7 @@ class Index:
             searched.add(segment.name)
             values = self.look_up(segment, key, modules=False)
             if values is None:  # the segment was merged into another segment meanwhile
-                waiting = [other for other in self.segments if other.name not in searched]
+                waiting = [unread for unread in self.segments if unread.name not in searched]
                 continue
             for value in values:
                 yield segment, value
@@ -494,7 +494,7 @@ class Index:
         else:
             self.damaged[segment.name] = str(reason)
         segment.close()
-        self._segments = tuple([other for other in self.segments if other is not segment])
+        self._segments = tuple([remaining for remaining in self.segments if remaining is not segment])
 
     def close(self) -> None:
         """Close the segment files."""

@@ -105,9 +105,7 @@ def makers_of(image_kind: str, llvm_version: str, text: str) -> tuple[Maker, ...
 def read_makers(read_record: Callable[[int], bytes], size: int) -> tuple[Maker, ...]:
     """Read all makers of a module, including LLVM. A pack has no makers.
 
-    Args:
-        read_record: returns the payload of the record at an offset.
-        size: the size of the records section, in bytes.
+    `read_record` returns the payload of the record at an offset of the records section, which has `size` bytes.
 
     Raises:
         FormatError: a record is damaged.

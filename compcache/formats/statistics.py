@@ -254,11 +254,11 @@ class UsesInSum:
 
     def _first_place(self, page: int) -> bytes:
         """Return the module_id and the name key, joined, of the first use on a page."""
-        first = self._firsts.get(page)
-        if first is None:
+        place = self._firsts.get(page)
+        if place is None:
             data = self._read(self._start + page * _PAGE * _USE.size, 2 * KEY_SIZE)
-            first = self._firsts[page] = data[KEY_SIZE:] + data[:KEY_SIZE]
-        return first
+            place = self._firsts[page] = data[KEY_SIZE:] + data[:KEY_SIZE]
+        return place
 
 
 def is_sum(head: bytes) -> bool:

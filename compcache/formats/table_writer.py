@@ -36,10 +36,10 @@ def table_parts(read: Read, size: int, width: int) -> Iterator[bytes]:
     yield header + check(header)
     shift = 32 - bits
     ends = [0] * (1 << bits)
-    first_of = Struct(f">I{width - 4}x")
+    prefix_layout = Struct(f">I{width - 4}x")
     for content in _read_in_chunks(read, size, width):
-        for (first,) in first_of.iter_unpack(content):
-            ends[first >> shift] += 1
+        for (prefix,) in prefix_layout.iter_unpack(content):
+            ends[prefix >> shift] += 1
     buckets = []
     start = 0
     for number, length in enumerate(ends):

@@ -127,13 +127,13 @@ class Volumes:
         """List the directory and open its volumes. Return False if a volume disappeared in the meantime, because it was replaced."""
         names = set(self._files.listdir(self._directory))
         volume_suffix, list_suffix = self._suffixes
-        known, is_complete = {}, True
+        volumes_by_name, is_complete = {}, True
         self.damaged = {}
         for name in sorted(name for name in names if name.endswith(volume_suffix)):
             try:
                 volume = self._known.get(name) or Volume(self._files, self._directory, name, self._suffixes, self.owners)
                 if volume.gone_name in names or not volume.needs_list:
-                    known[name] = volume
+                    volumes_by_name[name] = volume
             except FileNotFoundError as error:
                 reraise_interrupt(error)
                 is_complete = False
@@ -141,7 +141,7 @@ class Volumes:
                 self._record_damage(name, error)
         volumes = {name.removesuffix(volume_suffix) for name in names}
         self._begun = sorted(name for name in names if name.endswith(list_suffix) and name.removesuffix(list_suffix) not in volumes)
-        self._known = known
+        self._known = volumes_by_name
         return is_complete
 
     def _record_damage(self, name: str, error: "FormatError") -> None:

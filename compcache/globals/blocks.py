@@ -93,7 +93,7 @@ class Text(GlobalDefinition):
         return _encode_span(data, len(data), storage, context)
 
 
-def _without_names(format_: str) -> str:
+def _plain_format(format_: str) -> str:
     """Remove field names and complex numbers, whose letters look like addresses, from a buffer format."""
     plain = "".join(format_.split(":")[::2])
     for number in ("Zf", "Zd", "Zg"):
@@ -131,7 +131,7 @@ class Buffer(GlobalDefinition):
                 process.
         """
         with memoryview(exporter) as view:
-            if _ADDRESSES.intersection(_without_names(view.format)):
+            if _ADDRESSES.intersection(_plain_format(view.format)):
                 raise invalid_error(f"a buffer of format {view.format!r} contains addresses, which are not valid in other processes")
             return cls(view.tobytes(), view.format)
 

@@ -46,12 +46,12 @@ def check_elements(definition: GlobalDefinition, llvm_type: str, size: int) -> N
     if isinstance(definition, Buffer):
         data, actual = definition.data, _kind_and_size(definition)
         value_text = f"a buffer of {len(data) // definition.itemsize} elements of format {definition.format!r}"
-        fits = len(data) == size and (actual == (kind, width) or _format_letter(definition.format) in ("B", "c"))
+        is_fitting = len(data) == size and (actual == (kind, width) or _format_letter(definition.format) in ("B", "c"))
     else:
         data = definition.encode()
         value_text = f"a value of {len(data)} bytes"
-        fits = len(data) == size or (element == "i8" and len(data) < size)
-    if not fits:
+        is_fitting = len(data) == size or (element == "i8" and len(data) < size)
+    if not is_fitting:
         raise invalid_error(f"{value_text} does not fit the variable's type {llvm_type}: use {count} elements of {name}, or {size} bytes")
 
 

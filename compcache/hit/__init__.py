@@ -267,12 +267,12 @@ class PlainLoader:
         closure = self._closure
         if closure is None or closure[4] is None or closure[1] is not self._names:
             return None
-        runtime, where, directory = load_runtime(), closure[4], -1
+        runtime, file, directory = load_runtime(), closure[4], -1
         if runtime.is_ordered(func_name):
             directory = self._files.renew()
             audit("open", f"{self._root}/{INDEX_DIRECTORY}", None, _LIST)
         found = runtime.find_in_closure(
-            self._functions, closure[0], where[0].number, where[3], func_name, directory, INDEX_DIRECTORY, closure[1]
+            self._functions, closure[0], file[0].number, file[3], func_name, directory, INDEX_DIRECTORY, closure[1]
         )
         module = self._loaded(closure[0])
         if found is None or module is None:
@@ -280,7 +280,7 @@ class PlainLoader:
         record, content = found
         if record[5] == _NO_ENTRY or record[6] or record[2].startswith(_LINK_ONLY):
             return None
-        return (module, record, closure, content, None) if self._accepted.issuperset((where[3][2], record[3])) else None
+        return (module, record, closure, content, None) if self._accepted.issuperset((file[3][2], record[3])) else None
 
     def _look_up(self, func_name: str) -> "tuple[LoadedModule, tuple[Any, ...], PlainClosure | None, bytes, Parts | None] | None":
         """Return the module, record, closure, content and imports (if any) of a plain function."""
@@ -290,31 +290,31 @@ class PlainLoader:
             return None
         found, closure = searched
         module_id = found[1]
-        where = closure[4] if closure is not None and closure[4] else self._open_module(runtime, found[0], module_id)
-        record = self._read_function(runtime, func_name, found, where)
+        file = closure[4] if closure is not None and closure[4] else self._open_module(runtime, found[0], module_id)
+        record = self._read_function(runtime, func_name, found, file)
         if record is None or record[5] == _NO_ENTRY or record[2].startswith(_LINK_ONLY):
             return None
         parts = None
         if record[6]:
             from compcache.hit.plain_imports import collect_imports
 
-            parts = collect_imports(self, runtime, module_id, where, record)
+            parts = collect_imports(self, runtime, module_id, file, record)
             if parts is None or (parts and self.links and closure is None):
                 return None
         if closure is not None and closure[4] is None:
-            closure = *closure[:4], where, closure[5]
-        module = self._provide(runtime, module_id, where)
+            closure = *closure[:4], file, closure[5]
+        module = self._provide(runtime, module_id, file)
         if parts:
             parts.provide(self, runtime)
         return module, record, closure, found[4], parts
 
-    def _read_function(self, runtime: "Any", func_name: str, found: "Any", where: "Any") -> "Any":
+    def _read_function(self, runtime: "Any", func_name: str, row: "Any", file: "Any") -> "Any":
         """Return the record of a function, or None if it cannot be used."""
-        segment, _, offset, number, _ = found
-        entry = where[3]
+        segment, _, offset, number, _ = row
+        entry = file[3]
         if entry is None or entry[3] != _IMAGE_SHARED:
             return None
-        record = runtime.read_function(where[0].number, entry, offset & ~_LINKED, func_name)
+        record = runtime.read_function(file[0].number, entry, offset & ~_LINKED, func_name)
         if record is None:
             return None
         target_id, accepted = entry[2], self._accepted
@@ -324,11 +324,11 @@ class PlainLoader:
             return None
         return record
 
-    def _provide(self, runtime: "Any", module_id: bytes, where: "Any") -> "LoadedModule":
+    def _provide(self, runtime: "Any", module_id: bytes, file: "Any") -> "LoadedModule":
         """Return a mapped module, mapping it if necessary."""
         module = self._loaded(module_id)
         if module is None:
-            opened, path, total, entry = where
+            opened, path, total, entry = file
             with self.mapping():
                 module = self._loaded(module_id) or self._map(
                     module_id, entry[0], _map_image, runtime, opened.number, path, entry[5], total, self.maps_files
@@ -362,17 +362,17 @@ class PlainLoader:
         ordered = runtime.is_ordered(func_name)
         if (ordered or self._names is None) and not self._refresh_index(runtime):
             return None
-        found = runtime.newest(self._functions, func_name, ordered)
-        if found is None:
+        row = runtime.newest(self._functions, func_name, ordered)
+        if row is None:
             return None
         closure = None
-        if found[2] >= _LINKED:
+        if row[2] >= _LINKED:
             closure = self._closure
-            if closure is None or closure[0] != found[1] or closure[1] is not self._names:
-                closure = self._find_closure(runtime, found[1])
+            if closure is None or closure[0] != row[1] or closure[1] is not self._names:
+                closure = self._find_closure(runtime, row[1])
             if closure is None:
                 return None
-        return (found, closure) if self._is_compatible(closure) else None
+        return (row, closure) if self._is_compatible(closure) else None
 
     def _find_closure(self, runtime: "Any", module_id: bytes) -> "PlainClosure | None":
         """Return a linked closure that is recorded as valid for this state of the index, or None if its file does not record that.
@@ -393,9 +393,9 @@ class PlainLoader:
 
     def _is_compatible(self, closure: "PlainClosure | None") -> bool:
         """Return whether a closure, or (None) a module outside of closures, may be loaded beside the loaded ones."""
-        known = self._closure
-        if known is not None and self._loaded(known[0]) is not None:
-            return closure is not None and closure[0] == known[0]
+        own = self._closure
+        if own is not None and self._loaded(own[0]) is not None:
+            return closure is not None and closure[0] == own[0]
         return closure is None or not any(module.committed for module in self.loaded_modules())
 
     def _refresh_index(self, runtime: "Any") -> bool:
@@ -419,10 +419,10 @@ class PlainLoader:
                 return False
             size = stamp[1]
             source = files.pread(opened.number, size, 0) if size <= _READ_WHOLE else _make_reader(files, opened)
-            one, other, at, length, _ = runtime.open_segment(source, size, name)
-            functions.append(one)
-            modules.append(other)
-            rows.append((source, at, length))
+            function_table, module_table, start, length, _ = runtime.open_segment(source, size, name)
+            functions.append(function_table)
+            modules.append(module_table)
+            rows.append((source, start, length))
         self._functions, self._modules, self._rows = tuple(functions), tuple(modules), tuple(rows)
         self._names = names
         return True
@@ -445,8 +445,8 @@ class PlainLoader:
 
     def _loaded(self, module_id: bytes) -> "LoadedModule | None":
         """Return a mapped module of this loader, or None."""
-        known = self._mine.get(module_id)
-        module = known() if known is not None else None
+        weak = self._mine.get(module_id)
+        module = weak() if weak is not None else None
         return module if module is not None and module.image is not None else None
 
     def mapping(self) -> "Any":
@@ -479,8 +479,8 @@ class PlainLoader:
 
     def held(self, func_name: str) -> "TypedCallTarget | None":
         """Return the call target of a function if it is in memory."""
-        known = self._by_name.get(func_name)
-        return known() if known is not None else None
+        weak = self._by_name.get(func_name)
+        return weak() if weak is not None else None
 
     def _commit_plain(
         self,
@@ -526,9 +526,9 @@ class PlainLoader:
 
     def _keep_closure(self, closure: "PlainClosure") -> "PlainClosure":
         """Keep a closure, with what was loaded from it before, and return it."""
-        known = self._closure
-        if known is not closure:
-            self._closure = closure if known is None or known[0] != closure[0] else (*closure[:4], *known[4:])
+        own = self._closure
+        if own is not closure:
+            self._closure = closure if own is None or own[0] != closure[0] else (*closure[:4], *own[4:])
         return self._closure or closure
 
     def _new_rows(self, modules: "dict[bytes, LoadedModule]") -> "dict[bytes, Any] | None":
@@ -582,9 +582,9 @@ class PlainLoader:
             tables: tuple[tuple[dict[Any, Any], object], ...] = (
                 (self._by_link, key), (self._ended, key), (self.targets, name), (self._by_name, name),
             )  # fmt: skip
-            for table, used in tables:
-                if table.get(used) is weak:
-                    del table[used]
+            for table, row_key in tables:
+                if table.get(row_key) is weak:
+                    del table[row_key]
         return invalidated
 
 
@@ -655,9 +655,9 @@ def _claim(table: "dict[Any, ref[LoadedModule]]", key: object, module: "LoadedMo
 
     Return False if another module, which was not given up, has the key. `_mapping` is held.
     """
-    known = table.get(key)
-    other = known() if known is not None else None
-    if other is not None and not other.given_up:
+    weak = table.get(key)
+    owner = weak() if weak is not None else None
+    if owner is not None and not owner.given_up:
         return False
     table[key] = _weak(table, key, module)
     return True

@@ -69,12 +69,12 @@ def raise_unloaded(target: TypedCallTarget) -> NoReturn:
     )
 
 
-def raise_arity(target: TypedCallTarget, given: int, names: tuple[str, ...] | None) -> tuple[int, ...] | None:
+def raise_arity(target: TypedCallTarget, passed: int, names: tuple[str, ...] | None) -> tuple[int, ...] | None:
     """Match the arguments of a call to the parameters. Raise `TypeError` if their number or a name is wrong.
 
     Args:
         target: the call target.
-        given: the number of arguments passed by position.
+        passed: the number of arguments passed by position.
         names: the names of the other arguments, or None.
 
     Returns:
@@ -83,14 +83,14 @@ def raise_arity(target: TypedCallTarget, given: int, names: tuple[str, ...] | No
     parameters = target.signature.parameters
     function = _shown_name(target)
     if names:
-        return _match_names(target, given, names)
-    if given != len(parameters):
+        return _match_names(target, passed, names)
+    if passed != len(parameters):
         expected = f"{_count_text(len(parameters), 'argument')}, {_list_parameters(target)}" if parameters else "no arguments"
-        raise TypeError(f"{function}() takes {expected}; {given} given{_length_hint(target, given)}")
+        raise TypeError(f"{function}() takes {expected}; {passed} given{_length_hint(target, passed)}")
     return None
 
 
-def _match_names(target: TypedCallTarget, given: int, names: tuple[str, ...]) -> tuple[int, ...]:
+def _match_names(target: TypedCallTarget, passed: int, names: tuple[str, ...]) -> tuple[int, ...]:
     """Return the number of the argument for each parameter, if some arguments are passed by name.
 
     Raises:
@@ -103,12 +103,12 @@ def _match_names(target: TypedCallTarget, given: int, names: tuple[str, ...]) ->
             f"{function}() takes no keyword arguments: the parameters of {target.signature.text()} have no names "
             "(a signature can name them: 'f64(x: f64)')"
         )
-    if given > len(parameters):
+    if passed > len(parameters):
         raise TypeError(
-            f"{function}() takes {_count_text(len(parameters), 'argument')}, {_list_parameters(target)}; {given + len(names)} given"
+            f"{function}() takes {_count_text(len(parameters), 'argument')}, {_list_parameters(target)}; {passed + len(names)} given"
         )
-    places = {number: number for number in range(given)}
-    for number, name in enumerate(names, given):
+    places = {number: number for number in range(passed)}
+    for number, name in enumerate(names, passed):
         if name not in parameters:
             raise TypeError(f"{function}() has no parameter {name!r}: it takes {_list_parameters(target)}")
         if parameters.index(name) in places:
@@ -120,11 +120,11 @@ def _match_names(target: TypedCallTarget, given: int, names: tuple[str, ...]) ->
     return tuple([places[number] for number in range(len(parameters))])
 
 
-def _length_hint(target: TypedCallTarget, given: int) -> str:
+def _length_hint(target: TypedCallTarget, passed: int) -> str:
     """Return a hint for callers who pass a buffer for an address and omit its length, or "" if it does not apply."""
     kinds = [("buffer" if parameter.is_buffer else parameter.type.kind) for parameter in target.signature.parameters]
     has_length = any(first == POINTER and second in ("signed", "unsigned") for first, second in pairwise(kinds))
-    if given >= len(kinds) or not has_length:
+    if passed >= len(kinds) or not has_length:
         return ""
     return "; one buffer is passed as an address and a length if the signature says so: 'const u8[:]' for ptr, i64"
 
@@ -214,17 +214,17 @@ def _describe_buffers(parameter: Parameter, value: object) -> str:
         required += f" of {_count_text(parameter.dimensions, 'dimension')}"
     try:
         with memoryview(value) as view:  # type: ignore[arg-type]
-            given = f"{type(value).__name__} of format {view.format!r}"
+            passed = f"{type(value).__name__} of format {view.format!r}"
             if parameter.dimensions:
-                given += f" and {_count_text(view.ndim, 'dimension')}"
+                passed += f" and {_count_text(view.ndim, 'dimension')}"
             if view.readonly and not parameter.is_const:
-                required, given = f"writable {required}", f"read-only {given}"
+                required, passed = f"writable {required}", f"read-only {passed}"
             if not view.c_contiguous:
-                given = f"non-contiguous {given}"
+                passed = f"non-contiguous {passed}"
     except (TypeError, ValueError, BufferError) as error:
         reraise_interrupt(error)
         return f"a {required}, not {type(value).__name__}"
-    return f"a {required}, not {'an' if given[0] in 'aeiou' else 'a'} {given}"
+    return f"a {required}, not {'an' if passed[0] in 'aeiou' else 'a'} {passed}"
 
 
 def _count_text(count: int, noun: str) -> str:

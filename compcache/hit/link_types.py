@@ -28,7 +28,7 @@ __all__ = [
     "fits",
     "read_type",
     "type_digest",
-    "united",
+    "unite_types",
 ]
 
 #: Marks after the parameters of a use: the result is not used; the function is not called, but its address is taken.
@@ -50,10 +50,10 @@ _REGISTER_BITS = 64
 _PROMOTED = frozenset(("i1", "i8", "i16"))
 
 
-def united(types: Iterable[str]) -> str:
+def unite_types(types: Iterable[str]) -> str:
     """Return the type of a use from the types of its call sites."""
-    found = set(types)
-    return OR.join(sorted(text for text in found if not (text.endswith(IGNORED) and _without(text, IGNORED) in found)))
+    distinct = set(types)
+    return OR.join(sorted(text for text in distinct if not (text.endswith(IGNORED) and _without(text, IGNORED) in distinct)))
 
 
 def type_digest(text: str) -> bytes:
@@ -95,13 +95,13 @@ def fits(definition: str, use: str) -> tuple[bool, str]:
 
     Both arguments are link types. An empty one is unknown, and fits.
     """
-    doubts = ""
+    warning = ""
     for part in use.split(OR) if definition and use else ():
-        binds, why = _fits(definition, part)
-        if not binds:
-            return False, why
-        doubts = doubts or why
-    return True, doubts
+        is_fitting, reason = _fits(definition, part)
+        if not is_fitting:
+            return False, reason
+        warning = warning or reason
+    return True, warning
 
 
 def _fits(definition: str, use: str) -> tuple[bool, str]:
@@ -155,13 +155,13 @@ class _Function:
 
 def _split_values(text: str) -> list[Piece]:
     """Return the passed values one by one, each with whether it is part of a structure."""
-    found = []
+    values = []
     is_part = False
     for part in text.split(", ") if text and text != "void" else ():
         is_part = is_part or part.startswith("{")
-        found.append((part.strip("{}"), is_part))
+        values.append((part.strip("{}"), is_part))
         is_part = is_part and not part.endswith("}")
-    return found
+    return values
 
 
 def _function_fits(definition: _Function, use: _Function) -> tuple[bool, str]:
@@ -172,53 +172,54 @@ def _function_fits(definition: _Function, use: _Function) -> tuple[bool, str]:
     if ADDRESS not in use.marks and len(use.parameters) < len(definition.parameters):
         return False, f"it takes more arguments ({len(definition.parameters)}) than the module passes ({len(use.parameters)})"
     is_promoted = use.variadic and not definition.variadic  # C promotes arguments of a function without a prototype
-    binds, doubts = _parameters_fit(definition.parameters, use.parameters, is_promoted=is_promoted)
-    if not binds:
-        return False, doubts
+    is_fitting, warning = _parameters_fit(definition.parameters, use.parameters, is_promoted=is_promoted)
+    if not is_fitting:
+        return False, warning
     if use.result and IGNORED not in use.marks:
-        binds, why = _result_fits(definition.result, use.result)
-        if not binds:
-            return False, why
-        doubts = doubts or why
+        is_fitting, reason = _result_fits(definition.result, use.result)
+        if not is_fitting:
+            return False, reason
+        warning = warning or reason
     if ADDRESS in use.marks:
         return True, ""
     if definition.variadic and not use.variadic:
-        doubts = doubts or "it takes a variable number of arguments, and the module calls it with a fixed number"
-    return True, doubts
+        warning = warning or "it takes a variable number of arguments, and the module calls it with a fixed number"
+    return True, warning
 
 
 def _parameters_fit(expected_values: list[Piece], passed_values: list[Piece], *, is_promoted: bool) -> tuple[bool, str]:
     """Return whether the passed values fit the parameters, with the reason or a warning. See `fits`."""
-    doubts = ""
+    warning = ""
     for number, (expected, passed) in enumerate(zip(expected_values, passed_values, strict=False), 1):
-        fit, lacks_extension = _passes(expected, passed)
+        is_fitting, lacks_extension = _passes(expected, passed)
         if is_promoted and passed[0] == "i32" and expected[0].partition(" ")[0] in _PROMOTED:
-            fit = lacks_extension = True
-        why = f"its parameter {number} is {expected[0]}, and the module passes {passed[0]}"
-        if not fit:
-            return False, why
-        doubts = doubts or (why if lacks_extension else "")
-    return True, doubts
+            is_fitting = lacks_extension = True
+        reason = f"its parameter {number} is {expected[0]}, and the module passes {passed[0]}"
+        if not is_fitting:
+            return False, reason
+        warning = warning or (reason if lacks_extension else "")
+    return True, warning
 
 
 def _result_fits(returned: list[Piece], expected: list[Piece]) -> tuple[bool, str]:
     """Return whether the returned value fits what the caller expects, with the reason or a warning. See `fits`."""
-    pairs = [_passes(one, other) for one, other in zip(expected, returned, strict=False)]  # here the caller relies on extensions
-    if len(returned) == len(expected) and all(fit and not lacks for fit, lacks in pairs):
+    pairs = list(map(_passes, expected, returned))  # here the caller relies on extensions
+    if len(returned) == len(expected) and all(passes and not lacks for passes, lacks in pairs):
         return True, ""
     shown = [", ".join([piece for piece, _ in pieces]) or "void" for pieces in (returned, expected)]
-    return len(returned) == len(expected) and all(fit for fit, _ in pairs), "it returns {}, and the module expects {}".format(*shown)
+    is_fitting = len(returned) == len(expected) and all(passes for passes, _ in pairs)
+    return is_fitting, "it returns {}, and the module expects {}".format(*shown)
 
 
 def _passes(expected: Piece, passed: Piece) -> tuple[bool, bool]:
     """Return whether the ABI passes a value in the place where it is expected, and whether an expected extension is missing."""
     if expected[0] == passed[0]:
         return True, False
-    first, second = expected[0].split(" "), passed[0].split(" ")
-    extension = _EXTENSIONS.intersection(first)
-    plain, other = ([word for word in words if word not in _EXTENSIONS] for words in (first, second))
-    if plain == other or _is_same_place(plain, other, in_structure=expected[1] or passed[1]):
-        return True, bool(extension) and not extension.issubset(second)
+    expected_words, passed_words = expected[0].split(" "), passed[0].split(" ")
+    extension = _EXTENSIONS.intersection(expected_words)
+    expected_type, passed_type = ([word for word in words if word not in _EXTENSIONS] for words in (expected_words, passed_words))
+    if expected_type == passed_type or _is_same_place(expected_type, passed_type, in_structure=expected[1] or passed[1]):
+        return True, bool(extension) and not extension.issubset(passed_words)
     return False, False
 
 

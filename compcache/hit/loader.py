@@ -218,15 +218,15 @@ class Loader(PlainLoader):
     def _load_newest(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget:
         """Load a function. If that fails and the index has changed since it was read, read it again and repeat."""
         store = self.store
-        again, known = store.index.is_listed, store.index.segments  # of a former look-up
+        again, segments = store.index.is_listed, store.index.segments  # of a former look-up
         while True:
             try:
                 return self._load(func_name, owner, accept, again=again)
             except CompcacheError:
                 # If this directory has no realization, the look-up has just read the disk.
-                if not any(store.find_here(func_name)) or not (store.renew_index() or store.index.segments is not known):
+                if not any(store.find_here(func_name)) or not (store.renew_index() or store.index.segments is not segments):
                     raise
-                again, known = False, store.index.segments  # the index has changed meanwhile
+                again, segments = False, store.index.segments  # the index has changed meanwhile
 
     def _load(self, func_name: str, owner: object, accept: Accept | None, *, again: bool) -> TypedCallTarget:
         """Load a function, from a linked closure if possible.
@@ -311,24 +311,24 @@ class Loader(PlainLoader):
         """
         # All realizations of a content name have the same content.
         if is_ordered(func_name):
-            found = self.store.find(func_name, is_near or (self.is_loaded if self._mine else None), again=again, linked=linked)
-            yield from self._admitted(func_name, found, linked=linked)
+            realizations = self.store.find(func_name, is_near or (self.is_loaded if self._mine else None), again=again, linked=linked)
+            yield from self._admitted(func_name, realizations, linked=linked)
             return
-        later = []
+        unloaded = []
         for candidate in self._admitted(func_name, self.store.find(func_name, linked=linked), linked=linked):
             if not self._mine or self._loaded(candidate[0]) is not None:
                 yield candidate
             else:
-                later.append(candidate)
-        yield from later
+                unloaded.append(candidate)
+        yield from unloaded
 
-    def _admitted(self, func_name: str, found: Iterator[tuple[bytes, int]], *, linked: bool) -> Iterator[tuple[bytes, int]]:
+    def _admitted(self, func_name: str, realizations: Iterator[tuple[bytes, int]], *, linked: bool) -> Iterator[tuple[bytes, int]]:
         """Yield the candidates except those in linked closures that are not valid. A closure that the function is bound to comes first."""
-        first = next(found, None)  # the look-up renews the index, which affects the bindings
+        best = next(realizations, None)  # the look-up renews the index, which affects the bindings
         place = self.linked.bound.place_of(func_name) if self.linked is not None and linked else None
         if place is not None and self.linked is not None and place in self.linked:
             yield place, 0
-        for module_id, offset in chain((first,), found) if first is not None else ():
+        for module_id, offset in chain((best,), realizations) if best is not None else ():
             if self.linked is None:
                 if offset < LINKED:
                     yield module_id, offset
@@ -343,7 +343,7 @@ class Loader(PlainLoader):
 
     def is_loaded(self, module_id: bytes) -> bool:
         """Return whether this loader has mapped a module that is in use."""
-        return self._loaded(module_id) is not None or (self.linked and self.linked.house_of(module_id)) is not None
+        return self._loaded(module_id) is not None or (self.linked and self.linked.closure_with(module_id)) is not None
 
     def open_candidate(self, func_name: str, module_id: bytes, offset: int, sources: Sources) -> Choice:
         """Read the record of a realization. `sources` receives the module that is opened. The caller releases it.
@@ -398,8 +398,8 @@ class Loader(PlainLoader):
         """Return the stub for importers of a function that this processor cannot run, or None if the cache has no stub."""
         from compcache.hit.stubs import find_stub
 
-        found = find_stub(self, func_name, sources)
-        return Choice(*found) if found is not None else None
+        stub = find_stub(self, func_name, sources)
+        return Choice(*stub) if stub is not None else None
 
     def open_source(self, module_id: bytes, sources: Sources) -> Source:
         """Return an open module for this load. Raise the errors of `Store.open_module` and `require_usable`."""
@@ -649,8 +649,8 @@ class Loader(PlainLoader):
 
     def loaded_targets(self) -> list[TypedCallTarget]:
         """Return the valid call targets that this loader has returned and that are in use."""
-        found = [weak() for weak in list(self._by_link.values())]
-        return [target for target in found if target is not None]
+        targets = [weak() for weak in list(self._by_link.values())]
+        return [target for target in targets if target is not None]
 
 
 def _belongs_to(target: TypedCallTarget, choice: Choice) -> bool:

@@ -39,13 +39,13 @@ def end_build(loader: Loader, build: object) -> None:
 
 def modules_behind(module: LoadedModule) -> list[LoadedModule]:
     """Return a module and all modules that it is bound to, directly or indirectly."""
-    found = {module: None}
+    modules = {module: None}
     stack = [module]
     while stack:
-        bound = [other for other in _bound_modules(stack.pop()) if other not in found]
-        found.update(dict.fromkeys(bound))
+        bound = [bound_module for bound_module in _bound_modules(stack.pop()) if bound_module not in modules]
+        modules.update(dict.fromkeys(bound))
         stack += bound
-    return list(found)
+    return list(modules)
 
 
 def _bound_modules(module: LoadedModule) -> list[LoadedModule]:
@@ -102,14 +102,14 @@ def _hide(loader: Loader, target: TypedCallTarget, context: TargetContext) -> No
     ended[token] = ref(target, forget_target)
     loader._by_link.pop(key_of(context), None)
     for table in (loader.targets, loader._by_name):
-        known = table.get(context.func_name)
-        if known is not None and known() is target:
+        weak = table.get(context.func_name)
+        if weak is not None and weak() is target:
             del table[context.func_name]
 
 
 def held_lines(loaders: list[ref[PlainLoader]], now: float) -> list[str]:
     """Return journal lines that record all modules of these loaders as used at the time `now`. They add nothing to counters."""
-    modules = {module.module_id for known in loaders if (loader := known()) is not None for module in loader.loaded_modules()}
+    modules = {module.module_id for weak in loaders if (loader := weak()) is not None for module in loader.loaded_modules()}
     return [f"{now} loads 0 {module_id.hex()} {name_key('').hex()}" for module_id in sorted(modules)]
 
 
@@ -117,7 +117,7 @@ def unload(loader: Loader, func_name: str) -> int:
     """Implement `Loader.unload`."""
     modules = {module_id for module_id, _ in loader.store.find(func_name, linked=True)}
     if loader.linked is not None:
-        modules.update([house.module_id for module_id in modules if (house := loader.linked.house_of(module_id)) is not None])
+        modules.update([container.module_id for module_id in modules if (container := loader.linked.closure_with(module_id)) is not None])
     target = loader.held(func_name)
     if target is not None and target._context is not None:
         modules.add(target._context.module.module_id)

@@ -259,7 +259,7 @@ def collect_stores(loader: Loader, chosen: dict[str, Choice]) -> tuple[list[byte
     for choices in by_module.values():
         module = choices[0].loaded
         try:
-            filled, stores = _fill(runtime, chosen, module, choices)
+            filled, stores = _slot_contents(runtime, chosen, module, choices)
             if stores:
                 runtime.require_writable(module.image, stores)
                 writes.append(stores)
@@ -271,7 +271,9 @@ def collect_stores(loader: Loader, chosen: dict[str, Choice]) -> tuple[list[byte
     return writes, updates
 
 
-def _fill(runtime: Any, chosen: dict[str, Choice], module: LoadedModule, choices: list[Choice]) -> tuple[dict[int | str, object], bytes]:
+def _slot_contents(
+    runtime: Any, chosen: dict[str, Choice], module: LoadedModule, choices: list[Choice]
+) -> tuple[dict[int | str, object], bytes]:
     """Return the new contents of the slots of one module, and the stores that write them."""
     slots = module.slots
     filled: dict[int | str, object] = {}

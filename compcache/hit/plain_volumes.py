@@ -60,10 +60,10 @@ def open_in_volume(volumes: Volumes, module_id: bytes) -> "tuple[Opened, tuple[i
         FormatError: the module is damaged.
         OSError: the volume cannot be read.
     """
-    found = volumes.read(module_id)
-    if found is None:
+    member = volumes.read(module_id)
+    if member is None:
         raise FileNotFoundError(f"no volume has the module {module_id.hex()}")
-    content, _, status = found
+    content, _, status = member
     opened: Opened = load_runtime().memory_file("compcache")
     if os.write(opened.number, content) < len(content):
         raise OSError(f"the module {module_id.hex()} does not fit into memory")

@@ -203,7 +203,7 @@ class Plan:
             chosen = self._reachable()
             conflict = self._find_second_provider(chosen)
             if conflict is None and self._loader.linked is not None:
-                conflict = self._loader.linked.second_home(chosen)
+                conflict = self._loader.linked.find_conflict(chosen)
             if conflict is None:
                 return chosen
             self.reject(*conflict)
@@ -214,14 +214,14 @@ class Plan:
             name = self._pending.pop()
             node = self._nodes[name]
             if node.choice is None:
-                self._advance(name, node)
+                self._choose_next(name, node)
 
     def _candidates(self, name: str) -> Iterator[tuple[bytes, int]]:
         """Yield the realizations of an import. Those in modules that this load uses come first.
 
         For a plain name, these are the newest realization and those with the same content.
         """
-        later = []
+        unloaded = []
         loader = self._loader
         provider = None
         if name in loader.merged:
@@ -234,19 +234,19 @@ class Plan:
                     yield candidate
             return
         listing = self._sources.listing
-        own = listing.functions.get(name) if listing is not None else None
-        if own is None or (not loader.is_loaded(own[0]) and loader.loaded_modules()):
-            own = None  # realizations in loaded modules come first, and the index lists them
-        elif provider is None or own[0] == provider.module_id:
-            yield own
+        listed = listing.functions.get(name) if listing is not None else None
+        if listed is None or (not loader.is_loaded(listed[0]) and loader.loaded_modules()):
+            listed = None  # realizations in loaded modules come first, and the index lists them
+        elif provider is None or listed[0] == provider.module_id:
+            yield listed
         for candidate in loader.candidates(name, linked=True):
-            if candidate == own or (provider is not None and candidate[0] != provider.module_id):
+            if candidate == listed or (provider is not None and candidate[0] != provider.module_id):
                 continue
             if candidate[0] in self._sources or loader.is_loaded(candidate[0]):
                 yield candidate
             else:
-                later.append(candidate)
-        yield from later
+                unloaded.append(candidate)
+        yield from unloaded
 
     def _is_near(self, module_id: bytes) -> bool:
         return module_id in self._sources or self._loader.is_loaded(module_id)
@@ -265,15 +265,15 @@ class Plan:
         by_module = {choice.module_id: name for name, choice in chosen.items() if name not in variables}
         for variable, choice in variables.items():
             for module_id, offset in self._loader.store.find(choice.record.name):
-                other = by_module.get(module_id)
-                if other is not None and module_id != choice.module_id and not self._loader.is_loaded(module_id):
+                user_name = by_module.get(module_id)
+                if user_name is not None and module_id != choice.module_id and not self._loader.is_loaded(module_id):
                     from compcache.hit.closures.providers import defines_for_all, second_provider_error
 
-                    if defines_for_all(self._loader, chosen[other].source, offset):
-                        return other, second_provider_error(variable, module_id, choice.module_id)
+                    if defines_for_all(self._loader, chosen[user_name].source, offset):
+                        return user_name, second_provider_error(variable, module_id, choice.module_id)
         return None
 
-    def _advance(self, name: str, node: _Node) -> None:
+    def _choose_next(self, name: str, node: _Node) -> None:
         """Choose the next usable realization of a function. If all were tried, handle its dependents."""
         choice, self._opened = self._opened, None
         while choice is not None or (choice := self._next_choice(name, node)) is not None:
@@ -290,11 +290,11 @@ class Plan:
                 choice = None
                 continue
             node.choice = choice
-            self._follow(name, choice)
+            self._add_imports(name, choice)
             return
-        self._exhaust(name, node)
+        self._handle_exhausted(name, node)
 
-    def _exhaust(self, name: str, node: _Node) -> None:
+    def _handle_exhausted(self, name: str, node: _Node) -> None:
         """Handle a function without usable realizations: bind its importers to its stub, or reject them.
 
         Raises:
@@ -312,22 +312,22 @@ class Plan:
         for dependent in node.dependents:
             self._drop_dependent(dependent, name, node)
 
-    def _follow(self, name: str, choice: Choice) -> None:
+    def _add_imports(self, name: str, choice: Choice) -> None:
         """Add the imports of a choice to the plan."""
         nodes, pending = self._nodes, self._pending
         settled = self._settle_imports(choice)
         for _, imported, _, kind in choice.imports:
-            other = nodes.get(imported)
-            if other is None:
+            import_node = nodes.get(imported)
+            if import_node is None:
                 only = settled.get(imported)
-                other = nodes[imported] = _Node(self._candidates(imported) if only is None else iter(()))
-                other.uses[kind[:_DIGEST]] = choice, kind
-                other.choice = only
+                import_node = nodes[imported] = _Node(self._candidates(imported) if only is None else iter(()))
+                import_node.uses[kind[:_DIGEST]] = choice, kind
+                import_node.choice = only
                 if only is None:
                     pending.append(imported)
-            elif kind[:_DIGEST] not in other.uses:
-                other = self._node_for(imported, other, choice, kind)
-            other.dependents[name] = None
+            elif kind[:_DIGEST] not in import_node.uses:
+                import_node = self._node_for(imported, import_node, choice, kind)
+            import_node.dependents[name] = None
 
     def _settle_imports(self, choice: Choice) -> dict[str, Choice]:
         """Return the choices for many imports that leave nothing to choose, by name."""
@@ -344,11 +344,11 @@ class Plan:
             return self._nodes[self._apart[name, use]]
         is_open = node.choice is None and name in self._pending
         try:
-            fits = is_open or (node.choice is not None and self._fits(node.choice, user, kind))
+            is_fitting = is_open or (node.choice is not None and self._fits(node.choice, user, kind))
         except (CompcacheError, OSError) as error:  # choosing for the new node meets the error again
             reraise_interrupt(error)
-            fits = False
-        if not fits:
+            is_fitting = False
+        if not is_fitting:
             return self._split_node(name, use, user, kind)
         node.uses[use] = user, kind
         return node
@@ -384,8 +384,8 @@ class Plan:
 
     def _fits(self, choice: Choice, user: Choice, kind: bytes) -> bool:
         """Return whether a realization has the type that a user expects."""
-        own = choice.record.link_type
-        if not kind or not own or kind[:_DIGEST] == own[:_DIGEST]:
+        defined_type = choice.record.link_type
+        if not kind or not defined_type or kind[:_DIGEST] == defined_type[:_DIGEST]:
             return True
         from compcache.hit.link_types import fits
 
@@ -424,15 +424,15 @@ class Plan:
                 reraise_interrupt(error)
                 node.keep_error(error)
                 continue
-            return self._strongest(name, node, choice, (module_id, offset)) if choice.record.signature.startswith(WEAK) else choice
+            return self._find_strongest(name, node, choice, (module_id, offset)) if choice.record.signature.startswith(WEAK) else choice
         return None
 
-    def _strongest(self, name: str, node: _Node, weak: Choice, where: tuple[bytes, int]) -> Choice:
+    def _find_strongest(self, name: str, node: _Node, weak: Choice, place: tuple[bytes, int]) -> Choice:
         """Return the definition that replaces a weak one, as linkers choose it.
 
         That is a definition that is not merged, or else the longest of common blocks that are arrays.
         """
-        places, best = [where, *node.candidates], weak
+        places, best = [place, *node.candidates], weak
         for candidate in places[1:]:
             try:
                 choice = self._loader.open_candidate(name, *candidate, self._sources)
@@ -440,11 +440,11 @@ class Plan:
                 reraise_interrupt(error)
                 continue
             is_definition = choice.record.signature.startswith(VARIABLE)
-            if is_definition or _length(choice) > _length(best):
-                best, where = choice, candidate
+            if is_definition or _array_length(choice) > _array_length(best):
+                best, place = choice, candidate
             if is_definition:
                 break
-        node.candidates = iter([candidate for candidate in places if candidate != where])
+        node.candidates = iter([candidate for candidate in places if candidate != place])
         return best
 
     def _read_needs(self, choice: Choice) -> None:
@@ -483,11 +483,11 @@ class Plan:
 
     def _missing_import(self, choice: Choice, imported: str, node: _Node) -> UndefinedSymbolError:
         """Return the error for an import without usable realizations."""
-        why = f" ({node.error})" if node.error is not None else ""
+        reason = f" ({node.error})" if node.error is not None else ""
         imported = imported.partition(_APART)[0]
         error = UndefinedSymbolError(
             f"function {choice.record.name!r} of module {choice.module_id.hex()} needs {_describe_symbol(imported)}, but the cache "
-            f"{self._loader.store.root} has no usable realization of it{why}; add a module that defines it",
+            f"{self._loader.store.root} has no usable realization of it{reason}; add a module that defines it",
             symbols=[imported],
             func_name=choice.record.name,
             module_id=choice.module_id.hex(),
@@ -514,7 +514,7 @@ class Plan:
             assert choice is not None
             chosen[name] = choice
             if self._apart:
-                choice.imports = [(key, self._node_name(other, kind), places, kind) for key, other, places, kind in choice.imports]
+                choice.imports = [(key, self._node_name(target, kind), places, kind) for key, target, places, kind in choice.imports]
             stack += [imported for _, imported, _, _ in choice.imports]
         return chosen
 
@@ -524,27 +524,27 @@ class Plan:
         error, node.error = node.error, None  # the frames of a raised exception refer to the plan
         if error is None or isinstance(error, (IncompatibleTargetError, IntegrityError)):
             problem = error or self._loader.store.index.problem
-            why = f": {problem}" if problem else ""
-            message = f"function {name!r} is not in the cache {root}{why}"
+            reason = f": {problem}" if problem else ""
+            message = f"function {name!r} is not in the cache {root}{reason}"
             not_cached = NotCachedError(message, func_name=name, cache_dir=root)
             not_cached.__cause__ = error
             return not_cached
         return error
 
 
-def _mismatch_error(choice: Choice, user: Choice, defined: str, used: str) -> SignatureMismatchError:
+def _mismatch_error(choice: Choice, user: Choice, defined: str, expected: str) -> SignatureMismatchError:
     """Return the reason why a realization is skipped: its type is not the one that its user expects."""
     from compcache.hit.link_types import fits
 
     return SignatureMismatchError(
         f"{_describe_symbol(choice.record.name)} of module {choice.module_id.hex()} is {defined}, but {user.record.name!r} of module "
-        f"{user.module_id.hex()} uses it as {used}: {fits(defined, used)[1]}",
+        f"{user.module_id.hex()} uses it as {expected}: {fits(defined, expected)[1]}",
         func_name=choice.record.name,
         module_id=choice.module_id.hex(),
     )
 
 
-def _length(choice: Choice) -> int:
+def _array_length(choice: Choice) -> int:
     """Return the length in bytes of a variable that is an array, from its LLVM type, or 0 for other variables."""
     count, by, _ = choice.record.signature.removeprefix(WEAK).removeprefix("[").partition(" x i8]")
     return int(count) if by and count.isdecimal() else 0

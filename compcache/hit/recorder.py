@@ -1,8 +1,9 @@
 """The counters of a process that uses a cache, which reach the disk without a lock."""
 
-# Counting appends to a list. The list is appended, as one batch, to the journal of this host (`compcache.formats.journal`): at once if the
+# Counting appends to a list. The list is appended, as one batch, to a journal of this host (`compcache.formats.journal`): at once if the
 # last batch is a while ago, otherwise when the process exits or a cache is closed. A process that is killed loses the counts of its last
 # second. Appending to a file costs two microseconds, creating one eighty. Tools add journals up and fold them (`compcache.usage.ledger`).
+# An append waits for other appends to the same file, even while their processes have no processor, so a host has several journals.
 #
 # This file is on the hit path: it imports nothing that is not loaded already, never waits, and tolerates a disk that cannot be written to.
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from compcache.files import Opened, Tree
     from compcache.hit import Door, PlainLoader
 
-__all__ = ["DIRECTORY", "SUFFIX", "Recorder", "encode_batch", "recorder_for", "recorder_of"]
+__all__ = ["DIRECTORY", "JOURNALS_OF_HOST", "SUFFIX", "Recorder", "encode_batch", "recorder_for", "recorder_of"]
 
 #: The values of `compcache.store.PLACES`, which a plain hit does not import.
 DIRECTORY, SUFFIX = "stats", ".journal1"
@@ -31,8 +32,10 @@ SWITCH_VARIABLE = "COMPCACHE_STATS"
 _PAUSE_SECONDS = 1.0
 #: The shortest time in seconds between two records of modules in memory, whose uses are not counted.
 _HELD_SECONDS = 60.0
-#: A process folds its journal at exit if the journal has more bytes than this.
-_LONG = 1 << 18
+#: The number of journals of a host.
+JOURNALS_OF_HOST = 8
+#: A process folds the journals at exit if its journal has more bytes than this.
+_LONG = (1 << 18) // JOURNALS_OF_HOST
 #: The most events that are kept while the directory does not exist.
 _MOST_KEPT = 1000
 
@@ -47,12 +50,12 @@ class Recorder:
     """
 
     __slots__ = (
-        "_directory", "_events", "_files", "_flushed", "_is_long", "_loaders", "_registered", "_seen", "_held_noted", "unaccounted",
+        "_events", "_files", "_flushed", "_held_noted", "_is_long", "_journal", "_loaders", "_registered", "_root", "_seen", "unaccounted",
     )  # fmt: skip
 
     def __init__(self, files: "Tree | Door", root: str) -> None:
         self._files = files
-        self._directory = f"{root}/{DIRECTORY}"
+        self._root = root
         self._registered = False
         self._is_long = False
         self._loaders: list[ref[PlainLoader]] = []
@@ -65,6 +68,8 @@ class Recorder:
         self._seen: dict[bytes, object] = {}
         self._held_noted = time()  # when modules in memory were last recorded
         self._registered = self._registered and "multiprocessing.util" not in sys.modules
+        # Each host has journals of its own, because appending is not atomic between hosts.
+        self._journal = f"{self._root}/{DIRECTORY}/{_host_name()}.{os.getpid() % JOURNALS_OF_HOST}{SUFFIX}"
         self.unaccounted = 0
 
     def write_by(self, files: "Tree | Door") -> None:
@@ -73,7 +78,7 @@ class Recorder:
 
     def watch(self, loader: "PlainLoader") -> None:
         """Record the modules of this loader that are in memory as used, each time the journal is written."""
-        self._loaders = [*[known for known in self._loaders if known() is not None], ref(loader)]
+        self._loaders = [*[weak for weak in self._loaders if weak() is not None], ref(loader)]
         if not self._registered:
             self._register_exit()
 
@@ -130,13 +135,13 @@ class Recorder:
             pool.Finalize(None, self.flush, exitpriority=0)
 
     def _at_exit(self) -> None:
-        """Write the counts, and fold the journal if it is long."""
+        """Write the counts, and fold the journals if its own is long."""
         self.flush()
         if self._is_long:
             try:
                 from compcache.usage.ledger import fold_small
 
-                fold_small(self._files.system, os.path.dirname(self._directory))
+                fold_small(self._files.system, self._root)
             except Exception as error:  # noqa: BLE001 - the next process that fills a journal folds it; an exit must not print tracebacks
                 _reraise_interrupt(error)
                 return
@@ -178,10 +183,8 @@ class Recorder:
 
     def _write(self, data: bytes) -> bool:
         """Append a batch to the journal. Return False if the cache directory does not exist."""
-        # Each host has a journal of its own, because appending is not atomic between hosts.
-        path = f"{self._directory}/{_host_name()}{SUFFIX}"
         try:
-            journal = self._open(path)
+            journal = self._open()
             status = self._files.fstat(journal.number)
             if status.st_nlink != 1 or not S_ISREG(status.st_mode):
                 return True  # a file with further links, or a pipe, which no process of ours has created
@@ -194,20 +197,20 @@ class Recorder:
             self._register_exit()
         return True
 
-    def _open(self, path: str) -> "Opened":
+    def _open(self) -> "Opened":
         """Open the journal, creating it and its directory if the cache directory exists."""
         flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
-            return self._files.open_owned(path, flags)
+            return self._files.open_owned(self._journal, flags)
         except FileNotFoundError as error:
             _reraise_interrupt(error)
             from compcache.files import FILE_MODE
 
             try:
-                self._files.mkdir(self._directory)
+                self._files.mkdir(f"{self._root}/{DIRECTORY}")
             except FileExistsError as exists:  # another thread or process has created it, or only the file was missing
                 _reraise_interrupt(exists)
-            return self._files.open_owned(path, flags | os.O_CREAT, FILE_MODE)
+            return self._files.open_owned(self._journal, flags | os.O_CREAT, FILE_MODE)
 
 
 def encode_batch(lines: "Iterable[str]") -> bytes:
@@ -263,11 +266,11 @@ def recorder_for(files: "Tree", root: str, *, readonly: bool) -> "Recorder | Nul
 
 def recorder_of(files: "Tree | Door", root: str) -> "Recorder":
     """Return the one recorder of a directory in this process, which now writes through `files`."""
-    known = _recorders.get(root)
-    if known is None:
+    recorder = _recorders.get(root)
+    if recorder is None:
         return _recorders.setdefault(root, Recorder(files, root))
-    known.write_by(files)
-    return known
+    recorder.write_by(files)
+    return recorder
 
 
 def _forget_all() -> None:

@@ -21,9 +21,9 @@ _SIGNATURE = LINK_ONLY + "stub"
 
 def find_stub(loader: Loader, name: str, sources: Sources) -> tuple[Source, FunctionRecord] | None:
     """Return the stub of a function, preferably from a module that this load uses already, or None if this host can run none."""
-    found = list(loader.store.find(index_name(STUB, name)))
-    found.sort(key=lambda place: place[0] not in sources and not loader.is_loaded(place[0]))
-    for module_id, offset in found:
+    places = list(loader.store.find(index_name(STUB, name)))
+    places.sort(key=lambda place: place[0] not in sources and not loader.is_loaded(place[0]))
+    for module_id, offset in places:
         try:
             source = loader.open_source(module_id, sources)
             number = _read_stub(loader.store, source.open_file(loader.store), offset, name)

@@ -96,10 +96,10 @@ def _find_archive(name: str) -> str:
     if "/" in name or os.path.exists(name):
         return name
     places = [*os.environ.get("LIBRARY_PATH", "").split(os.pathsep), *_PLACES]
-    for place in filter(None, places):
-        found = sorted(glob.glob(os.path.join(place, glob.escape(name))))
-        if found:
-            return found[-1]  # the latest of several versions
+    for directory in filter(None, places):
+        paths = sorted(glob.glob(os.path.join(directory, glob.escape(name))))
+        if paths:
+            return paths[-1]  # the latest of several versions
     raise LibraryError(
         f"the archive {name!r} was not found in $LIBRARY_PATH and the usual directories: pass its path, or set LIBRARY_PATH", library=name
     )

@@ -50,15 +50,15 @@ def embedded_bitcode(data: bytes) -> tuple[bytes, ...]:
         raise FormatError("the file is a thin archive, which names other files without containing them: pass its member files")
     if not data.startswith(_ARCHIVE):
         return (_read_object(data),)
-    found = []
+    modules = []
     for name, content in _read_members(data):
         try:
-            found.append(content if content.startswith(BITCODE_MAGIC) else _read_object(content))
+            modules.append(content if content.startswith(BITCODE_MAGIC) else _read_object(content))
         except FormatError as error:
             raise FormatError(f"the archive member {name!r} cannot be used: {error}") from error
-    if not found:
+    if not modules:
         raise FormatError("the file is an archive without members")
-    return tuple(found)
+    return tuple(modules)
 
 
 def _read_object(data: bytes) -> bytes:

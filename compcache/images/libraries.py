@@ -116,13 +116,13 @@ class Library(NamedTuple):
             reraise_interrupt(error)
             return None
         info = _Info()
-        found = ctypes.CDLL(None).dladdr(ctypes.c_void_p(address), ctypes.byref(info))
-        return os.fsdecode(info.path) if found and info.path else self._path_without_address(symbol)
+        is_found = ctypes.CDLL(None).dladdr(ctypes.c_void_p(address), ctypes.byref(info))
+        return os.fsdecode(info.path) if is_found and info.path else self._path_without_address(symbol)
 
     def _path_without_address(self, symbol: str) -> str | None:
         """Return the path of the library whose symbol table contains a symbol without an address (a thread-local variable), or None."""
-        own = self.file()
-        files = [own, *map(mapped_path, _needed_names(own))] if own else []
+        own_path = self.file()
+        files = [own_path, *map(mapped_path, _needed_names(own_path))] if own_path else []
         return next((path for path in files if path and symbol in _defined_symbols(path)), None)
 
 
@@ -196,9 +196,9 @@ def library_with(symbol: str, libraries: Iterable[Library]) -> Library | None:
     for library in libraries:
         defined_in = library.path_of(symbol)
         if defined_in is not None and os.path.realpath(defined_in) == library.name:
-            found = _open_if_loaded(os.path.basename(defined_in))  # succeeds if the file's name is the library's soname
-            if found is not None:
-                return found
+            opened = _open_if_loaded(os.path.basename(defined_in))  # succeeds if the file's name is the library's soname
+            if opened is not None:
+                return opened
     return None
 
 
@@ -293,8 +293,8 @@ def _demangle_with_program(symbol: str) -> str:
     if path is None:
         return symbol
     try:
-        done = subprocess.run([path, symbol], capture_output=True, stdin=subprocess.DEVNULL, timeout=_FILTER_SECONDS, check=False)
+        completed = subprocess.run([path, symbol], capture_output=True, stdin=subprocess.DEVNULL, timeout=_FILTER_SECONDS, check=False)
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         reraise_interrupt(error)
         return symbol
-    return done.stdout.decode("utf-8", "replace").strip() or symbol
+    return completed.stdout.decode("utf-8", "replace").strip() or symbol

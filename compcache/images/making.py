@@ -162,12 +162,12 @@ def usual_kind() -> str:
 
 def _paths_of_providers(undefined: Iterable[str], platform: Iterable[str], libraries: Sequence[Library | Archive]) -> dict[str, str]:
     """Return the paths of the libraries that define undefined symbols, by symbol. The platform's symbols are left out."""
-    found = {}
+    paths = {}
     for symbol in set(undefined).difference(platform) if libraries else ():
         path = next(filter(None, (library.path_of(symbol) for library in libraries)), None)
         if path is not None:
-            found[symbol] = path
-    return dict(sorted(found.items()))
+            paths[symbol] = path
+    return dict(sorted(paths.items()))
 
 
 def _check_undefined(undefined: Iterable[str], weak: Collection[str]) -> None:

@@ -55,6 +55,6 @@ define hidden i32 @pthread_atfork(ptr %prepare, ptr %parent, ptr %child) {
 STATIC_RUNTIME = frozenset(("__dso_handle", *_DEFINITIONS))
 
 
-def static_runtime_text(used: Iterable[str]) -> str:
+def static_runtime_text(symbols: Iterable[str]) -> str:
     """Return the LLVM assembly that defines these symbols of `STATIC_RUNTIME`, and the finalizer."""
-    return "".join([_HANDLE, *(_DEFINITIONS[name] for name in used if name in _DEFINITIONS)])
+    return "".join([_HANDLE, *(_DEFINITIONS[name] for name in symbols if name in _DEFINITIONS)])

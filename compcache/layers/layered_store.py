@@ -280,8 +280,8 @@ class LayeredStore(Store):
 
     def _indexes(self, merged: Index | None) -> list[tuple[Store | None, Index]]:
         """Return the indexes to search, in order, each with its store. The store of `merged` is None, because it covers all layers."""
-        of_layers: list[tuple[Store | None, Index]] = [(layer, layer.index) for layer in self.layers]
-        return [(self, self.index), *([(None, merged)] if merged is not None else of_layers)]
+        layer_indexes: list[tuple[Store | None, Index]] = [(layer, layer.index) for layer in self.layers]
+        return [(self, self.index), *([(None, merged)] if merged is not None else layer_indexes)]
 
     def find_numbered(self, func_name: str) -> list[Numbered]:
         """See `Store`."""

@@ -71,9 +71,9 @@ class Builder:
             except OSError as error:
                 reraise_interrupt(error)
                 return True  # the thread has ended
-            works = spent - self._spent > passed * _IDLE_SHARE or _waits_for_helper(self.thread)
+            is_working = spent - self._spent > passed * _IDLE_SHARE or _waits_for_helper(self.thread)
             # A late examination says little: the whole process may have been suspended.
-            self._idle = 0.0 if works or not self._seen else self._idle + min(passed, 2 * _PAUSE_SECONDS)
+            self._idle = 0.0 if is_working or not self._seen else self._idle + min(passed, 2 * _PAUSE_SECONDS)
             self._spent, self._seen = spent, now
         return self._idle >= IDLE_SECONDS
 

@@ -52,12 +52,7 @@ def single_flight(session: Session, func_name: str, *, absent: bool) -> Iterator
     """Wait while another thread or process builds a function, then register this thread as its builder.
 
     The wait is bounded. It ends early if the builder is an idle thread of this process, because that thread may be waiting for the calling
-    thread (`compcache.miss.builders`).
-
-    Args:
-        session: the cache.
-        func_name: the function.
-        absent: a look-up has just found no realization.
+    thread (`compcache.miss.builders`). With `absent`, a look-up has just found no realization.
 
     Yields:
         Whether another builder may have published the function since that look-up.

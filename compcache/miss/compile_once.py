@@ -191,11 +191,7 @@ def _publish(session: Session, built: BuiltModule) -> Addition:
 def fetch_and_load(session: Session, func_name: str, error: CompcacheError, accept: Accept | None = None) -> TypedCallTarget | None:
     """Fetch a function from the remote store and load it.
 
-    Args:
-        session: the cache.
-        func_name: the function.
-        error: the exception that the look-up in the cache raised.
-        accept: the parameter of `Loader.load`.
+    `error` is the exception of the look-up in the cache, and `accept` the parameter of `Loader.load`.
 
     Returns:
         The call target, or None if the function is not fetched in the time that compiling takes, or cannot be loaded.

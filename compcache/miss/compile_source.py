@@ -25,10 +25,7 @@ __all__ = ["compile_source"]
 def compile_source(session: Session, sealed: SealedSource, names: dict[str, str] | None) -> dict[str, str]:
     """Compile the missing functions of a source. Store them or, if that fails, keep them in memory.
 
-    Args:
-        session: the cache.
-        sealed: the source.
-        names: the content names from the source's entry, by plain name, or None if the cache has no entry.
+    `names` are the content names in the source's entry, by plain name, or None if the cache has no entry.
 
     Returns:
         The content names of all functions of the source, by plain name.

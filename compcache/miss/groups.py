@@ -220,9 +220,9 @@ class _Group:
         for source in sources:
             members = [self._compile_member(source, request).member for request in source.requests]
             copies = missing.intersection(*[member.copied for member in members])
-            used = {name: is_function for member in members for name, is_function in member.used.items() if name in missing - copies}
-            if used:
-                self._failures[source.number] = self._missing_error(used)
+            lacking = {name: is_function for member in members for name, is_function in member.used.items() if name in missing - copies}
+            if lacking:
+                self._failures[source.number] = self._missing_error(lacking)
             else:
                 remaining.append(source._replace(copies=source.copies | copies))
         if remaining == sources:
@@ -328,14 +328,14 @@ def _merge_sources(requests: Sequence[Request], members: Sequence[Member], conte
     Raises:
         CompileError: two sources export, import or define one name differently.
     """
-    first = requests[0]
+    first_request = requests[0]
     named: dict[str, Export] = {}
     for export in [export for request in requests for export in request.exports or ()]:
         if named.setdefault(export.name, export) != export:
             raise CompileError(f"two sources of the group export {export.name!r} differently: export it from only one of them")
     symbols = {export.symbol for export in named.values()}
     unexported = {name for request, member in zip(requests, members, strict=True) if request.exports is not None for name in member.defined}
-    return first._replace(
+    return first_request._replace(
         ir=b"",
         exports=None if any(request.exports is None for request in requests) else tuple(named.values()),
         named=tuple(named.values()),

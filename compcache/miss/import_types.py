@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from compcache.errors import CompcacheError, SignatureMismatchError
 from compcache.files import reraise_interrupt
 from compcache.formats.manifest import decode_function
-from compcache.hit.link_types import DIGEST_SIZE, fits, read_type, type_digest, united
+from compcache.hit.link_types import DIGEST_SIZE, fits, read_type, type_digest, unite_types
 from compcache.publish.quarantine import warn
 
 if TYPE_CHECKING:
@@ -30,12 +30,8 @@ class Provider(NamedTuple):
 def require_types(session: Session, built: BuiltModule, added: Mapping[str, Provider]) -> None:
     """Check that each import of a module has a realization with the link type that the module expects.
 
-    An import without any realization is accepted.
-
-    Args:
-        session: the cache.
-        built: the module.
-        added: the functions that are added together with the module, by name. They take precedence over functions in the cache.
+    An import without any realization is accepted. The functions in `added`, which are added together with the module, take precedence over
+    functions in the cache.
 
     Raises:
         SignatureMismatchError: no realization of an import has the type that the code expects.
@@ -43,7 +39,7 @@ def require_types(session: Session, built: BuiltModule, added: Mapping[str, Prov
     own_names = {name for name, *_ in built.functions}
     for name, types in built.used.items():
         if name not in own_names:
-            providers = iter((added[name],)) if name in added else _stored_providers(session, name, type_digest(united(types)))
+            providers = iter((added[name],)) if name in added else _stored_providers(session, name, type_digest(unite_types(types)))
             _require_provider(name, types, providers)
 
 
@@ -53,14 +49,14 @@ def _require_provider(name: str, types: Mapping[str, str], providers: Iterator[P
     Raises:
         SignatureMismatchError: no provider matches.
     """
-    expected = united(types)
+    expected = unite_types(types)
     first_provider: tuple[Provider, str] | None = None
     doubtful: tuple[Provider, str] | None = None
     for provider in providers:
-        binds, reason = fits(provider.link_type, expected)
-        if binds and not reason:
+        is_fitting, reason = fits(provider.link_type, expected)
+        if is_fitting and not reason:
             return
-        if binds:
+        if is_fitting:
             doubtful = doubtful or (provider, reason)
         else:
             first_provider = first_provider or (provider, reason)
@@ -72,7 +68,7 @@ def _require_provider(name: str, types: Mapping[str, str], providers: Iterator[P
 
 
 def _describe_mismatch(name: str, types: Mapping[str, str], provider: Provider, reason: str) -> str:
-    use, user = next(((kind, user) for kind, user in sorted(types.items()) if fits(provider.link_type, kind)[1]), (united(types), ""))
+    use, user = next(((kind, user) for kind, user in sorted(types.items()) if fits(provider.link_type, kind)[1]), (unite_types(types), ""))
     place = f" in {user!r}" if user else ""
     return f"{name!r} is {provider.link_type} in {provider.where}, but the module uses it as {use}{place}: {reason}"
 

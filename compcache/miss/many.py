@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.build.slots import read_requests, undefined_symbols_error
-from compcache.errors import CompcacheError, SignatureMismatchError, StorageError, UndefinedSymbolError
+from compcache.errors import ModulesNotAddedError, SignatureMismatchError, StorageError, UndefinedSymbolError
 from compcache.files import reraise_interrupt
 from compcache.linker import link_module, translate_module
 from compcache.maintain.remove import remove_modules
@@ -28,29 +28,13 @@ if TYPE_CHECKING:
     from compcache.formats.built_module import BuiltModule
     from compcache.session import Session
 
-__all__ = ["ModulesNotAddedError", "add_modules", "not_added_error"]
+__all__ = ["add_modules", "not_added_error"]
 
 #: The number of modules that are published together. Their files are open at the same time.
 _GROUP = 64
 #: The number of linkers that run at a time. Each spends more time waiting for the disk and the kernel than computing.
 _LINKERS = 4
 _SHOWN = 10
-
-
-class ModulesNotAddedError(CompcacheError):
-    """Raised by `Cache.add_modules` if some of the sources could not be added. The other sources are stored.
-
-    `failures` are the errors by position in the list of sources. `module_ids` has one item for each source: the id of its module, or
-    None if the source failed.
-    """
-
-    failures: dict[int, Exception]
-    module_ids: tuple[str | None, ...]
-
-    def __init__(self, message: str, *, failures: Mapping[int, Exception] | None = None, module_ids: tuple[str | None, ...] = ()) -> None:
-        super().__init__(message)
-        self.failures = dict(failures or {})
-        self.module_ids = module_ids
 
 
 class _Linking(NamedTuple):
@@ -132,7 +116,7 @@ class _Addition:
             if missing:
                 functions = [name for name in missing if item.assumed[name]]
                 self._fail_importable(item, undefined_symbols_error(missing, functions))
-        self._publish_complete(last=True)
+        self._publish_complete(is_last=True)
         published = {module_id for module_ids in self._published.values() for module_id in module_ids}
         for module_id in {module_id for module_ids in replaced for module_id in module_ids} - published:
             with suppress(StorageError):  # the newer module is found first anyway
@@ -168,13 +152,13 @@ class _Addition:
         """Return the symbols that a source requires and that no source has defined yet."""
         return [name for name in item.assumed if name not in self._defined]
 
-    def _publish_complete(self, *, last: bool = False) -> None:
-        """Publish the linked modules. Unless `last` is set, modules that depend on an undefined symbol wait for later sources."""
+    def _publish_complete(self, *, is_last: bool = False) -> None:
+        """Publish the linked modules. Unless `is_last` is set, modules that depend on an undefined symbol wait for later sources."""
         linked = [(item, built) for item in self._waiting if (built := self._await_linked(item)) is not None]
         for item, built in linked:
             self._types |= {name: Provider(f"source {item.number}", "", text) for name, text in built.defined.items()}
         linked = self._without_lost_imports(linked)
-        waiting = frozenset[int]() if last else self._find_waiting(linked)
+        waiting = frozenset[int]() if is_last else self._find_waiting(linked)
         self._waiting = [item for item, _ in linked if item.number in waiting]
         ready = [(item, built) for item, built in linked if item.number not in waiting]
         for start in range(0, len(ready), _GROUP):

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 __all__ = ["replace"]
 
 
-def replace(session: Session, given: ModuleSource | Iterable[ModuleSource], group: str | None) -> tuple[str, ...]:
+def replace(session: Session, given_sources: ModuleSource | Iterable[ModuleSource], group: str | None) -> tuple[str, ...]:
     """Implement `Cache.replace`."""
-    sources = given if hasattr(given, "__iter__") else [given]
+    sources = given_sources if hasattr(given_sources, "__iter__") else [given_sources]
     if group is not None:
         return add_group(session, sources, group, replace=True)
     module_ids = add_modules(session, sources, replace=True)
@@ -65,5 +65,5 @@ def _addition_numbers(store: Store, name: str) -> dict[bytes, int]:
 def _is_superseded(store: Store, module_id: bytes) -> bool:
     """Return whether all names of a module have newer realizations."""
     names = _names(store, module_id)
-    known = [_addition_numbers(store, name) for name in names]
-    return bool(names) and all(module_id in numbers and max(numbers.values()) > numbers[module_id] for numbers in known)
+    numbers_by_name = [_addition_numbers(store, name) for name in names]
+    return bool(names) and all(module_id in numbers and max(numbers.values()) > numbers[module_id] for numbers in numbers_by_name)

@@ -39,12 +39,7 @@ __all__ = ["load_retargeted", "loads_native_code", "tune"]
 def load_retargeted(session: Session, func_name: str, owner: object, accept: Accept | None, error: CompcacheError) -> TypedCallTarget:
     """Compile realizations of a function and its imports for this host, and load the function.
 
-    Args:
-        session: the cache that has the function.
-        func_name: the function.
-        owner: an object that the target keeps alive.
-        accept: the parameter of `Loader.load`.
-        error: the exception that loading the function raised.
+    `owner` and `accept` are the parameters of `Loader.load`, and `error` is the exception of the load.
 
     Raises:
         CompcacheError: the function still cannot be loaded. This is `error`, or the exception that the last attempt raised.

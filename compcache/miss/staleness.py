@@ -61,16 +61,16 @@ def warn_if_stale(session: Session, target: TypedCallTarget, name: str | Identit
     func_name = target.func_name
     if checks:
         source = source_of(build(), func_name, None if isinstance(name, str) else name)
-        now = content_digest(freeze(source)).hex()
-        changed = bool(notes.get("source")) and notes["source"] != now
+        current = content_digest(freeze(source)).hex()
+        changed = bool(notes.get("source")) and notes["source"] != current
         subject = f"function {func_name!r} was compiled from different code than its build() returns now"
     else:
-        now = maker_digest(build)
+        current = maker_digest(build)
         known_maker = str(notes.get("maker", ""))
-        changed = _are_comparable(now, known_maker) and now != known_maker
+        changed = _are_comparable(current, known_maker) and current != known_maker
         subject = f"build() of function {func_name!r} has changed since the function was compiled"
     if changed:
-        warn_once(session.store, f"stale {func_name} {now}", f"{subject}; {_ADVICE.format(func_name)}")
+        warn_once(session.store, f"stale {func_name} {current}", f"{subject}; {_ADVICE.format(func_name)}")
 
 
 def is_checking() -> bool:
@@ -80,16 +80,16 @@ def is_checking() -> bool:
 
 def names_with_other_source(store: Store, names: Iterable[str], source: ModuleSource) -> list[str]:
     """Return the plain names whose newest realization is known to have another source. LLVM is not needed."""
-    now = content_digest(freeze(source)).hex()
+    current = content_digest(freeze(source)).hex()
     stored_digests: dict[bytes, str] = {}
-    found = []
+    different = []
     for name in filter(is_ordered, names):
         newest = _newest_module(store, name)
         if newest is not None and newest not in stored_digests:
-            stored_digests[newest] = str(_read_notes(store, newest).get("source") or now)
-        if newest is not None and stored_digests[newest] != now:
-            found.append(name)
-    return found
+            stored_digests[newest] = str(_read_notes(store, newest).get("source") or current)
+        if newest is not None and stored_digests[newest] != current:
+            different.append(name)
+    return different
 
 
 def _newest_module(store: Store, name: str) -> bytes | None:
@@ -200,12 +200,12 @@ def warn_of_shadowed(store: Store, built: BuiltModule, *, besides: Collection[by
         if shadowed is not None and not shadowed:
             return
         if shadowed:
-            first, *others = shadowed
+            name, *others = shadowed
             more = f" (and {len(others)} more)" if others else ""
             warn(
-                f"function {first!r}{more} is in the cache already, with different code, in module {module_id.hex()[:12]}: the code that "
+                f"function {name!r}{more} is in the cache already, with different code, in module {module_id.hex()[:12]}: the code that "
                 f"is added last is used. Name it by its content (an Identity, or Cache.compile), or remove the cached code first: "
-                f"cache.remove({first!r})",
+                f"cache.remove({name!r})",
                 ShadowWarning,
             )
             return

@@ -77,10 +77,7 @@ def _texts(table: dict[str, Any], name: str) -> tuple[str, ...]:
 def build_kernels(settings: Settings, source: str, place: str) -> dict[str, str]:
     """Compile the kernels of a project into output directories. Replace the directories of an earlier build.
 
-    Args:
-        settings: the kernels and their target CPUs.
-        source: the directory that contains the project's packages.
-        place: the directory in which the output directories are created.
+    `source` is the directory with the project's packages, and `place` the directory in which the output directories are created.
 
     Returns:
         The paths of the output directories, by their path in the wheel.

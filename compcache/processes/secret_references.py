@@ -39,9 +39,7 @@ def literal(text: str) -> str:
 def read_secret(text: str, label: str) -> str:
     """Return the secret that a setting contains or refers to. Whitespace around a secret in a file is removed.
 
-    Args:
-        text: a reference, or the secret.
-        label: the name of the setting, for messages.
+    `label` is the name of the setting, for messages.
 
     Raises:
         ValueError: the reference does not refer to a secret. The message contains the reference, never a secret.

@@ -30,10 +30,10 @@ _probed: dict[str, tuple[str, str, str]] = {}
 def _probe_once(processor: Processor) -> Host:
     """Return LLVM's description of this host. LLVM is queried once per process."""
     if processor.identity not in _probed:
-        found = probe_host(processor)
+        host = probe_host(processor)
         if not processor.identity:  # without an identity, no later look-up can tell that the processor is the same
-            return found
-        _probed[processor.identity] = found.cpu, found.features, found.adjustments
+            return host
+        _probed[processor.identity] = host.cpu, host.features, host.adjustments
     return Host(*_probed[processor.identity], processor)
 
 
@@ -43,14 +43,18 @@ def describe_and_store_host(store: Store) -> Host:
     Raises:
         MissingPackageError: LLVM is not installed.
     """
-    found = _probe_once(store.processor())
+    host = _probe_once(store.processor())
     from compcache.build.codegen import llvm_version
 
-    _, known = store.host_file()
-    own = HostFile(found.cpu, llvm_version(), found.features, _identify_library())
-    if known is None or (version_numbers(known.llvm_version), bool(known.library)) < (version_numbers(own.llvm_version), bool(own.library)):
-        _write_host_file(store, own)
-    return found
+    _, stored = store.host_file()
+    described = HostFile(host.cpu, llvm_version(), host.features, _identify_library())
+    if stored is None or _rank(stored) < _rank(described):
+        _write_host_file(store, described)
+    return host
+
+
+def _rank(host: HostFile) -> tuple[tuple[int, ...], bool]:
+    return version_numbers(host.llvm_version), bool(host.library)
 
 
 def query_host(store: Store) -> HostFile:
@@ -61,14 +65,14 @@ def query_host(store: Store) -> HostFile:
     Raises:
         MissingPackageError: LLVM is not installed.
     """
-    _, known = store.host_file()
+    _, stored = store.host_file()
     library = _identify_library()
-    if known is not None and library and known.library == library:
-        return known
-    found = _probe_once(store.processor())
+    if stored is not None and library and stored.library == library:
+        return stored
+    host = _probe_once(store.processor())
     from compcache.build.codegen import llvm_version
 
-    return HostFile(found.cpu, llvm_version(), found.features, library)
+    return HostFile(host.cpu, llvm_version(), host.features, library)
 
 
 def _identify_library() -> str:

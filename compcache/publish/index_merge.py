@@ -118,12 +118,12 @@ def with_order(entry: bytes, change: Callable[[int], int]) -> bytes:
 
 def newest_additions(entries: Iterable[bytes]) -> list[bytes]:
     """Return function entries, sorted. Of entries that differ only in the addition number, only the entry with the greatest is returned."""
-    found: dict[bytes, bytes] = {}
+    newest: dict[bytes, bytes] = {}
     for entry in entries:
-        known = found.setdefault(entry[:_SAME], entry)
-        if known is not entry and _addition_number(known) < _addition_number(entry):
-            found[entry[:_SAME]] = entry
-    return sorted(found.values())
+        other = newest.setdefault(entry[:_SAME], entry)
+        if other is not entry and _addition_number(other) < _addition_number(entry):
+            newest[entry[:_SAME]] = entry
+    return sorted(newest.values())
 
 
 def _addition_number(entry: bytes) -> int:
@@ -202,8 +202,8 @@ def add_all(index: Index, additions: Iterable[tuple[Sequence[tuple[str, int, str
 def entries_of(indexed: Sequence[tuple[str, int, str]], module_id: bytes, order: Order) -> list[bytes]:
     """Encode the function entries of a module, given as (name, record offset, requirement)."""
     return [
-        encode_function_entry(name, module_id, at, needs, order.number, order.content(position))
-        for position, (name, at, needs) in enumerate(indexed)
+        encode_function_entry(name, module_id, offset, requirement, order.number, order.content(position))
+        for position, (name, offset, requirement) in enumerate(indexed)
     ]
 
 
@@ -263,8 +263,7 @@ def _is_trusted(index: Index, segment: Segment) -> bool:
 
 
 def needs_merge(index: Index, most: int = FANOUT) -> bool:
-    """Refresh the index, and return whether it has more than `most` additions. The default is the maximum for fast look-ups."""
-    index.refresh()
+    """Return whether the index, as last listed, has more than `most` additions. The default is the maximum for fast look-ups."""
     return sum(1 for segment in index.segments if segment.level == 0) > most
 
 
@@ -435,8 +434,8 @@ def keep_newest(modules: dict[bytes, bytes], data: bytes) -> None:
     If the times are equal, an entry with a MAC is preferred. Only caches with a key use MACs.
     """
     key = data[:DIGEST_SIZE]
-    other = modules.get(key)
-    modules[key] = data if other is None else _newer(other, data)
+    present = modules.get(key)
+    modules[key] = data if present is None else _newer(present, data)
 
 
 def _newer(one: bytes, other: bytes) -> bytes:
@@ -556,6 +555,7 @@ def merge_additions(
         OSError: the merged segment could not be written. Nothing is lost.
     """
     index = index or store.index
+    index.refresh()
     if needs_merge(index, most):
         with try_lock(store, f"{'index' if index is store.index else index.directory}-merge") as owned:
             if owned:

@@ -39,12 +39,12 @@ _MIN_MODULES = 1 << 14
 _MAX_WAIT = 5.0
 
 
-def part_name(fans: Iterable[str], begun: int) -> str:
+def part_name(fans: Iterable[str], start_time: int) -> str:
     """Return the name of a part that covers these directories and all directories between them.
 
-    `begun` is the time when the first directory was read, in nanoseconds since the epoch.
+    `start_time` is the time when the first directory was read, in nanoseconds since the epoch.
     """
-    return PARTS.file_name(f"{min(fans)}-{max(fans)}-{begun:016x}")
+    return PARTS.file_name(f"{min(fans)}-{max(fans)}-{start_time:016x}")
 
 
 def known_parts(store: Store) -> list[str]:

@@ -120,11 +120,11 @@ def rebuild_index(store: Store) -> int:
     publish(store.files, store.temporary, store.path(PARTS, MARK), [], sync=False)
     replaced = index_merge.readable(index)
     index_merge.remove_damaged(index)
-    known = known_parts(store)
-    parts = {name: fans_of(name) for name in known if is_current(store, name)}
+    known_names = known_parts(store)
+    parts = {name: fans_of(name) for name in known_names if is_current(store, name)}
     fans = sorted(set(store.fans()).difference(*parts.values()))
-    with OtherReader(store, fans, {*known}) as other:
-        reading = _read_parts(store, fans, parts, other)
+    with OtherReader(store, fans, {*known_names}) as other_reader:
+        reading = _read_parts(store, fans, parts, other_reader)
     if parts:
         count = index_merge.replace_by_merged(store, [Segment(index, name) for name in parts], replaced)
     else:
@@ -136,7 +136,7 @@ def rebuild_index(store: Store) -> int:
         )
         for segment in replaced:
             remove_list(store, segment.name)
-    for name in {*parts, *known, *known_parts(store), MARK}:
+    for name in {*parts, *known_names, *known_parts(store), MARK}:
         remove_list(store, name)
         with suppress(OSError):
             store.files.unlink(store.path(PARTS, name))
@@ -148,17 +148,17 @@ def rebuild_index(store: Store) -> int:
 _PART = 4096
 
 
-def _read_parts(store: Store, fans: list[str], parts: dict[str, set[str]], other: OtherReader) -> IndexedModules:
+def _read_parts(store: Store, fans: list[str], parts: dict[str, set[str]], other_reader: OtherReader) -> IndexedModules:
     """Read directories into parts, and add these parts and those of the other process to `parts`. Return the modules in no part."""
     reading = IndexedModules()
     for fan in fans:
-        parts.update(other.take_new_parts(parts))
-        if not any(fan in done for done in parts.values()):
+        parts.update(other_reader.take_new_parts(parts))
+        if not any(fan in directories for directories in parts.values()):
             reading.read(store, fan)
         if len(reading.modules) >= _PART:
             parts.update(reading.write_part(store))
             reading = IndexedModules()
-    parts.update(other.take_new_parts(parts))
+    parts.update(other_reader.take_new_parts(parts))
     if parts and reading.modules:
         parts.update(reading.write_part(store))
     return reading
@@ -172,16 +172,16 @@ def read_from_the_end(root: str, *, trust: bool) -> None:
     """
     parent = os.getppid()
     store = Store(root, files=LateFiles(), trust=trust, open_beneath=path_opener())
-    former = known_parts(store)
-    done = {fan for name in former if is_current(store, name) for fan in fans_of(name)}
-    reading, own = IndexedModules(), set(former)
-    for fan in sorted(set(store.fans()) - done, reverse=True):
+    former_parts = known_parts(store)
+    read_fans = {fan for name in former_parts if is_current(store, name) for fan in fans_of(name)}
+    reading, own_parts = IndexedModules(), set(former_parts)
+    for fan in sorted(set(store.fans()) - read_fans, reverse=True):
         names = {*store.names(PARTS)}
-        if os.getppid() != parent or MARK not in names or any(fan in fans_of(name) for name in names - own - {MARK}):
+        if os.getppid() != parent or MARK not in names or any(fan in fans_of(name) for name in names - own_parts - {MARK}):
             return
         is_read = reading.read_small(store, fan)
         if reading.modules and (not is_read or len(reading.modules) >= _PART):
-            own.update(reading.write_part(store))
+            own_parts.update(reading.write_part(store))
             reading = IndexedModules()
     if reading.modules:
         reading.write_part(store)
@@ -214,14 +214,14 @@ class IndexedModules:
 
     def read_small(self, store: Store, fan: str) -> bool:
         """Read a directory and return True if all its modules are small and intact. Otherwise add nothing and return False."""
-        begun = self._begun or time.time_ns()
-        found = [(module_id, read_small_module(store, module_id)) for module_id in store.module_ids(fan)]
-        intact = [(module_id, module) for module_id, module in found if module is not None]
-        if len(intact) < len(found):
+        start_time = self._begun or time.time_ns()
+        modules = [(module_id, read_small_module(store, module_id)) for module_id in store.module_ids(fan)]
+        intact = [(module_id, module) for module_id, module in modules if module is not None]
+        if len(intact) < len(modules):
             return False
         for module_id, module in intact:
             self._collect(module_id, module)
-        self._begun = begun
+        self._begun = start_time
         self._fans.append(fan)
         return True
 
@@ -233,9 +233,9 @@ class IndexedModules:
         Raises:
             StorageError: the module cannot be read because of a shortage of descriptors or memory.
         """
-        found = _read_module(store, module_id)
-        if found is not None:
-            self._collect(module_id, found)
+        module = _read_module(store, module_id)
+        if module is not None:
+            self._collect(module_id, module)
 
     def _collect(self, module_id: bytes, found: IndexedModule) -> None:
         indexed, entry, order, row, size = found
@@ -298,10 +298,10 @@ def _open_module(store: Store, module_id: bytes) -> tuple[ModuleFile, int, Stamp
     try:
         module = store.open_module(module_id, leave_stamp=False)
     except IntegrityError:
-        other = _open_intact(store, module_id) if store.stamp_key else None
-        if other is None:
+        intact = _open_intact(store, module_id) if store.stamp_key else None
+        if intact is None:
             raise
-        module = other
+        module = intact
     status = module.status()
     is_trusted = is_settled(status) and not module.elsewhere
     return module, module.stored, Stamp.of(status) if is_trusted else _NO_STAMP

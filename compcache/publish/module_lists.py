@@ -134,9 +134,9 @@ def _items_of(row: Row, size: int) -> Iterator[Item]:
     for name, signature in zip(row.names, row.signatures, strict=True):
         base = base_of(name)
         yield b"n%b\0%b\0%b" % (_encode_name(base), _encode_name(name), key), b"\1" if signature.startswith(LINK_ONLY) else b""
-        last = last_part_of(base)
-        if last != base:
-            yield b"t%b\0%b" % (_encode_name(last), _encode_name(base)), b""
+        last_part = last_part_of(base)
+        if last_part != base:
+            yield b"t%b\0%b" % (_encode_name(last_part), _encode_name(base)), b""
     for name in row.imports:
         yield b"i%b\0%b" % (_encode_name(name), key), b""
     if row.part_of:
@@ -239,8 +239,8 @@ class _InMemory:
 
     def find(self, key: bytes) -> bytes | None:
         """See `SortedKeys`."""
-        at = bisect_left(self._keys, key)
-        return self._items[at][1] if self._keys[at : at + 1] == [key] else None
+        position = bisect_left(self._keys, key)
+        return self._items[position][1] if self._keys[position : position + 1] == [key] else None
 
 
 class _List:
@@ -255,8 +255,8 @@ class _List:
     def keys(self) -> SortedKeys | _InMemory:
         """Return the list's keys. The first call opens the file or creates the list."""
         if self._keys is None:
-            known = self._segment.listed
-            self._keys = known if isinstance(known, SortedKeys | _InMemory) else self._open() or self._make()
+            listed = self._segment.listed
+            self._keys = listed if isinstance(listed, SortedKeys | _InMemory) else self._open() or self._make()
         return self._keys
 
     def _open(self) -> SortedKeys | None:
@@ -322,9 +322,9 @@ class _List:
             total = self._segment.modules.count
             entries = all_entries(self._segment.modules) if total else iter(())
             for number, entry in enumerate(entries):
-                found = read_row_and_size(store, entry[:DIGEST_SIZE])
-                if found is not None:
-                    yield from _items_of(*found)
+                row_and_size = read_row_and_size(store, entry[:DIGEST_SIZE])
+                if row_and_size is not None:
+                    yield from _items_of(*row_and_size)
                 if self._progress is not None and number % 256 == 0 and total > _FEW:
                     self._progress(number, total)
         except (FormatError, OSError) as error:  # a look-up reports damage
@@ -352,10 +352,10 @@ def _open_list(store: Store, segment: str) -> SortedKeys | None:
         return None
 
 
-def _read_list(store: Store, opened: file_ops.Opened, at: int, size: int) -> bytes:
+def _read_list(store: Store, opened: file_ops.Opened, offset: int, size: int) -> bytes:
     """Read bytes of a list's file. Raise `FormatError` if that fails, because the list can then be recreated."""
     try:
-        return file_ops.read_at(store.files, opened, at, size)
+        return file_ops.read_at(store.files, opened, offset, size)
     except OSError as error:
         reraise_interrupt(error)
         raise FormatError(f"the list of modules cannot be read: {error.strerror or error}") from error
@@ -372,7 +372,7 @@ def merge_list(store: Store, segment: str, merged: Iterable[Segment], gone: Cont
 
     Modules in `gone` are left out. `size_of` returns the size of a module on disk in bytes. It is called in the order of module_ids.
     """
-    lists = [_List(store, former, None) for former in merged]
+    lists = [_List(store, merged_segment, None) for merged_segment in merged]
     if store.readonly or store.exposed or sum(module_list._count() for module_list in lists) <= _FEW:
         return
     with suppress(OSError, FormatError):
@@ -391,10 +391,10 @@ def _resized(items: Iterable[Item], size_of: SizeOf) -> Iterator[Item]:
 
 def write_list(store: Store, segment: str, rows: Iterable[tuple[Row, int]]) -> None:
     """Write the list of a segment that will be published. `rows` has the rows and the file sizes of its modules. Ignore `OSError`."""
-    known = list(rows)
-    if len(known) > _FEW and not store.readonly and not store.exposed:
+    rows_and_sizes = list(rows)
+    if len(rows_and_sizes) > _FEW and not store.readonly and not store.exposed:
         with suppress(OSError):
-            _publish_list(store, segment, SortedItems(item for row, size in known for item in _items_of(row, size)), ())
+            _publish_list(store, segment, SortedItems(item for row, size in rows_and_sizes for item in _items_of(row, size)), ())
 
 
 def write_empty_list(store: Store, segment: str) -> None:
@@ -481,7 +481,7 @@ class ModuleLists:
     def _module_ids_of(self, prefix: bytes) -> set[bytes]:
         """Return the module_ids at the ends of the keys that begin with a prefix."""
         end = prefix + _AFTER_ALL
-        return {key[-DIGEST_SIZE:] for each in self._lists for key, _ in each.between(prefix, end)}
+        return {key[-DIGEST_SIZE:] for module_list in self._lists for key, _ in module_list.between(prefix, end)}
 
     def holders_of(self, names: Collection[str]) -> Iterator[tuple[str, bytes]]:
         """Yield (name, module_id) for each realization of these functions."""
@@ -505,17 +505,17 @@ class ModuleLists:
                 if name in names:
                     yield name, key[-DIGEST_SIZE:]
 
-    def of_bases(self, first: str, last: str) -> set[bytes]:
-        """Return the ids of the modules with functions, owners of parts, or groups whose bases are from `first` to `last`."""
-        ranges = [(letter + _encode_name(first) + b"\0", letter + _encode_name(last) + b"\1") for letter in (b"n", b"p", b"g")]
-        return {key[-DIGEST_SIZE:] for each in self._lists for start, end in ranges for key, _ in each.between(start, end)}
+    def of_bases(self, first_base: str, last_base: str) -> set[bytes]:
+        """Return the ids of the modules with functions, owners of parts, or groups whose bases are from `first_base` to `last_base`."""
+        ranges = [(letter + _encode_name(first_base) + b"\0", letter + _encode_name(last_base) + b"\1") for letter in (b"n", b"p", b"g")]
+        return {key[-DIGEST_SIZE:] for module_list in self._lists for start, end in ranges for key, _ in module_list.between(start, end)}
 
-    def entries(self, first: str, last: str) -> Iterator[tuple[bytes, RowEntry | None]]:
-        """Yield (module_id, entry) for the entries of data whose bases are from `first` to `last`.
+    def entries(self, first_base: str, last_base: str) -> Iterator[tuple[bytes, RowEntry | None]]:
+        """Yield (module_id, entry) for the entries of data whose bases are from `first_base` to `last_base`.
 
         The entry is None if the row of the module contains it.
         """
-        return self._entries(b"e" + _encode_name(first) + b"\0", b"e" + _encode_name(last) + b"\1")
+        return self._entries(b"e" + _encode_name(first_base) + b"\0", b"e" + _encode_name(last_base) + b"\1")
 
     def entries_requiring(self, module_id: bytes) -> Iterator[tuple[bytes, RowEntry | None]]:
         """Yield the entries of data that require a module. See `entries`."""
@@ -544,50 +544,50 @@ class ModuleLists:
     def rows(self, module_ids: Iterable[bytes]) -> dict[bytes, Row]:
         """Return the rows of listed modules, without the entries of packs. Modules that are not listed are left out."""
         missing = sorted(module_ids)
-        found: dict[bytes, Row] = {}
-        for each in self._lists:
+        rows: dict[bytes, Row] = {}
+        for module_list in self._lists:
             if not missing:
                 break
-            values = [(module_id, value) for module_id in missing if (value := each.find(b"m" + module_id)) is not None]
+            values = [(module_id, value) for module_id in missing if (value := module_list.find(b"m" + module_id)) is not None]
             if values:
-                found.update(self._decode(each, values))
-                missing = [module_id for module_id in missing if module_id not in found]
-        return found
+                rows.update(self._decode(module_list, values))
+                missing = [module_id for module_id in missing if module_id not in rows]
+        return rows
 
-    def rows_of_directory(self, first: int) -> dict[bytes, Row]:
+    def rows_of_directory(self, first_byte: int) -> dict[bytes, Row]:
         """Return the rows of the modules whose ids begin with this byte, without the entries of packs."""
-        start, end = _module_keys(first)
-        found: dict[bytes, Row] = {}
-        for each in self._lists:
-            items = each.between(start, end)
+        start, end = _module_keys(first_byte)
+        rows: dict[bytes, Row] = {}
+        for module_list in self._lists:
+            items = module_list.between(start, end)
             while batch := [(key[1:], value) for key, value in islice(items, _ROWS_PER_BATCH)]:
-                found.update(self._decode(each, [(module_id, value) for module_id, value in batch if module_id not in found]))
-        return found
+                rows.update(self._decode(module_list, [(module_id, value) for module_id, value in batch if module_id not in rows]))
+        return rows
 
-    def kinds_of_directory(self, first: int) -> dict[bytes, bool]:
+    def kinds_of_directory(self, first_byte: int) -> dict[bytes, bool]:
         """Return, for each module whose id begins with this byte, whether it is a pack."""
         try:
-            return {key[1:]: self._platform(value[:CHECK_SIZE]).is_pack for key, value in self._between(*_module_keys(first))}
+            return {key[1:]: self._platform(value[:CHECK_SIZE]).is_pack for key, value in self._between(*_module_keys(first_byte))}
         except FormatError:
-            return {module_id: row.is_pack for module_id, row in self.rows_of_directory(first).items()}
+            return {module_id: row.is_pack for module_id, row in self.rows_of_directory(first_byte).items()}
 
-    def requirements_of_directory(self, first: int) -> Iterator[tuple[bytes, bytes]]:
+    def requirements_of_directory(self, first_byte: int) -> Iterator[tuple[bytes, bytes]]:
         """Yield (required module_id, module_id of the entry) for the entries of data that require a module in this directory."""
-        for key, _ in self._between(b"r%c" % first, b"r%b" % _next_byte(first)):
+        for key, _ in self._between(b"r%c" % first_byte, b"r%b" % _next_byte(first_byte)):
             yield key[1 : DIGEST_SIZE + 1], _module_of(key)
 
-    def count_names(self, gone: Container[bytes], more: Iterable[Row] = ()) -> tuple[int, int]:
-        """Count functions and realizations, without modules in `gone` and with the rows in `more`, which no list contains."""
+    def count_names(self, gone: Container[bytes], added: Iterable[Row] = ()) -> tuple[int, int]:
+        """Count functions and realizations, without modules in `gone` and with the rows in `added`, which no list contains."""
         names = realizations = 0
-        added = sorted(
-            (b"n%b\0%b\0%b" % (_encode_name(base_of(name)), _encode_name(name), row.module_id), b"") for row in more for name in row.names
+        items = sorted(
+            (b"n%b\0%b\0%b" % (_encode_name(base_of(name)), _encode_name(name), row.module_id), b"") for row in added for name in row.names
         )
-        last = b""
-        for key, _ in merge_keys([self._between(b"n", b"o"), added]):
+        last_name = b""
+        for key, _ in merge_keys([self._between(b"n", b"o"), items]):
             if key[-DIGEST_SIZE:] not in gone:
                 realizations += 1
-                names += key[:-DIGEST_SIZE] != last
-                last = key[:-DIGEST_SIZE]
+                names += key[:-DIGEST_SIZE] != last_name
+                last_name = key[:-DIGEST_SIZE]
         return names, realizations
 
     def has_imports(self) -> bool:
@@ -596,22 +596,22 @@ class ModuleLists:
 
     def several_holders(self) -> Iterator[list[bytes]]:
         """Yield, for each function with several realizations, the module_ids of their modules."""
-        last, holders = b"", list[bytes]()
+        last_name, holders = b"", list[bytes]()
         for key, _ in chain(self._starting_with(b"n"), [(b"", b"")]):
-            if key[:-DIGEST_SIZE] != last:
+            if key[:-DIGEST_SIZE] != last_name:
                 if len(holders) > 1:
                     yield holders
-                last, holders = key[:-DIGEST_SIZE], []
+                last_name, holders = key[:-DIGEST_SIZE], []
             holders.append(key[-DIGEST_SIZE:])
 
-    def _decode(self, each: _List, values: list[tuple[bytes, bytes]]) -> dict[bytes, Row]:
+    def _decode(self, module_list: _List, values: list[tuple[bytes, bytes]]) -> dict[bytes, Row]:
         """Decode the rows in these values of a list. If a value is malformed, recreate the list first."""
         try:
             return self._decode_values(values)
         except FormatError:
-            keys = each.rebuild()
-            found = [(module_id, keys.find(b"m" + module_id)) for module_id, _ in values]
-            return self._decode_values([(module_id, value) for module_id, value in found if value is not None])
+            keys = module_list.rebuild()
+            found_values = [(module_id, keys.find(b"m" + module_id)) for module_id, _ in values]
+            return self._decode_values([(module_id, value) for module_id, value in found_values if value is not None])
 
     def _decode_values(self, values: Iterable[tuple[bytes, bytes]]) -> dict[bytes, Row]:
         """Decode the rows in these values of a list.
@@ -631,24 +631,24 @@ class ModuleLists:
         return platform
 
 
-def _module_keys(first: int) -> tuple[bytes, bytes]:
+def _module_keys(first_byte: int) -> tuple[bytes, bytes]:
     """Return the range of keys for modules whose ids begin with this byte: the first key, and the first key after the range."""
-    return b"m%c" % first, b"m%b" % _next_byte(first)
+    return b"m%c" % first_byte, b"m%b" % _next_byte(first_byte)
 
 
-def _next_byte(first: int) -> bytes:
+def _next_byte(byte: int) -> bytes:
     """Return the shortest bytes that sort after all keys that begin with this byte."""
-    return bytes([first + 1]) if first < 0xFF else _AFTER_ALL  # noqa: PLR2004 - a byte
+    return bytes([byte + 1]) if byte < 0xFF else _AFTER_ALL  # noqa: PLR2004 - a byte
 
 
 def _decode_name(text: bytes) -> str:
     return text.decode("utf-8", "surrogatepass")
 
 
-def _summary(each: _List) -> bytes:
+def _summary(module_list: _List) -> bytes:
     """Return the encoded counts of a list, or zeros if another version of compcache wrote the list."""
     try:
-        found = each.keys().summary
+        summary = module_list.keys().summary
     except FormatError:
-        found = each.rebuild().summary
-    return found if len(found) == _COUNTS.size else bytes(_COUNTS.size)
+        summary = module_list.rebuild().summary
+    return summary if len(summary) == _COUNTS.size else bytes(_COUNTS.size)

@@ -48,8 +48,8 @@ class ModuleSections:
     def read(self, offset: int, size: int) -> bytes:
         """Return `size` bytes at an offset in the file, or fewer at the end of the file."""
         if offset >= self._start:
-            at = offset - self._start
-            return self._tail[at : at + size]
+            start = offset - self._start
+            return self._tail[start : start + size]
         return read_at(self._files, self._file.opened, offset, size)
 
     def image(self) -> bytes:

@@ -133,10 +133,7 @@ def make_row(module_id: bytes, records: bytes, notes: bytes) -> Row:
 def row_of_frames(module_id: bytes, frames: Iterable[tuple[int, bytes]], seconds: float) -> tuple[Row, list[bytes]]:
     """Create the row of a module, and return it with the target_ids of the module's functions, in the order of `Row.names`.
 
-    Args:
-        module_id: the digest of the module's content.
-        frames: the module's records, as (offset, payload).
-        seconds: the compile time in seconds.
+    `frames` has the module's records as (offset, payload), and `seconds` is the compile time.
 
     Raises:
         FormatError: a record is damaged, or the module record is missing.
@@ -165,8 +162,8 @@ def row_of_frames(module_id: bytes, frames: Iterable[tuple[int, bytes]], seconds
     if platform is None:
         raise FormatError("the module has no module record")
     platform = _with_makers(platform, makers)
-    own = set(names)
-    imported = tuple([name for name in imports if name not in own])
+    own_names = set(names)
+    imported = tuple([name for name in imports if name not in own_names])
     row = Row(module_id, platform, seconds, tuple(names), tuple(offsets), imported, tuple(signatures), *_entries_of(entries))
     return row, targets
 
@@ -189,12 +186,12 @@ def _with_makers(platform: Platform, makers: str) -> Platform:
 
 def _entries_of(records: Iterable[tuple[EntryRecord, int]]) -> tuple[tuple[RowEntry, ...], str]:
     """Return the fields `entries` and `part_of` of a row."""
-    found, part_of = [], ""
+    entries, part_of = [], ""
     for record, offset in records:
-        found.append((record.kind, record.name, offset, record.requires, record.sequence, len(record.data), record.gone))
+        entries.append((record.kind, record.name, offset, record.requires, record.sequence, len(record.data), record.gone))
         if record.kind == PART_OF:
             part_of = record.data.decode("utf-8", "replace")
-    return tuple(found), part_of
+    return tuple(entries), part_of
 
 
 def _imports_of(needs: bytes) -> list[str]:
@@ -204,14 +201,14 @@ def _imports_of(needs: bytes) -> list[str]:
         FormatError: the record is truncated, or a name is not UTF-8.
     """
     names = []
-    at = 5
-    for _ in range(int.from_bytes(needs[1:at], "little")):
-        start = at + 8
-        at = start + int.from_bytes(needs[at + 4 : start], "little")
-        if at > len(needs):
+    position = 5
+    for _ in range(int.from_bytes(needs[1:position], "little")):
+        start = position + 8
+        position = start + int.from_bytes(needs[position + 4 : start], "little")
+        if position > len(needs):
             raise FormatError("a needs record is truncated")
         try:
-            names.append(needs[start:at].decode("utf-8", "surrogatepass"))
+            names.append(needs[start:position].decode("utf-8", "surrogatepass"))
         except UnicodeDecodeError:
             raise FormatError("a needs record imports a name that is not UTF-8") from None
     return names
@@ -325,10 +322,10 @@ def _make_platform(fields: Iterable[object]) -> Platform:
         ValueError: a field has the wrong type.
         TypeError: the number of fields is wrong.
     """
-    found = Platform(*fields)  # type: ignore[arg-type] # checked next
-    if list(map(type, found)) != [str] * 5 + [int, str]:
+    platform = Platform(*fields)  # type: ignore[arg-type] # checked next
+    if list(map(type, platform)) != [str] * 5 + [int, str]:
         raise ValueError("a field of its platform has the wrong type")
-    return found
+    return platform
 
 
 def _pack(value: object) -> bytes:
@@ -342,8 +339,8 @@ def read_row(store: Store, module_id: bytes) -> Row | None:
     Raises:
         StorageError: the file cannot be read because of a shortage of descriptors or memory.
     """
-    found = read_row_and_size(store, module_id)
-    return found[0] if found is not None else None
+    row_and_size = read_row_and_size(store, module_id)
+    return row_and_size[0] if row_and_size is not None else None
 
 
 def read_row_and_size(store: Store, module_id: bytes) -> tuple[Row, int] | None:

@@ -59,7 +59,7 @@ def note_number(store: Store, number: int, noted: Noted) -> None:
         return
     path = store.path(NUMBERS, NUMBERS.file_name(f"{number:0{_DIGITS}x}"))
     # A process that lists the directory at this moment sees at least the last number. The number before it is not needed any more.
-    lower = [store.path(NUMBERS, name) for known, name in noted if known < number][1:]
+    lower = [store.path(NUMBERS, name) for other, name in noted if other < number][1:]
     with suppress(OSError):
         try:
             if not lower or store.is_foreign(store.files.stat(lower[0])):
@@ -69,8 +69,8 @@ def note_number(store: Store, number: int, noted: Noted) -> None:
         except FileNotFoundError as error:  # another process has renamed it
             reraise_interrupt(error)
             _create_note(store, path)
-        for former in lower:
-            store.files.unlink(former)
+        for superseded in lower:
+            store.files.unlink(superseded)
 
 
 def _create_note(store: Store, path: str) -> None:
@@ -101,8 +101,8 @@ def _greatest_number(store: Store, noted: Noted, least: int) -> int:
 
 def noted_numbers(store: Store) -> Noted:
     """Return the recorded numbers, each with its file name, the greatest first."""
-    found = [(name[:_DIGITS], name) for name in store.names_in(store.directory(NUMBERS))]
-    named = [(digits, name) for digits, name in found if name == NUMBERS.file_name(digits) and not digits.strip("0123456789abcdef")]
+    candidates = [(name[:_DIGITS], name) for name in store.names_in(store.directory(NUMBERS))]
+    named = [(digits, name) for digits, name in candidates if name == NUMBERS.file_name(digits) and not digits.strip("0123456789abcdef")]
     return sorted([(int(digits, 16), name) for digits, name in named if len(digits) == _DIGITS], reverse=True)
 
 

@@ -95,12 +95,7 @@ def merge_packs(store: Store, segments: Iterable[Segment]) -> set[bytes]:
 def clean_packs(store: Store, segments: Iterable[Segment], gone: Container[bytes]) -> set[bytes]:
     """Rewrite each pack if at least half of its entries require removed modules.
 
-    Return the module_ids of the packs that were removed.
-
-    Args:
-        store: the cache directory.
-        segments: the segments of its index.
-        gone: the module_ids of the modules that were just removed.
+    Return the module_ids of the packs that were removed. `gone` has the module_ids of the modules that were just removed.
 
     Raises:
         FormatError: a segment is damaged.

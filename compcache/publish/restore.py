@@ -38,7 +38,9 @@ def ensure_stored(store: Store, loader: Loader, target: TypedCallTarget) -> bool
     publications = {module.module_id: _read_publication(store, module) for module in lost}
     for module in lost:
         publication = publications[module.module_id]
-        names = [context.func_name] if module is context.module else [name for name, *_ in publication.indexed] if publication else []
+        names = [name for name, *_ in publication.indexed] if publication is not None else []
+        if module is context.module:
+            names = [context.func_name]
         if publication is None or all(loader.holds(name, to_import=True) for name in names):
             loader.forget(module.module_id)
             return False

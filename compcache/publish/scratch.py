@@ -47,26 +47,26 @@ class Scratch:
             view = view[self._file.write(view) :]
         self._data = bytearray()
 
-    def read(self, at: int, size: int) -> bytes:
+    def read(self, offset: int, size: int) -> bytes:
         """Return `size` bytes, or fewer at the end. After the first call, `write` must not be called."""
         if self._file is None:
-            return bytes(self._data[at : at + size])
+            return bytes(self._data[offset : offset + size])
         if self._data:
             self._spill()
-        self._file.seek(at)
-        return self._file.read(min(size, max(self.size - at, 0)))
+        self._file.seek(offset)
+        return self._file.read(min(size, max(self.size - offset, 0)))
 
     def parts(self) -> Iterator[bytes]:
         """Yield the content in large parts."""
-        for at in range(0, self.size, _CHUNK):
-            yield self.read(at, _CHUNK)
+        for offset in range(0, self.size, _CHUNK):
+            yield self.read(offset, _CHUNK)
 
     def pieces(self, width: int) -> Iterator[bytes]:
         """Yield the content in pieces of `width` bytes."""
         step = _CHUNK // width * width
         for start in range(0, self.size, step):
             data = self.read(start, step)
-            yield from [data[at : at + width] for at in range(0, len(data), width)]
+            yield from [data[offset : offset + width] for offset in range(0, len(data), width)]
 
     def __del__(self) -> None:
         if self._file is not None:

@@ -100,8 +100,8 @@ def _require_trusted(store: Store, module: ModuleFile, requirement: str) -> None
     if not is_signed(content, store.trusted_keys, module.module_id, requirement):
         names = ", ".join(map(repr, signers(content)))
         trusted = ", ".join(repr(key.name) for key in store.trusted_keys)
-        who = f"its signatures are by {names}, and none of them is valid for a trusted key" if names else "it is not signed"
-        raise reject_file(store, module.path, f"{who} (trusted_keys: {trusted})")
+        problem = f"its signatures are by {names}, and none of them is valid for a trusted key" if names else "it is not signed"
+        raise reject_file(store, module.path, f"{problem} (trusted_keys: {trusted})")
 
 
 def is_vouched_for(store: Store, module: ModuleFile) -> bool:
@@ -183,23 +183,19 @@ def unreadable(store: Store, module: ModuleFile, error: OSError) -> CompcacheErr
 def untrusted_directory_error(root: str, status: os.stat_result, link: os.stat_result, user: int) -> UntrustedDirectoryError:
     """Return the exception to raise for an untrusted root, with the reason and the remedy.
 
-    Args:
-        root: the path of the directory.
-        status: the `stat` result of the directory.
-        link: the `lstat` result of the path.
-        user: the user id of this process.
+    `status` and `link` are the `stat` and `lstat` results of the path, and `user` is the user id of this process.
     """
     if stat.S_ISLNK(link.st_mode) and link.st_uid not in (user, 0):
-        what = f"is a symbolic link of user {link.st_uid}, not yours ({user}): loading from it could run their code"
+        problem = f"is a symbolic link of user {link.st_uid}, not yours ({user}): loading from it could run their code"
         remedy = "choose another directory"
     elif status.st_uid not in (user, 0):
-        what = f"belongs to user {status.st_uid}, not to you ({user}): loading from it would run their code"
+        problem = f"belongs to user {status.st_uid}, not to you ({user}): loading from it would run their code"
         remedy = "choose another directory"
     else:
         mode = f"{stat.S_IMODE(status.st_mode):o}"
-        what = f"can be written by other users (mode {mode}): loading from it would run their code"
+        problem = f"can be written by other users (mode {mode}): loading from it would run their code"
         remedy = f"run 'chmod go-w {root}'"
-    reason = f"the cache directory {root} {what}; {remedy}"
+    reason = f"the cache directory {root} {problem}; {remedy}"
     advice = "pass trust=True if you trust all users who can write there, or a key (trusted_keys, signing_key)"
     return UntrustedDirectoryError(f"{reason}, or {advice}", path=root, reason=reason)
 
@@ -221,8 +217,8 @@ def recover_index(store: Store) -> None:
     damaged = dict(store.index.damaged)
     if damaged:
         names = ", ".join(sorted(damaged))
-        what = "a read-only cache cannot rebuild it" if store.readonly else "rebuilding it"
-        warn_once(store, names, f"the index of {store.root} is damaged ({names}: {next(iter(damaged.values()))}); {what}")
+        action = "a read-only cache cannot rebuild it" if store.readonly else "rebuilding it"
+        warn_once(store, names, f"the index of {store.root} is damaged ({names}: {next(iter(damaged.values()))}); {action}")
     if store.readonly:
         return
     try:

@@ -57,24 +57,20 @@ def write_volume(store: Store, contents: Iterable[Content], replaced: Sequence[V
 
     The new volume never restores a removed module, even if this process is killed. Its list of removed modules is created first, so later
     removals are recorded there. Modules that were removed earlier are then added to the list. After that, the volume becomes visible.
-
-    Args:
-        store: the cache directory.
-        contents: the modules, in the order of their ids.
-        replaced: the volumes that the new volume replaces.
+    `contents` are in the order of their ids.
 
     Raises:
         OSError: the volume could not be written. Nothing has changed.
     """
     remaining = iter(contents)
-    first = list(islice(remaining, _SAMPLES))
-    if not first:
+    samples = list(islice(remaining, _SAMPLES))
+    if not samples:
         return None
-    dictionary = _choose_dictionary([content.data for content in first])
+    dictionary = _choose_dictionary([content.data for content in samples])
     members, rows, sources = Scratch(), Scratch(), Scratch()
-    primed = zlib.compressobj(_LEVEL, zlib.DEFLATED, _RAW, _MEMORY, zlib.Z_DEFAULT_STRATEGY, dictionary)
-    for content in chain(first, remaining):
-        compressor = primed.copy()
+    with_dictionary = zlib.compressobj(_LEVEL, zlib.DEFLATED, _RAW, _MEMORY, zlib.Z_DEFAULT_STRATEGY, dictionary)
+    for content in chain(samples, remaining):
+        compressor = with_dictionary.copy()
         stream = compressor.compress(content.data + content.signatures) + compressor.flush()
         sizes = len(stream), len(content.data), len(content.signatures)
         rows.write(MEMBER.pack(content.module_id, len(MAGIC) + members.size, *sizes, content.modified))
@@ -113,8 +109,8 @@ def _find_removed(store: Store, sources: Scratch, volumes: Sequence[Volume]) -> 
         if number < 0:
             is_gone = not _exists(store, store.module_path(module_id))
         else:
-            known = removed[number]
-            is_gone = known is None or module_id in known
+            removed_ids = removed[number]
+            is_gone = removed_ids is None or module_id in removed_ids
         if is_gone:
             gone.append(module_id)
     return gone
@@ -136,14 +132,14 @@ def _choose_dictionary(samples: list[bytes]) -> bytes:
     return b"".join(chosen)[-_WINDOW:]
 
 
-def members_of(volume: Volume, first: int) -> dict[bytes, Member]:
+def members_of(volume: Volume, first_byte: int) -> dict[bytes, Member]:
     """Return the modules of a volume whose ids begin with this byte. The result is empty if the volume is damaged.
 
     Raises:
         OSError: the volume cannot be read.
     """
     try:
-        return dict(volume.members(first))
+        return dict(volume.members(first_byte))
     except FormatError:
         return {}
 
@@ -168,8 +164,8 @@ def contents_of(volume: Volume) -> Iterator[Content]:
     Raises:
         OSError: the volume cannot be read.
     """
-    for first in range(256):
-        for module_id, member in members_of(volume, first).items():
+    for first_byte in range(256):
+        for module_id, member in members_of(volume, first_byte).items():
             content = content_of(volume, module_id, member)
             if content is not None:
                 yield content

@@ -150,9 +150,9 @@ def _publish_files(store: Store, drafts: Mapping[bytes, _Draft], *, signs: bool)
     stamps: dict[bytes, Stamp] = {}
     orders: dict[bytes, Order] = {}
     for module_id, draft in drafts.items():
-        known = None if draft.is_newest else _find_existing(store, module_id, elsewhere=not draft.order.number)
-        if known is not None:
-            stamps[module_id], orders[module_id] = known
+        existing = None if draft.is_newest else _find_existing(store, module_id, elsewhere=not draft.order.number)
+        if existing is not None:
+            stamps[module_id], orders[module_id] = existing
     new = [module_id for module_id in drafts if module_id not in stamps]
     old = [
         module_id
@@ -204,9 +204,9 @@ def sign_module(store: Store, module_id: bytes, records: bytes, key: bytes) -> N
     assert store.publish_key is not None
     header = decode_module(read_frame(lambda at, size: records[at : at + size], 0, len(records), key))
     name = SIGNATURES.file_name(module_id.hex())
-    known = store.signatures_of(module_id)
-    content = add_signature(known, store.publish_key, store.trusted_keys, module_id, header.requirement())
-    if content != known:
+    stored = store.signatures_of(module_id)
+    content = add_signature(stored, store.publish_key, store.trusted_keys, module_id, header.requirement())
+    if content != stored:
         publish(store.files, store.temporary, store.path(SIGNATURES, name), [content])
 
 
@@ -256,8 +256,8 @@ def _is_indexed(store: Store, module_id: bytes, stamp: Stamp, indexed: Sequence[
         return False
     # All entries of an addition are in one segment, so checking the first one is enough.
     return not indexed or any(
-        (order, found, offset) == (number, module_id, indexed[0][1])
-        for order, _, found, offset, _ in index.find_numbered(name_key(indexed[0][0]))
+        (order, listed_id, offset) == (number, module_id, indexed[0][1])
+        for order, _, listed_id, offset, _ in index.find_numbered(name_key(indexed[0][0]))
     )
 
 

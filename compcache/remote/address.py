@@ -17,6 +17,7 @@ from compcache.settings import setting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from urllib.parse import SplitResult
 
 __all__ = [
     "LONGEST_URL",
@@ -206,19 +207,26 @@ def read_settings(url: str | None, mode: str | None) -> Stores | None:
     return Stores(tuple(stores)) if stores else None
 
 
+def _has_valid_port(parts: SplitResult) -> bool:
+    try:
+        return parts.port is None or parts.port > 0
+    except ValueError as error:
+        reraise_interrupt(error)
+        return False
+
+
 def _read_store(url: str, mode: str) -> RemoteSettings:
     safe_url = _without_secrets(url)
+    scheme = _SCHEME.match(url)
+    start = f" that begins with {scheme[0]!r}" if scheme is not None else ""
     try:
         parts = urlsplit(url)
-        is_url = parts.port is None or parts.port > 0
     except ValueError as error:  # its text contains part of the URL
         reraise_interrupt(error)
-        is_url = False
-    if not is_url:
-        scheme = _SCHEME.match(url)
-        start = f" that begins with {scheme[0]!r}" if scheme is not None else ""
+        raise ValueError(f"the remote store{start} is not a valid URL: write {_URL_FORMS}") from None
+    if not _has_valid_port(parts):
         raise ValueError(
-            f"the remote store{start} is not a URL: write {_URL_FORMS}; the port is a number, and passwords encode : / ? # @ as %XX"
+            f"the remote store{start} has an invalid port: write a number from 1 to 65535, and encode : / ? # @ in a password as %XX"
         )
     if len(url) > LONGEST_URL:
         raise ValueError(f"the URL of the remote store {safe_url[:60]!r}... has {len(url)} characters: write at most {LONGEST_URL}")

@@ -65,8 +65,8 @@ def adopt_module(store: Store, data: bytes | memoryview, *, wanted: str, signatu
     if signatures and keys:
         from compcache.signing.signatures import merge_signatures
 
-        known = store.signatures_of(footer.module_id)
-        merged = merge_signatures(known, signatures, keys, footer.module_id, header.requirement())
+        stored = store.signatures_of(footer.module_id)
+        merged = merge_signatures(stored, signatures, keys, footer.module_id, header.requirement())
         publish_file(store, SIGNATURES, SIGNATURES.file_name(name), merged)
     module_id = add_module(
         store, (*sections[:4], pack_notes({**decode_notes(sections[4]), ORIGIN: "remote"})), indexed,

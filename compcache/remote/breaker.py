@@ -76,9 +76,7 @@ class Breaker:
     def record_failure(self, *, is_doubtful: bool = False, probe: bool = False) -> None:
         """Record that all tries of a request timed out or failed with an error of the store.
 
-        Args:
-            is_doubtful: make the store doubtful until the helper has probed it.
-            probe: the request was a probe.
+        With `is_doubtful`, the store is doubtful until the helper has probed it. `probe` says that the request was a probe.
         """
         failures, until, pause = self._read()
         if until and not probe:

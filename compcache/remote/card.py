@@ -80,14 +80,14 @@ def encode_cards(cards: dict[str, Card]) -> bytes:
     return data + check(data)
 
 
-def merge_cards(former: dict[str, Card], shelf: str, card: Card) -> bytes:
+def merge_cards(known: dict[str, Card], shelf: str, card: Card) -> bytes:
     """Add a card to the known cards of its function, and return the encoded cards. The new card replaces the known card of its shelf.
 
     If the result would have more than `_LARGE_CARDS` bytes, the imports of the new card are left out. If it would have more than
     `MAX_CARDS` bytes, the oldest cards are left out.
     """
     other_cards = {
-        known_shelf: known_card for known_shelf, known_card in former.items() if known_shelf != shelf and known_card.name == card.name
+        known_shelf: known_card for known_shelf, known_card in known.items() if known_shelf != shelf and known_card.name == card.name
     }
     data = encode_cards({**other_cards, shelf: card})
     if len(data) > _LARGE_CARDS and card.imports:

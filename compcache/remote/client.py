@@ -204,8 +204,8 @@ class RemoteStore:
             compiles: the caller will compile the functions that are not fetched, and then call `Inquiry.close`. Other hosts wait for that.
             first: the position of the first store to ask.
         """
-        wanted = tuple(name for name in names if plain or label_of(name) is not None)
-        if not wanted:
+        requested = tuple(name for name in names if plain or label_of(name) is not None)
+        if not requested:
             return None
         if not (insists or self.patience.should_ask()):
             self.count("remote_skipped")
@@ -214,17 +214,17 @@ class RemoteStore:
             if not self._check_service(waits=insists):
                 self.count("remote_skipped")
                 return None
-            patience = _patience(wanted) if insists else 0.0
-            compile_seconds = self.estimate_compile_time(wanted) if compiles else None
+            patience = _patience(requested) if insists else 0.0
+            compile_seconds = self.estimate_compile_time(requested) if compiles else None
             question = ask(
-                self.settings, "find", list(wanted), *self._platform_and_shelves(), self._process_token(), self.settings.writable,
+                self.settings, "find", list(requested), *self._platform_and_shelves(), self._process_token(), self.settings.writable,
                 time.monotonic(), patience, compile_seconds, self._store.temporary, first, keeps=compiles and self.writes,
             )  # fmt: skip
         except OSError as error:
             reraise_interrupt(error)
             self.report_failure(str(error))
             return None
-        return Inquiry(self, wanted, question, insists=insists)
+        return Inquiry(self, requested, question, insists=insists)
 
     def fetch(self, names: Iterable[str], *, plain: bool = False, insists: bool = False, first: int = 0) -> tuple[str, ...]:
         """Fetch functions and their imports into the local cache, and return the names of the fetched functions.
@@ -295,11 +295,12 @@ class RemoteStore:
         packed = False
         fetched: list[str] = []
         for name, answer in zip(names, answers, strict=True):
-            reason = f": {answer.data}" if isinstance(answer.data, str) and answer.data and answer.outcome != FOUND else ""
-            self._store.stats.asked(name, f"{answer.outcome}{reason}")
             if answer.outcome != FOUND:
+                reason = f": {answer.data}" if isinstance(answer.data, str) and answer.data else ""
+                self._store.stats.asked(name, f"{answer.outcome}{reason}")
                 self.count("remote_errors" if answer.outcome == UNAVAILABLE else "remote_misses")
                 continue
+            self._store.stats.asked(name, FOUND)
             adopted = self._adopt(name, answer.data, answer.signatures, answer.store)
             if adopted is not None:
                 fetched.append(name)

@@ -5,7 +5,7 @@ All functions but `status` require a `Stores` with one store.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from compcache.digest import DIGEST_SIZE
 from compcache.errors import FormatError, StorageError
@@ -15,7 +15,7 @@ from compcache.remote.connection import ask
 from compcache.remote.shelves import LAYOUT, module_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from compcache.remote.address import Stores
 
@@ -27,6 +27,9 @@ _PATIENCE = 86400.0
 GRACE = 86400.0
 #: For how many seconds records of use are kept.
 LONGEST_UNUSED = 90 * 86400.0
+
+
+_T = TypeVar("_T")
 
 
 class RemoteObject(NamedTuple):
@@ -94,29 +97,32 @@ def verify(store: Stores) -> RemoteReport:
     problems: dict[str, str] = {}
     functions: dict[str, None] = {}
     unused = dict.fromkeys(modules)
-    for item in cards:
-        data = _ask_store(store, "get", item.key)
-        if data is None:
-            continue  # the card was removed since the listing
-        try:
-            found = decode_cards(data)
-        except FormatError as error:
-            problems[item.key] = str(error)
-            continue
-        for shelf, card in found.items():
+    for item, shelf_cards in _read_objects(store, cards, decode_cards, problems):
+        for shelf, card in shelf_cards.items():
             functions[card.name] = None
             module = module_key(card.module_id)
             if not card.module and module not in modules and not _ask_store(store, "has_object", module):
                 problems[item.key] = f"the module of function {card.name!r} on shelf {shelf} is missing"
             unused.pop(module, None)
-    for item in packs:
-        data = _ask_store(store, "get", item.key)
-        try:
-            decode_pack(data) if data is not None else None
-        except FormatError as error:
-            problems[item.key] = str(error)
+    for _ in _read_objects(store, packs, decode_pack, problems):
+        pass  # decoding is the check
     size = sum(item.size for item in (*cards, *modules.values(), *packs))
     return RemoteReport(len(cards), len(modules), len(packs), size, tuple(sorted(functions)), problems, tuple(unused))
+
+
+def _read_objects(
+    store: Stores, items: Iterable[RemoteObject], decode: Callable[[bytes], _T], problems: dict[str, str]
+) -> Iterator[tuple[RemoteObject, _T]]:
+    """Yield the objects that still exist, decoded. Record objects that cannot be decoded in `problems`, by key."""
+    for item in items:
+        data = _ask_store(store, "get", item.key)
+        try:
+            decoded = decode(data) if data is not None else None
+        except FormatError as error:
+            problems[item.key] = str(error)
+            continue
+        if decoded is not None:
+            yield item, decoded
 
 
 def collect_garbage(

@@ -31,10 +31,7 @@ def minisign_public_key(key: PublicKey) -> str:
 def minisign_signature(path: str, name: str, key: SecretKey) -> bytes:
     """Return the content of a signature file for the file at `path`. Equal files, names and keys give equal content.
 
-    Args:
-        path: the file to sign.
-        name: the name of the file in the signed comment.
-        key: the key that signs.
+    `name` is the name of the file in the signed comment.
 
     Raises:
         OSError: the file cannot be read.

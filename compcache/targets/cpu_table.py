@@ -47,9 +47,7 @@ class CpuTable:
     def check(self, cpu: str, features: str) -> None:
         """Check that LLVM knows the names of a CPU and of features. LLVM would ignore unknown names and compile for another CPU.
 
-        Args:
-            cpu: the name of a CPU.
-            features: a list like ``+avx2,-fma``.
+        `features` is a list like ``+avx2,-fma``.
 
         Raises:
             CompileError: a name is unknown, or a feature does not have the form ``+name`` or ``-name``.

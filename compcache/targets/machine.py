@@ -97,26 +97,26 @@ def parse_targets(targets: Iterable[str] | str) -> list[tuple[str | None, str | 
     Raises:
         CompileError: there are no targets, a target is not a str, or a feature change comes before the first CPU.
     """
-    found: list[tuple[str, list[str]]] = []
+    parsed: list[tuple[str, list[str]]] = []
     items = [targets] if isinstance(targets, str) or not hasattr(targets, "__iter__") else list(targets)
     for item in items:
         if not isinstance(item, str):
             raise CompileError(f"targets must be CPU names, like ('x86-64-v3', 'native'), not {type(item).__name__}")
         for item_part in filter(None, [item_part.strip() for item_part in item.split(",")]):
             if item_part[0] not in "+-":
-                found.append((item_part, []))
-            elif found:
-                found[-1][1].append(item_part)
+                parsed.append((item_part, []))
+            elif parsed:
+                parsed[-1][1].append(item_part)
             else:
                 raise CompileError(
                     f"the feature change {item_part!r} comes before the first CPU: write the CPU's name before the changes to its features"
                 )
-    if not found:
+    if not parsed:
         raise CompileError(f"targets={targets!r} contains no CPU name: use x86-64-v3 or native, for example")
-    return list(dict.fromkeys([(cpu, ",".join(changes) or None) for cpu, changes in found]))
+    return list(dict.fromkeys([(cpu, ",".join(changes) or None) for cpu, changes in parsed]))
 
 
 def _architecture_version(name: str, changes: str, table: CpuTable) -> tuple[str, str]:
     """Convert an architecture version (``armv8.2-a``) to the baseline CPU and feature changes. Return other names unchanged."""
-    own = architecture(table.arch).version_changes(name)
-    return (name, changes) if own is None else (baseline(table.arch), ",".join(filter(None, (own, changes))))
+    version_changes = architecture(table.arch).version_changes(name)
+    return (name, changes) if version_changes is None else (baseline(table.arch), ",".join(filter(None, (version_changes, changes))))

@@ -83,13 +83,7 @@ def requirement_of(features: frozenset[str], basic: frozenset[str], platform: st
 
 
 def processor_with(features: Iterable[str], platform: str, cpu: str) -> Processor:
-    """Return a processor that has only these features.
-
-    Args:
-        features: the features, by their LLVM names.
-        platform: the platform of the processor.
-        cpu: the name of the processor.
-    """
+    """Return a processor that has only these features."""
     arch = platform.partition("-")[0]
     words, _ = words_of(features, arch)
     content = {re.split("[:>]", item)[0]: 0 for text in feature_words(arch).values() for item in text.split(",")}
@@ -101,12 +95,7 @@ def processor_with(features: Iterable[str], platform: str, cpu: str) -> Processo
 
 
 def missing(features: str, processor: Processor) -> tuple[str, ...]:
-    """Return the features of a requirement that a processor lacks, as names, or as words if no name is known.
-
-    Args:
-        features: the processor requirement.
-        processor: the processor.
-    """
+    """Return the features of a requirement that a processor lacks, as names, or as words if no name is known."""
     known_words = feature_words(platform_name().partition("-")[0])
     items = features.rpartition(";")[2].split(",")
     absent_items = [item for item in items if not processor.meets(item)]

@@ -45,9 +45,7 @@ _ASSEMBLY = re.compile(r'\basm (?:(?:sideeffect|alignstack|inteldialect|unwind) 
 def target_attributes(groups: Iterable[str], functions: Iterable[GlobalValue]) -> dict[str, str]:
     """Return the attribute group of each function with CPU attributes in a printed module, by function name.
 
-    Args:
-        groups: the lines of the module that define attribute groups.
-        functions: all functions in the module.
+    `groups` are the lines of the module that define attribute groups, and `functions` all its functions.
     """
     lines = [line for line in groups if '"target-' in line or '"tune-cpu' in line]
     attributes = {match[1]: match[2] for line in lines if (match := _GROUP.match(line))}
@@ -62,9 +60,7 @@ def target_attributes(groups: Iterable[str], functions: Iterable[GlobalValue]) -
 def check_attributes(attributes: Mapping[str, str], platform: str) -> None:
     """Check that functions are not compiled for an unknown CPU. LLVM would end the process, or compile for another CPU.
 
-    Args:
-        attributes: the attribute group of each function, by function name.
-        platform: the platform of this process.
+    `attributes` has the attribute group of each function, and `platform` is the platform of this process.
 
     Raises:
         CompileError: a function has an attribute for a CPU that LLVM does not know.

@@ -119,14 +119,14 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
     definitions = with_image_symbols(written, text)
     if _must_run_later(constructors, definitions, prepared.resolution, shared=request.shared):
         text = with_deferred_start(text, constructors)
-        module = codegen.parse(text, context)
+        module, constructors = codegen.parse(text, context), Constructors((), ())
         written = read_module(text)
-        definitions, constructors = with_image_symbols(written, text), Constructors((), ())
+        definitions = with_image_symbols(written, text)
     startup = functions_run_by_mapping(definitions, constructors)
     _check_startup(startup, definitions, prepared.resolution)
     startup += (INITIALIZE, TERMINATE) if INITIALIZE in definitions else ()
     doubtful = assembly_parts(text)
-    if doubtful is not None:
+    if doubtful is not None:  # invalid assembly would end this process
         codegen.call_in_caller(try_in_child, doubtful, request.machine, 0)
     bitcode = b""
     if request.keep_bitcode:
@@ -144,28 +144,23 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
     if distance is None:
         module.link_in(codegen.parse(table_text(key, table.symbols, table.points, table.slots, table.variables), context))
     compiled = codegen.emit_object(module, target)
-    requires = requirements_of(
-        Code(text, allowed, definitions, prepared.aliases, compiled),
-        prepared.exports,
-        [*startup, *constructors.functions()],
-        request.machine,
-    )
+    code = Code(text, allowed, definitions, prepared.aliases, compiled)
     return Translated(
-        request.machine,
-        requires,
-        prepared._replace(data={}),
-        definitions,
-        constructors,
-        startup,
-        entries,
-        table.slots,
-        key,
-        bitcode,
-        request.level,
-        _complete_object(compiled, key, table, distance, prepared.data),
-        EntryObjects() if distance is None else _entry_objects(entries.points, request.level),
-        request.digests,
-        tuple(optional),
+        machine=request.machine,
+        requires=requirements_of(code, prepared.exports, [*startup, *constructors.functions()], request.machine),
+        prepared=prepared._replace(data={}),
+        definitions=definitions,
+        constructors=constructors,
+        startup=startup,
+        entries=entries,
+        slots=table.slots,
+        key=key,
+        bitcode=bitcode,
+        level=request.level,
+        object=_complete_object(compiled, key, table, distance, prepared.data),
+        entry_objects=EntryObjects() if distance is None else _entry_objects(entries.points, request.level),
+        digests=request.digests,
+        stubs=tuple(optional),
         types=_read_types(text, written, prepared),
         makers=request.makers,
     )

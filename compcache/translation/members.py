@@ -20,7 +20,7 @@ from compcache.build.pic import aliases
 from compcache.errors import CacheWarning, FormatError, LinkError, MissingPackageError, SignatureMismatchError
 from compcache.files import reraise_interrupt
 from compcache.formats.deflate import deflate
-from compcache.hit.link_types import fits, united
+from compcache.hit.link_types import fits, unite_types
 
 try:
     import msgpack
@@ -30,7 +30,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-__all__ = ["Member", "decode_member", "describe_member", "encode_member", "link_members"]
+__all__ = ["Member", "decode_member", "encode_member", "link_members", "make_member"]
 
 _MOST_SHOWN = 20
 _WEAK = re.compile(r"\A@[^\n]*? = (?:weak|weak_odr|linkonce|linkonce_odr) ")
@@ -64,14 +64,10 @@ class Member(NamedTuple):
     uses: dict[str, dict[str, str]]
 
 
-def describe_member(module: Any, text: str, copied: Collection[str], data: dict[str, bytes]) -> Member:
+def make_member(module: Any, text: str, copied: Collection[str], data: dict[str, bytes]) -> Member:
     """Return the member for an optimized module.
 
-    Args:
-        module: the module.
-        text: the module as LLVM prints it.
-        copied: the functions that it defines only for the optimizer.
-        data: the values of its large variables, by section.
+    `copied` are the functions that it defines only for the optimizer, and `data` has the values of its large variables, by section.
     """
     values = read_values(text)
     assembly = read_assembly(text).defined
@@ -142,15 +138,15 @@ def _require_types(members: Sequence[Member]) -> None:
         for name, types in member.uses.items():
             if name not in definers:
                 continue
-            kind, expected = members[definers[name]].types.get(name, ""), united(types)
-            binds, reason = fits(kind, expected)
+            kind, expected = members[definers[name]].types.get(name, ""), unite_types(types)
+            is_fitting, reason = fits(kind, expected)
             if not reason:
                 continue
             user = next((user for use, user in sorted(types.items()) if fits(kind, use)[1]), "")
             place = f" in {user!r}" if user else ""
             definer, member_label = _member_label(members, definers[name]), _member_label(members, number)
             message = f"{name!r} is {kind} in {definer}, but {member_label} uses it as {expected}{place}: {reason}"
-            if not binds:
+            if not is_fitting:
                 raise SignatureMismatchError(message, func_name=name)
             warnings.warn(message, CacheWarning, stacklevel=2)
 
@@ -173,9 +169,9 @@ def decode_member(data: bytes) -> Member:
     """
     try:
         packed = zlib.decompressobj().decompress(data, _MAX_SIZE)
-        label, bitcode, *names, used, copied, large, types, uses = msgpack.unpackb(packed, raw=False, unicode_errors="surrogatepass")
+        label, bitcode, *names, used_names, copied, large, types, uses = msgpack.unpackb(packed, raw=False, unicode_errors="surrogatepass")
         defined, strong = map(tuple, names)
-        return Member(label, bitcode, defined, strong, dict(used), tuple(copied), dict(large), dict(types), dict(uses))
+        return Member(label, bitcode, defined, strong, dict(used_names), tuple(copied), dict(large), dict(types), dict(uses))
     except (zlib.error, ValueError, TypeError, msgpack.UnpackException) as error:
         reraise_interrupt(error)
         raise FormatError(f"the stored code of a group's member is damaged: {error}") from error

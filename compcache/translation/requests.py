@@ -69,12 +69,7 @@ class Request(NamedTuple):
 
 
 def requests_of(source: ModuleSource, machine: Host, maker: str) -> list[Request]:
-    """Return a request for each target of a source.
-
-    Args:
-        source: a frozen source.
-        machine: this host.
-        maker: a digest of the program that provided the source.
+    """Return a request for each target of a source. `source` is frozen, and `maker` a digest of the program that provided it.
 
     Raises:
         CompileError: the source's options are invalid or inconsistent.
@@ -122,9 +117,7 @@ def size_of(ir: Any) -> int:
 def check_extremes(text: str, *, printed: bool) -> None:
     """Check that the code has no extreme numbers or nesting, which would make LLVM abort or run forever.
 
-    Args:
-        text: the code.
-        printed: whether LLVM has printed the code.
+    `printed` says whether LLVM has printed the code.
 
     Raises:
         CompileError: the code contains such a construct.

@@ -143,8 +143,8 @@ class _Reached:
 
         For a variable, return the features of the functions that are called through it without a check of the processor.
         """
-        used, own_class = self._used.get(name, {}), self._class.get(name, self._default)
-        return frozenset[str]().union(*[features for class_, features in used.items() if class_ <= own_class])
+        used_features, own_class = self._used.get(name, {}), self._class.get(name, self._default)
+        return frozenset[str]().union(*[features for class_, features in used_features.items() if class_ <= own_class])
 
     def _propagate_features(self, users: Mapping[str, list[str]]) -> None:
         waiting = [name for name, used in self._used.items() if used]

@@ -52,7 +52,7 @@ from compcache.targets.used_features import (
 )
 from compcache.translation.emission import Prepared, emit
 from compcache.translation.global_values import encode_checked, encode_values
-from compcache.translation.members import describe_member, link_members
+from compcache.translation.members import link_members, make_member
 from compcache.translation.overridden import weak_functions, without_overridden
 from compcache.translation.requests import Request, check_extremes, size_of
 
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from compcache.build.exports import Export
+    from compcache.build.pic import Alias
     from compcache.build.recipe import Recipe
     from compcache.build.slots import Resolution
     from compcache.targets.machine import Machine
@@ -81,12 +82,7 @@ class _Checked(NamedTuple):
 
 
 def translate(context: Any, request: Request, is_cached: Callable[[str], bool]) -> Translated:
-    """Compile a source, or the members of a group, to an object.
-
-    Args:
-        context: an LLVM context.
-        request: the source and its options.
-        is_cached: returns whether the cache has a function or variable.
+    """Compile a source, or the members of a group, to an object. `is_cached` returns whether the cache has a function or variable.
 
     Raises:
         CompileError, LinkError, GlobalValidationError: the source cannot be compiled. The message gives the reason.
@@ -126,7 +122,7 @@ def translate_member(context: Any, request: Request, label: str) -> Member:
     with codegen.borrow_machine(request.machine.cpu, request.machine.features, request.level) as target:
         module.data_layout = codegen.target_data(target)[1]
         codegen.optimize(module, target, request.level)
-    return describe_member(module, str(module), copied.difference(request.copies), data)
+    return make_member(module, str(module), copied.difference(request.copies), data)
 
 
 def _find_value(module: Any, name: str) -> Any:
@@ -171,9 +167,9 @@ def _read_source(context: Any, request: Request, label: str = "") -> tuple[Any, 
     values = read_values(printed)
     attributes = _target_attributes(printed, values)
     check_attributes(attributes, host.platform_name())
-    known = without_unknown_features(printed, attributes, host.platform_name())
-    if known is not None:
-        module, printed = codegen.parse(known, context), known
+    readable = without_unknown_features(printed, attributes, host.platform_name())
+    if readable is not None:
+        module, printed = codegen.parse(readable, context), readable
         attributes = _target_attributes(printed, values)
     contents = symbol_digests(printed, data.values())
     request = request._replace(machine=_safe_machine(request.machine, attributes))
@@ -220,31 +216,21 @@ def _with_thread_locals(printed: str, request: Request, is_cached: Callable[[str
 
 def _compile(context: Any, module: Any, source: _Checked, request: Request, target: Any, is_cached: Callable[[str], bool]) -> Translated:
     """Compile a checked module to its object. See `translate` for the exceptions."""
-    printed = source.printed
-    module.data_layout = codegen.target_data(target)[1]
+    printed, values = source.printed, source.values
+    layout, module.data_layout = codegen.target_data(target)
     variables = lines_of_variables(printed)
-    names, local = aliases(variables), thread_locals(variables)
-    merged = merged_variables(variables) if request.shared and not request.members else {}
-    assembly, bounds = read_assembly(printed), section_bounds(printed)
-    among_others = request.assumed is not None
-    values = source.values
-    exports = choose_exports(
-        values, request.exports, names, local, merged, assembly.defined,
-        second_names=variable_aliases(variables), may_be_empty=among_others,
-    )  # fmt: skip
-    if request.members and request.exports is None:
-        named = choose_exports(values, request.named, names, local, merged, assembly.defined, second_names=variable_aliases(variables))
-        exports = (*named, *_group_exports(exports, values, request))
+    names, local, assembly = aliases(variables), thread_locals(variables), read_assembly(printed)
+    exports = _choose_exports(variables, names, local, values, assembly.defined, request)
     resolution = resolve_declarations(
         module,
         printed,
         values,
-        codegen.target_data(target)[0],
+        layout,
         request.requests,
         lambda names: codegen.call_in_caller(_select_names, names, is_cached),
         shared=request.shared,
         thread_locals=local,
-        defined=assembly.defined | bounds,
+        defined=assembly.defined | section_bounds(printed),
         is_beside=request.is_beside,
         assumed=request.assumed,
     )
@@ -260,14 +246,35 @@ def _compile(context: Any, module: Any, source: _Checked, request: Request, targ
         )
     _set_linkages(module, values, exports, resolution, context, hide_others=hides, kept_symbols=assembly.mentioned)
     # Code with assembly is never compiled for another CPU, and writing bitcode with invalid assembly aborts the process.
-    keeps = request.keep_bitcode and request.level and not has_assembly(printed) and not request.members
-    before = codegen.copy(module, context) if keeps else None  # a copy costs a sixth of writing bitcode, and few modules need it
-    if not request.members:
+    may_be_portable = request.keep_bitcode and request.level and not has_assembly(printed) and not request.members
+    unoptimized = codegen.copy(module, context) if may_be_portable else None  # takes a sixth of the time of writing bitcode
+    if not request.members:  # members are optimized already
         codegen.optimize(module, target, request.level)
     optimized = str(module)
-    code = before.as_bitcode() if before is not None and (request.portable or is_vectorized(optimized)) else b""
+    # Vectors have the width of the target's registers, so code for other CPUs must be optimized again.
+    code = unoptimized.as_bitcode() if unoptimized is not None and (request.portable or is_vectorized(optimized)) else b""
     prepared = Prepared(exports, names, resolution, encoded, code, source.data, inlined, bodies)
     return emit(module, optimized, context, target, request, prepared)
+
+
+def _choose_exports(
+    variables: str, names: Mapping[str, Alias], local: Collection[str], values: GlobalValues, assembly: Collection[str], request: Request
+) -> tuple[Export, ...]:
+    """Return the exports of a module. `variables` are its lines of variables, and `assembly` has the symbols that its assembly defines."""
+    merged = merged_variables(variables) if request.shared and not request.members else {}
+    choose = partial(
+        choose_exports,
+        values,
+        aliases=names,
+        thread_locals=local,
+        merged=merged,
+        assembly=assembly,
+        second_names=variable_aliases(variables),
+    )
+    exports = choose(request.exports, may_be_empty=request.assumed is not None)
+    if request.members and request.exports is None:  # some members export what they name, the others all visible symbols
+        exports = (*choose(request.named), *_group_exports(exports, values, request))
+    return exports
 
 
 def _group_exports(exports: tuple[Export, ...], values: GlobalValues, request: Request) -> tuple[Export, ...]:
@@ -281,11 +288,7 @@ def _group_exports(exports: tuple[Export, ...], values: GlobalValues, request: R
 def translate_again(context: Any, recipe: Recipe, machine: Machine, *, shared: bool) -> Translated:
     """Compile the stored code of a module to an object for another machine.
 
-    Args:
-        context: an LLVM context.
-        recipe: the stored code and the options of the module.
-        machine: the machine to compile for.
-        shared: whether the image will be a shared object.
+    `recipe` has the code and its options. `shared` says whether the image will be a shared object.
 
     Raises:
         CompileError: the code cannot be compiled, or is not portable to another machine.

@@ -36,6 +36,7 @@ from compcache.formats.statistics import (
     is_sum,
     read_inputs,
 )  # fmt: skip
+from compcache.hit.recorder import JOURNALS_OF_HOST
 from compcache.interrupts import suppress
 from compcache.publish.atomic_file import publish, unique_name
 from compcache.publish.scratch import Scratch
@@ -392,13 +393,14 @@ def fold_long(store: Store) -> None:
 
 
 def _is_long_journal(store: Store, name: str, now: float) -> bool:
-    """Return whether a file is a long journal which is not sealed, or was sealed a minute ago."""
+    """Return whether a file is a journal which is not sealed, or was sealed a minute ago, and has its share of `_LONG` bytes."""
     if not JOURNALS.includes(name) and not _is_settled(store, name, (), now):
         return False
     with suppress(OSError):
         opened = store.files.open_owned(store.path(STATISTICS, name), file_ops.READ_FLAGS)
         status = store.files.fstat(opened.number)
-        return _LONG <= status.st_size <= _MAX_FILE and not is_sum(file_ops.read_at(store.files, opened, 0, _MAGIC_SIZE))
+        is_long = _LONG // JOURNALS_OF_HOST <= status.st_size <= _MAX_FILE
+        return is_long and not is_sum(file_ops.read_at(store.files, opened, 0, _MAGIC_SIZE))
     return False
 
 

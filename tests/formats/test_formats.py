@@ -341,6 +341,7 @@ def test_an_index_finds_what_was_added_before_and_after_merges(tmp_path: Path) -
     assert list(reader.find(name_key("f0"))) == []
     for number in range(40):
         add(index, [(f"f{number}", number, "needs"), ("common", number, f"needs {number % 3}")], entry_of(number))
+        index.refresh()
         if needs_merge(index):
             merge(index)
     assert len(index.segments) < 12

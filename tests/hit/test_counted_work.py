@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from helpers import PACKAGE_ROOT, adder, caller, run_fresh, sum_of
+from helpers import PACKAGE_ROOT, adder, caller, create_journals, run_fresh, sum_of
 from mock_directory import FaultyFiles, cache_on
 
 from compcache import Cache, ModuleSource, PrunePolicy
@@ -122,6 +122,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def counting(site: Path, directory: Path, name: str, layers: Sequence[Path] = ()) -> str:
+    create_journals(directory)
     return COUNTING.format(site=str(site), directory=str(directory), name=name, layers=[str(layer) for layer in layers])
 
 

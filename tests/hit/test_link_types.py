@@ -9,7 +9,7 @@ from helpers import adder, caller, run_fresh
 
 from compcache import Cache, ModuleSource, UndefinedSymbolError
 from compcache.build.link_types import LinkTypes
-from compcache.hit.link_types import fits, type_digest, united
+from compcache.hit.link_types import fits, type_digest, unite_types
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -120,7 +120,7 @@ def test_what_is_refused(definition: str, use: str) -> None:
 
 @pytest.mark.parametrize("use", ["i64(i64) ignored", "i64({i64})", "i64(i64) | i64(i64) ignored"])
 def test_uses_of_the_very_type_have_its_digest(use: str) -> None:
-    assert type_digest(united(use.split(" | "))) == type_digest("i64(i64)")
+    assert type_digest(unite_types(use.split(" | "))) == type_digest("i64(i64)")
 
 
 def test_the_digest_of_a_use_says_nothing_of_variable_arguments() -> None:

@@ -224,7 +224,7 @@ def test_a_source_that_fails_costs_the_others_nothing(cache: Cache) -> None:
 
 
 def test_causes_stand_before_what_others_lack_for_them(cache: Cache) -> None:
-    with pytest.raises(many.ModulesNotAddedError) as caught:
+    with pytest.raises(compcache.ModulesNotAddedError) as caught:
         cache.add_modules([ModuleSource(caller("a", "lacking")), ModuleSource(adder("b", 1).replace("add", "nonsense"))])
     assert str(caught.value).index("source 1") < str(caught.value).index("source 0")
     assert isinstance(caught.value.__cause__, CompileError)

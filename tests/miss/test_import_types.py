@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from helpers import adder, caller
 
-from compcache import Cache, CacheWarning, Function, Identity, ModuleSource, SignatureMismatchError
-from compcache.miss.many import ModulesNotAddedError
+from compcache import Cache, CacheWarning, Function, Identity, ModulesNotAddedError, ModuleSource, SignatureMismatchError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

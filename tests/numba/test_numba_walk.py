@@ -301,13 +301,15 @@ def test_a_callee_whose_defaults_were_replaced_after_its_declaration_is_refused(
 def test_the_first_ufunc_leaves_the_compilers_candidates_in_the_order_of_uncached_numba(tmp_path: Path) -> None:
     """The compiler takes the first candidate that accepts the types, and the time to try others is the time of a cold run."""
     project = Project(tmp_path)
-    project.write(squares="""
+    project.write(
+        squares="""
     from numba import vectorize
 
     @vectorize(["float64(float64)"], cache={cache})
     def square(x):
         return x * x
-    """)
+    """
+    )
     script = """
     import operator
     from pathlib import Path
@@ -322,3 +324,29 @@ def test_the_first_ufunc_leaves_the_compilers_candidates_in_the_order_of_uncache
     plain = finish(project.start(script.replace("CACHE", "False"), backend=False))
     cached = finish(project.start(script.replace("CACHE", "True"), backend=True))
     assert cached == plain
+
+
+def test_the_classes_that_singledispatch_remembers_are_no_content() -> None:
+    """Each call adds the class of its argument. A process that finds the first function of a program makes no such call."""
+    import functools
+
+    from compcache.numba.fingerprints.fingerprint import fingerprint_of_implementations
+    from compcache.numba.fingerprints.implementations import Implementation
+
+    @functools.singledispatch
+    def kind(_: object) -> int:
+        return 1
+
+    kind.register(int, lambda _: 2)
+
+    def implement(value: object) -> int:
+        return kind(value)
+
+    def digest() -> str:
+        return fingerprint_of_implementations([Implementation(implement, ())])
+
+    before = digest()
+    assert (kind(3), kind("a")) == (2, 1)
+    assert digest() == before
+    kind.register(str, lambda _: 3)
+    assert digest() != before

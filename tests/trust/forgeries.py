@@ -52,7 +52,7 @@ from compcache.formats.statistics import encode_stats
 from compcache.formats.volume import encode_removed
 from compcache.hit.closures import HEAD, MAGIC, seal
 from compcache.hit.closures.validity import _file_name
-from compcache.hit.recorder import encode_batch
+from compcache.hit.recorder import JOURNALS_OF_HOST, encode_batch
 from compcache.layers.layered_store import LayeredStore
 from compcache.layers.unpacked_bundle import unpacked_name
 from compcache.publish import index_merge
@@ -243,7 +243,8 @@ def _files(victim: Victim) -> None:
 
 def _journal(victim: Victim) -> None:
     lines = [f"{time.time()} hits {_MANY} {module_id.hex()} {name_key('f').hex()}" for module_id in _module_ids(victim.root)]
-    victim.write(JOURNALS, JOURNALS.file_name(os.uname().nodename), encode_batch(lines))
+    for number in range(JOURNALS_OF_HOST):
+        victim.write(JOURNALS, JOURNALS.file_name(f"{os.uname().nodename}.{number}"), encode_batch(lines))
 
 
 def _statistics(victim: Victim) -> None:

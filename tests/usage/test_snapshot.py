@@ -10,6 +10,7 @@ import pytest
 from helpers import adder
 
 from compcache import Cache, ModuleSource
+from compcache.hit.recorder import JOURNALS_OF_HOST
 from compcache.store import Store
 from compcache.usage import ledger
 from compcache.usage.listings import functions, modules
@@ -75,3 +76,13 @@ def test_a_reader_that_may_not_write_folds_nothing(
     age(directory, monkeypatch)
     look_over(Store(str(directory), readonly=True))
     assert journal.exists()
+
+
+def test_journals_that_are_long_together_are_sealed(cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes of a host share the length that one journal may have."""
+    cache.add_module(ModuleSource(adder("f", 1)))
+    cache._store.stats.flush()
+    (path,) = (directory / "stats").glob("*.journal1")
+    monkeypatch.setattr(ledger, "_LONG", path.stat().st_size * JOURNALS_OF_HOST)
+    look_over(Store(str(directory)))
+    assert not path.exists()

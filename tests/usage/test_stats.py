@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import threading
@@ -17,7 +18,7 @@ from compcache.errors import FormatError
 from compcache.files import Files, Tree
 from compcache.formats.statistics import LOADS_KEY, MISSES_ID, StatsFile, decode_stats, encode_stats
 from compcache.hit import recorder as stats_module
-from compcache.hit.recorder import Recorder
+from compcache.hit.recorder import JOURNALS_OF_HOST, Recorder, encode_batch
 from compcache.store import Store
 from compcache.usage import ledger as folding_module
 from compcache.usage.ledger import fold, fold_small, read_ledger
@@ -421,6 +422,23 @@ def test_a_sum_survives_the_round_trip_and_no_damage_goes_unnoticed() -> None:
     for end in range(8, len(data)):
         with pytest.raises(FormatError):
             decode_stats(data[:end])
+
+
+def test_processes_of_a_host_append_to_several_journals(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An append waits for the appends of other processes to the same file. Forked children have their own process number."""
+    recorder = Recorder(Tree(Files(), str(directory)), str(directory))
+    (directory / "stats").mkdir(parents=True)
+    (directory / "stats" / f"{os.uname().nodename}.journal1").write_bytes(encode_batch(["3600 hits 1"]))  # as former versions name it
+    first = os.getpid()
+    for number in range(2 * JOURNALS_OF_HOST):
+        monkeypatch.setattr(os, "getpid", lambda number=number: first + number)
+        recorder.reset()
+        recorder.hit("f", bytes([number]) * 16)
+    assert len(list((directory / "stats").glob("*.journal1"))) == JOURNALS_OF_HOST + 1
+    assert hits(Store(str(directory))) == 2 * JOURNALS_OF_HOST + 1
+    fold(Store(str(directory)), lambda _: {}, now=time.time())
+    assert not list((directory / "stats").glob("*.journal1"))
+    assert hits(Store(str(directory))) == 2 * JOURNALS_OF_HOST + 1
 
 
 def test_a_journal_that_has_become_long_is_folded_at_exit(

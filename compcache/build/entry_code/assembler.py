@@ -74,8 +74,8 @@ class Assembler:
     def finish(self, frame: int) -> Code:
         """Resolve the labels, and return the code with a frame of `frame` bytes, a multiple of 16."""
         self._set_frame(frame)
-        for at, label in self._jumps:
-            self._set_jump(at, self._labels[label])
+        for position, label in self._jumps:
+            self._set_jump(position, self._labels[label])
         return Code(bytes(self.code), tuple(self.relocations), tuple(self.frame_rules))
 
     def add_rule(self, *operations: int) -> None:
@@ -147,7 +147,7 @@ class Assembler:
         raise NotImplementedError
 
     def shift_right(self, register: int, bits: int) -> None:
-        """Shift a register right by a number of bits, without sign."""
+        """Shift a register right by a number of bits, and fill it with zeros."""
         raise NotImplementedError
 
     def clear_top_bit(self, register: int) -> None:

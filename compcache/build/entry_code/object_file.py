@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from compcache.build.entry_code.assembler import Assembler, Code
 
-__all__ = ["object_of"]
+__all__ = ["assemble_object"]
 
 _FILE_HEADER = Struct("<16sHHIQQQIHHHHHH")
 _SECTION_HEADER = Struct("<IIQQQQIIQQ")
@@ -32,7 +32,7 @@ _POINTERS = 0x1B
 _ADVANCE1, _ADVANCE2, _LONGEST1 = 2, 3, 0x100
 
 
-def object_of(machine: type[Assembler], functions: Mapping[str, Code]) -> bytes:
+def assemble_object(machine: type[Assembler], functions: Mapping[str, Code]) -> bytes:
     """Return an object that defines these functions as hidden symbols. `functions` has the code by symbol."""
     text, starts = bytearray(), dict[str, int]()
     for name, function in functions.items():
@@ -93,9 +93,9 @@ class _Strings:
 
     def add(self, text: str) -> int:
         """Append a string, and return its offset."""
-        at = len(self.content)
+        offset = len(self.content)
         self.content += text.encode() + b"\0"
-        return at
+        return offset
 
 
 def _unwinding_frames(machine: type[Assembler], functions: Mapping[str, Code]) -> tuple[bytes, list[int]]:
@@ -106,10 +106,10 @@ def _unwinding_frames(machine: type[Assembler], functions: Mapping[str, Code]) -
     )
     places = []
     for function in functions.values():
-        rules, at = bytearray(), 0
+        rules, rule_offset = bytearray(), 0
         for offset, rule in function.frame_rules:
-            rules += _advance_rule(offset - at) + rule
-            at = offset
+            rules += _advance_rule(offset - rule_offset) + rule
+            rule_offset = offset
         places.append(len(content) + 8)
         back = _LENGTH.pack(len(content) + 4)
         content += _padded_record(back + bytes(4) + _LENGTH.pack(len(function.code)) + b"\0" + rules)
@@ -123,6 +123,6 @@ def _advance_rule(distance: int) -> bytes:
 
 
 def _padded_record(content: bytes) -> bytes:
-    """Return a record of `.eh_frame`, padded with DW_CFA_nop."""
+    """Return a record of `.eh_frame`: its length, and its content, padded with zeros (DW_CFA_nop) to a multiple of eight bytes."""
     content += bytes(-(len(content) + _LENGTH.size) % 8)
     return _LENGTH.pack(len(content)) + content

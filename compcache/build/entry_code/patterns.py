@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from compcache.build.entry_code.assembler import Assembler, Code
     from compcache.build.entry_points import EntryPoint
 
-__all__ = ["code_of"]
+__all__ = ["generate_code"]
 
 _WORD, _VIEW = 8, 80
 _VIEW_OBJECT, _VIEW_SIZE = 8, 16
@@ -39,7 +39,7 @@ _MINUS_ONE = 0xBFF0000000000000  # as a double
 _FLOATS = {"float": 4, "double": 8}
 
 
-def code_of(entry: EntryPoint, machine: type[Assembler]) -> Code | None:
+def generate_code(entry: EntryPoint, machine: type[Assembler]) -> Code | None:
     """Return the code of an entry point, or None if it has another calling convention or a frame that is too large."""
     if entry.convention:
         return None
@@ -309,11 +309,11 @@ class _Pattern:
         numbers = [place for place in places if not place[0]]
         floats = [place for place in places if place[0]]
         in_registers = [*numbers[: len(machine.arguments)], *floats[: machine.float_arguments]]
-        at = 0
+        stack_offset = 0
         for _, base, offset in [place for place in places if place not in in_registers]:
             machine.load(machine.scratch, base, offset)
-            machine.store(machine.scratch, at)
-            at += _WORD
+            machine.store(machine.scratch, stack_offset)
+            stack_offset += _WORD
         for number, (size, _, offset) in enumerate(floats[: machine.float_arguments]):
             machine.load_float(number, offset, size)
         for register, (_, base, offset) in zip(machine.arguments, numbers, strict=False):

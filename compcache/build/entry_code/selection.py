@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from compcache.arch.known import architecture
 from compcache.build.entry_code.aarch64 import ArmAssembler
-from compcache.build.entry_code.object_file import object_of
-from compcache.build.entry_code.patterns import code_of
+from compcache.build.entry_code.object_file import assemble_object
+from compcache.build.entry_code.patterns import generate_code
 from compcache.build.entry_code.x86_64 import X86Assembler
 from compcache.build.entry_points import symbols_of_entries
 from compcache.formats.host import platform_name
@@ -31,7 +31,7 @@ def entry_object(entries: Sequence[EntryPoint], elf_machine: int | None = None) 
     machine = _MACHINES.get(architecture(platform_name()).elf_machine if elf_machine is None else elf_machine)
     if machine is None:
         return b"", tuple(entries)
-    codes = {pair: code_of(pair[1], machine) for pair in zip(symbols_of_entries(entries), entries, strict=True)}
+    codes = {pair: generate_code(pair[1], machine) for pair in zip(symbols_of_entries(entries), entries, strict=True)}
     made = {symbol: code for (symbol, _), code in codes.items() if code is not None}
     others = tuple([entry for (_, entry), code in codes.items() if code is None])
-    return object_of(machine, made) if made else b"", others
+    return assemble_object(machine, made) if made else b"", others

@@ -22,17 +22,17 @@ def with_inlined(nodes: Iterable[SymbolNode], inlined: Inlined) -> list[SymbolNo
     LLVM does not report which bodies it inlined. So edges refer to all bodies that the function reached before it was optimized. A
     function without an edge to a body does not contain the body.
     """
-    found = list(nodes)
+    extended = list(nodes)
     if not inlined.sources:
-        return found
-    before = DependencyGraph(inlined.edges)
-    used: dict[str, None] = {}
-    for number, node in enumerate(found):
-        if node.kind == "function" and node.symbol in before:
-            bodies = [symbol for symbol in before.closure([node.symbol]) if symbol in inlined.sources]
-            used |= dict.fromkeys(bodies)
-            found[number] = node._replace(references=(*node.references, *map(_body_key, bodies)))
-    return found + [SymbolNode(_body_key(symbol), INLINED, *inlined.sources[symbol], ()) for symbol in used]
+        return extended
+    graph = DependencyGraph(inlined.edges)
+    inlined_symbols: dict[str, None] = {}
+    for number, node in enumerate(extended):
+        if node.kind == "function" and node.symbol in graph:
+            bodies = [symbol for symbol in graph.closure([node.symbol]) if symbol in inlined.sources]
+            inlined_symbols |= dict.fromkeys(bodies)
+            extended[number] = node._replace(references=(*node.references, *map(_body_key, bodies)))
+    return extended + [SymbolNode(_body_key(symbol), INLINED, *inlined.sources[symbol], ()) for symbol in inlined_symbols]
 
 
 def inlined_of(graph: ModuleGraph) -> Inlined:

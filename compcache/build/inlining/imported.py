@@ -93,11 +93,11 @@ def link_offered_bodies(
     """
     symbols = {name: symbol for symbol, name in reversed(list(resolution.imports.items())) if is_content_name(name)}
     declared = {value.name for value in values.functions if value.is_declaration} if symbols else ()
-    wanted = [name for name, symbol in symbols.items() if symbol in declared]
-    if not wanted or IS_MODE.search(text) or any(isinstance(library, Archive) for library in resolution.libraries):
+    names = [name for name, symbol in symbols.items() if symbol in declared]
+    if not names or IS_MODE.search(text) or any(isinstance(library, Archive) for library in resolution.libraries):
         return resolution, NOTHING_INLINED
     symbols |= {export.name: export.symbol for export in exports if not export.link_only and is_content_name(export.name)}
-    return _BodyLinker(module, context, text, values, resolution, symbols, is_beside).link_bodies(wanted, provided)
+    return _BodyLinker(module, context, text, values, resolution, symbols, is_beside).link_bodies(names, provided)
 
 
 def _named_types(text: str) -> dict[str, str]:
@@ -130,12 +130,12 @@ class _BodyLinker:
     ) -> tuple[Resolution, Inlined]:
         """Link in the offered bodies of functions and of their callees, and return the results of `link_offered_bodies`."""
         requested = set(names) | {name for name, symbol in self._symbols.items() if symbol in self._own}
-        waiting, most = tuple(names), float(MOST_INSTRUCTIONS)
-        while waiting and most >= 1:
+        waiting, max_instructions = tuple(names), float(MOST_INSTRUCTIONS)
+        while waiting and max_instructions >= 1:
             offers = codegen.call_in_caller(provided, waiting)
-            brought = [offers[name] for name in waiting if name in offers and self._link_body(offers[name], most)]
-            most *= _NEXT
-            waiting = tuple(dict.fromkeys([name for offer in brought for name in offer.body.imports if name not in requested]))
+            linked = [offers[name] for name in waiting if name in offers and self._link_body(offers[name], max_instructions)]
+            max_instructions *= _NEXT
+            waiting = tuple(dict.fromkeys([name for offer in linked for name in offer.body.imports if name not in requested]))
             requested.update(waiting)
         if not self._found:
             return self._resolution, NOTHING_INLINED
@@ -143,13 +143,13 @@ class _BodyLinker:
         resolution = self._resolution._replace(imports={**imports, **self._resolution.imports})
         return resolution, self._linked_functions()
 
-    def _link_body(self, offer: Provided, most: float) -> bool:
-        """Link in a body of at most `most` instructions, if its symbols have the same meaning as in its own module.
+    def _link_body(self, offer: Provided, max_instructions: float) -> bool:
+        """Link in a body of at most `max_instructions` instructions, if its symbols have the same meaning as in its own module.
 
         Return whether the body was linked in.
         """
         body = offer.body
-        if body.instructions > min(self._room, most) or not all(map(self._is_platform_function, body.natives)):
+        if body.instructions > min(self._room, max_instructions) or not all(map(self._is_platform_function, body.natives)):
             return False
         symbols = {name: self._symbols.get(name, name) for name in (body.name, *body.imports)}
         if any(symbol == name and name not in self._symbols and symbol in self._known for name, symbol in symbols.items()):

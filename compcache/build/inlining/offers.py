@@ -87,18 +87,12 @@ class _NotOffered(Exception):  # noqa: N818 - a result within this file, not an 
 
 
 def offered_bodies(text: str, exports: Iterable[Export], resolution: Resolution) -> tuple[Body, ...]:
-    """Return the bodies that a module offers.
-
-    Args:
-        text: the module as LLVM prints it, before it is optimized.
-        exports: the exports of the module.
-        resolution: the providers of its declarations.
-    """
+    """Return the bodies that a module offers. `text` is the module as LLVM prints it, before it is optimized."""
     named = {export.symbol: export.name for export in exports if is_content_name(export.name) and not export.link_only}
-    wanted = {symbol: name for symbol, name in named.items() if symbol not in resolution.imports}
-    if not wanted or "\nmodule asm" in text or text.startswith("module asm"):
+    offered = {symbol: name for symbol, name in named.items() if symbol not in resolution.imports}
+    if not offered or "\nmodule asm" in text or text.startswith("module asm"):
         return ()
-    return _Module(text, wanted, resolution).bodies()
+    return _Module(text, offered, resolution).bodies()
 
 
 def quoted(name: str) -> str:
@@ -110,9 +104,7 @@ def quoted(name: str) -> str:
 def type_of(head: str, types: Mapping[str, str]) -> str:
     """Return the type of a function that its callers must agree on, with named types expanded.
 
-    Args:
-        head: the head of the function, without ``define`` or ``declare``.
-        types: the definitions of named types.
+    `head` is the head of the function, without ``define`` or ``declare``.
 
     Raises:
         ValueError: the head has unknown attributes, or a type is opaque, unknown or recursive.
@@ -144,7 +136,7 @@ def _expand_types(text: str, types: Mapping[str, str]) -> str:
 def _passed_types(text: str, *, is_result: bool) -> list[str]:
     """Return the type and the attributes of a parameter or a result. Raise `_NotOffered` if an attribute is unknown."""
     words = [word.strip() for word in split_at(text, " ") if word.strip()]
-    found: list[str] = []
+    passed: list[str] = []
     has_type = False
     position = 0
     while position < len(words):
@@ -152,22 +144,22 @@ def _passed_types(text: str, *, is_result: bool) -> list[str]:
         position += 1
         name = word.partition("(")[0]
         if name == "align" and position < len(words) and words[position].isdigit():
-            found.append(f"align {words[position]}")
+            passed.append(f"align {words[position]}")
             position += 1
         elif _PASSED.fullmatch(name):
-            found.append(word)
+            passed.append(word)
         elif is_result and word in ("dso_local", "hidden"):
             continue
         elif not has_type and _TYPE.match(word):
             has_type = True
-            found.append(word)
+            passed.append(word)
         elif not is_result and has_type and word[0] == "%" and position == len(words):
             break
         else:
             raise _NotOffered  # a linkage, a calling convention or an unknown word
     if not has_type:
         raise _NotOffered
-    return found
+    return passed
 
 
 class _Module:
@@ -191,15 +183,15 @@ class _Module:
 
     def bodies(self) -> tuple[Body, ...]:
         """Return the offered bodies."""
-        found = []
+        offered = []
         for symbol, name in self._wanted.items():
             try:
                 body = _Reader(self, symbol, name).read()
             except (_NotOffered, ValueError, KeyError) as error:
                 reraise_interrupt(error)
                 continue
-            found.append(body)
-        return tuple(found)
+            offered.append(body)
+        return tuple(offered)
 
     # ------------------------------------------------------------ what a body may use
 
@@ -210,8 +202,8 @@ class _Module:
 
     def is_native(self, symbol: str) -> bool:
         """Return whether a symbol can only mean a function of the platform."""
-        given = self._resolution
-        if symbol not in self._declared or symbol in given.imports or given.libraries or symbol in given.null:
+        resolution = self._resolution
+        if symbol not in self._declared or symbol in resolution.imports or resolution.libraries or symbol in resolution.null:
             return False
         return platform_symbols.is_platform_symbol(symbol)
 
@@ -237,13 +229,13 @@ class _Module:
 
     def types_in(self, lines: Iterable[str]) -> list[str]:
         """Return the lines that define the named types in these lines, and the types that these types contain."""
-        found: dict[str, None] = {}
+        names: dict[str, None] = {}
         waiting = [*lines]
         for text in waiting:  # grows during the iteration
-            new = [name for name in _TYPE_NAME.findall(text) if name in self._types and name not in found]
-            found |= dict.fromkeys(new)
+            new = [name for name in _TYPE_NAME.findall(text) if name in self._types and name not in names]
+            names |= dict.fromkeys(new)
             waiting += [self._types[name].partition(" = ")[2] for name in dict.fromkeys(new)]
-        return [self._types[name] for name in found]
+        return [self._types[name] for name in names]
 
 
 class _Reader:
@@ -446,16 +438,16 @@ class _Reader:
 
     def _keep_node(self, token: str) -> bool:
         """Keep a metadata node and the nodes that it contains, and return True; keep nothing and return False for debug information."""
-        found = {token: None}
+        kept = {token: None}
         order = [token]
         for node in order:  # grows during the iteration
             text = self._module.node(node)
             if not text.removeprefix("distinct ").startswith("!{") or "@" in text:
                 return False
-            new = [other for other in _NODE.findall(_STRING.sub('""', text)) if other not in found]
-            found |= dict.fromkeys(new)
+            new = [inner for inner in _NODE.findall(_STRING.sub('""', text)) if inner not in kept]
+            kept |= dict.fromkeys(new)
             order += dict.fromkeys(new)
-        self._nodes |= found
+        self._nodes |= kept
         return True
 
     def _metadata(self) -> list[str]:
@@ -478,14 +470,14 @@ def _check_attributes(attributes: str) -> None:
 
 def _count_instructions(lines: Iterable[str]) -> int:
     """Count the instructions that the optimizer probably keeps: all except accesses to the function's own stack variables."""
-    own: set[str] = set()
-    found = 0
+    stack_variables: set[str] = set()
+    count = 0
     for line in lines:
         plain = line.strip()
         match = _RESULT.match(plain)
         if match is not None:
-            own.add(match[1])
+            stack_variables.add(match[1])
         elif plain and plain[0] != ";" and not _LABEL.match(plain) and not _CASE.match(plain) and "@llvm.lifetime." not in plain:
             operand = re.search(r"ptr (%[-\w$.]+)", plain) if " load " in plain or plain.startswith("store ") else None
-            found += operand is None or operand[1] not in own
-    return found
+            count += operand is None or operand[1] not in stack_variables
+    return count

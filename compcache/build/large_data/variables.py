@@ -42,24 +42,24 @@ def abridged(text: str) -> str:
     """Return LLVM assembly without long constants of bytes and integers. The result is only for searches."""
     if len(text) < _WORTHWHILE:
         return text
-    parts, done = [], 0
+    parts, copied_end = [], 0
     for start, end in long_lines(text, _SHORTEST):
-        parts += [text[done:start], _LONG_LIST.sub("", _without_strings(text[start:end]))]
-        done = end
-    return "".join([*parts, text[done:]]) if parts else text
+        parts += [text[copied_end:start], _LONG_LIST.sub("", _without_strings(text[start:end]))]
+        copied_end = end
+    return "".join([*parts, text[copied_end:]]) if parts else text
 
 
 def _without_strings(line: str) -> str:
     """Return a line with long constants of bytes left out. Searching for quotes is much faster than a regular expression."""
-    parts, done = [], 0
-    at = line.find('c"')
-    while at >= 0:
-        end = line.find('"', at + 2)
-        if end - at > _SHORTEST:
-            parts += [line[done:at], 'c""']
-            done = end + 1
-        at = line.find('c"', end + 1) if end >= 0 else end
-    return "".join([*parts, line[done:]])
+    parts, copied_end = [], 0
+    string_start = line.find('c"')
+    while string_start >= 0:
+        end = line.find('"', string_start + 2)
+        if end - string_start > _SHORTEST:
+            parts += [line[copied_end:string_start], 'c""']
+            copied_end = end + 1
+        string_start = line.find('c"', end + 1) if end >= 0 else end
+    return "".join([*parts, line[copied_end:]])
 
 
 def replace_large_variables(module: Any, context: Any, size: int, check: Callable[[str], None], label: str = "") -> dict[str, bytes]:
@@ -91,12 +91,12 @@ def replace_large_variables(module: Any, context: Any, size: int, check: Callabl
     check(outline)
     if _is_unsafe(outline):
         return {}
-    found = data_of(_emit_variables(module, context, names, has_aliases=_has_aliases(outline)), names, _PLACES)
-    found = {name: datum for name, datum in found.items() if len(datum.content) >= _LARGE}
-    sections = {name: f"{_PREFIX}{label}{number}" for number, name in enumerate(sorted(found))}
-    lines = [_placeholder(name, len(d.content), sections[name], d.alignment, d.writable) for name, d in found.items()]
-    _replace_definitions(module, context, set(found), lines)
-    return {section: found[name].content for name, section in sections.items()}
+    values = data_of(_emit_variables(module, context, names, has_aliases=_has_aliases(outline)), names, _PLACES)
+    values = {name: datum for name, datum in values.items() if len(datum.content) >= _LARGE}
+    sections = {name: f"{_PREFIX}{label}{number}" for number, name in enumerate(sorted(values))}
+    lines = [_placeholder(name, len(d.content), sections[name], d.alignment, d.writable) for name, d in values.items()]
+    _replace_definitions(module, context, set(values), lines)
+    return {section: values[name].content for name, section in sections.items()}
 
 
 def with_data(obj: bytes, data: Mapping[str, bytes]) -> bytes:

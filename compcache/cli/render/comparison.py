@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from compcache.identity import Difference
 
-__all__ = ["comparison", "is_of_digests"]
+__all__ = ["difference_lines", "shows_only_digests"]
 
 _DIGEST = re.compile(r"(?:[0-9a-f]{32,128}|digest [0-9a-f]+ of \d+ characters)")
 _CONTEXT = 1  # lines around a change
@@ -27,12 +27,12 @@ _MARKS = {"equal": " ", "replace": "|", "delete": "<", "insert": ">"}
 _COLOURS = {"replace": "yellow", "delete": "red", "insert": "green"}
 
 
-def is_of_digests(difference: Difference) -> bool:
+def shows_only_digests(difference: Difference) -> bool:
     """Return whether both values are only digests, which do not show how the values differ."""
     return all(_DIGEST.fullmatch(text or "") for text in (difference.stored, difference.wanted))
 
 
-def comparison(difference: Difference) -> Iterator[str]:
+def difference_lines(difference: Difference) -> Iterator[str]:
     """Yield the lines that show a difference on a terminal."""
     stored_text, wanted_text = _decoded_text(difference.stored), _decoded_text(difference.wanted)
     if "\n" not in stored_text + wanted_text:

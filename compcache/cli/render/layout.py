@@ -66,13 +66,7 @@ def _assign_layers(graph: FunctionGraph) -> list[list[int]]:
     for start, end in graph.edges:
         if is_code[start] and is_code[end]:
             edges[str(start)].append(str(end))
-    # A component comes after the components that it refers to. Hence one pass gives the heights above the leaves.
-    height: dict[str, int] = {}
-    for component in DependencyGraph(edges).components():
-        members = set(component)
-        heights = [height[target] for name in component for target in edges[name] if target not in members]
-        for name in component:
-            height[name] = 1 + max(heights, default=-1)
+    height = _heights(edges)
     greatest_height = max(height.values(), default=-1)
     layers: list[list[int]] = [[] for _ in range(greatest_height + 1)]
     for name, level in height.items():
@@ -81,6 +75,16 @@ def _assign_layers(graph: FunctionGraph) -> list[list[int]]:
         [number for number in numbers if graph.nodes[number].kind in kinds] for kinds in (("global", "variable"), ("native", "inlined"))
     ]
     return [sorted(layer) for layer in layers if layer]
+
+
+def _heights(edges: dict[str, list[str]]) -> dict[str, int]:
+    """Return the height of each node above the leaves. The nodes of a cycle have the same height."""
+    height: dict[str, int] = {}
+    for component in DependencyGraph(edges).components():  # after the components that it refers to
+        members = set(component)
+        heights = [height[target] for name in component for target in edges[name] if target not in members]
+        height |= dict.fromkeys(component, 1 + max(heights, default=-1))
+    return height
 
 
 def _order_layers(layers: list[list[int]], graph: FunctionGraph) -> list[list[int]]:

@@ -117,20 +117,20 @@ def _steps(story: Story) -> list[_Step]:
     span = max(story.created - story.periods[0].start, 1)
     length = next(step for longest, step in _STEPS if span <= longest)
     offset = _utc_offset(story.created) if length > _HOUR else 0
-    last = int(story.created + offset) // length
-    first = min(int(story.periods[0].start + offset) // length, last + 1 - _LEAST_STEPS)
-    sums = [[0, 0, 0.0, 0.0, 0, 0] for _ in range(last - first + 1)]
+    last_step = int(story.created + offset) // length
+    first_step = min(int(story.periods[0].start + offset) // length, last_step + 1 - _LEAST_STEPS)
+    sums = [[0, 0, 0.0, 0.0, 0, 0] for _ in range(last_step - first_step + 1)]
     for period in story.periods:
-        own = sums[min(int(period.start + offset) // length - first, len(sums) - 1)]
+        step_sums = sums[min(int(period.start + offset) // length - first_step, len(sums) - 1)]
         values = (
             period.hits, period.misses, period.saved_seconds, period.compile_seconds, period.added_size, period.evicted_size
         )  # fmt: skip
         for position, value in enumerate(values):
-            own[position] += value
-    starts = [(first + number) * length - offset for number in range(len(sums))]
+            step_sums[position] += value
+    starts = [(first_step + number) * length - offset for number in range(len(sums))]
     return [
-        _Step(start, start + length, _step_label(start, length), *own)  # type: ignore[arg-type]  # ints stay ints
-        for start, own in zip(starts, sums, strict=True)
+        _Step(start, start + length, _step_label(start, length), *step_sums)  # type: ignore[arg-type]  # ints stay ints
+        for start, step_sums in zip(starts, sums, strict=True)
     ]
 
 

@@ -199,7 +199,7 @@ def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *,
     yield f'<div class="scroll" tabindex="0" role="region" aria-label="{_escape(caption)}"><table><thead><tr>'
     yield from (f'<th scope="col"{kind}>{_escape(head)}</th>' for head, kind in zip(heads, kinds, strict=True))
     yield "</tr></thead><tbody>\n"
-    for first, *others in rows:
+    for row_head, *others in rows:
         cells = "".join(f"<td{kind}>{_escape(cell)}</td>" for cell, kind in zip(others, kinds[1:], strict=True))
-        yield f'<tr><th scope="row">{_escape(first)}</th>{cells}</tr>\n'
+        yield f'<tr><th scope="row">{_escape(row_head)}</th>{cells}</tr>\n'
     yield "</tbody></table></div>"

@@ -142,8 +142,8 @@ class BoundNames:
         """Return the bindings that a load adds, by name. `closures` has the module_ids of linked closures."""
         added: dict[str, Place] = {}
         for name, choice in chosen.items():
-            known, record = self._places.get(name), choice.record
-            is_known = known is not None and known() is choice.loaded
+            bound_place, record = self._places.get(name), choice.record
+            is_known = bound_place is not None and bound_place() is choice.loaded
             if not is_known and record.name == name and not record.signature.startswith((VARIABLE, MERGED)):
                 place = Place(choice.loaded, _make_remover(self._places, name))
                 place.record = None
@@ -165,7 +165,7 @@ class BoundNames:
         for module_id in place.modules:
             self._copied.setdefault(module_id, set()).add(place.file.module_id)
 
-    def are_elsewhere(self, chosen: dict[str, Choice], since: int) -> bool:
+    def are_rebound(self, chosen: dict[str, Choice], since: int) -> bool:
         """Return whether a load after the number `since` has bound a chosen function to another module.
 
         The caller holds the loader's lock.
@@ -184,8 +184,8 @@ class BoundNames:
 
 def newest_of(store: Store, func_name: str) -> tuple[bytes, set[bytes]]:
     """Return the content of a name and the module_ids with it, as look-ups find them, without copies in closures."""
-    if store.has_in_memory() and any(known := [*store._memory_names.get(func_name, ())]):
-        return known[0][0], {module_id for module_id, _ in known}
+    if store.has_in_memory() and any(held := [*store._memory_names.get(func_name, ())]):
+        return held[0][0], {module_id for module_id, _ in held}
     rows = [row for row in store.find_numbered(func_name) if row[3] < LINKED]
     if not rows:
         return b"", set()
@@ -221,14 +221,14 @@ def _make_remover(table: dict[str, Place], name: str) -> Callable[[ref[LoadedMod
 
 def shared(file: ModuleFile) -> ModuleFile:
     """Return another object for the same open file, which keeps the file open."""
-    other = described(file)
-    other.adopt(file.opened)
-    return other
+    copy = described(file)
+    copy.adopt(file.opened)
+    return copy
 
 
 def described(file: ModuleFile) -> ModuleFile:
     """Return another object for the same file, without opening it."""
-    other = type(file)(file._files, file.path, file.module_id)
-    other.describe(file.image, file.records, file.target_id, file.flags, file.key)
-    other.size, other.elsewhere, other.copied, other.volume = file.size, file.elsewhere, file.copied, file.volume
-    return other
+    copy = type(file)(file._files, file.path, file.module_id)
+    copy.describe(file.image, file.records, file.target_id, file.flags, file.key)
+    copy.size, copy.elsewhere, copy.copied, copy.volume = file.size, file.elsewhere, file.copied, file.volume
+    return copy

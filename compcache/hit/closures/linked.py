@@ -41,7 +41,7 @@ class LinkedClosures:
     """
 
     __slots__ = (
-        "_early", "_homes", "_houses", "_parts", "_segments", "_state", "_valid", "_used", "_weak_loader", "bound", "sets", "types",
+        "_early", "_homes", "_containers", "_parts", "_segments", "_state", "_valid", "_used", "_weak_loader", "bound", "sets", "types",
     )  # fmt: skip
 
     def __init__(self, loader: Loader, types: tuple[type[Choice], type[Source], type[Sources]]) -> None:
@@ -55,7 +55,7 @@ class LinkedClosures:
         self.sets: dict[str, ListedFunction] = {}  # the listed functions of closures, by name
         self._parts: dict[bytes, tuple[bytes, ...]] = {}  # by closure: the modules with code in it
         self._homes: dict[bytes, tuple[bytes, ...]] = {}  # by closure: the modules that it contains whole
-        self._houses: dict[bytes, list[bytes]] = {}  # by module: the closures that contain it whole
+        self._containers: dict[bytes, list[bytes]] = {}  # by module: the closures that contain it whole
         self.bound = BoundNames(loader, types[:2])
         self._early = {*loader._mine}  # the modules whose earlier bindings are unknown
 
@@ -67,8 +67,8 @@ class LinkedClosures:
 
     def inherit(self, store: Store, closure: PlainClosure, module: LoadedModule) -> None:
         """Add a closure that plain hits have loaded, and their bindings in it."""
-        module_id, _, parts, homes, where, bound = closure
-        opened, path, size, (image, records, target_id, flags, _, key, _) = where
+        module_id, _, parts, homes, plain_file, bound = closure
+        opened, path, size, (image, records, target_id, flags, _, key, _) = plain_file
         file = ModuleFile(store.files, path, module_id)
         file.describe(image, records, target_id, flags, key)
         file.size = size
@@ -84,16 +84,16 @@ class LinkedClosures:
         """
         loader = self._loader
         if self._early:
-            self._early = {known for known in self._early if loader._loaded(known) is not None}
-        if not self._early and not self._houses:
+            self._early = {early_id for early_id in self._early if loader._loaded(early_id) is not None}
+        if not self._early and not self._containers:
             return False
         modules = newest_of(loader.store, func_name)[1]
-        return not self._early.isdisjoint(modules) or self._have_other_house(modules, module_id)
+        return not self._early.isdisjoint(modules) or self._are_in_other_closure(modules, module_id)
 
-    def _have_other_house(self, modules: Iterable[bytes], module_id: bytes) -> bool:
+    def _are_in_other_closure(self, modules: Iterable[bytes], module_id: bytes) -> bool:
         """Return whether a loaded closure other than this one contains one of these modules."""
-        houses = [house for key in modules if (house := self.house_of(key)) is not None]
-        return any(house.module_id != module_id for house in houses)
+        containers = [container for key in modules if (container := self.closure_with(key)) is not None]
+        return any(container.module_id != module_id for container in containers)
 
     # ---------------------------------------------------------------- modules that are in closures
 
@@ -107,16 +107,16 @@ class LinkedClosures:
             if is_bound or not self.is_valid_now(module_id) or self._is_elsewhere(module_id) or self._is_taken(func_name, module_id):
                 return None
             return module_id, offset & ~LINKED
-        house = self.house_of(module_id)
-        if house is None:
+        container = self.closure_with(module_id)
+        if container is None:
             return module_id, offset
-        found = self._offset_in(house, func_name)
-        return (house.module_id, found) if found is not None else None
+        container_offset = self._offset_in(container, func_name)
+        return (container.module_id, container_offset) if container_offset is not None else None
 
-    def house_of(self, module_id: bytes) -> LoadedModule | None:
+    def closure_with(self, module_id: bytes) -> LoadedModule | None:
         """Return the loaded closure that contains a module whole, or None."""
         found_of = self._loader._loaded
-        return next((house for key in self._houses.get(module_id, ()) if (house := found_of(key)) is not None), None)
+        return next((container for key in self._containers.get(module_id, ()) if (container := found_of(key)) is not None), None)
 
     def _is_elsewhere(self, module_id: bytes) -> bool:
         """Return whether a module that a closure contains whole is loaded by itself or from another closure."""
@@ -124,9 +124,11 @@ class LinkedClosures:
         homes = self._homes.get(module_id)
         if not homes or not loader._mine:
             return False
-        return self._have_other_house(homes, module_id) or any(map(loader._loaded, homes)) or any(self.bound.copies_of(homes, module_id))
+        return (
+            self._are_in_other_closure(homes, module_id) or any(map(loader._loaded, homes)) or any(self.bound.copies_of(homes, module_id))
+        )
 
-    def second_home(self, chosen: dict[str, Choice]) -> tuple[str, LinkError] | None:
+    def find_conflict(self, chosen: dict[str, Choice]) -> tuple[str, LinkError] | None:
         """Return the name of a choice that must not be used, and the reason, or None if there is no such choice.
 
         Its closure contains a module that the load has by itself, or from another closure.
@@ -135,14 +137,16 @@ class LinkedClosures:
         for name, choice in chosen.items():
             module_id = choice.module_id
             for home in (module_id, *self._homes.get(module_id, ())):
-                owner, first = owners.setdefault(home, (module_id, name))
+                owner, earlier_name = owners.setdefault(home, (module_id, name))
                 if owner != module_id:
-                    return (name if module_id in self._homes else first), LinkError(
+                    return (name if module_id in self._homes else earlier_name), LinkError(
                         f"module {home.hex()} is in a linked closure, but the load also uses it without the closure", module_id=home.hex()
                     )
-        return self._second_copy(chosen, owners) if not self._homes.keys().isdisjoint([owner for owner, _ in owners.values()]) else None
+        return (
+            self._find_second_copy(chosen, owners) if not self._homes.keys().isdisjoint([owner for owner, _ in owners.values()]) else None
+        )
 
-    def _second_copy(self, chosen: dict[str, Choice], owners: dict[bytes, tuple[bytes, str]]) -> tuple[str, LinkError] | None:
+    def _find_second_copy(self, chosen: dict[str, Choice], owners: dict[bytes, tuple[bytes, str]]) -> tuple[str, LinkError] | None:
         """Return the name of a choice in a closure whose function another closure has too, and the reason.
 
         The result is None if there is no such choice.
@@ -150,9 +154,9 @@ class LinkedClosures:
         store = self._loader.store
         for name, choice in chosen.items():
             for home in newest_of(store, name)[1] if choice.module_id in self._parts else ():
-                owner, other = owners.get(home, (home, name))
+                owner, other_name = owners.get(home, (home, name))
                 if owner != choice.module_id and owner in self._homes:
-                    return other, LinkError(
+                    return other_name, LinkError(
                         f"module {home.hex()} is in one linked closure, and {name!r} is in another", module_id=home.hex()
                     )
         return None
@@ -165,16 +169,16 @@ class LinkedClosures:
         The caller holds the loader's lock.
         """
         loader = self._loader
-        if self.bound.are_elsewhere(chosen, since):
+        if self.bound.are_rebound(chosen, since):
             return False
         for place in bound.values():
-            if place.record is not None and self._have_other_house(place.modules, place.file.module_id):
+            if place.record is not None and self._are_in_other_closure(place.modules, place.file.module_id):
                 return False
         for module_id in {choice.module_id for choice in chosen.values()}:
             homes = self._homes.get(module_id, ())
-            others = [loader._loaded(home) for home in homes] + self.bound.copies_of(homes, module_id)
-            others += [house for home in (module_id, *homes) if (house := self.house_of(home))]
-            if any(other is not None and other.committed and other.module_id != module_id for other in others):
+            loaded_modules = [loader._loaded(home) for home in homes] + self.bound.copies_of(homes, module_id)
+            loaded_modules += [container for home in (module_id, *homes) if (container := self.closure_with(home))]
+            if any(loaded is not None and loaded.committed and loaded.module_id != module_id for loaded in loaded_modules):
                 return False
         return True
 
@@ -193,13 +197,13 @@ class LinkedClosures:
 
     def kept_file(self, module_id: bytes) -> ModuleFile | None:
         """Return the kept file of a loaded closure that contains modules, or None."""
-        house = self._loader._loaded(module_id) if module_id in self._homes else None
-        return shared(house.file) if house is not None and house.file is not None else None
+        container = self._loader._loaded(module_id) if module_id in self._homes else None
+        return shared(container.file) if container is not None and container.file is not None else None
 
     def closures_of(self, module_id: bytes) -> list[LoadedModule]:
         """Return the loaded closures that contain code of a module."""
-        found = [self._loader._loaded(key) for key, parts in self._parts.items() if module_id in parts]
-        return [closure for closure in found if closure is not None]
+        closures = [self._loader._loaded(key) for key, parts in self._parts.items() if module_id in parts]
+        return [closure for closure in closures if closure is not None]
 
     def is_whole(self, module_id: bytes) -> bool:
         """Return whether all modules with code in a closure exist."""
@@ -209,17 +213,17 @@ class LinkedClosures:
             reraise_interrupt(error)
             return False
 
-    def _offset_in(self, house: LoadedModule, func_name: str) -> int | None:
+    def _offset_in(self, container: LoadedModule, func_name: str) -> int | None:
         """Return the offset of a function's record in a loaded closure, or None if the closure does not have it."""
         loader = self._loader
         for module_id, offset in loader.store.find_here(func_name, linked=True):
-            if module_id == house.module_id:
+            if module_id == container.module_id:
                 return offset & ~LINKED
-        file: ModuleFile | None = house.file
+        file: ModuleFile | None = container.file
         if file is None:
             return None
         offsets: dict[str, tuple[bytes, int]] = {}
-        loader.runtime().list_functions(file.read(file.image, file.records), house.module_id, offsets, set())
+        loader.runtime().list_functions(file.read(file.image, file.records), container.module_id, offsets, set())
         return offsets[func_name][1] if func_name in offsets else None
 
     # ---------------------------------------------------------------- validity
@@ -228,19 +232,19 @@ class LinkedClosures:
         """Return whether the linked closure with this module_id is valid in the present state of the index."""
         loader = self._loader
         self._refresh_state(loader.store)
-        known = self._valid.get(module_id)
-        if known is None:
-            found = is_valid(loader, module_id, self._state)
-            known = self._valid[module_id] = found is not None
-            if found is not None:
-                self._add_closure(module_id, *found)
-        elif known and loader._loaded(module_id) is not None:
-            used = self._used[module_id] = self._used.get(module_id, 0) + 1
-            if used == _LISTED_FROM:
+        is_known_valid = self._valid.get(module_id)
+        if is_known_valid is None:
+            contents = is_valid(loader, module_id, self._state)
+            is_known_valid = self._valid[module_id] = contents is not None
+            if contents is not None:
+                self._add_closure(module_id, *contents)
+        elif is_known_valid and loader._loaded(module_id) is not None:
+            count = self._used[module_id] = self._used.get(module_id, 0) + 1
+            if count == _LISTED_FROM:
                 from compcache.hit.closures.sets import list_functions
 
                 list_functions(loader, self, module_id)
-        return known
+        return is_known_valid
 
     def _add_closure(self, module_id: bytes, parts: tuple[bytes, ...], homes: int) -> None:
         """Record a closure and the modules in it."""
@@ -250,7 +254,7 @@ class LinkedClosures:
         if homes:
             self._homes[module_id] = parts[:homes]
         for home in parts[:homes]:
-            self._houses.setdefault(home, []).append(module_id)
+            self._containers.setdefault(home, []).append(module_id)
 
     def _refresh_state(self, store: Store) -> None:
         """Forget validity and lists if the index has changed."""
@@ -263,13 +267,13 @@ class LinkedClosures:
 
     def take(self, func_name: str, owner: object) -> TypedCallTarget | None:
         """Return the call target of a listed function in a mapped closure, or None if it has further needs or must be looked up."""
-        loader, found = self._loader, self.sets.get(func_name)
-        if found is None or loader.builds or loader.store._in_memory:
+        loader, listed = self._loader, self.sets.get(func_name)
+        if listed is None or loader.builds or loader.store._in_memory:
             return None
-        loaded = loader._loaded(found.module_id)
+        loaded = loader._loaded(listed.module_id)
         if loaded is None or loader.store.index.refresh() or loader.store.segments() != self._segments:
             return None
-        if self.bound.place_of(func_name) not in (None, found.module_id) or self._is_taken(func_name, found.module_id):
+        if self.bound.place_of(func_name) not in (None, listed.module_id) or self._is_taken(func_name, listed.module_id):
             return None
         from compcache.hit.closures.sets import take
 

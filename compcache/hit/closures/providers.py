@@ -38,7 +38,7 @@ def refuse_second_provider(loader: Loader, source: Source) -> None:
     module_id = source.file.module_id
     for name, weak in list(loader.providers.items()):
         if weak() is not None and any(
-            other == module_id and defines_for_all(loader, source, offset) for other, offset in loader.store.find(name)
+            holder == module_id and defines_for_all(loader, source, offset) for holder, offset in loader.store.find(name)
         ):
             provider = living_provider(loader, loader.providers, name)
             if provider is not None:
@@ -103,8 +103,8 @@ def have_providers(loader: Loader, chosen: dict[str, Choice]) -> bool:
     """Return whether the chosen module of each variable is still its provider. Another thread may have bound the variable."""
     for name, choice in chosen.items():
         if choice.record.signature.startswith(LINK_ONLY):
-            known = loader.providers.get(name) or loader.merged.get(name)
-            provider = known() if known is not None else None
+            weak = loader.providers.get(name) or loader.merged.get(name)
+            provider = weak() if weak is not None else None
             if provider is not None and provider is not choice.loaded:
                 return False
     return True

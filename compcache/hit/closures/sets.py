@@ -50,16 +50,16 @@ def list_functions(loader: Loader, linked: LinkedClosures, module_id: bytes) -> 
 
 def take(loader: Loader, linked: LinkedClosures, func_name: str, loaded: LoadedModule, owner: object) -> TypedCallTarget | None:
     """Load a listed function. Return its call target, or None if it needs other functions or must be looked up."""
-    found = linked.sets[func_name]
+    listed = linked.sets[func_name]
     choice_of, source_of, sources_of = linked.types
-    source = source_of(found.file, loaded)
-    source.listed = found.listed
+    source = source_of(listed.file, loaded)
+    source.listed = listed.listed
     sources = sources_of(func_name, None, linked.bound.changes)
-    sources[found.module_id] = source
+    sources[listed.module_id] = source
     try:
-        record = decode_function(found.listed.read_record(found.offset))
-        choice = choice_of(source, record, found.offset)
-        loader.require_features(found.file, record)
+        record = decode_function(listed.listed.read_record(listed.offset))
+        choice = choice_of(source, record, listed.offset)
+        loader.require_features(listed.file, record)
         if record.name != func_name or not loader._prepare_alone(choice, sources):
             return None
     except ReentrantLoadError:

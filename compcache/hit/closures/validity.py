@@ -57,25 +57,25 @@ def _file_name(store: Store, module_id: bytes) -> str:
 def _read_result(store: Store, name: str, state: bytes) -> tuple[tuple[tuple[bytes, ...], int] | None] | None:
     """Return the stored result for this state of the index, in a tuple of its own, or None if there is none."""
     data = store.read_file(CLOSURES, name) or b""
-    at = len(MAGIC) + SEAL_SIZE
-    sealed, content = data[:at], data[at:]
+    start = len(MAGIC) + SEAL_SIZE
+    sealed, content = data[:start], data[start:]
     if len(content) < HEAD.size or sealed != MAGIC + seal(content, name, store.stamp_key):
         return None
-    _, known, holds, homes = HEAD.unpack_from(content)
-    if known != state:
+    _, stored_state, is_valid_closure, homes = HEAD.unpack_from(content)
+    if stored_state != state:
         return None
-    parts = tuple([content[at : at + DIGEST_SIZE] for at in range(HEAD.size, len(content), DIGEST_SIZE)])
-    return ((parts, homes) if holds else None,)
+    parts = tuple([content[start : start + DIGEST_SIZE] for start in range(HEAD.size, len(content), DIGEST_SIZE)])
+    return ((parts, homes) if is_valid_closure else None,)
 
 
-def _write_result(store: Store, name: str, module_id: bytes, state: bytes, found: tuple[tuple[bytes, ...], int] | None) -> None:
+def _write_result(store: Store, name: str, module_id: bytes, state: bytes, result: tuple[tuple[bytes, ...], int] | None) -> None:
     """Store the result for other processes. A failure is harmless."""
     if store.readonly or not store.has_closures():
         return
     from compcache.publish.atomic_file import keep_file
 
-    parts, homes = found or ((), 0)
-    content = HEAD.pack(module_id, state, found is not None, homes) + b"".join(parts)
+    parts, homes = result or ((), 0)
+    content = HEAD.pack(module_id, state, result is not None, homes) + b"".join(parts)
     try:
         keep_file(store, CLOSURES, name, MAGIC + seal(content, name, store.stamp_key) + content, _MOST_KEPT)
     except (CompcacheError, OSError) as error:
@@ -84,10 +84,10 @@ def _write_result(store: Store, name: str, module_id: bytes, state: bytes, found
 
 def remove_closures(store: Store, gone: Container[bytes]) -> None:
     """Remove the stored results for closures in `gone`, and files of former versions. A failure is harmless."""
-    at = len(MAGIC) + SEAL_SIZE
+    content_start = len(MAGIC) + SEAL_SIZE
     for name in store.names(CLOSURES):
         data = store.read_file(CLOSURES, name)
-        if data is None or not data.startswith(MAGIC) or data[at : at + DIGEST_SIZE] in gone:
+        if data is None or not data.startswith(MAGIC) or data[content_start : content_start + DIGEST_SIZE] in gone:
             with suppress(OSError):
                 store.files.unlink(store.path(CLOSURES, name))
 
@@ -102,14 +102,14 @@ def linked_entry(file: ModuleFile) -> EntryRecord:
     from compcache.formats.entry import ENTRY, decode_entry
     from compcache.formats.linked import KIND
 
-    at = 0
-    while at + FRAME.size <= file.records:
-        payload = file.read_record(at)
+    offset = 0
+    while offset + FRAME.size <= file.records:
+        payload = file.read_record(offset)
         if payload[:1] == ENTRY:
             entry = decode_entry(payload)
             if entry.kind == KIND:
                 return entry
-        at += FRAME.size + len(payload)
+        offset += FRAME.size + len(payload)
     raise FormatError("the module is not a linked closure")
 
 

@@ -60,12 +60,12 @@ def with_distances(data: bytes, symbol: str, head: bytes, names: Sequence[str], 
         FormatError: the object is malformed, has no symbol table, or has too many sections.
     """
     sections, number, titles = _require_tables(data)
-    table, first = sections[number], len(sections)
+    table, new_section = sections[number], len(sections)
     strings = {n: bytearray(read_linked_strings(data, tuple(sections), table._replace(link=n))) for n in {table.link, titles}}
     content = head + bytes(_WORD * len(names))
     symbols, numbers = _add_undefined(data, tuple(sections), table, names, strings[table.link])
     symbols += SYMBOL.pack(
-        _add_name(strings[table.link], symbol), STB_GLOBAL << 4 | _STT_OBJECT, _STV_PROTECTED, first, 0, len(content)
+        _add_name(strings[table.link], symbol), STB_GLOBAL << 4 | _STT_OBJECT, _STV_PROTECTED, new_section, 0, len(content)
     )  # fmt: skip
     places = range(len(head), len(content), _WORD)
     relocations = b"".join([_RELOCATION.pack(at, kind, numbers[name], at) for at, name in zip(places, names, strict=True)])
@@ -77,12 +77,12 @@ def with_distances(data: bytes, symbol: str, head: bytes, names: Sequence[str], 
         ),
         table._replace(
             name=_add_name(strings[titles], _RELOCATIONS_NAME), type=SHT_RELA, flags=_SHF_INFO_LINK, offset=extended.append(relocations),
-            size=len(relocations), link=number, info=first, entry_size=_RELOCATION.size,
+            size=len(relocations), link=number, info=new_section, entry_size=_RELOCATION.size,
         ),
     ]  # fmt: skip
     sections[number] = table._replace(offset=extended.append(symbols), size=len(symbols))
-    for place, given in strings.items():
-        sections[place] = sections[place]._replace(offset=extended.append(given), size=len(given))
+    for place, names_content in strings.items():
+        sections[place] = sections[place]._replace(offset=extended.append(names_content), size=len(names_content))
     return extended.content(sections)
 
 
@@ -109,7 +109,7 @@ def _add_undefined(
 
     The missing names are added to `strings`.
     """
-    numbers = {known.name: (known.position - table.offset) // SYMBOL.size for known in read_symbols(data, sections, table)}
+    numbers = {symbol.name: (symbol.position - table.offset) // SYMBOL.size for symbol in read_symbols(data, sections, table)}
     symbols = bytearray(read_table(data, table, SYMBOL))
     for name in names:
         if name not in numbers:

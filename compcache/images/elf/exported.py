@@ -89,18 +89,18 @@ class SharedLibrary:
 
     def _symbol_numbers(self, name: bytes) -> Iterator[int]:
         """Yield the symbol table numbers of the definitions of a name. Versions of a symbol have one name."""
-        value = gnu_hash(name)
-        buckets, first, words = _HASH_HEADER.unpack_from(self._hash)
+        wanted_hash = gnu_hash(name)
+        buckets, first_number, words = _HASH_HEADER.unpack_from(self._hash)
         start = _HASH_HEADER.size + _PADDING + words * _WORD_OF_FILTER
-        (number,) = _HASH.unpack_from(self._hash, start + value % buckets * _HASH.size)
+        (number,) = _HASH.unpack_from(self._hash, start + wanted_hash % buckets * _HASH.size)
         chain = start + buckets * _HASH.size
-        while number >= first:
-            (found,) = _HASH.unpack_from(self._hash, chain + (number - first) * _HASH.size)
-            if found | 1 == value | 1:
+        while number >= first_number:
+            (hash_value,) = _HASH.unpack_from(self._hash, chain + (number - first_number) * _HASH.size)
+            if hash_value | 1 == wanted_hash | 1:
                 string, _, _, section, _, _ = SYMBOL.unpack_from(self._symbols, number * SYMBOL.size)
                 if section and self._strings.startswith(name + b"\0", string):
                     yield number
-            if found & 1:
+            if hash_value & 1:
                 return
             number += 1
 
@@ -128,15 +128,15 @@ def _version_names(data: bytes, sections: tuple[Section, ...]) -> dict[int, str]
     if table is None:
         return {}
     content, strings = _section_content(data, table), read_linked_strings(data, sections, table)
-    found, at = {}, 0
+    names, position = {}, 0
     for _ in range(table.info):
-        _, flags, number, _, _, first, distance = _VERDEF.unpack_from(content, at)
+        _, flags, number, _, _, name_distance, distance = _VERDEF.unpack_from(content, position)
         if not flags & _VER_FLG_BASE:
-            found[number] = read_string(strings, _VERDAUX.unpack_from(content, at + first)[0])
+            names[number] = read_string(strings, _VERDAUX.unpack_from(content, position + name_distance)[0])
         if not distance:
             break
-        at += distance
-    return found
+        position += distance
+    return names
 
 
 @functools.lru_cache(maxsize=64)

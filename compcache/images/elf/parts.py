@@ -213,9 +213,9 @@ def read_symbols(data: bytes, sections: tuple[Section, ...], table: Section, *, 
     records = read_table(data, table, SYMBOL)
     strings = read_linked_strings(data, sections, table)
     position = table.offset
-    for name, info, *rest in SYMBOL.iter_unpack(records):
+    for name, info, *fields in SYMBOL.iter_unpack(records):
         if info >> 4 != _STB_LOCAL or local:
-            yield Symbol(position, read_string(strings, name), info, *rest)
+            yield Symbol(position, read_string(strings, name), info, *fields)
         position += SYMBOL.size
 
 

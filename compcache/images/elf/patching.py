@@ -137,21 +137,17 @@ def _rename_symbols(data: bytes, names: Collection[tuple[Symbol, str]]) -> bytes
 def rename_definitions(data: bytes, names: Mapping[str, str]) -> bytes:
     """Move definitions to names that the object already refers to, and return the changed object.
 
-    The old names become undefined symbols. References to them stay.
-
-    Args:
-        data: the object.
-        names: the new names of the definitions, by their old names.
+    The old names become undefined symbols. References to them stay. `names` has the new names by the old names.
 
     Raises:
         FormatError: the object does not define an old name, or does not refer to a new name as an undefined symbol.
     """
     symbols = {symbol.name: symbol for symbol in object_symbols(data)}
     patched = bytearray(data)
-    for name, other in names.items():
-        old, new = symbols.get(name), symbols.get(other)
+    for name, new_name in names.items():
+        old, new = symbols.get(name), symbols.get(new_name)
         if old is None or new is None or not old.defined or new.defined:
-            raise FormatError(f"the object must define {name!r}, and refer to {other!r} without defining it")
+            raise FormatError(f"the object must define {name!r}, and refer to {new_name!r} without defining it")
         fields = SYMBOL.unpack_from(data, old.position)
         visible = new.other & ~3 | _STV_HIDDEN
         _SYMBOL_FIELDS.pack_into(patched, new.position + _INFO_AT, STB_GLOBAL << 4 | old.type, visible, *fields[3:])
@@ -186,23 +182,23 @@ def extract_places(data: bytes, names: Collection[str], table: str) -> tuple[byt
     start = next((symbol.value for symbol in symbols if symbol.name == table), None)
     if start is None:
         raise FormatError(f"the shared object does not define the symbol {table!r}")
-    wanted = {number: symbol.name for number, symbol in enumerate(symbols) if symbol.name in names and not symbol.defined}
-    known = architecture_of_elf(read_header(data).machine).relocations
+    symbol_names = {number: symbol.name for number, symbol in enumerate(symbols) if symbol.name in names and not symbol.defined}
+    relocations = architecture_of_elf(read_header(data).machine).relocations
     patched = bytearray(data)
-    found: dict[str, bytes] = {}
+    places: dict[str, bytes] = {}
     for section in sections:
         if section.type != SHT_RELA or not section.flags & SHF_ALLOC:
             continue
         records = read_table(data, section, _DYNAMIC_RELOCATION)
         for index, (place, kind, number, addend) in enumerate(_DYNAMIC_RELOCATION.iter_unpack(records)):
-            name = wanted.get(number)
+            name = symbol_names.get(number)
             if name is None:
                 continue
-            if kind not in known.with_addend and kind not in known.in_table:
+            if kind not in relocations.with_addend and kind not in relocations.in_table:
                 raise FormatError(f"a relocation of the symbol {name!r} has the type {kind}, which does not store an address")
-            found[name] = found.get(name, b"") + _PLACE.pack(place - start, addend if kind in known.with_addend else 0)
+            places[name] = places.get(name, b"") + _PLACE.pack(place - start, addend if kind in relocations.with_addend else 0)
             _DYNAMIC_RELOCATION.pack_into(patched, section.offset + index * _DYNAMIC_RELOCATION.size, place, 0, 0, 0)
-    return bytes(patched), found
+    return bytes(patched), places
 
 
 def protect_dynamic(data: bytes) -> bytes:
@@ -216,10 +212,10 @@ def protect_dynamic(data: bytes) -> bytes:
     if number and size != _PROGRAM_HEADER_SIZE:
         raise FormatError(f"the program headers of the shared object have {size} bytes each, not {_PROGRAM_HEADER_SIZE}")
     patched = bytearray(data)
-    for at in range(start, start + _PROGRAM_HEADER_SIZE * number, _PROGRAM_HEADER_SIZE):
-        kind, flags = _SEGMENT.unpack(read_bytes(data, at, _SEGMENT.size, "a program header"))
+    for position in range(start, start + _PROGRAM_HEADER_SIZE * number, _PROGRAM_HEADER_SIZE):
+        kind, flags = _SEGMENT.unpack(read_bytes(data, position, _SEGMENT.size, "a program header"))
         if kind == _PT_DYNAMIC:
-            _SEGMENT.pack_into(patched, at, kind, flags & ~_PF_W)
+            _SEGMENT.pack_into(patched, position, kind, flags & ~_PF_W)
     return bytes(patched)
 
 
@@ -242,8 +238,8 @@ def _apply_edits(data: bytes, edits: Iterable[tuple[int, bytes]]) -> bytes:
     """Replace bytes at these offsets, in one copy because objects may be large. Edits must not overlap."""
     view = memoryview(data)
     parts: list[bytes | memoryview] = []
-    at = 0
+    copied_end = 0
     for offset, new in sorted(edits):
-        parts += [view[at:offset], new]
-        at = offset + len(new)
-    return b"".join([*parts, view[at:]]) if parts else data
+        parts += [view[copied_end:offset], new]
+        copied_end = offset + len(new)
+    return b"".join([*parts, view[copied_end:]]) if parts else data

@@ -168,21 +168,21 @@ def needed_versions(data: bytes) -> dict[str, tuple[str, ...]]:
         return {}
     content = read_bytes(data, table.offset, table.size, "the needed versions")
     strings = read_linked_strings(data, sections, table)
-    found: dict[str, tuple[str, ...]] = {}
-    for at, (names_count, library, first) in _read_chain(content, _VERNEED, 0, table.info):
-        names = [read_string(strings, name) for _, (name,) in _read_chain(content, _VERNAUX, at + first, names_count)]
-        found[read_string(strings, library)] = tuple(names)
-    return found
+    versions: dict[str, tuple[str, ...]] = {}
+    for position, (names_count, library, names_distance) in _read_chain(content, _VERNEED, 0, table.info):
+        names = [read_string(strings, name) for _, (name,) in _read_chain(content, _VERNAUX, position + names_distance, names_count)]
+        versions[read_string(strings, library)] = tuple(names)
+    return versions
 
 
-def _read_chain(content: bytes, record: Struct, at: int, count: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+def _read_chain(content: bytes, record: Struct, position: int, count: int) -> Iterator[tuple[int, tuple[int, ...]]]:
     """Yield the offset and the fields of `count` linked records, without the last field, the distance to the next record."""
     for _ in range(count):
-        if at + record.size > len(content):
+        if position + record.size > len(content):
             raise FormatError("the shared object's table of needed versions refers to bytes after its end")
-        *fields, distance = record.unpack_from(content, at)
-        yield at, tuple(fields)
-        at += distance
+        *fields, distance = record.unpack_from(content, position)
+        yield position, tuple(fields)
+        position += distance
 
 
 def named_sections(data: bytes, names: Collection[str]) -> Iterator[tuple[str, bytes]]:
@@ -221,14 +221,14 @@ def data_of(data: bytes, names: Collection[str], places: Collection[str]) -> dic
         if section.type == SHT_PROGBITS and name in places
     }
     usable -= {table.info for table in sections if table.type == SHT_RELA}
-    found = {}
+    values = {}
     for symbol in object_symbols(data):
         if symbol.name in names and symbol.section in usable:
             section = sections[symbol.section]
             content = read_bytes(data, section.offset + symbol.value, symbol.size, f"the variable {symbol.name}")
             alignment = section.alignment if not symbol.value else min(section.alignment, symbol.value & -symbol.value)
-            found[symbol.name] = Datum(content, max(alignment, 1), bool(section.flags & _SHF_WRITE))
-    return found
+            values[symbol.name] = Datum(content, max(alignment, 1), bool(section.flags & _SHF_WRITE))
+    return values
 
 
 def code_sections(data: bytes) -> tuple[CodeSection, ...]:
@@ -244,7 +244,7 @@ def code_sections(data: bytes) -> tuple[CodeSection, ...]:
     sections = read_sections(data, ET_REL)
     names = find_section(sections, SHT_SYMTAB)
     symbols = () if names is None else tuple(read_symbols(data, sections, names, local=True))
-    found = []
+    code_parts = []
     for number, section in enumerate(sections):
         if section.type != SHT_PROGBITS or not section.flags & _SHF_EXECINSTR or not section.size:
             continue
@@ -260,5 +260,5 @@ def code_sections(data: bytes) -> tuple[CodeSection, ...]:
             for symbol in symbols
             if symbol.section == number and symbol.type == _STT_FUNC
         ]
-        found.append(CodeSection(code, tuple(sorted(places)), tuple(sorted(functions))))
-    return tuple(found)
+        code_parts.append(CodeSection(code, tuple(sorted(places)), tuple(sorted(functions))))
+    return tuple(code_parts)

@@ -109,8 +109,8 @@ def _linker_for_value(value: str, path: str) -> Linker | None:
         return linker
     program = shutil.which(value, path=path)
     if program is None:
-        where = "is not an executable file" if os.path.dirname(value) else "is not a program on the path"
-        raise LinkerError(f"{LINKER_VARIABLE} is {value!r}, which {where}: {CHOICES}")
+        problem = "is not an executable file" if os.path.dirname(value) else "is not a program on the path"
+        raise LinkerError(f"{LINKER_VARIABLE} is {value!r}, which {problem}: {CHOICES}")
     # Zig's own program is many tools in one.
     tool = ("ld.lld",) if os.path.basename(program) == "zig" else ()
     return Linker((os.path.abspath(program), *tool), LINKER_VARIABLE)

@@ -238,11 +238,11 @@ def _remove_abandoned(temporary: str) -> None:
         with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=temporary) as probe:
             now = os.stat(probe).st_ctime
         with os.scandir(temporary) as entries:
-            found = [entry for entry in entries if entry.name.startswith(_SCRATCH)]
+            scratch_entries = [entry for entry in entries if entry.name.startswith(_SCRATCH)]
     except OSError as error:
         reraise_interrupt(error)
         return
-    for entry in found:
+    for entry in scratch_entries:
         with suppress(OSError):
             status = entry.stat(follow_symlinks=False)
             is_old = max(status.st_mtime, status.st_ctime) < now - _ABANDONED_SECONDS

@@ -69,10 +69,10 @@ def write(
         path = platform_symbols.mapped_path(platform_symbols.platform_library(symbol) or "")
         if path is not None:
             providers[symbol] = _provider_of(symbol, path)
-    found = {symbol: provider for symbol, provider in providers.items() if provider is not None}
+    known_providers = {symbol: provider for symbol, provider in providers.items() if provider is not None}
     run_paths = unusual_directories(dict.fromkeys(named.values()))
     image, places, needed = write_shared(
-        objects, soname=_SONAME, export=export, optional=optional, imports=imports, providers=found, run_paths=run_paths
+        objects, soname=_SONAME, export=export, optional=optional, imports=imports, providers=known_providers, run_paths=run_paths
     )
     _require_loadable(len(image))
     libraries = {symbol.library for symbol in needed if not symbol.is_weak}
@@ -142,8 +142,8 @@ def make(
     archives = [library.name for library in libraries if isinstance(library, Archive)] if len(shared) < len({*named.values()}) else []
     paths = [*platform_symbols.platform_paths(platform), *shared]
     if archives:  # the members of archives may use each other, and every library that a linker adds
-        given = [library.file() for library in libraries if isinstance(library, Library)]
-        paths = [*archives, *shared, *filter(None, given), *platform_symbols.all_paths()]
+        named_files = [library.file() for library in libraries if isinstance(library, Library)]
+        paths = [*archives, *shared, *filter(None, named_files), *platform_symbols.all_paths()]
     code = [rename_undefined(objects[0], versions), *objects[1:]]
     image = link_shared(linker, code, soname=_SONAME, libraries=paths, run_paths=unusual_directories(shared), export=[export])
     if archives:

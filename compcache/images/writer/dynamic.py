@@ -119,8 +119,8 @@ class Dynamic:
 
     def outputs(self) -> list[Output]:
         """Return the sections of the image that contain the tables."""
-        found = [self.hash, self.symbols, self.strings, self.table]
-        return found + [output for output in (self.relocations, self.versions, self.needs) if output.size]
+        sections = [self.hash, self.symbols, self.strings, self.table]
+        return sections + [output for output in (self.relocations, self.versions, self.needs) if output.size]
 
     def _versions(self, needed: Iterable[str]) -> tuple[bytes, bytes]:
         """Return the content of ``.gnu.version`` (a version number for each symbol) and of ``.gnu.version_r`` (the versions of libraries).
@@ -129,25 +129,25 @@ class Dynamic:
         """
         self._needs_count = 0
         libraries = dict.fromkeys(needed)
-        wanted: dict[str, dict[str, int]] = {}
+        wanted_versions: dict[str, dict[str, int]] = {}
         numbers = [0]
-        last = _UNVERSIONED
+        last_number = _UNVERSIONED
         for symbol in self._needed_symbols:
             number = _UNVERSIONED
             if symbol.version and symbol.library in libraries:
-                known = wanted.setdefault(symbol.library, {})
-                if symbol.version not in known:
-                    last += 1
-                    known[symbol.version] = last
-                number = known[symbol.version]
+                numbers_of_library = wanted_versions.setdefault(symbol.library, {})
+                if symbol.version not in numbers_of_library:
+                    last_number += 1
+                    numbers_of_library[symbol.version] = last_number
+                number = numbers_of_library[symbol.version]
             numbers.append(number)
-        if not wanted:
+        if not wanted_versions:
             return b"", b""
-        self._needs_count = len(wanted)
+        self._needs_count = len(wanted_versions)
         parts = []
-        for left, (library, versions) in zip(range(len(wanted) - 1, -1, -1), wanted.items(), strict=True):
+        for following, (library, versions) in zip(range(len(wanted_versions) - 1, -1, -1), wanted_versions.items(), strict=True):
             size = _LIBRARY.size + len(versions) * _VERSION.size
-            parts.append(_LIBRARY.pack(1, len(versions), self._strings.add(library), _LIBRARY.size, size if left else 0))
+            parts.append(_LIBRARY.pack(1, len(versions), self._strings.add(library), _LIBRARY.size, size if following else 0))
             for after, (version, number) in zip(range(len(versions) - 1, -1, -1), versions.items(), strict=True):
                 parts.append(_VERSION.pack(_elf_hash(version), 0, number, self._strings.add(version), _VERSION.size if after else 0))
         return b"".join(map(_VERSION_OF_SYMBOL.pack, [*numbers, _UNVERSIONED])), b"".join(parts)
@@ -191,14 +191,14 @@ class Dynamic:
         self.symbols.content = b"".join(rows)
         self.hash.content = _hash_table(self._export, len(rows) - 1)
         numbers = self._numbers
-        found = sorted([(kind != relative, numbers.get(name, 0), place, kind, addend) for name, place, kind, addend in relocations])
+        ordered = sorted([(kind != relative, numbers.get(name, 0), place, kind, addend) for name, place, kind, addend in relocations])
         pack = RELOCATION.pack
-        self.relocations.content = b"".join([pack(place, kind, symbol, addend) for _, symbol, place, kind, addend in found])
+        self.relocations.content = b"".join([pack(place, kind, symbol, addend) for _, symbol, place, kind, addend in ordered])
         if len(self.relocations.content) != self.relocations.size:
             raise FormatError(
-                f"the image has {len(found)} relocations for the dynamic linker, but space for {self.relocations.size // RELOCATION.size}"
+                f"the image has {len(ordered)} relocations for the dynamic linker, but space for {self.relocations.size // RELOCATION.size}"
             )
-        count = sum(kind == relative for _, _, _, kind, _ in found)
+        count = sum(kind == relative for _, _, _, kind, _ in ordered)
         self.table.content = b"".join([_TAG.pack(*tag) for tag in self._all_tags(count)])
 
 

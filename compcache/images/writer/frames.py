@@ -44,23 +44,25 @@ def read_frames(content: bytes, relocated: Collection[int]) -> tuple[Frame, ...]
         FormatError: an entry is malformed, has no relocation for its function, or has an encoding that LLVM does not write.
         IndexError, ValueError: the section ends within a common part.
     """
-    found: list[Frame] = []
+    frames: list[Frame] = []
     encodings: dict[int, int] = {}
-    at = 0
-    while at < len(content):
-        length, back = _START.unpack_from(content, at)
-        end = at + 4 + length
+    position = 0
+    while position < len(content):
+        length, distance = _START.unpack_from(content, position)
+        end = position + 4 + length
         if length < _ALIGNMENT or length >= _MAX_LENGTH or end > len(content) or length % _ALIGNMENT:
-            raise FormatError(f"the entry at byte {at} of the unwinding tables has {length} bytes, which is not a valid length")
-        if back == 0:
-            encodings[at] = _encoding(content[at + 8 : end])
+            raise FormatError(f"the entry at byte {position} of the unwinding tables has {length} bytes, which is not a valid length")
+        if distance == 0:
+            encodings[position] = _encoding(content[position + 8 : end])
         else:
-            encoding = encodings.get(at + 4 - back)
-            if encoding is None or at + 8 not in relocated:
-                raise FormatError(f"the entry at byte {at} of the unwinding tables has no common part, or no relocation for its function")
-            found.append(Frame(at, at + 8, encoding))
-        at = end
-    return tuple(found)
+            encoding = encodings.get(position + 4 - distance)
+            if encoding is None or position + 8 not in relocated:
+                raise FormatError(
+                    f"the entry at byte {position} of the unwinding tables has no common part, or no relocation for its function"
+                )
+            frames.append(Frame(position, position + 8, encoding))
+        position = end
+    return tuple(frames)
 
 
 def _encoding(common: bytes) -> int:
@@ -73,17 +75,17 @@ def _encoding(common: bytes) -> int:
     augmentation = common[1:end]
     if version != 1 or augmentation[:1] != b"z":
         raise FormatError(f"unwinding tables of version {version} with the augmentation {augmentation!r} are not supported")
-    at = _skip_number(common, _skip_number(common, end + 1)) + 1  # the alignments of code and data, and the return address in a byte
-    at = _skip_number(common, at)  # the length of the augmentation data
+    position = _skip_number(common, _skip_number(common, end + 1)) + 1  # the alignments of code and data, and the return address in a byte
+    position = _skip_number(common, position)  # the length of the augmentation data
     encoding = -1
     for letter in augmentation[1:]:
         if letter == ord("R"):
-            encoding = common[at]
-            at += 1
+            encoding = common[position]
+            position += 1
         elif letter == ord("L"):
-            at += 1
+            position += 1
         elif letter == ord("P"):
-            at += 1 + _POINTER_SIZES.get(common[at] & 0xF, len(common))
+            position += 1 + _POINTER_SIZES.get(common[position] & 0xF, len(common))
         elif letter != ord("S"):
             raise FormatError(f"unwinding tables with the augmentation {augmentation!r} are not supported")
     if encoding not in _PC:
@@ -91,11 +93,11 @@ def _encoding(common: bytes) -> int:
     return encoding
 
 
-def _skip_number(content: bytes, at: int) -> int:
+def _skip_number(content: bytes, position: int) -> int:
     """Return the position after a LEB128 number."""
-    while content[at] & 0x80:
-        at += 1
-    return at + 1
+    while content[position] & 0x80:
+        position += 1
+    return position + 1
 
 
 def index_size(count: int) -> int:
@@ -106,10 +108,8 @@ def index_size(count: int) -> int:
 def index_of_frames(address: int, frames: int, entries: Iterable[tuple[bytearray, int, Frame]]) -> bytes:
     """Return the content of the index (``.eh_frame_hdr``).
 
-    Args:
-        address: the address of the index.
-        frames: the address of the unwinding tables.
-        entries: for each entry, its relocated section, the address of that section, and the entry.
+    `address` and `frames` are the addresses of the index and of the unwinding tables. `entries` has the relocated section, its address and
+    the entry, for each entry.
     """
     rows = []
     for content, start, frame in entries:

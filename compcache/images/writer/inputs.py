@@ -202,17 +202,17 @@ def _output_name(name: str, *, mapped: bool) -> str:
 
 def _read_relocations(data: bytes, sections: Sequence[Section]) -> dict[int, tuple[tuple[int, int, int, int], ...]]:
     """Return the relocations of each section, by the section's number. Raise `FormatError` if a section has two tables."""
-    found: dict[int, tuple[tuple[int, int, int, int], ...]] = {}
+    relocations: dict[int, tuple[tuple[int, int, int, int], ...]] = {}
     for section in sections:
         if section.type == SHT_RELA:
-            if section.info in found:
+            if section.info in relocations:
                 raise FormatError(f"section {section.info} of the object has two tables of relocations")
             if section.flags & SHF_ALLOC:
                 raise FormatError(
                     f"section {section.info} of the object has relocations for the dynamic linker, which only linkers support"
                 )
-            found[section.info] = tuple(RELOCATION.iter_unpack(read_table(data, section, RELOCATION)))
-    return found
+            relocations[section.info] = tuple(RELOCATION.iter_unpack(read_table(data, section, RELOCATION)))
+    return relocations
 
 
 def _read_symbols(data: bytes, sections: tuple[Section, ...]) -> tuple[tuple[InputSymbol, ...], bytes]:

@@ -115,16 +115,16 @@ def collect(inputs: Sequence[Input]) -> dict[str, Output]:
     Raises:
         FormatError: sections of the same name do not fit together (`Output.add`), or a constructor's section has an invalid priority.
     """
-    found: dict[str, Output] = {}
+    outputs: dict[str, Output] = {}
     parts = [(number, section) for number, obj in enumerate(inputs) for section in obj.sections]
     for number, section in sorted(parts, key=_priority_key) if any(section.output in _SORTED for _, section in parts) else parts:
-        output = found.get(section.output)
+        output = outputs.get(section.output)
         if output is None:
-            output = found[section.output] = Output(
+            output = outputs[section.output] = Output(
                 section.output, section.type, _output_flags(section), section.alignment, section.entry_size
             )
         output.add(number, section)
-    return found
+    return outputs
 
 
 def _priority_key(part: tuple[int, InputSection]) -> int:
@@ -141,33 +141,30 @@ def _priority_key(part: tuple[int, InputSection]) -> int:
 def place(outputs: Iterable[Output], start: int, page: int) -> Layout:
     """Assign addresses, file offsets and numbers to sections, in place, and return the layout.
 
-    Args:
-        outputs: the sections.
-        start: the file offset at which the headers end.
-        page: the size of a page, in bytes.
+    `start` is the file offset at which the headers end, and `page` the size of a page in bytes.
     """
     by_name = {output.name: output for output in outputs}
     mapped = [output for output in by_name.values() if output.flags & SHF_ALLOC]
     read = _sort_outputs([output for output in mapped if not output.flags & SHF_WRITE], _READ, _READ_LAST)
     written = _sort_outputs([output for output in mapped if output.flags & SHF_WRITE], _WRITTEN, _WRITTEN_LAST)
     layout = Layout([*read, *written, *(output for output in by_name.values() if not output.flags & SHF_ALLOC)])
-    at = start
+    position = start
     for output in read:
-        at = output.address = output.offset = -(-at // output.alignment) * output.alignment
-        at += output.size
+        position = output.address = output.offset = -(-position // output.alignment) * output.alignment
+        position += output.size
     largest = max([output.alignment for output in written], default=1)
-    at = layout.written_offset = -(-at // largest) * largest
-    shift = -(-at // page) * page
-    layout.written = layout.end_of_memory = at + shift
+    position = layout.written_offset = -(-position // largest) * largest
+    shift = -(-position // page) * page
+    layout.written = layout.end_of_memory = position + shift
     for output in written:
-        at = -(-at // output.alignment) * output.alignment
-        output.address, output.offset = at + shift, at
+        position = -(-position // output.alignment) * output.alignment
+        output.address, output.offset = position + shift, position
         if output.flags & SHF_TLS and output.type == SHT_NOBITS:
             continue  # part of the template for threads, not of the segment
-        at += output.size
-        layout.end_of_memory = at + shift
+        position += output.size
+        layout.end_of_memory = position + shift
         if output.type != SHT_NOBITS:
-            layout.end = at
+            layout.end = position
     layout.end = max(layout.end, layout.written_offset)
     _number_sections(layout)
     return layout
@@ -178,15 +175,15 @@ def _number_sections(layout: Layout) -> None:
         output.number = number
 
 
-def _sort_outputs(outputs: list[Output], first: Sequence[str], last: Sequence[str]) -> list[Output]:
-    """Return the sections in this order: names in `first`, code, other names, names in `last`."""
-    middle = len(first)
+def _sort_outputs(outputs: list[Output], first_names: Sequence[str], last_names: Sequence[str]) -> list[Output]:
+    """Return the sections in this order: names in `first_names`, code, other names, names in `last_names`."""
+    middle = len(first_names)
 
     def key(output: Output) -> tuple[int, bool]:
-        if output.name in first:
-            return first.index(output.name), False
-        if output.name in last:
-            return middle + 1 + last.index(output.name), False
+        if output.name in first_names:
+            return first_names.index(output.name), False
+        if output.name in last_names:
+            return middle + 1 + last_names.index(output.name), False
         return middle, not output.flags & SHF_EXECINSTR
 
     return sorted(outputs, key=key)

@@ -91,10 +91,7 @@ class Tables:
 def scan(inputs: Sequence[Input], external: Sequence[Mapping[int, str]], imports: Collection[str]) -> Tables:
     """Return the tables that the relocations of mapped sections need.
 
-    Args:
-        inputs: the objects.
-        external: the symbols of other images, by object (`Symbols.external`).
-        imports: the symbols whose addresses the runtime fills in.
+    `external` has the symbols of other images by object, and the runtime fills in the addresses of the symbols in `imports`.
 
     Raises:
         FormatError: the type of a relocation is unknown, or a relocation stores an address in a read-only section.
@@ -166,12 +163,7 @@ class Relocator:
         self.places: dict[str, list[tuple[int, int]]] = {}  # by import: addresses, and the numbers to add
 
     def relocate(self, piece: Piece, start: int, content: bytearray) -> None:
-        """Apply the relocations of a part of a mapped section to `content`, in place.
-
-        Args:
-            piece: the part of the section.
-            start: the address of the part.
-            content: the bytes of the part.
+        """Apply the relocations of a part of a mapped section to `content`, in place. `start` is the address of the part.
 
         Raises:
             FormatError: a symbol has no address for this kind of reference.
@@ -179,22 +171,22 @@ class Relocator:
         """
         owner = piece.owner
         fixups, values = self._linking.fixups, self._values[owner]
-        for at, kind, symbol, addend in piece.section.relocations:
-            to, form, store, relaxes = fixups[kind]
+        for offset, kind, symbol, addend in piece.section.relocations:
+            target, form, store, relaxes = fixups[kind]
             value = values[symbol]
-            if value is None or to > CALL or form == ADDRESS:
-                if relaxes and value is not None and self._linking.can_relax(memoryview(content), at, addend):
-                    self._linking.relax(content, at, value + addend - start - at)
+            if value is None or target > CALL or form == ADDRESS:
+                if relaxes and value is not None and self._linking.can_relax(memoryview(content), offset, addend):
+                    self._linking.relax(content, offset, value + addend - start - offset)
                     continue
-                value = self._target_address(owner, start + at, fixups[kind], symbol, addend)
+                value = self._target_address(owner, start + offset, fixups[kind], symbol, addend)
                 if value is None:
                     continue
             if form == DISTANCE:
-                store(content, at, value + addend - start - at)
+                store(content, offset, value + addend - start - offset)
             elif form == LOW:
-                store(content, at, value + addend)
+                store(content, offset, value + addend)
             else:
-                store(content, at, (value + addend & _PAGE) - (start + at & _PAGE))
+                store(content, offset, (value + addend & _PAGE) - (start + offset & _PAGE))
 
     def _target_address(self, owner: int, place: int, fixup: Fixup, symbol: int, addend: int) -> int | None:
         """Return the address to which an indirect relocation refers, or None if there is nothing to store.
@@ -231,14 +223,14 @@ class Relocator:
             FormatError: the type of a relocation is not known for debug sections.
         """
         values, linking = self._values[piece.owner], self._linking
-        for at, kind, symbol, addend in piece.section.relocations:
+        for offset, kind, symbol, addend in piece.section.relocations:
             store = linking.debug.get(kind)
             if store is None:
                 raise FormatError(f"a debug section has relocations of the type {kind}, which only linkers support")
             value = values[symbol]
             if kind in linking.debug_tls and value is not None:
                 value -= self._thread_start
-            store(content, at, 0 if value is None else value + addend)
+            store(content, offset, 0 if value is None else value + addend)
 
     def _add_reference(self, name: str, place: int, kind: int, addend: int) -> None:
         if name in self._imports:
@@ -255,8 +247,8 @@ class Relocator:
                 self.dynamic.append(DynamicRelocation("", address, self._linking.relative, self._address_of(*key)))
         content = bytearray(self._tables.size())
         for key, address in self._pairs.items():
-            at = len(self._entries) * _SIZE + 2 * _SIZE * self._tables.pairs[key]
-            self._add_pair(key, address, content, at)
+            offset = len(self._entries) * _SIZE + 2 * _SIZE * self._tables.pairs[key]
+            self._add_pair(key, address, content, offset)
         return bytes(content)
 
     def _add_pair(self, key: Key, address: int, content: bytearray, at: int) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from compcache.images.writer.inputs import Input, InputSymbol
 
-__all__ = ["Symbols", "add_common", "symbol_sections"]
+__all__ = ["Symbols", "reserve_common", "symbol_sections"]
 
 _SHT_STRTAB = 3
 _VISIBILITY_DEFAULT = 0
@@ -22,7 +22,7 @@ _BSS = ".bss"
 _BOUNDS = ("__start_", "__stop_")
 
 
-def add_common(inputs: Sequence[Input], outputs: dict[str, Output]) -> dict[tuple[int, int], int]:
+def reserve_common(inputs: Sequence[Input], outputs: dict[str, Output]) -> dict[tuple[int, int], int]:
     """Reserve space for tentative definitions at the end of the section ``.bss`` in `outputs`. Create the section if necessary.
 
     Returns:
@@ -31,7 +31,7 @@ def add_common(inputs: Sequence[Input], outputs: dict[str, Output]) -> dict[tupl
     Raises:
         FormatError: a definition has an invalid or too large alignment, or is thread-local.
     """
-    found = {}
+    starts = {}
     for owner, obj in enumerate(inputs):
         for number, symbol in enumerate(obj.symbols):
             if symbol.section == COMMON:
@@ -40,10 +40,10 @@ def add_common(inputs: Sequence[Input], outputs: dict[str, Output]) -> dict[tupl
                 if alignment & (alignment - 1) or alignment > MAX_ALIGNMENT or symbol.type == STT_TLS:
                     raise FormatError(f"the common symbol {symbol.name!r} has the alignment {alignment}, or is thread-local")
                 start = -(-bss.size // alignment) * alignment
-                found[owner, number] = start
+                starts[owner, number] = start
                 bss.alignment = max(bss.alignment, alignment)
                 bss.size = start + symbol.size
-    return found
+    return starts
 
 
 class Symbols:
@@ -95,37 +95,34 @@ class Symbols:
 
     def values(self) -> list[list[int | None]]:
         """Return the addresses of the symbols of each object, by symbol number, or None for symbols without an address in the image."""
-        homes, found = self._homes, []
+        homes, addresses = self._homes, []
         for owner, obj in enumerate(self._inputs):
             row: list[int | None] = []
             for symbol in obj.symbols:
                 home = homes.get((owner, symbol.section))
                 row.append(None if home is None else home[0].address + home[1] + symbol.value)
-            found.append(row)
+            addresses.append(row)
         for (owner, number), start in self._common.items():
-            found[owner][number] = self._outputs[_BSS].address + start
-        for owner, number, (other, definition) in self._inside:
-            found[owner][number] = found[other][definition]
+            addresses[owner][number] = self._outputs[_BSS].address + start
+        for owner, number, (definer, definition) in self._inside:
+            addresses[owner][number] = addresses[definer][definition]
         for owner, number, name in self._bounds:
             bound, _, section = name[2:].partition("_")
             output = self._outputs[section]
-            found[owner][number] = output.address + (output.size if bound == "stop" else 0)
-        return found
+            addresses[owner][number] = output.address + (output.size if bound == "stop" else 0)
+        return addresses
 
     def section_of(self, owner: int, number: int, section: int) -> Output | None:
         """Return the image's section that contains a symbol, or None.
 
-        Args:
-            owner: the number of the object.
-            number: the number of the symbol.
-            section: the number of the symbol's section in the object.
+        `owner` is the number of the object, and `section` the number of the symbol's section in it.
         """
         home = self._homes.get((owner, section))
         if home is not None:
             return home[0]
         return self._outputs[_BSS] if (owner, number) in self._common else None
 
-    def exported(self, values: Sequence[Sequence[int | None]]) -> int:
+    def address_of_export(self, values: Sequence[Sequence[int | None]]) -> int:
         """Return the address of the exported symbol among the results of `values`. Raise `FormatError` if the symbol has no address."""
         owner, number = self._export
         value = values[owner][number]
@@ -141,10 +138,10 @@ class Symbols:
     def section_of_export(self) -> Output:
         """Return the section that contains the exported symbol. Raise `FormatError` if no section contains it."""
         owner, number = self._export
-        found = self.section_of(owner, number, self._inputs[owner].symbols[number].section)
-        if found is None:
+        output = self.section_of(owner, number, self._inputs[owner].symbols[number].section)
+        if output is None:
             raise FormatError(f"the exported symbol {self._inputs[owner].symbols[number].name!r} is not in a section")
-        return found
+        return output
 
 
 def symbol_sections(
@@ -162,32 +159,32 @@ def symbol_sections(
         thread_start: the address of the template for thread-local variables.
     """
     pack = SYMBOL.pack
-    first, last = [bytes(SYMBOL.size)], []
+    local_rows, global_rows = [bytes(SYMBOL.size)], []
     seen = set()
-    base = 0
+    string_start = 0
     for owner, obj in enumerate(inputs):
         row, strings = values[owner], obj.strings
-        for number, (name, info, other, section, value, size, string) in enumerate(obj.symbols):
+        for number, (name, info, visibility, section, value, size, string) in enumerate(obj.symbols):
             kind = info & 0xF
             if section == 0 or kind == STT_SECTION:
-                if name in requested and name not in seen:
+                if name in requested and name not in seen:  # a symbol of another image
                     seen.add(name)
-                    last.append(pack(base + string, info, 0, 0, 0, 0))
+                    global_rows.append(pack(string_start + string, info, 0, 0, 0, 0))
             elif kind == STT_FILE or section == SHN_ABS:
-                first.append(pack(base + string, kind, 0, SHN_ABS, value, size))
-            elif not strings.startswith(b".L", string):
+                local_rows.append(pack(string_start + string, kind, 0, SHN_ABS, value, size))
+            elif not strings.startswith(b".L", string):  # without the labels of compilers
                 address = row[number]
-                home = symbols.section_of(owner, number, section)
-                if address is None or home is None:
+                output = symbols.section_of(owner, number, section)
+                if address is None or output is None:
                     continue
                 place = address - thread_start if kind == STT_TLS else address
                 if name == export:
-                    last.append(pack(base + string, info, other, home.number, place, size))
+                    global_rows.append(pack(string_start + string, info, visibility, output.number, place, size))
                 else:
-                    first.append(pack(base + string, kind, 0, home.number, place, size))
-        base += len(strings)
-    table = Output(".symtab", SHT_SYMTAB, 0, 8, SYMBOL.size, (len(first) + len(last)) * SYMBOL.size)
-    table.link, table.info, table.content = ".strtab", len(first), b"".join([*first, *last])
-    text = Output(".strtab", _SHT_STRTAB, 0, 1, 0, base)
+                    local_rows.append(pack(string_start + string, kind, 0, output.number, place, size))
+        string_start += len(strings)
+    table = Output(".symtab", SHT_SYMTAB, 0, 8, SYMBOL.size, (len(local_rows) + len(global_rows)) * SYMBOL.size)
+    table.link, table.info, table.content = ".strtab", len(local_rows), b"".join([*local_rows, *global_rows])
+    text = Output(".strtab", _SHT_STRTAB, 0, 1, 0, string_start)
     text.content = b"".join([obj.strings for obj in inputs])
     return table, text

@@ -14,7 +14,7 @@ from compcache.images.writer.frames import index_of_frames, index_size
 from compcache.images.writer.inputs import SHF_EXECINSTR, SHF_WRITE, STT_TLS, read_input
 from compcache.images.writer.layout import Output, collect, place
 from compcache.images.writer.relocations import Relocator, scan
-from compcache.images.writer.symbols import Symbols, add_common, symbol_sections
+from compcache.images.writer.symbols import Symbols, reserve_common, symbol_sections
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -87,7 +87,7 @@ def _write_image(
     if any(obj.machine != inputs[0].machine for obj in inputs) or all(obj.has_properties for obj in inputs):
         raise FormatError("objects for different machines, or with properties that the image would need, are not supported")
     outputs = collect(inputs)
-    symbols = Symbols(inputs, add_common(inputs, outputs), outputs, export)
+    symbols = Symbols(inputs, reserve_common(inputs, outputs), outputs, export)
     tables = scan(inputs, symbols.external, imports)
     needed = [_needed_symbol(symbols.undefined[name], optional, providers) for name in tables.names]
     dynamic = Dynamic(needed, export, soname, run_paths, tables.relocations, outputs)
@@ -109,7 +109,7 @@ def _write_image(
         outputs[".plt"].content = relocator.stubs()
     if frames:
         _index_frames(outputs[".eh_frame_hdr"], outputs[".eh_frame"])
-    start = symbols.exported(values)
+    start = symbols.address_of_export(values)
     dynamic.fill(start, symbols.size_of_export(), symbols.section_of_export(), relocator.dynamic, linking.relative)
     tail = symbol_sections(inputs, symbols, values, export, frozenset(tables.names), template[0].address if template else 0)
     image = _assemble(inputs, layout, tail, _program_headers(layout, template, linking.page))
@@ -139,10 +139,10 @@ def _table_sections(tables: Tables, stub_size: int, frames: int) -> Iterator[Out
 
 def _thread_template(outputs: Mapping[str, Output]) -> list[Output]:
     """Return the sections of thread-local variables. Raise the alignment of the first section to the largest alignment among them."""
-    found = [outputs[name] for name in (".tdata", ".tbss") if name in outputs]
-    if found:
-        found[0].alignment = max([output.alignment for output in found])
-    return found
+    sections = [outputs[name] for name in (".tdata", ".tbss") if name in outputs]
+    if sections:
+        sections[0].alignment = max([output.alignment for output in sections])
+    return sections
 
 
 def _section_address(outputs: Mapping[str, Output], name: str) -> int:
@@ -195,14 +195,14 @@ def _program_headers(layout: Layout, template: Sequence[Output], page: int) -> b
         first, last = template[0], template[-1]
         content = sum([output.size for output in template if output.type != SHT_NOBITS])
         rows.append((_PT_TLS, _PF_R, first.offset, first.address, content, last.address + last.size - first.address, first.alignment))
-    return b"".join([_SEGMENT.pack(kind, flags, at, address, address, *rest) for kind, flags, at, address, *rest in rows])
+    return b"".join([_SEGMENT.pack(kind, flags, offset, address, address, *fields) for kind, flags, offset, address, *fields in rows])
 
 
 def _assemble(inputs: Sequence[Input], layout: Layout, tail: Sequence[Output], segments: bytes) -> bytes:
     """Return the file: headers, mapped sections, unmapped sections, section headers. Unchanged parts of objects are copied only here."""
     names = Strings()
     parts: list[bytes | bytearray | memoryview] = [b"", segments]
-    at = _HEADER.size + len(segments)
+    position = _HEADER.size + len(segments)
     rows = [bytes(SECTION.size)]
     numbers = {output.name: number for number, output in enumerate([*layout.outputs.values(), *tail], 1)}
     strings = Output(".shstrtab", _SHT_STRTAB, 0)
@@ -214,20 +214,19 @@ def _assemble(inputs: Sequence[Input], layout: Layout, tail: Sequence[Output], s
         if output.flags & SHF_ALLOC:
             start = output.offset
         else:
-            start = output.offset = -(-at // output.alignment) * output.alignment
+            start = output.offset = -(-position // output.alignment) * output.alignment
         rows.append(_SECTION_HEADER.pack(
             name, output.type, output.flags, output.address, start, output.size, numbers.get(output.link, 0), output.info,
             output.alignment, output.entry_size,
         ))  # fmt: skip
         if output.type != SHT_NOBITS:
-            parts.append(bytes(start - at))
+            parts.append(bytes(start - position))
             parts += _yield_contents(inputs, output)
-            at = start + output.size
-    parts.append(bytes(-at % 8))
-    first = inputs[0]
+            position = start + output.size
+    parts.append(bytes(-position % 8))
     parts[0] = _HEADER.pack(
-        _IDENT, ET_DYN, first.machine, 1, 0, _HEADER.size, at + -at % 8, 0, _HEADER.size, _SEGMENT.size, len(segments) // _SEGMENT.size,
-        SECTION.size, len(rows), len(rows) - 1,
+        _IDENT, ET_DYN, inputs[0].machine, 1, 0, _HEADER.size, position + -position % 8, 0, _HEADER.size, _SEGMENT.size,
+        len(segments) // _SEGMENT.size, SECTION.size, len(rows), len(rows) - 1,
     )  # fmt: skip
     return b"".join([*parts, *rows])
 

@@ -16,7 +16,7 @@ from compcache.numba.fingerprints.values import is_defined_by_text
 from compcache.numba.registered.code_reads import MISSING, cells_of, is_part_of_hash, resolve, returned_functions
 from compcache.numba.registered.library import is_generator_module, is_library_module, is_made_by_library, package_of
 from compcache.numba.registered.refusals import NotLazy
-from compcache.numba.registered.reviewed import EVERYTHING
+from compcache.numba.registered.reviewed import DIFFERING, EVERYTHING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _feed_cells(walk: Walk, function: Any, name: str) -> None:
     for variable, value in cells_of(function):
         where = f"the variable {variable!r} that {name} closes over"
         walk.feed_token("empty cell" if value is MISSING else "cell", variable)
-        if value is MISSING:
+        if value is MISSING or f"{function.__globals__.get('__name__')}.{variable}" in DIFFERING:
             continue
         if compiles and isinstance(value, python_types.FunctionType):
             walk.refer_to_function(value, where, COMPILED)

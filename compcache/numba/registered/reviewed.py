@@ -76,8 +76,8 @@ HELD = frozenset((
     "sys.__stdin__", "sys.path_importer_cache", "sys.last_traceback", "sys.last_value", "sys.meta_path", "sys.path_hooks",
     "typing._overload_registry",
 ))  # fmt: skip
-#: Plain values in libraries that differ between processes, and on which no result depends.
-DIFFERING = frozenset(("logging._startTime", "tokenize.PseudoToken"))
+#: Values in libraries that differ between processes, and on which no result depends. `dispatch_cache` is what `singledispatch` remembers.
+DIFFERING = frozenset(("functools.dispatch_cache", "logging._startTime", "tokenize.PseudoToken"))
 #: The libraries that generate code. Their versions determine the code. The parts that follow are excluded: they read the process or files.
 CODE_GENERATORS: dict[str, tuple[str, ...]] = {
     "compcache": (),

@@ -41,6 +41,7 @@ from compcache.remote.shelves import LAYOUT, card_key, module_key, platform_shel
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
 
+    from compcache.remote.card import Card
     from compcache.remote.helper.backends import Backend, ObjectInfo
 
 __all__ = ["DECISION_SECONDS", "MARKS", "SETTLE_SECONDS", "Collected", "GarbageCollector", "UncertainError"]
@@ -49,6 +50,9 @@ MARKS = f"{LAYOUT}/g/"
 DECISION_SECONDS = 20.0
 #: Longer than two decisions and a request that was given up, in seconds.
 SETTLE_SECONDS = 120.0
+#: The kinds of objects, as in their keys (`shelves.py`).
+_CARDS, _LEASE, _MODULE, _PACK = "f", "l", "m", "p"
+_MAX_SIZES = {_CARDS: MAX_CARDS, _LEASE: MAX_CARDS, _MODULE: LARGEST_MODULE, _PACK: LARGEST_PACK}
 _MAGIC = b"CCMARK1\0"
 _LARGEST_MARK = 64 << 20
 _AT_ONCE = 32
@@ -99,7 +103,7 @@ class GarbageCollector:
             Exception: an error of the store's client.
         """
         deliveries = await self._list(DELIVERIES)
-        cards, packs, modules = [await self._list(f"{LAYOUT}/{kind}/") for kind in "fpm"]
+        cards, packs, modules = [await self._list(f"{LAYOUT}/{kind}/") for kind in (_CARDS, _PACK, _MODULE)]
         self._delivered = await read_deliveries(self._backend, deliveries)
         garbage = await self._find_garbage(cards, packs, modules)
         marks = [mark for item in (await self._list(MARKS)).values() if (mark := await self._read_mark(item)) is not None]
@@ -118,14 +122,9 @@ class GarbageCollector:
         card_files = (*cards.values(), *packs.values())
         expired = [item for item in card_files if older_than is not None and 0 < item.modified < now - older_than]
         if unused_for is not None:
-            notes = await self._list(USES)
-            used = await self._read_uses([note for note in notes.values() if note.modified >= now - unused_for])
-            expired += [item for item in card_files if 0 < item.modified < now - unused_for and used_key(item.key) not in used]
-            expired += [note for note in notes.values() if 0 < note.modified < now - LONGEST_UNUSED]
+            expired += await self._find_unused(card_files, now, unused_for)
         removed = [
-            item
-            for item in dict.fromkeys([*confirmed, *expired])
-            if dry_run or await self._remove(item, self._is_garbage if item in confirmed else self._allow_removal)
+            item for item in dict.fromkeys([*confirmed, *expired]) if dry_run or await self._remove(item, only_garbage=item in confirmed)
         ]
         if not dry_run:
             for mark in _marks_to_remove(marks, confirmed_mark, grace):
@@ -166,7 +165,7 @@ class GarbageCollector:
             keys = [module_key(card.module_id) for card in cards.values() if not card.module]
             named.update(keys)
             self._surveyed[item.key] = Survey(_state_of(item), tuple(keys))
-            return len(keys) == len(cards) and all([key not in modules and await self._backend.stat(key) is None for key in keys])
+            return modules.keys().isdisjoint(keys) and await self._lack_modules(cards.values())
 
         async def is_damaged(item: ObjectInfo) -> bool:
             if self._find_survey(item) is None and await self._is_garbage(item.key):
@@ -176,7 +175,7 @@ class GarbageCollector:
 
         garbage = await _select_concurrently(cards.values(), lacks_modules)
         garbage += await _select_concurrently(packs.values(), is_damaged)
-        leases = await self._list(f"{LAYOUT}/l/")  # all count as garbage: the holder of a lease changes it each second
+        leases = await self._list(f"{LAYOUT}/{_LEASE}/")  # all count as garbage: the holder of a lease changes it each second
         return [*garbage, *[item for key, item in modules.items() if key not in named], *leases.values()]
 
     def _find_survey(self, item: ObjectInfo) -> Survey | None:
@@ -187,13 +186,20 @@ class GarbageCollector:
                 return row._replace(state=_state_of(item))
         return None
 
+    async def _find_unused(self, card_files: Iterable[ObjectInfo], now: float, seconds: float) -> list[ObjectInfo]:
+        """Return the cards and packs that are older than `seconds` and were not used since, and notes of uses that nobody needs."""
+        notes = await self._list(USES)
+        used = await self._read_uses([note for note in notes.values() if note.modified >= now - seconds])
+        unused = [item for item in card_files if 0 < item.modified < now - seconds and used_key(item.key) not in used]
+        return unused + [note for note in notes.values() if 0 < note.modified < now - LONGEST_UNUSED]
+
     async def _read_uses(self, notes: list[ObjectInfo]) -> set[bytes]:
         """Read notes of uses, and return the shortened keys of the functions that they name."""
-        used: set[bytes] = set()
+        used_keys: set[bytes] = set()
         for start in range(0, len(notes), _AT_ONCE):
             contents = await asyncio.gather(*[self._get(note.key, _LARGEST_MARK) for note in notes[start : start + _AT_ONCE]])
-            used.update(*[decode_uses(data or b"") for data in contents])
-        return used
+            used_keys.update(*[decode_uses(data or b"") for data in contents])
+        return used_keys
 
     async def _get(self, key: str, max_size: int) -> bytes | None:
         """Return an object, or None if it does not exist. Return b"" for an object that is too large, which then counts as damaged."""
@@ -204,42 +210,46 @@ class GarbageCollector:
 
     # ----------------------------------------------------------------- deciding
 
-    async def _remove(self, item: ObjectInfo, is_removable: Callable[[str], Awaitable[bool]]) -> bool:
-        """Remove an object if it has not changed since the listing and `is_removable` returns True. Return whether it was removed.
+    async def _remove(self, item: ObjectInfo, *, only_garbage: bool) -> bool:
+        """Remove an object if it has not changed since the listing; with `only_garbage`, only if it still is garbage.
+
+        Returns:
+            Whether the object was removed.
 
         Raises:
             TimeoutError: the decision took longer than `DECISION_SECONDS`.
         """
         async with asyncio.timeout(DECISION_SECONDS):
             current = await self._backend.stat(item.key)
-            if current is None or _state_of(current) != _state_of(item) or not await is_removable(item.key):
+            if current is None or _state_of(current) != _state_of(item) or (only_garbage and not await self._is_garbage(item.key)):
                 return False
             await self._backend.delete(item.key)
-        return True
-
-    async def _allow_removal(self, _: str) -> bool:
-        """Return True. Old or unused objects are removed without a further check."""
         return True
 
     async def _is_garbage(self, key: str) -> bool:
         """Return whether an object is garbage, after requesting the object, the objects that it needs and those that refer to it."""
         kind = key.removeprefix(f"{LAYOUT}/")[:1]
-        max_size = {"f": MAX_CARDS, "p": LARGEST_PACK, "m": LARGEST_MODULE, "l": MAX_CARDS}[kind]
-        data = await self._get(key, max_size)
-        if data is None:
-            return False
+        data = await self._get(key, _MAX_SIZES[kind])
+        if data is None or kind == _LEASE:
+            return data is not None  # the holder of a lease would have changed it since the listing
         try:
-            if kind in "lp":
-                return kind == "l" or not decode_pack(data)
-            if kind == "f":
-                cards = decode_cards(data).values()
-                return all([not card.module and await self._backend.stat(module_key(card.module_id)) is None for card in cards])
+            if kind == _PACK:
+                return not decode_pack(data)
+            if kind == _CARDS:
+                return await self._lack_modules(decode_cards(data).values())
             places = list(_card_keys_of(data))
         except FormatError:
             return True
         except (ValueError, LookupError):  # the module is for a platform that this version does not know
             return False
         return not any([await self._names_module(place, key) for place in places])
+
+    async def _lack_modules(self, cards: Iterable[Card]) -> bool:
+        """Return whether no card contains its module, and the store has none of the modules."""
+        for card in cards:
+            if card.module or await self._backend.stat(module_key(card.module_id)) is not None:
+                return False
+        return True
 
     async def _names_module(self, place: str, key: str) -> bool:
         """Return whether one of the cards at the key `place` names the module at `key`."""

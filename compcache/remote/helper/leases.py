@@ -86,13 +86,14 @@ class Leases:
             own_content = self._next_content()
             is_acquired = not other_content and await self._requests.create(key, own_content)
             stored = None if is_acquired else await self._requests.get(key, _LARGEST)
-            if other_content and stored == other_content and loop_time() - since >= _EXPIRES:
+            if other_content and stored == other_content and loop_time() - since >= _EXPIRES:  # its holder no longer runs
                 is_acquired = await self._requests.exchange(key, own_content, other_content)
                 since = loop_time()
             if is_acquired:
                 self._held[key] = asyncio.ensure_future(self._renew_lease(key, own_content, is_client_gone))
                 self._held[key].add_done_callback(lambda task: self._end_holding(key, task))
-            if (is_acquired or (stored is None and other_content)) and await is_stored():
+            has_ended = is_acquired or (stored is None and other_content)
+            if has_ended and await is_stored():  # another host has stored the function, and then released the lease
                 return
             if is_acquired:
                 return

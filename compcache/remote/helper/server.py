@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from compcache.remote.card import Card
     from compcache.remote.helper.backends import Backend
+    from compcache.remote.helper.packs import StartUp
 
 __all__ = ["main"]
 
@@ -183,24 +184,19 @@ class Helper:
             return [[list(HelperAnswer(UNAVAILABLE, SKIPPED, by_store=by_store)) for _ in names], []]
         waited = max(0.0, time.monotonic() - asked)
         seconds = LOOKUP_SECONDS if patience else max(_SHORTEST_SECONDS, LOOKUP_SECONDS - waited)
-        is_known = self._packs.knows_process(token)
+        wait = self._pack_wait(names, token)
         start_up = self._packs.join_start_up(token, names, platform, shelves, writes) if not first else None
-        wait = _WAIT_OF_MANY if len(names) >= _MANY else _WAIT_OF_FEW
-        if not is_known and len(names) < _MANY:
-            wait = 0.0  # the first function must not wait for the complete pack
         room = Room(tell, place)
         tier = self._choose_lease_store(writes, compile_seconds, tell) if not patience else None
         seconds_before = list(chain.seconds)
 
         async def find(name: str) -> HelperAnswer:
-            packed = await start_up.find(name, wait) if start_up is not None else None
-            if start_up is not None and packed is not None and is_intact(packed.card, packed.module):
-                chain.tiers[start_up.store].reads.count("found_in_packs")
-                self._note_use(name)
-                by_store = "-" * start_up.store + STORE_HIT
-                return HelperAnswer(FOUND, packed.module, packed.card.signatures, store=start_up.store, packed=True, by_store=by_store)
+            answer = await self._find_in_pack(start_up, name, wait) if start_up is not None else None
+            if answer is not None:
+                return answer
             ask_stores = partial(chain.find, name, platform, shelves, room, seconds=seconds, first=first, writes=writes)
             result = await ask_stores(patience=min(patience, PATIENCE), fresh=patience > 0)
+            # One lease is enough, because a client compiles all its missing functions from one source.
             if result.answer.outcome == MISSING and name == names[0] and tier is not None:
                 await self._acquire_lease(tier, name, platform, shelves, compile_seconds or 0.0, tell, is_client_gone)
                 result = await ask_stores()
@@ -215,6 +211,23 @@ class Helper:
             return [list(map(list, answers)), [now - earlier for now, earlier in zip(chain.seconds, seconds_before, strict=True)]]
         finally:
             asyncio.get_running_loop().call_later(_TAKEN_SECONDS, _remove_files, room.files)
+
+    def _pack_wait(self, names: Sequence[str], token: bytes) -> float:
+        """Return for how many seconds the look-up of these functions waits for the pack of its start-up."""
+        if len(names) >= _MANY:
+            return _WAIT_OF_MANY
+        # The first function of a process must not wait for the complete pack.
+        return _WAIT_OF_FEW if self._packs.knows_process(token) else 0.0
+
+    async def _find_in_pack(self, start_up: StartUp, name: str, seconds: float) -> HelperAnswer | None:
+        """Return the answer from the pack of a start-up, or None if the pack lacks the function or does not arrive within `seconds`."""
+        packed = await start_up.find(name, seconds)
+        if packed is not None and is_intact(packed.card, packed.module):
+            self._chain.tiers[start_up.store].reads.count("found_in_packs")
+            self._note_use(name)
+            by_store = "-" * start_up.store + STORE_HIT
+            return HelperAnswer(FOUND, packed.module, packed.card.signatures, store=start_up.store, packed=True, by_store=by_store)
+        return None
 
     def _choose_lease_store(self, writes: list[int], compile_seconds: float | None, tell: Callable[[float], None]) -> Tier | None:
         """Return the store whose lease decides which host compiles, and ask the client by `tell` to wait for that decision.
@@ -279,7 +292,7 @@ class Helper:
 
     async def _do_states(self, key: str) -> list[str]:
         """Request an object from each store now. Return the problem of each store, or "" if it answers."""
-        return await self._chain.states(key)
+        return await self._chain.errors_of_requests(key)
 
     async def _do_flush(self, seconds: float, writes: list[int]) -> int:
         """Upload all waiting files, then store the packs of all start-ups. Return how many uploads to these stores still wait."""
@@ -371,7 +384,7 @@ async def _gather_answers(questions: list[Coroutine[Any, Any, HelperAnswer]], se
 
 
 def _remove_files(paths: list[str]) -> None:
-    """Remove files. Their client has opened them by now, or does not need them."""
+    """Remove files. A file that is missing or cannot be removed is skipped."""
     for path in paths:
         with suppress(OSError):
             os.unlink(path)
@@ -405,17 +418,13 @@ def main(arguments: list[str]) -> int:
     helper = Helper(directory)
     try:
         for url, mode, state_directory, outbox in stores:
-            helper.add(
-                open_backend(RemoteSettings(url, mode)), Breaker(os.path.join(state_directory, "breaker")), Outbox(outbox), state_directory
-            )
+            breaker = Breaker(os.path.join(state_directory, "breaker"))
+            helper.add(open_backend(RemoteSettings(url, mode)), breaker, Outbox(outbox), state_directory)
     except (BackendMissingError, ValueError, OSError) as error:
         with open(REFUSED, "w", encoding="utf-8") as file:
             json.dump(describe_error(error), file)
         return 1
-    with suppress(FileNotFoundError):
-        os.unlink(REFUSED)
-    with suppress(FileNotFoundError):
-        os.unlink(SOCKET)
+    _remove_files([REFUSED, SOCKET])
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(SOCKET)
     listener.listen(256)
@@ -424,8 +433,7 @@ def main(arguments: list[str]) -> int:
         try:
             await helper.serve(listener)
         finally:
-            with suppress(FileNotFoundError):
-                os.unlink(SOCKET)
+            _remove_files([SOCKET])
             os._exit(0)  # a thread that waits for a silent file system would keep this process alive
 
     asyncio.run(run())

@@ -145,7 +145,7 @@ async def read_deliveries(backend: Backend, places: Iterable[str]) -> dict[str, 
     return deliveries
 
 
-async def write_surveys(backend: Backend, known: dict[str, Survey], rows: dict[str, Survey]) -> None:
+async def write_surveys(backend: Backend, known_rows: dict[str, Survey], rows: dict[str, Survey]) -> None:
     """Store the surveys whose rows differ from the known rows.
 
     Raises:
@@ -154,11 +154,11 @@ async def write_surveys(backend: Backend, known: dict[str, Survey], rows: dict[s
 
     async def write(place: str) -> None:
         own_rows = {key: rows[key] for key in places[place]}
-        if own_rows != {key: known[key] for key in own_rows if key in known} or len(own_rows) != sizes_before.get(place, 0):
+        if own_rows != {key: known_rows[key] for key in own_rows if key in known_rows} or len(own_rows) != sizes_before.get(place, 0):
             await backend.replace(place, encode_survey(own_rows))
 
     places = _group_by_survey(rows)
-    sizes_before = {place: len(keys) for place, keys in _group_by_survey(known).items()}
+    sizes_before = {place: len(keys) for place, keys in _group_by_survey(known_rows).items()}
     await for_each(write, places)
 
 

@@ -10,7 +10,7 @@ from compcache.cli.completion import complete_names
 from compcache.cli.jsontext import json_option, print_json
 from compcache.cli.names import resolve, resolve_last_part, short_name
 from compcache.cli.output import age_text, plural, printable, short_id, show_progress, style
-from compcache.cli.render.comparison import comparison, is_of_digests
+from compcache.cli.render.comparison import difference_lines, shows_only_digests
 from compcache.cli.session import Session, pass_session
 
 if TYPE_CHECKING:
@@ -112,9 +112,9 @@ def _print_change(variant: Variant, indent: str) -> None:
         click.echo(f"{indent}the changes since {description} are not known: one of the two functions was stored without an Identity")
         return
     click.echo(f"{indent}changed since {description}:")
-    text_differences = [difference for difference in variant.differences if not is_of_digests(difference)]
+    text_differences = [difference for difference in variant.differences if not shows_only_digests(difference)]
     for difference in text_differences or variant.differences:
-        for line in comparison(difference):
+        for line in difference_lines(difference):
             click.echo(f"{indent}  {line}")
 
 

@@ -67,15 +67,7 @@ def command(
         sizes = _module_sizes(cache, graph) if chosen == "html" else {}
     if functions_only:
         graph = _functions_only(graph)
-    if chosen == "html" and len(graph.nodes) > _MAX_SHOWN:
-        raise click.UsageError(
-            f"the graph has {len(graph.nodes):,} nodes, more than the {_MAX_SHOWN:,} that a page can show: give NAMEs or "
-            "--functions-only, or write json or dot"
-        )
-    if chosen == "svg" and len(graph.nodes) > _MANY:
-        print_note(
-            f"browsers are slow to draw {len(graph.nodes):,} nodes and {len(graph.edges):,} edges; --format html shows the graph in parts"
-        )
+    _check_size(graph, chosen)
     title = "compcache: " + (" ".join(names) or session.directory)
     if output is None or output == "-":
         _write_graph(graph, chosen, title, sizes)
@@ -85,6 +77,19 @@ def command(
         _write_graph(graph, chosen, title, sizes)
     with open(output, "w", encoding="utf-8", errors="backslashreplace") as file:
         file.write(text.getvalue())
+
+
+def _check_size(graph: FunctionGraph, format_: str) -> None:
+    """Raise `click.UsageError` for a graph that a page cannot show. Write a note if a picture is too large for browsers."""
+    if format_ == "html" and len(graph.nodes) > _MAX_SHOWN:
+        raise click.UsageError(
+            f"the graph has {len(graph.nodes):,} nodes, more than the {_MAX_SHOWN:,} that a page can show: give NAMEs or "
+            "--functions-only, or write json or dot"
+        )
+    if format_ == "svg" and len(graph.nodes) > _MANY:
+        print_note(
+            f"browsers are slow to draw {len(graph.nodes):,} nodes and {len(graph.edges):,} edges; --format html shows the graph in parts"
+        )
 
 
 def _module_sizes(cache: Cache, graph: FunctionGraph) -> dict[str, int]:

@@ -160,12 +160,8 @@ def command(
         cells = [] if as_json else [_row_cells(cache, row) for row in added]
     for line in [*error_lines(files, reading.errors), *reading.common_errors]:
         print_message("error", line)
-    if len(files) == len(added) == 1 and group is None and _is_completely_hidden(added[0]["functions"]):
-        print_message(
-            "warning",
-            f"{files[0]}: all functions are hidden, and none can be called: name functions with --export, or add the file together "
-            "with files that use its functions",
-        )
+    if len(files) == len(added) == 1 and group is None:
+        _warn_if_hidden(files[0], added[0]["functions"])
     if as_json:
         print_json(added)
     elif added:
@@ -257,9 +253,14 @@ def _row_cells(cache: Cache, row: dict[str, Any]) -> tuple[str, ...]:
     return short_id(row["module_id"]), row["file"], _names_text(cache, row["functions"]), size_text(row["size"])
 
 
-def _is_completely_hidden(exported: Sequence[ExportedFunction]) -> bool:
-    """Return whether a module has functions and all are hidden."""
-    return bool(exported) and all(function.signature == "hidden function" for function in exported)
+def _warn_if_hidden(path: str, exported: Sequence[ExportedFunction]) -> None:
+    """Write a warning if the module of a file has functions and none can be called."""
+    if exported and all(function.signature == "hidden function" for function in exported):
+        print_message(
+            "warning",
+            f"{path}: all functions are hidden, and none can be called: name functions with --export, or add the file together "
+            "with files that use its functions",
+        )
 
 
 def _names_text(cache: Cache, exported: Sequence[ExportedFunction]) -> str:

@@ -101,18 +101,7 @@ def _print_report(report: PruneReport) -> None:
     rows = (*report.removed, *report.removed_packs)
     if rows or not is_terminal():
         print_rows(columns, map(_row_formatter(), rows))
-    verb = "would remove" if report.dry_run else "removed"
-    parts = [f"{verb} {plural(len(report.removed), 'module')}"]
-    if report.removed_packs:
-        parts.append(
-            f"{plural(len(report.removed_packs), 'pack')} of data with {size_text(sum(pack.size for pack in report.removed_packs))}"
-        )
-    if report.leftovers:
-        parts.append(plural(len(report.leftovers), "leftover"))
-    print_note(
-        f"{' and '.join(parts)} ({size_text(report.freed_size)}); {plural(report.modules_after, 'module')} "
-        f"({size_text(report.size_after)}) {'would remain' if report.dry_run else 'remain'}"
-    )
+    print_note(_summary_text(report))
     if report.indexed:
         verb = "would be indexed" if report.dry_run else "indexed"
         print_note(f"{verb} {plural(len(report.indexed), 'module')} of interrupted additions")
@@ -125,6 +114,20 @@ def _print_report(report: PruneReport) -> None:
         print_note(
             "the cache is still over the limits: every remaining module is pinned, kept or required; unpin functions or raise the limits"
         )
+
+
+def _summary_text(report: PruneReport) -> str:
+    """Return what a prune removes and keeps, with sizes, as text."""
+    removed = [f"{'would remove' if report.dry_run else 'removed'} {plural(len(report.removed), 'module')}"]
+    if report.removed_packs:
+        size = size_text(sum(pack.size for pack in report.removed_packs))
+        removed.append(f"{plural(len(report.removed_packs), 'pack')} of data with {size}")
+    if report.leftovers:
+        removed.append(plural(len(report.leftovers), "leftover"))
+    return (
+        f"{' and '.join(removed)} ({size_text(report.freed_size)}); {plural(report.modules_after, 'module')} "
+        f"({size_text(report.size_after)}) {'would remain' if report.dry_run else 'remain'}"
+    )
 
 
 def _row_formatter() -> Callable[[PrunedModule], tuple[str, ...]]:
