@@ -43,9 +43,9 @@ def test_an_empty_path_is_not_the_current_directory(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     with Cache(tmp_path) as cache:
         cache.add_module(ModuleSource(adder("f", 1)))
-    for open_cache in (lambda: Cache(""), lambda: Cache("", readonly=True), lambda: Cache(tmp_path / "other", layers=[""])):
+    for options in ({"path": ""}, {"path": "", "readonly": True}, {"path": tmp_path / "other", "layers": [""]}):
         with pytest.raises(StorageError, match="the path is empty"):
-            open_cache()
+            Cache(**options)
 
 
 def test_an_empty_cache_is_true(cache: Cache) -> None:

@@ -75,6 +75,7 @@ DOORS = {
     ("directory", "hit.target"): "the native runtime reads what the processor says of itself",
     ("images.anonymous_file", "hit.target"): "a file in memory that no interrupt leaves open is made by the native runtime",
     ("hit.recorder", "usage.ledger"): "a process that has filled a journal folds it when it exits",
+    ("publish.additions", "usage.ledger"): "the process that merges large segments folds the journals of the additions, too",
     ("hit.target", "cache"): "a pickled target names the function that opens its cache again",
     ("display", "notebook"): "what shows itself in a notebook is drawn by what knows all of it",
     ("hit.closures.validity", "publish.atomic_file"): "whether a linked closure holds is kept for the next process",

@@ -445,10 +445,11 @@ class _Resolver:
 def _check_use(text: str, requests: Requests, functions: Collection[str], variables: Collection[str], missing: list[str]) -> None:
     """Raise the error about `missing` symbols, and about symbols that the source provides and the module does not use."""
     provided = {*requests.imports, *requests.globals}
-    used_names = _used_names(provided, symbol_counts(text)) if provided else []
-    unused = sorted(provided.difference([name for name in used_names if name in functions or name in variables]))
+    counts = symbol_counts(text) if provided else {}
+    declared = {name for name in provided if name in functions or name in variables}
+    unused = sorted(provided.difference([name for name in _used_names(provided, counts) if name in declared]))
     if missing or unused:
-        raise undefined_symbols_error(missing, functions, unused)
+        raise undefined_symbols_error(missing, functions, unused, [name for name in unused if name in counts and name not in declared])
 
 
 def _used_names(names: Iterable[str], counts: Mapping[str, int]) -> list[str]:
@@ -456,18 +457,21 @@ def _used_names(names: Iterable[str], counts: Mapping[str, int]) -> list[str]:
     return sorted(name for name in names if counts.get(name, 0) > 1)
 
 
-def undefined_symbols_error(missing: list[str], functions: Collection[str], unused: Collection[str] = ()) -> UndefinedSymbolError:
+def undefined_symbols_error(
+    missing: list[str], functions: Collection[str], unused: Collection[str] = (), defined: Collection[str] = ()
+) -> UndefinedSymbolError:
     """Return the error about symbols that nothing defines, and about provided symbols that the module does not use.
 
     Args:
         missing: the symbols that nothing defines.
         functions: the declared functions, which get other advice than variables.
         unused: the symbols that `imports=` or `globals=` names, and that the module does not use.
+        defined: the symbols of `unused` that the module or its group defines.
     """
-    return UndefinedSymbolError(_undefined_message(missing, unused, functions), symbols=missing, unused=unused)
+    return UndefinedSymbolError(_undefined_message(missing, unused, functions, defined), symbols=missing, unused=unused)
 
 
-def _undefined_message(missing: list[str], unused: Collection[str], functions: Collection[str]) -> str:
+def _undefined_message(missing: list[str], unused: Collection[str], functions: Collection[str], defined: Collection[str]) -> str:
     parts = []
     if len(missing) == 1:
         parts.append(f"the module uses {_describe_symbol(missing[0])}, {_NOT_PROVIDED}: {_advice(missing[0], missing[0] in functions)}")
@@ -475,11 +479,13 @@ def _undefined_message(missing: list[str], unused: Collection[str], functions: C
         lines = [f"{_describe_symbol(name)}: {_advice(name, name in functions)}" for name in missing[:_MOST_SHOWN]]
         lines += [f"and {len(missing) - _MOST_SHOWN} more"] if len(missing) > _MOST_SHOWN else []
         parts.append("\n  ".join([f"the module uses {len(missing)} symbols {_NOT_PROVIDED}:", *lines]))
-    if unused:
-        shown = ", ".join(map(_describe_symbol, sorted(unused)[:_MOST_SHOWN])) + (
-            f" and {len(unused) - _MOST_SHOWN} more" if len(unused) > _MOST_SHOWN else ""
-        )
-        parts.append(f"imports= or globals= names {shown}, which the module does not use: remove the name, or use the symbol")
+    for names, problem in (
+        (defined, "which the module or its group defines: remove the name"),
+        ([name for name in unused if name not in defined], "which the module does not use: remove the name, or use the symbol"),
+    ):
+        if names:
+            more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
+            parts.append(f"imports= or globals= names {', '.join(map(_describe_symbol, sorted(names)[:_MOST_SHOWN]))}{more}, {problem}")
     return ("\n" if len(missing) > 1 else "; ").join(parts)
 
 

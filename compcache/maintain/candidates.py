@@ -19,7 +19,7 @@ from compcache.formats.records import version_numbers
 from compcache.maintain.pins import pinned
 from compcache.maintain.policy import Entry, Outside, Plan, cutoff, matcher, plan_prune
 from compcache.usage.linked import linked_closures
-from compcache.usage.snapshot import Slices, statuses_of
+from compcache.usage.snapshot import statuses_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping
@@ -27,15 +27,14 @@ if TYPE_CHECKING:
     from compcache.formats.makers import Maker
     from compcache.maintain.policy import PrunePolicy
     from compcache.publish.module_rows import Platform, Row
-    from compcache.store import Store
     from compcache.usage.ledger import Uses
-    from compcache.usage.module_files import FileStatus, Progress
-    from compcache.usage.snapshot import Slice
+    from compcache.usage.module_files import FileStatus
+    from compcache.usage.snapshot import Slice, Slices
 
 __all__ = ["Census", "Chooser"]
 
-#: The factor by which the number of candidates grows if the first candidates did not suffice.
-_GROWTH = 1.5
+#: The factors by which the candidates grow at least and at most if the first candidates did not suffice.
+_GROWTH, _MOST_GROWTH = 1.5, 8
 #: A common generation for all modules whose generation is not stale.
 _FRESH = object()
 
@@ -65,25 +64,22 @@ class Chooser:
     """Chooses the modules that a prune removes. Each prune has its own chooser.
 
     Args:
-        store: the cache directory.
+        slices: the modules of the directory, which a census has read.
         uses: the statistics of the directory.
         policy: the policy of the prune.
         now: the time from which ages count, in seconds since the epoch.
         census: the counts of all modules.
         spare: the modules to keep as if they were pinned.
-        progress: called from time to time with the number of modules read so far and the number of all modules.
     """
 
-    def __init__(
-        self, store: Store, uses: Uses, policy: PrunePolicy, now: float, census: Census, spare: Container[bytes], progress: Progress | None
-    ) -> None:
-        self._store = store
+    def __init__(self, slices: Slices, uses: Uses, policy: PrunePolicy, now: float, census: Census, spare: Container[bytes]) -> None:
+        self._slices = slices
+        self._store = store = slices.store
         self._uses = uses
         self._policy = policy
         self._now = now
         self._census = census
         self._spare = spare
-        self._progress = progress
         self._pins = frozenset(pinned(store))
         self._matches = matcher(policy.match)
         self._selected = [Versions.parse(versions) for versions in policy.made_by]
@@ -100,22 +96,23 @@ class Chooser:
         """Return the plan of the prune."""
         fresh = self._fresh_generations() if self._policy.stale is not None else frozenset()
         copies = self._duplicate_modules() if self._policy.duplicates else frozenset()
-        size, count = self._excess()
+        excess = size, count = self._excess()
         while True:
             chosen = _LeastRecentlyUsed(size, count)
-            slices = Slices(self._store, self._progress)
-            found = {entry.module_id: entry for entry in self._entries(slices) if self._select_or_offer(entry, fresh, copies, chosen)}
+            found = {entry.module_id: entry for entry in self._entries() if self._select_or_offer(entry, fresh, copies, chosen)}
             found.update(chosen.entries())
             horizon = chosen.horizon
             del chosen  # it would hold its entries in memory a second time
             found.update(
-                {key: entry for key, entry in self._read_entries(slices, {*self._linked, *slices.unlisted}).items() if key not in found}
+                {key: entry for key, entry in self._read_entries({*self._linked, *self._slices.unlisted}).items() if key not in found}
             )
-            self._add_related(slices, found)
+            self._add_related(found)
             plan = self._make_plan(found, fresh, horizon)
             if not plan.exceeded or horizon == inf:
                 return plan
-            size, count = ceil(size * _GROWTH), ceil(count * _GROWTH)
+            removed = [removal.entry for removal in plan.removed]
+            size = _next_offer(size, excess[0], sum(entry.size for entry in removed))
+            count = _next_offer(count, excess[1], sum(not entry.is_pack for entry in removed))
 
     def _excess(self) -> tuple[int, int]:
         """Return the numbers of bytes and of modules above the limits of the policy."""
@@ -152,8 +149,9 @@ class Chooser:
                 found[part] = max(used[module_id], found.get(part, 0.0))
         return found
 
-    def _entries(self, slices: Slices) -> Iterator[Entry]:
+    def _entries(self) -> Iterator[Entry]:
         """Yield the entries of all modules, packs last. The entry of an unreadable module has no functions and no imports."""
+        slices = self._slices
         packs = {module_id: _Pack() for module_id in self._census.packs}
         for slice_ in slices:
             used = {module_id: last for module_id, (_, last) in self._uses.of_directory(slice_.first).items()}
@@ -215,8 +213,9 @@ class Chooser:
             known = self._platforms[id(platform)] = platform, (*same, makers, known_faults.fault_of(makers))
         return known[1]
 
-    def _read_entries(self, slices: Slices, module_ids: Iterable[bytes]) -> dict[bytes, Entry]:
+    def _read_entries(self, module_ids: Iterable[bytes]) -> dict[bytes, Entry]:
         """Return the entries of these modules by module_id, without modules that do not exist."""
+        slices = self._slices
         present = statuses_of(self._store, sorted(module_ids))
         rows = slices.lists.rows(present)
         rows.update({module_id: slices.unlisted[module_id] for module_id in present if module_id in slices.unlisted})
@@ -248,16 +247,14 @@ class Chooser:
     def _fresh_generations(self) -> frozenset[object]:
         """Return the generations with a module that was used or added recently enough not to be stale."""
         newest: dict[object, float] = {}
-        for entry in self._entries(Slices(self._store, self._progress)):
+        for entry in self._entries():
             recency = min(max(entry.used, entry.created), self._now)
             newest[entry.generation] = max(recency, newest.get(entry.generation, recency))
         return frozenset([key for key, used in newest.items() if used >= cutoff(self._policy.stale, self._now)])
 
     def _duplicate_modules(self) -> frozenset[bytes]:
         """Return the ids of the modules with functions that other modules also realize."""
-        slices = Slices(self._store, self._progress)
-        for slice_ in slices:
-            slice_.kinds()
+        slices = self._slices
         found: set[bytes] = set()
         for holders in slices.lists.several_holders():
             found.update(holders)
@@ -265,9 +262,9 @@ class Chooser:
             found.update([row.module_id, *[module_id for name in row.names for module_id in slices.lists.holders(name)]])
         return frozenset(found - slices.gone)
 
-    def _add_related(self, slices: Slices, found: dict[bytes, Entry]) -> None:
+    def _add_related(self, found: dict[bytes, Entry]) -> None:
         """Add to `found` the importers and the duplicates of its modules, and transitively those of the added modules."""
-        lists = slices.lists
+        slices, lists = self._slices, self._slices.lists
         if not (self._policy.duplicates or lists.has_imports() or slices.unlisted):
             return
         names = {name for entry in found.values() for name in entry.functions}
@@ -282,12 +279,20 @@ class Chooser:
             if slices.unlisted or self._policy.duplicates:
                 imported = names
             wanted.update((module_id, None) for _, module_id in lists.holders_of(imported))
-            more = self._read_entries(slices, wanted.keys() - found.keys())
+            more = self._read_entries(wanted.keys() - found.keys())
             found.update(more)
             names = {name for entry in more.values() for name in entry.functions} - seen
 
 
 _new: Callable[[tuple[Any, ...]], Entry] = partial(tuple.__new__, Entry)
+
+
+def _next_offer(offered: int, excess: int, removed: int) -> int:
+    """Return how many bytes or modules to offer for a limit if those `offered` allowed to remove only `removed` of the `excess`.
+
+    The same part of further candidates is expected to be removable.
+    """
+    return ceil(offered * min(max(_GROWTH, excess / max(removed, 1)), _MOST_GROWTH))
 
 
 class _Pack:

@@ -125,7 +125,7 @@ def propose(
         unindexed.add(slice_)
     reads = bool(known_faults.FAULTS) or (policy.removes_modules and not (_has_only_limits(policy) and not _exceeds_limit(policy, census)))
     uses = _read_uses(store, slices, now, folds=fold_statistics and reads)
-    chooser = Chooser(store, uses, policy, now, census, spare, progress)
+    chooser = Chooser(slices, uses, policy, now, census, spare)
     plan = chooser.choose() if reads else Plan((), ())
     leftovers = (*find_leftovers(store, policy, now, uses.torn), *_damaged_files(store, unindexed))
     gone = {removal.entry.module_id for removal in plan.removed}

@@ -47,10 +47,12 @@ def merge(store: Store, *, is_listed: bool = False) -> None:
 
 
 def merge_large(root: str, *, trust: bool) -> None:
-    """Merge the large segments of a directory's index, and their lists, unless another process is merging them.
+    """Merge the large segments of a directory's index, and their lists, unless another process is merging them. Then fold journals.
 
-    This is the main function of a separate process.
+    So the first question after many additions parses few of their uses. This is the main function of a separate process.
     """
+    from compcache.usage.ledger import fold_long, fold_small
+
     os.nice(5)
     store = Store(root, files=LateFiles(), trust=trust)
     with try_lock(store, "index-merge-large") as owned:
@@ -59,7 +61,9 @@ def merge_large(root: str, *, trust: bool) -> None:
             removed_packs = merge_packs(store, segments_to_merge(store.index, LARGE_LEVELS))
             merge_segments(store.index, removed_packs, store, LARGE_LEVELS)
             if before == {segment.name for segment in store.index.segments}:
-                return
+                break
+    fold_long(store)
+    fold_small(store.files.system, root)
 
 
 def add_module(

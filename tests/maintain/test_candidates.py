@@ -17,6 +17,7 @@ from compcache.maintain import candidates
 from compcache.maintain.candidates import Census, Chooser
 from compcache.maintain.pins import pin
 from compcache.maintain.policy import Plan, plan_prune
+from compcache.maintain.prune import propose
 from compcache.publish import module_lists
 from compcache.publish.index_merge import merge
 from compcache.store import Store
@@ -24,7 +25,10 @@ from compcache.usage.ledger import Uses
 from compcache.usage.snapshot import Slices
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from compcache.usage.snapshot import Slice
 
 NOW = time.time()
 
@@ -78,15 +82,41 @@ def test_it_is_the_plan_for_all_modules(seed: int, tmp_path: Path, monkeypatch: 
         if choose.random() < 0.5:  # one that no list has
             store.index.close()
         for _ in range(8):
-            census = Census()
-            for each in Slices(store):
+            census, slices = Census(), Slices(store)
+            for each in slices:
                 census.add(each)
             policy = some_policy(choose, census.size)
-            chooser = Chooser(store, Uses(store), policy, NOW, census, (), None)
-            entries = sorted(chooser._entries(Slices(store)))
+            chooser = Chooser(slices, Uses(store), policy, NOW, census, ())
+            entries = sorted(chooser._entries())
             assert sum(entry.size for entry in entries) == census.size
             whole = plan_prune(entries, policy, NOW)
             found = chooser.choose()
             assert told(found) == told(whole), policy
             removed += len(whole.removed)
     assert removed > 50
+
+
+@pytest.mark.parametrize(("policy", "walks"), [(PrunePolicy(max_modules=70), 3), (PrunePolicy(duplicates=True, stale=0.0), 3)])
+def test_few_walks_lead_to_the_plan(directory: Path, monkeypatch: pytest.MonkeyPatch, policy: PrunePolicy, walks: int) -> None:
+    """Of the least recently used modules most are needed by used ones, so that the first candidates do not suffice."""
+    store = Store(str(directory))
+    uses = {}
+    for number in range(80):
+        imported = number - 40 if 40 <= number < 73 else -1
+        module_id = publish_module(store, number, [f"f{number}"], [f"f{imported}"] if imported >= 0 else [])
+        os.utime(store.module_path(module_id), (NOW - 1000 + number, NOW - 1000 + number))
+        if imported >= 0:
+            uses[name_key(f"f{number}"), module_id] = 1, NOW
+    (directory / "stats").mkdir(exist_ok=True)
+    (directory / "stats" / "a.stats1").write_bytes(encode_stats({}, dict(sorted(uses.items(), key=lambda use: use[0][::-1])), ["x"]))
+    begun: list[Slices] = []
+    walk = Slices.__iter__
+
+    def begin(slices: Slices) -> Iterator[Slice]:
+        begun.append(slices)
+        return walk(slices)
+
+    monkeypatch.setattr(Slices, "__iter__", begin)
+    plan = propose(store, policy, now=NOW).plan
+    assert len(plan.removed) == (10 if policy.max_modules else 0)
+    assert len(begun) <= walks

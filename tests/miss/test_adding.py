@@ -469,9 +469,18 @@ def test_unused_imports_and_undefined_symbols_are_told_together(cache: Cache) ->
 
 def test_an_import_of_a_function_that_the_module_defines_is_unused(cache: Cache) -> None:
     with pytest.raises(UndefinedSymbolError) as caught:
-        cache.add_module(ModuleSource(TWICE + caller("f", "other"), imports=["twice", "other"]))
-    assert caught.value.unused == ("twice",)
+        cache.add_module(ModuleSource(TWICE + caller("f", "other"), imports=["twice", "other", "nowhere"]))
+    assert caught.value.unused == ("nowhere", "twice")
     assert caught.value.symbols == ()
+    assert str(caught.value).split("; ") == [
+        "imports= or globals= names 'twice', which the module or its group defines: remove the name",
+        "imports= or globals= names 'nowhere', which the module does not use: remove the name, or use the symbol",
+    ]
+
+
+def test_an_import_of_what_the_group_defines_is_told(cache: Cache) -> None:
+    with pytest.raises(UndefinedSymbolError, match="names 'twice', which the module or its group defines: remove the name"):
+        cache.add_modules([ModuleSource(TWICE), ModuleSource(caller("f", "twice"), imports=["twice"])], group="g")
 
 
 #: A declaration as `clang -g` writes it, with what may stand before and behind: other attachments, linkage, attributes.

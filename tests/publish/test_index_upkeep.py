@@ -14,6 +14,7 @@ from helpers import adder, constant
 
 from compcache import Cache, ModuleSource
 from compcache.directory.places import MODULE_LISTS
+from compcache.formats.statistics import is_sum
 from compcache.processes import detached
 from compcache.publish import additions, apart, index_merge, index_parts, index_rebuild, module_lists, verify
 from compcache.publish.additions import merge, merge_large
@@ -21,6 +22,7 @@ from compcache.publish.index_merge import LARGE_LEVELS, SMALL_LEVELS
 from compcache.publish.index_rebuild import IndexedModules, read_from_the_end, rebuild_index
 from compcache.publish.locks import try_lock
 from compcache.store import Store
+from compcache.usage import ledger
 from compcache.usage.listings import functions
 
 if TYPE_CHECKING:
@@ -239,6 +241,24 @@ def test_no_addition_waits_for_what_takes_long_to_merge(cache: Cache, directory:
         assert (directory / MODULE_LISTS.directory / large[0].name.replace(".idx", ".list")).exists()
         assert functions(other._store) == before
         assert all(other.has(f"f{number}") for number in range(100))
+
+
+def test_who_merges_large_segments_folds_journals(cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first question after many additions would parse all of their uses."""
+    monkeypatch.setattr(ledger, "_LONG", 200)
+    monkeypatch.setattr(ledger, "SETTLED_SECONDS", -10.0)
+    counts = []
+    for number in range(12):
+        cache.add_module(ModuleSource(adder(f"f{number}", number), optimize=0))
+        assert cache.get_target(f"f{number}")(1) == number + 1
+        cache._store.stats.flush()
+        merge_large(str(directory), trust=False)
+        paths = list((directory / "stats").glob("*.*1"))
+        assert all(is_sum(path.read_bytes()) for path in paths)
+        counts.append(len(paths))
+    assert counts[0] == 1
+    assert max(counts) <= 8
+    assert [function.uses for function in functions(Store(str(directory), readonly=True))] == [1] * 12
 
 
 @pytest.mark.slow
