@@ -217,7 +217,7 @@ def entry_point(
     if nogil and any(type_.kind == OBJECT for type_ in (signature.result, *[p.type for p in signature.parameters])):
         raise SignatureMismatchError(
             f"the signature {signature} of function {label_of(name) or name!r} takes or returns Python objects, which need the "
-            "GIL, but nogil=True releases the GIL: leave out nogil, and let the function release the GIL around its work on numbers",
+            "GIL, but nogil=True releases the GIL: leave out nogil, and release the GIL in the function while it uses no Python objects",
             func_name=name,
         )
     return EntryPoint(

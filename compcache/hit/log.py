@@ -40,11 +40,18 @@ def _configure_logging() -> None:
     if not is_on(DEBUG_VARIABLE):
         return
     if not _logger.handlers and not _logger.hasHandlers():
-        handler = logging.StreamHandler(sys.stderr)
+        handler = _StderrHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
         _logger.addHandler(handler)
     if _logger.level == logging.NOTSET:
         _logger.setLevel(logging.DEBUG)
+
+
+class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]  # some supported versions have no generic class
+    """Writes lines to standard error. A line that cannot be written is lost, because the program may have closed the stream."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - it replaces this method, which writes to standard error too
+        """Lose the line."""
 
 
 class LoggingRecorder(NullRecorder):

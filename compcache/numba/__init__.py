@@ -78,14 +78,7 @@ def install(
 
 
 def _install(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool = False) -> Backend:
-    """Install the backend as `install` does, and return it.
-
-    Args:
-        cache: as in `install`.
-        options: the other arguments of `install`, and further arguments of `Cache`.
-        is_first: whether Numba is about to load or compile its first function.
-        lazy: as in `install`.
-    """
+    """Install the backend as `install` does, and return it. `is_first`: whether Numba is about to load or compile its first function."""
     import sys
 
     if lazy and "numba" not in sys.modules:
@@ -243,8 +236,10 @@ def export(
     Args:
         func: a Python function, or a function decorated with `njit`, whose options are then used.
         signature: a Numba signature, as text or object, with or without a result type: ``"float64(float64[::1], int64)"``. Parameters and
-            results are numbers, booleans, None, text, bytes, arrays of any dtype and order, optional values, tuples and named tuples of
-            these, and lists. Parameters that the signature omits have their default values.
+            results are numbers, booleans, None, text, bytes, dates, records, enumerations, arrays of any dtype and order, optional
+            values, tuples and named tuples of these, lists, dictionaries and sets. Parameters that the signature omits have their
+            default values. For a function with ``*args``, the signature declares the type of each argument of a call. A signature from a
+            dispatcher's ``nopython_signatures`` also works.
         cache: the cache to store in; None for the cache of the installed backend, or the default cache.
         name: the func_name for `Cache.get_target`; None for the module and the qualified name. The entry replaces a previous export with
             that name.

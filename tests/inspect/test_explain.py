@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -29,12 +31,7 @@ def test_a_hit_names_its_realizations(cache: Cache) -> None:
 
 def test_absence(cache: Cache) -> None:
     explanation = cache.explain("nothing")
-    assert (explanation.hit, explanation.reason, explanation.verdicts, explanation.variants) == (
-        False,
-        "absent",
-        (),
-        (),
-    )
+    assert (explanation.hit, explanation.reason, explanation.verdicts, explanation.variants) == (False, "absent", (), ())
 
 
 def test_another_cpu(cache: Cache) -> None:
@@ -73,11 +70,7 @@ def test_a_function_that_python_cannot_call(cache: Cache) -> None:
 
 def test_damage_since_it_was_added(cache: Cache, directory: Path) -> None:
     flip_byte(module_file(directory, cache.add_module(ModuleSource(adder("f", 1)))), 100)
-    with (
-        Cache(directory) as opened,
-        pytest.warns(UserWarning, match="damaged"),
-        pytest.raises(NotCachedError) as caught,
-    ):
+    with Cache(directory) as opened, pytest.warns(UserWarning, match="damaged"), pytest.raises(NotCachedError) as caught:
         opened.get_target("f")
     assert type(caught.value.__cause__).__name__ == "IntegrityError"
 
@@ -102,9 +95,7 @@ def test_variants_are_ordered_by_how_little_they_differ(cache: Cache) -> None:
     wanted = Identity("f", a=1, b=1, c=1)
     for near in ({"a": 2}, {"a": 3, "b": 3}, {"a": 4, "b": 4, "c": 4}):
         identity = wanted.extend(**near)
-        cache.add_module(
-            ModuleSource(adder("f", len(near)), {identity.func_name: Function(symbol="f")}, identity=identity)
-        )
+        cache.add_module(ModuleSource(adder("f", len(near)), {identity.func_name: Function(symbol="f")}, identity=identity))
     other = Identity("g", a=1)
     cache.add_module(ModuleSource(adder("g", 1), {other.func_name: Function(symbol="g")}, identity=other))
     counts = [len(v.differences or ()) for v in cache.explain(wanted.func_name, wanted).variants]
@@ -119,19 +110,26 @@ def test_misses_are_logged_where_somebody_listens(cache: Cache, caplog: pytest.L
     assert caplog.messages == [f"miss nothing (absent): function 'nothing' is not in the cache {cache.path}"]
 
 
-def test_the_environment_makes_misses_visible(directory: Path) -> None:
-    import subprocess
-    import sys
-
-    script = "from compcache import Cache\ntry: Cache().get_target('nothing')\nexcept KeyError: pass"
-    done = subprocess.run(
-        [sys.executable, "-c", script],
+def _run_with_debug(directory: Path, script: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"{script}\nfrom compcache import Cache\ntry: Cache().get_target('nothing')\nexcept KeyError: print('missed')",
+        ],
         env={"PYTHONPATH": str(PACKAGE_ROOT), "COMPCACHE_DIR": str(directory), "COMPCACHE_DEBUG": "1"},
         capture_output=True,
         text=True,
-        check=True,
+        check=False,
     )
-    assert done.stderr.startswith("compcache: miss nothing (absent): function 'nothing'")
+
+
+def test_the_environment_makes_misses_visible(directory: Path) -> None:
+    assert _run_with_debug(directory, "").stderr.startswith("compcache: miss nothing (absent): function 'nothing'")
+
+
+def test_a_program_that_has_closed_standard_error_goes_on(directory: Path) -> None:
+    assert _run_with_debug(directory, "import sys; sys.stderr.close()").stdout == "missed\n"
 
 
 COUNTING = """\

@@ -221,8 +221,8 @@ def _module(name: str, text: str) -> Any:
 def _contents(read: str, dep: str, version: int) -> list[str]:
     """The content of the implementation as it is compared where Numba is imported, and that of the function as keys have it without."""
     from compcache.numba.fingerprints.content import content_of
+    from compcache.numba.fingerprints.fingerprint import fingerprint_of_implementations
     from compcache.numba.fingerprints.implementations import Implementation
-    from compcache.numba.fingerprints.walk import fingerprint_of_implementations
     from compcache.numba.registered.refusals import Unidentifiable
 
     def said(find: Any) -> str:
@@ -265,7 +265,7 @@ _NAMED_TUPLE = "from collections import namedtuple\nP = namedtuple('P', 'a b')\n
 def test_what_compiled_code_reads_counts(text: str) -> None:
     """The program's function is compared as it is where Numba is imported, and as keys have it without."""
     from compcache.numba.fingerprints.content import content_of
-    from compcache.numba.fingerprints.walk import fingerprint
+    from compcache.numba.fingerprints.fingerprint import fingerprint
 
     def digests(version: int) -> list[str]:
         function = _module("content_program", re.sub(r"V\b", str(version), text)).f
@@ -290,8 +290,8 @@ def test_a_stand_in_for_a_class_of_numba_is_the_class() -> None:
     from numba.core import types as numba_types
 
     from compcache.numba.declarations.structrefs import CONTAINER_STAND_INS
+    from compcache.numba.fingerprints.fingerprint import fingerprint_of_implementations
     from compcache.numba.fingerprints.implementations import Implementation
-    from compcache.numba.fingerprints.walk import fingerprint_of_implementations
 
     def digest(base: Any) -> str:
         module = _module("content_program", "def implementation(x): return BASE")

@@ -144,7 +144,6 @@ def test_a_key_that_a_package_brought_is_the_identity(tmp_path: Path, first: str
     opening = (lazy if first == "lazy" else first).format(root=str(project.cache))
     script = opening + """
 import packaged
-from compcache.numba.fingerprints import walk
 from compcache.numba.identity import key
 from compcache.numba.compilation import scopes
 looked_at = []

@@ -163,7 +163,7 @@ def test_interrupts_while_objects_are_looked_at_reach_the_program(tmp_path: Path
     said = project.run(
         """
         import actions
-        from compcache.numba.fingerprints.walk import fingerprint_of_value
+        from compcache.numba.fingerprints.fingerprint import fingerprint_of_value
         result = []
         for _ in range(2):
             try:
@@ -261,7 +261,7 @@ def test_a_callee_with_a_pipeline_of_the_program_is_refused() -> None:
     from numba.core.compiler import CompilerBase
 
     from compcache.numba.fingerprints.content import content_of
-    from compcache.numba.fingerprints.walk import fingerprint
+    from compcache.numba.fingerprints.fingerprint import fingerprint
     from compcache.numba.registered.refusals import NotLazy, Unrepeatable
 
     class Own(CompilerBase):  # type: ignore[misc]
@@ -279,7 +279,7 @@ def test_a_callee_whose_defaults_were_replaced_after_its_declaration_is_refused(
 
     import compcache.numba
     from compcache.numba.fingerprints.content import content_of
-    from compcache.numba.fingerprints.walk import fingerprint
+    from compcache.numba.fingerprints.fingerprint import fingerprint
     from compcache.numba.registered.refusals import NotLazy, Unidentifiable
 
     def replaced(x: int, y: int = 2) -> int:
@@ -330,8 +330,8 @@ def test_the_classes_that_singledispatch_remembers_are_no_content() -> None:
     """Each call adds the class of its argument. A process that finds the first function of a program makes no such call."""
     import functools
 
+    from compcache.numba.fingerprints.fingerprint import fingerprint_of_implementations
     from compcache.numba.fingerprints.implementations import Implementation
-    from compcache.numba.fingerprints.walk import fingerprint_of_implementations
 
     @functools.singledispatch
     def kind(_: object) -> int:

@@ -25,7 +25,7 @@ from compcache.remote.helper.reads import Reads
 from compcache.remote.helper.requests import Requests
 from compcache.remote.helper.surveys import DELIVERIES, decode_survey, encode_survey
 from compcache.remote.helper.uploads import Uploads
-from compcache.remote.helper.uses import USES, Uses, decode_uses, used_key
+from compcache.remote.helper.uses import USES, Uses, decode_uses, shortened_key
 from compcache.remote.outbox import Outbox, Upload
 from compcache.remote.shelves import LAYOUT, module_key
 
@@ -297,7 +297,7 @@ def test_what_no_reader_has_used_goes_when_it_is_asked_for(uploads: list[Upload]
         await asyncio.sleep(31 * DAY)
         assert keys((await collect(store, unused_for=32 * DAY)).removed) == []
         notes = [key for key in store.objects if key.startswith(USES)]
-        assert decode_uses(store.objects[notes[-1]][0]) == {used_key(key) for key in keys_of_cards(used)}
+        assert decode_uses(store.objects[notes[-1]][0]) == {shortened_key(key) for key in keys_of_cards(used)}
         await asyncio.sleep(60 * DAY)
         found = await collect(store, unused_for=30 * DAY)
         assert set(keys(found.removed)) == {*keys_of_cards(used), *notes}

@@ -134,7 +134,7 @@ class _Extended:
         self._end = len(data)
 
     def append(self, part: bytes | bytearray) -> int:
-        """Append a part, and return its offset in the file."""
+        """Append a part, aligned to 16 bytes, and return its offset in the file."""
         start = -(-self._end // 16) * 16
         self._parts += bytes(start - self._end), part
         self._end = start + len(part)

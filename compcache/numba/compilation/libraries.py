@@ -44,11 +44,7 @@ class _History:
 
 
 def start_recording(*, from_the_start: bool) -> None:
-    """Note that compilations are recorded from now on.
-
-    Args:
-        from_the_start: whether this process has compiled nothing so far.
-    """
+    """Note that compilations are recorded from now on; `from_the_start`, that this process has compiled nothing so far."""
     _History.is_complete = _History.is_complete and from_the_start
 
 

@@ -122,12 +122,7 @@ def is_waiting(library: Any) -> bool:
 
 
 def attach_image(library: Any, addresses: Mapping[str, int]) -> None:
-    """Use the functions of a stored image in place of a library's machine code.
-
-    Args:
-        library: the library.
-        addresses: the addresses of the functions, by symbol.
-    """
+    """Use the functions of a stored image in place of a library's machine code. `addresses` contains their addresses by symbol."""
     _images[library] = addresses
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["has_containers", "make_created_type", "make_list_adapter", "replace_containers"]
+__all__ = ["contains_type", "has_containers", "item_types", "make_created_type", "make_list_adapter", "replace_containers"]
 
 
 def replace_containers(type_: Any) -> Any:
@@ -49,13 +49,27 @@ def has_containers(type_: Any) -> bool:
     """Return whether a value of this type is one of Numba's containers, or contains one."""
     from numba.core import types
 
-    if isinstance(type_, (types.DictType, types.ListType, types.Set)):
-        return True
+    return contains_type(type_, (types.DictType, types.ListType, types.Set))
+
+
+def contains_type(type_: Any, classes: tuple[type, ...]) -> bool:
+    """Return whether a Numba type, or the type of an item in its values, has one of these classes."""
+    return isinstance(type_, classes) or any(contains_type(item, classes) for item in item_types(type_))
+
+
+def item_types(type_: Any) -> list[Any]:
+    """Return the types of the items in a value of this type; empty for a type without items. The items of a dictionary are tuples."""
+    from numba.core import types
+
     if isinstance(type_, types.Optional):
-        return has_containers(type_.type)
+        return [type_.type]
     if isinstance(type_, types.BaseTuple):
-        return any(map(has_containers, type_))
-    return isinstance(type_, types.List) and has_containers(type_.dtype)
+        return list(type_)
+    if isinstance(type_, types.DictType):
+        return [types.Tuple((type_.key_type, type_.value_type))]
+    if isinstance(type_, (types.List, types.ListType, types.Set, types.EnumMember)):
+        return [type_.dtype]
+    return []
 
 
 def make_list_adapter(kernel: Any, args: Sequence[Any], result: Any) -> Any:

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from numba.core.extending import _Intrinsic
 
 from compcache.numba.fingerprints.examined import remember_during_look_up
+from compcache.numba.fingerprints.fingerprint import fingerprint
 from compcache.numba.fingerprints.fixed_code import Compiled, note_symbol
 from compcache.numba.fingerprints.history import note_code
 from compcache.numba.fingerprints.implementations import digest_name
 from compcache.numba.fingerprints.numba_values import name_of_class
-from compcache.numba.fingerprints.walk import fingerprint
 from compcache.numba.identity.dependencies import Dependency, dependency_of
 from compcache.numba.identity.key import flags_text, signature_text
 from compcache.numba.identity.settings import config_text

@@ -91,11 +91,7 @@ LazyCallback.__name__ = "CFunc"  # Python's error messages show the name of Numb
 
 
 def _make_ctypes_function(address: int, types: list[tuple[str, int]]) -> Any:
-    """Return a ctypes function for an address.
-
-    Args:
-        address: the address of the function.
-        types: the names of the result type and of the parameter types, each with its number of pointers.
+    """Return a ctypes function for an address. `types` are the result type and the parameter types, each with its number of pointers.
 
     Raises:
         TypeError: ctypes has no type for one of the Numba types.

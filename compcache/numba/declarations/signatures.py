@@ -44,10 +44,8 @@ class Declared:
     def select(self, types: Sequence[str]) -> Loaded | None:
         """Return the code that Numba would choose for arguments of these types.
 
-        Numba compares the numbers of unsafe, safe and promoting conversions, in this order.
-
-        Returns:
-            The code; None if no signature accepts the types, or if Numba's choice is ambiguous.
+        Numba compares the numbers of unsafe, safe and promoting conversions, in this order. The result is None if no signature accepts the
+        types, or if Numba's choice is ambiguous.
         """
         ratings = [rating for number, row in enumerate(self.rows) if (rating := _rate(row, types, number)) is not None]
         ratings.sort()
@@ -76,12 +74,7 @@ def declare_function(state: State) -> Any:
 def load_declared(state: State, details: str = "?") -> Declared | None:
     """Load the stored code of a declaration, and set `state.key`; if the code is found, set `state.compiled` too.
 
-    Args:
-        state: the state of the declaration.
-        details: the shape of the stored details (`load_marshalled`).
-
-    Returns:
-        The code; None if the code is not stored, or if only Numba can use it.
+    `details` is the shape of the stored details (`load_marshalled`). The result is None if the code is not stored, or needs Numba.
     """
     try:
         state.key = key_of(state.function, state.key_options, f"{state.decorator} {state.signatures}")

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from compcache.interrupts import suppress
-from compcache.numba.lazy.stand_ins import LazyObject, numbas_object
+from compcache.numba.fingerprints.state import copy_function
+from compcache.numba.lazy.stand_ins import LazyObject, names_in_code, numbas_object
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
 __all__ = ["LazyStencil", "declare_stencil"]
-
-_Function: Any = type(lambda: 0)
-_Code = type((lambda: 0).__code__)
 
 
 class LazyStencil(LazyObject):
@@ -57,25 +55,9 @@ def declare_stencil(function: Any, mode: str, options: dict[str, Any]) -> LazySt
     Numba reads the function and its variables when a stencil is declared. Therefore the stencil keeps the present values of the globals and
     closure variables that the function names.
     """
-    names: set[str] = set()
-    _add_names(function.__code__, names)
-    globals_ = {name: value for name, value in function.__globals__.items() if name in names or name in _MODULE_NAMES}
-    cells = tuple(map(_copy_cell, function.__closure__ or ()))
-    frozen = _Function(function.__code__, globals_, function.__name__, function.__defaults__, cells)
-    frozen.__module__, frozen.__qualname__ = function.__module__, function.__qualname__
-    frozen.__kwdefaults__ = function.__kwdefaults__
-    return LazyStencil(frozen, mode, options)
-
-
-_MODULE_NAMES = frozenset(("__builtins__", "__file__", "__name__", "__package__"))
-
-
-def _add_names(code: Any, names: set[str]) -> None:
-    """Add the names in a code object and its nested code objects to a set."""
-    names.update(code.co_names)
-    for constant in code.co_consts:
-        if type(constant) is _Code:
-            _add_names(constant, names)
+    names = names_in_code(function.__code__)
+    values = {name: value for name, value in function.__globals__.items() if name in names}
+    return LazyStencil(copy_function(function, values, map(_copy_cell, function.__closure__ or ())), mode, options)
 
 
 def _copy_cell(cell: Any) -> Any:

@@ -22,6 +22,7 @@ from compcache.numba.registered.refusals import NotLazy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
     from compcache.numba.lazy.entries import Key, Loaded
@@ -196,21 +197,30 @@ def _load_ufunc(lazy: LazyUfunc) -> Any:
 
 def _make_gufunc(_lazy: LazyUfunc, state: State, library: Any) -> Any:
     """Return the NumPy ufunc of a `guvectorize` function's stored loops."""
-    declared: Declared = state.declared
-    layout, nin, nout, writable, numbers = declared.details[:5]
-    return library.fromfunc(
-        state.function.__name__, state.function.__doc__, [code.address for code in declared.loaded],
-        [list(row) for row in numbers], nin, nout, [None] * len(declared.loaded), list(declared.loaded), _numpy_identity(state, library), layout, writable,  # noqa: E501
-    )  # fmt: skip
+    layout, *counts, writable, numbers = state.declared.details[:5]
+    return _make_numpy_ufunc(state, library, state.declared.loaded, numbers, *counts, layout, writable)
 
 
 def _make_parallel(_lazy: LazyUfunc, state: State, library: Any) -> Any:
     """Return the NumPy ufunc of a `vectorize` function's stored loops, for ``target="parallel"``."""
-    declared: Declared = state.declared
+    return _make_numpy_ufunc(state, library, state.declared.loaded, state.declared.details[0], state.function.__code__.co_argcount, 1)
+
+
+def _make_numpy_ufunc(state: State, library: Any, loops: Sequence[Loaded], numbers: Any, nin: int, nout: int, *layout: Any) -> Any:
+    """Return the NumPy ufunc of loaded loops.
+
+    Args:
+        state: the state of the function.
+        library: Numba's extension module for ufuncs.
+        loops: the code of the loops.
+        numbers: NumPy's type numbers for each loop.
+        nin: the number of inputs.
+        nout: the number of results.
+        layout: for `guvectorize`, the layout, and whether each argument is writable.
+    """
     return library.fromfunc(
-        state.function.__name__, state.function.__doc__, [code.address for code in declared.loaded],
-        [list(row) for row in declared.details[0]],
-        state.function.__code__.co_argcount, 1, [None] * len(declared.loaded), list(declared.loaded), _numpy_identity(state, library),
+        state.function.__name__, state.function.__doc__, [code.address for code in loops], [list(row) for row in numbers], nin, nout,
+        [None] * len(loops), list(loops), _numpy_identity(state, library), *layout,
     )  # fmt: skip
 
 
@@ -256,17 +266,22 @@ def _add_loop(lazy: LazyUfunc, ufunc: Any, args: tuple[Any, ...], keywords: dict
     if not is_plain:
         raise _NotStored
     types = _find_element_types(args[:count])
-    key, fields, loaded = _find_loop(state, types)
+    added, _ = _find_loop(state, types)
     with _creation_lock:
         if any(loop.types == types for loop in added_loops(lazy)):
             return  # another thread has added the loop in the meantime
-        note_code(key.content.reads)
-        added_loops(lazy).append(Loop(types, key, tuple(fields[2]), loaded, tuple(fields[1])))
-        ufunc._add_loop(loaded.address, list(fields[1]))
+        _note_loop(lazy, added)
+        ufunc._add_loop(added.loaded.address, list(added.numbers))
 
 
-def _find_loop(state: State, types: tuple[str, ...]) -> tuple[Key, Any, Loaded]:
-    """Return the key of a ufunc's stored loop for these types, the fields of its record, and its code. Count a hit.
+def _note_loop(lazy: LazyUfunc, loop: Loop) -> None:
+    """Record a loop that a call adds, and the values that its functions read."""
+    note_code(loop.key.content.reads)
+    added_loops(lazy).append(loop)
+
+
+def _find_loop(state: State, types: tuple[str, ...]) -> tuple[Loop, Any]:
+    """Return a ufunc's stored loop for these types, and the further fields of its record. Count a hit.
 
     Raises:
         _NotStored: no loop is stored, or Numba is imported.
@@ -286,7 +301,8 @@ def _find_loop(state: State, types: tuple[str, ...]) -> tuple[Key, Any, Loaded]:
         raise _NotStored
     keep_mapped(loaded)
     count_hit()
-    return key, fields, loaded
+    _, numbers, base, *further = fields
+    return Loop(types, key, tuple(base), loaded, tuple(numbers)), further
 
 
 def _call_at(lazy: LazyUfunc, *args: Any, **keywords: Any) -> Any:
@@ -320,31 +336,25 @@ def _call_dynamic(lazy: LazyUfunc, state: State, args: tuple[Any, ...], keywords
     with _creation_lock:
         stored = object.__getattribute__(lazy, "_stored")
         if stored is None or not _has_loop_for(stored, types):
-            key, fields, loaded = _find_loop(state, types)
-            note_code(key.content.reads)
-            added_loops(lazy).append(Loop(types, key, tuple(fields[2]), loaded, tuple(fields[1])))
-            stored = _make_dynamic(state, added_loops(lazy), tuple(fields[3]))
+            added, (writable,) = _find_loop(state, types)
+            _note_loop(lazy, added)
+            stored = _make_dynamic(state, added_loops(lazy), tuple(writable))
             object.__setattr__(lazy, "_stored", stored)
     return stored(*args, **keywords)
 
 
 def _make_dynamic(state: State, loops: list[Loop], writable: tuple[bool, ...]) -> Any:
     """Return the NumPy ufunc of a `guvectorize` function without signatures. Its loops are those that calls have loaded so far."""
-    library = load_extension(_LIBRARY)
     layout = state.options["signature"]
-    nin = layout.partition("->")[0].count("(")
-    return library.fromfunc(
-        state.function.__name__, state.function.__doc__, [loop.loaded.address for loop in loops], [list(loop.numbers) for loop in loops], nin,  # noqa: E501
-        layout.count("(") - nin, [None] * len(loops), [loop.loaded for loop in loops], _numpy_identity(state, library), layout, writable,
-    )  # fmt: skip
+    nin, count = layout.partition("->")[0].count("("), layout.count("(")
+    loaded, numbers = [loop.loaded for loop in loops], [loop.numbers for loop in loops]
+    return _make_numpy_ufunc(state, load_extension(_LIBRARY), loaded, numbers, nin, count - nin, layout, writable)
 
 
 def _has_loop_for(ufunc: Any, types: tuple[str, ...]) -> bool:
-    """Return whether a loop of a ufunc accepts types of arguments, casts included, by the rules of `ufunc_find_matching_loop`.
+    """Return whether a loop of a NumPy ufunc accepts types of arguments, casts included, by the rules of `ufunc_find_matching_loop`.
 
-    Args:
-        ufunc: the NumPy ufunc.
-        types: the names of the argument types. The names of result types may follow.
+    `types` are the names of the argument types. The names of result types may follow.
     """
     numpy: Any = sys.modules["numpy"]
     dtypes = [numpy.dtype(name) for name in types]

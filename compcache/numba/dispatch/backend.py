@@ -44,22 +44,15 @@ class Backend:
             self.misses += 1
 
     def count_miss(self, name: str, *, refused: bool = False) -> None:
-        """Count a look-up that found no entry, in this object and in the statistics of the directory.
+        """Count a look-up that found no entry with this name, in this object and in the statistics of the directory.
 
-        Args:
-            name: the name of the entry.
-            refused: whether the function cannot be cached. Numba compiles it now.
+        `refused` says whether the function cannot be cached. Numba compiles it now.
         """
         self.count(hit=False)
         frontend.count_miss(self.cache, name, refused=refused)
 
     def record_refusal(self, label: str, reason: str) -> None:
-        """Record why an overload is not cached, in `refused` and for `compcache explain`.
-
-        Args:
-            label: the function with its argument types.
-            reason: the reason.
-        """
+        """Record why an overload, a function with its argument types, is not cached: in `refused` and for `compcache explain`."""
         self.refused[label] = reason
         frontend.note_uncached(self.cache, label, reason)
 

@@ -22,7 +22,7 @@ from compcache.numba.fingerprints import history
 from compcache.numba.fingerprints.fixed_code import Compiled, note_compiled
 from compcache.numba.fingerprints.numba_values import name_of_pipeline
 from compcache.numba.identity.key import Identity, flags_text, identify, type_text
-from compcache.numba.lazy.entries import Key
+from compcache.numba.lazy.entries import Key, find_record
 from compcache.numba.lazy.garbage import few_collections
 from compcache.numba.registered.options import compiler_options, declared_locals
 from compcache.numba.registered.refusals import NotLazy, Unidentifiable, examines_program
@@ -194,17 +194,14 @@ class FunctionCache(CacheObject):
     def _record_start(self, sig: Any, key: Key | NotLazy | None, *, is_new: bool = True) -> None:
         """Record an overload for starts without Numba, if its key is known.
 
-        Args:
-            sig: the signature of the overload.
-            key: the key from before the compilation. If the compilation has changed the key, nothing is recorded.
-            is_new: whether the overload was stored now. A failure to record an older overload is ignored.
+        Nothing is recorded if the compilation has changed the key. A failure to record an older overload (not `is_new`) is ignored.
 
         Raises:
             CompcacheError: the record of a new overload could not be stored.
         """
         if isinstance(key, NotLazy):
             self._record_start_reason(sig, key)
-        if not isinstance(key, Key) or (not is_new and starts.is_recorded(self._cache, key)):
+        if not isinstance(key, Key) or (not is_new and find_record(self._cache, key) is not None):
             return
         current = self._make_start_key(sig) if is_new else key
         if not isinstance(current, Key) or current.name != key.name:
@@ -239,10 +236,7 @@ class FunctionCache(CacheObject):
     def _load_delegated(self, sig: Any, target_context: Any, refusal: Unidentifiable | None = None) -> Any:
         """Return the compile result from the fallback cache. If there is none, count a miss and return None.
 
-        Args:
-            sig: the signature, as text or object.
-            target_context: Numba's target context.
-            refusal: the reason why the function has no identity; None if the overload is marked as delegated.
+        `refusal` is the reason why the function has no identity; None if the overload is marked as delegated.
         """
         cres = self._load_from_fallback(sig, target_context) if self._may_delegate(refusal) else None
         if cres is None:

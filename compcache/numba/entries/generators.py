@@ -24,17 +24,10 @@ def next_symbol(cres: Any) -> str:
 
 
 def restore_generator(cres: Any, symbol: str, function: Any) -> Any:
-    """Register the generator of a loaded compile result in its context, so that callers can be compiled.
+    """Register the generator of a loaded compile result, so that callers can be compiled. Return the result with the new generator type.
 
-    Numba distinguishes generator types by their functions. Therefore the type is created again for the function of this process.
-
-    Args:
-        cres: the loaded compile result. The result type in its descriptor is replaced.
-        symbol: the symbol that implements `next`.
-        function: the generator function of this process.
-
-    Returns:
-        The compile result with the new type.
+    Numba distinguishes generator types by their functions. Therefore the type is created again for the function of this process. It also
+    replaces the result type in the descriptor of `cres`. `symbol` implements `next`.
     """
     context, stored = cres.target_context, cres.signature.return_type
     kind = types.Generator(function, stored.yield_type, stored.arg_types, stored.state_types, stored.has_finalizer)

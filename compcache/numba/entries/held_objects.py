@@ -25,10 +25,7 @@ _PICKLED_CLASS_COPY = re.compile(rf"^@[^\n]*\.const\.pickledata\.[^\n]*{_CLASS_C
 def copied_objects_reason(text: str, pickled: bytes, constants: Iterable[Any]) -> str | None:
     """Return why other processes would get copies of objects, or None if other processes find the same objects.
 
-    Args:
-        text: the LLVM assembly of the code.
-        pickled: the pickled description of the code.
-        constants: the constants of the code's environment.
+    The objects are in LLVM assembly, in the pickled description of the code, and among the constants of its environment.
     """
     functions = [constant for constant in constants if isinstance(constant, Dispatcher)]
     if functions:

@@ -2,44 +2,29 @@
 
 from __future__ import annotations
 
-from compcache.errors import GlobalValidationError
-from compcache.globals import GlobalDefinition, Storage, register
+from compcache.globals import register
 from compcache.numba.lazy import c_helpers
 from compcache.numba.lazy.awaited import has_numba
 from compcache.numba.lazy.c_helpers import THREADING
+from compcache.numba.registered.address_definition import AddressDefinition
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from compcache.globals import LoadContext
-
 __all__ = ["HelperSymbol", "helper_address"]
 
 
-def _validation_error(reason: str) -> GlobalValidationError:
-    return GlobalValidationError(reason, reason=reason)
-
-
 @register
-class HelperSymbol(GlobalDefinition):
+class HelperSymbol(AddressDefinition):
     """The address of a function that Numba registers with LLVM under a name that the dynamic linker does not know."""
 
     __slots__ = ("name",)
     name: str
     kind = "numba-symbol"
 
-    def encode(self) -> bytes:
-        """Return the name of the function in UTF-8."""
-        return self.name.encode()
-
-    @classmethod
-    def decode(cls, payload: bytes) -> HelperSymbol:
-        """Return the symbol whose name `encode` has returned."""
-        return cls(payload.decode())
-
-    def address(self) -> int:
-        """Return the address of the function in this process.
+    def find(self) -> tuple[int, object]:
+        """Return the address of the function in this process, and None.
 
         Raises:
             ImportError: this process has no function with this name.
@@ -47,19 +32,7 @@ class HelperSymbol(GlobalDefinition):
         address = helper_address(self.name)
         if not address:
             raise ImportError(f"Numba's C function {self.name!r} is not available in this process", name="numba")
-        return address
-
-    def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
-        """Return the bytes of the function's address in this process, in little-endian order, and None.
-
-        Raises:
-            GlobalValidationError: this process has no function with this name.
-        """
-        del context
-        try:
-            return self.address().to_bytes(storage.size, "little"), None
-        except ImportError as error:
-            raise _validation_error(f"the address of Numba's C function {self.name!r} cannot be determined: {error}") from error
+        return address, None
 
 
 def helper_address(name: str) -> int:

@@ -91,11 +91,7 @@ def prepare_image(text: str, wanted: Iterable[str]) -> ImageSource:
 
 
 def _find_environment_slots(text: str, defined: Container[str]) -> list[str]:
-    """Return the names of the environment slots among the global variables of code.
-
-    Args:
-        text: the LLVM assembly.
-        defined: the functions that the code defines.
+    """Return the names of the environment slots among the global variables of LLVM assembly that defines these functions.
 
     Raises:
         CannotLink: the code refers to an external variable that no load provides, or defines a thread-local variable.

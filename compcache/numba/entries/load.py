@@ -34,7 +34,7 @@ __all__ = ["find_entry", "load_library", "load_result", "replace_argument_types"
 def find_entry(
     cache: Cache, name: str, lines: str, implementations: str = "", *, is_new: bool = False
 ) -> tuple[TypedCallTarget, Description] | None:
-    """Return the first entry with a name that is valid in this process.
+    """Return the call target and the description of the first entry with a name that is valid in this process; None if there is none.
 
     Args:
         cache: the cache.
@@ -42,9 +42,6 @@ def find_entry(
         lines: the digest of the source lines.
         implementations: the implementations that a valid entry has (`Description.implementations`); "" for any implementations.
         is_new: whether this process has just stored the entry.
-
-    Returns:
-        The call target of the entry's image, and the entry's description; None if no entry is valid.
     """
     request = Request(lines, requested_cpu(), implementations=implementations, outdated=_outdated_reason)
     target = frontend.find(cache, name, request.accepts, kind=DESCRIPTION, is_new=is_new)
@@ -66,7 +63,7 @@ def _outdated_reason(description: Description) -> str:
 def load_result(
     cache: Cache, name: str, lines: str, args: tuple[Any, ...], function: Any, target_context: Any, implementations: str = ""
 ) -> Any:
-    """Return the compile result of an entry.
+    """Return the compile result of an entry, or None if no entry is valid.
 
     Args:
         cache: the cache.
@@ -76,9 +73,6 @@ def load_result(
         function: the Python function.
         target_context: Numba's target context.
         implementations: as in `Request`.
-
-    Returns:
-        The compile result, or None if no entry is valid.
     """
     entry = find_entry(cache, name, lines, implementations)
     if entry is None:
@@ -141,15 +135,9 @@ def _create_compile_result(
 
 
 def _find_environment(name: str, constants: list[Any], function: Any) -> Any:
-    """Return the existing environment of a function, or a new environment with the function's globals.
+    """Return the existing environment with this name, or a new environment with the function's globals.
 
-    Args:
-        name: the name of the environment.
-        constants: the constants of a new environment.
-        function: the Python function.
-
-    Returns:
-        The environment; None if the existing environment has another number of constants.
+    The result is None if the existing environment has another number of constants.
     """
     existing = lookup_environment(name)
     if existing is not None:
@@ -160,10 +148,7 @@ def _find_environment(name: str, constants: list[Any], function: Any) -> Any:
 def _find_referenced_environment(name: str, module: str | None, constants: list[Any]) -> Any:
     """Return the existing or a new environment of a function that was inlined into another function, or linked with it.
 
-    Args:
-        name: the name of the environment.
-        module: the module with the globals of a new environment; None for no globals.
-        constants: the constants of a new environment.
+    A new environment has the globals of the module; no globals if `module` is None.
     """
     existing = lookup_environment(name)
     return existing if existing is not None else _register_environment(name, _environment_globals(module), constants)
@@ -198,16 +183,9 @@ def _decode_dependencies(description: Description) -> libraries.Recorded:
 
 
 def run_image(cache: Cache, name: str, description: Description, symbols: tuple[str, ...], library: Any) -> None:
-    """Make this process run the stored code of a library that it has just stored, so that no machine code is generated for the library.
+    """Make this process run the stored code of a library, which it has just stored, so that no machine code is generated for the library.
 
-    Do nothing if the entry has no usable image.
-
-    Args:
-        cache: the cache with the entry.
-        name: the name of the entry.
-        description: the description of the entry.
-        symbols: the symbols of the image, by number.
-        library: the library.
+    Do nothing if the entry has no usable image. `symbols` are the symbols of the image, by number.
     """
     request = Request("", only=description)
     target = frontend.find(cache, name, request.accepts, kind=DESCRIPTION, is_new=True)

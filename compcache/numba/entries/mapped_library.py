@@ -27,12 +27,7 @@ def keep_mapped(target: Any) -> None:
 
 
 def set_environments(addresses: Mapping[str, int], environments: Mapping[str, Any]) -> None:
-    """Assign environments to the slots of an image.
-
-    Args:
-        addresses: the addresses of the slots, by name.
-        environments: the environments by name. None, and an environment without a slot, are ignored.
-    """
+    """Assign environments to the slots with the same names in an image. None, and an environment without a slot, are ignored."""
     for name, environment in environments.items():
         slot = addresses.get(name)
         if slot and environment is not None:

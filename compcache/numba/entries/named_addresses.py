@@ -31,6 +31,7 @@ __all__ = [
     "ADDRESS_PREFIX",
     "IMPORT_PREFIX",
     "bind_imports",
+    "create_pass_builder",
     "find_cython_functions",
     "find_thread_functions",
     "null_addresses",
@@ -50,14 +51,9 @@ _USE = re.compile(rf'@"?({re.escape(ADDRESS_PREFIX)}[0-9a-f.]*[0-9a-f])"?')
 
 
 def find_cython_functions(names: Iterable[str]) -> dict[str, tuple[str, str, str]]:
-    """Return the Cython modules' functions whose addresses Numba's variables contain.
+    """Return the module, the name and the C type (in Cython's spelling) of each Cython function whose address a variable of Numba contains.
 
-    Args:
-        names: the names of the variables.
-
-    Returns:
-        The module, the name and the C type (in Cython's spelling) of each function, by the name of the variable. Variables with other
-        addresses are omitted.
+    The result is ordered by the names of the variables. Variables with other addresses are omitted.
     """
     functions = {name: function_at(parse_address(name)) for name in sorted(set(names))}
     return {name: function for name, function in functions.items() if function is not None}
@@ -69,14 +65,7 @@ def parse_address(name: str) -> int:
 
 
 def find_thread_functions(names: Iterable[str]) -> dict[int, str]:
-    """Return functions of Numba's threading layer, by address. Functions that Numba has not loaded are omitted.
-
-    Args:
-        names: the names of the functions.
-
-    Returns:
-        {address: name}.
-    """
+    """Return the names of functions of Numba's threading layer, by address. Functions that Numba has not loaded are omitted."""
     import ctypes
 
     layer = sys.modules.get("numba.np.ufunc.parallel")
@@ -91,9 +80,7 @@ _CALLABLE_THREAD_FUNCTIONS = ("get_num_threads", "get_parallel_chunksize", "get_
 def null_addresses(text: str, functions: Iterable[str] = ()) -> str:
     """Return LLVM assembly with null in place of all addresses.
 
-    Args:
-        text: the assembly.
-        functions: the variables whose loads are marked as never null, so that LLVM removes Numba's tests for null.
+    Loads of the variables in `functions` are marked as never null, so that LLVM removes Numba's tests for null.
     """
     for name in functions:
         text = re.sub(rf'(load ptr, ptr @"?{re.escape(name)}"?, align 8)$', r"\1, !nonnull !{}", text, flags=re.MULTILINE)
@@ -103,13 +90,9 @@ def null_addresses(text: str, functions: Iterable[str] = ()) -> str:
 def remove_dead_code(text: str, kept: Container[str] | None = None) -> Any:
     """Parse LLVM assembly, and return the module without unreachable code, such as Numba's code for functions without an address.
 
-    Args:
-        text: the assembly.
-        kept: the functions that other code may call; all others lose the arguments that they do not read. None keeps the arguments.
+    Functions other than those in `kept`, which other code may call, lose the arguments that they do not read. None keeps all arguments.
     """
     module = binding.parse_assembly(text)
-    machine = binding.Target.from_triple(module.triple).create_target_machine()
-    builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=1))
     manager = binding.create_new_module_pass_manager()
     if kept is not None:
         for function in module.functions:
@@ -118,19 +101,20 @@ def remove_dead_code(text: str, kept: Container[str] | None = None) -> Any:
         manager.add_dead_arg_elimination_pass()
     manager.add_instruction_combine_pass()
     manager.add_simplify_cfg_pass()
-    manager.run(module, builder)
+    manager.run(module, create_pass_builder(module))
     return module
 
 
+def create_pass_builder(module: Any) -> Any:
+    """Return a pass builder for a module's target, at optimization level 1."""
+    machine = binding.Target.from_triple(module.triple).create_target_machine()
+    return binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=1))
+
+
 def replace_addresses_by_names(module: Any, kept: Container[str]) -> str | None:
-    """Return the LLVM assembly of a finished module with imports in place of addresses.
+    """Return the LLVM assembly of a finished module with imports in place of addresses; None if the code uses an address that has no name.
 
-    Args:
-        module: the LLVM module.
-        kept: the functions that other code may call.
-
-    Returns:
-        The assembly, or None if the code uses an address that has no name.
+    `kept` are the functions that other code may call.
     """
     variables = [variable.name for variable in module.global_variables if variable.name.startswith(ADDRESS_PREFIX)]
     named = _name_addresses(variables)
@@ -172,7 +156,7 @@ def bind_imports(module: Any) -> Any:
         ImportError: a function or array does not exist in this process.
     """
     for name, function in parse_imports([variable.name for variable in module.global_variables]).items():
-        address = function.address()
+        address, _ = function.find()
         definition = binding.parse_assembly(f'@"{name}" = global ptr inttoptr (i64 {address} to ptr)')
         definition.triple, definition.data_layout = module.triple, module.data_layout
         module.link_in(definition)

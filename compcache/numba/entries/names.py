@@ -21,9 +21,7 @@ def _format_types(types: Any) -> str:
 def make_label(name: str, signature: Any) -> str:
     """Return a function's name with the argument types, ``pkg.mod.f(int64, float64)``. Types beyond 400 characters are cut.
 
-    Args:
-        name: the name of the function.
-        signature: a Numba signature, or the types of the arguments.
+    `signature` is a Numba signature, or contains the types of the arguments.
     """
     types = _format_types(getattr(signature, "args", signature))
     if len(types) > _MAX_SHOWN:

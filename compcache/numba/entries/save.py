@@ -114,13 +114,7 @@ def save_result(
 def assembly_of(library: Any, module: Any, kept: Container[str]) -> str | None:
     """Return the LLVM assembly of a library's module, with imports in place of addresses that are valid only in this process.
 
-    Args:
-        library: the library.
-        module: one of the library's LLVM modules.
-        kept: the functions that other code may call.
-
-    Returns:
-        The assembly, or None if the code uses an address that has no name.
+    `kept` are the functions that other code may call. The result is None if the code uses an address that has no name.
     """
     return replace_addresses_by_names(module, kept) if library.has_dynamic_globals else str(module)
 
@@ -155,11 +149,7 @@ def _make_linkable_bitcode(cres: Any) -> bytes:
 
 
 def _make_checked_fields(lines: str, recorded: libraries.Recorded) -> tuple[str, str, tuple[Dependency, ...], bytes, tuple[str, ...]]:
-    """Return the fields of the description that a load checks.
-
-    Args:
-        lines: the digest of the source lines, or "".
-        recorded: the dependencies of the code.
+    """Return the fields of the description that a load checks, for a digest of the source lines (or "") and the recorded dependencies.
 
     Raises:
         NotCacheable: the dependencies are unknown.
@@ -171,12 +161,7 @@ def _make_checked_fields(lines: str, recorded: libraries.Recorded) -> tuple[str,
 
 
 def _pickle(value: Any, cres: Any, text: str) -> bytes:
-    """Return the pickled metadata of an entry.
-
-    Args:
-        value: the metadata.
-        cres: the compile result.
-        text: the LLVM assembly of the code.
+    """Return the pickled metadata of an entry, for a compile result and the LLVM assembly of its code.
 
     Raises:
         NotCacheable: the metadata cannot be pickled, or other processes would have copies of its objects.
@@ -239,14 +224,10 @@ def _find_token(cres: Any) -> str:
 
 
 def _digest_reported_lines(identity: Identity, text: str, *, shows_files: bool = False) -> str:
-    """Return the digest of the source lines that the code reports, or "" if the code reports no lines.
+    """Return the digest of the source lines that LLVM assembly reports, or "" if it reports no lines.
 
-    Debug information and Python code contain lines and file names. Exceptions contain only lines; a load finds the file by the module name.
-
-    Args:
-        identity: the identity of the function.
-        text: the LLVM assembly of the code.
-        shows_files: whether the code contains Python code.
+    Debug information and Python code (`shows_files`) contain lines and file names. Exceptions contain only lines; a load finds the file by
+    the module name.
     """
     if shows_files or _DEBUG_INFORMATION.search(text) is not None:
         return identity.lines

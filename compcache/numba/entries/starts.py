@@ -13,7 +13,7 @@ from compcache import frontend
 from compcache.files import reraise_interrupt
 from compcache.numba.fingerprints.implementations import Implementation, registry, wrapped_by
 from compcache.numba.lazy.argument_types import FUNCTION, class_text
-from compcache.numba.lazy.entries import START, Key, Record, find_record, key_of, open_cache
+from compcache.numba.lazy.entries import START, Key, Record, key_of, open_cache
 from compcache.numba.lazy.installation import are_packages_unchanged
 from compcache.numba.lazy.marshalled import dump_marshalled
 from compcache.numba.registered.refusals import NotLazy
@@ -31,7 +31,6 @@ __all__ = [
     "are_settings_from_environment",
     "argument_text",
     "find_stored_entry",
-    "is_recorded",
     "make_start_key",
     "pickle_environments",
     "record_start",
@@ -44,12 +43,7 @@ _ENVIRONMENT_FIELDS = object.__basicsize__
 
 
 def make_start_key(function: Any, options: Mapping[str, Any], args: Sequence[Any]) -> Key:
-    """Return the present key of an overload for starts without Numba.
-
-    Args:
-        function: the Python function.
-        options: the compiler options, in the form of `registered.options`.
-        args: the Numba types of the arguments.
+    """Return the present key of an overload, with these options (`registered.options`) and argument types, for starts without Numba.
 
     Raises:
         NotLazy: the overload needs Numba.
@@ -57,11 +51,6 @@ def make_start_key(function: Any, options: Mapping[str, Any], args: Sequence[Any
     functions: list[Any] = []
     texts = [argument_text(type_, functions) for type_ in args]
     return key_of(function, dict(options), ", ".join(texts), functions)
-
-
-def is_recorded(cache: Cache, key: Key) -> bool:
-    """Return whether the cache contains the record with a key for starts without Numba."""
-    return find_record(cache, key) is not None
 
 
 def record_start(cache_object: Any, cache: Cache, signature: Any, key: Key) -> None:
@@ -255,13 +244,7 @@ def _pickle_constants(constants: list[Any]) -> bytes | None:
 
 
 def store_fields(cache: Cache, key: Key, fields: tuple[Any, ...], *, waits: bool = False) -> None:
-    """Store the fields of a record under a key for starts without Numba.
-
-    Args:
-        cache: the cache to store in.
-        key: the key.
-        fields: the fields of the record.
-        waits: whether the record may be written later, together with other entries.
+    """Store the fields of a record under a key for starts without Numba. With `waits`, it may be written later, with other entries.
 
     Raises:
         CompcacheError: the record could not be stored.

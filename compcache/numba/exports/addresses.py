@@ -20,13 +20,9 @@ __all__ = ["MATHEMATICS", "find_named_functions", "use_python_hash_secret"]
 
 
 def find_named_functions(variables: Iterable[str]) -> dict[str, tuple[str, str, str]]:
-    """Return the module, the name and the type, in Cython's spelling, of each function whose address is in a variable.
+    """Return the module, the name and the type, in Cython's spelling, of each function whose address is in one of Numba's variables.
 
-    Args:
-        variables: the names of Numba's variables for addresses.
-
-    Returns:
-        The functions by variable. Variables with other addresses are omitted.
+    Variables with other addresses are omitted.
     """
     names = tuple(variables)
     if not names:
@@ -65,10 +61,8 @@ def use_python_hash_secret(text: str) -> str:
 def _format_forwarding(name: str, function: str, second: str | None = None) -> str:
     """Return the assembly of a function that calls a function of the C library.
 
-    Args:
-        name: the name of the calling function. The first parameter and the result are floats if the name ends with "f", otherwise doubles.
-        function: the called function.
-        second: the LLVM type of the second parameter; None if there is only one parameter.
+    The first parameter and the result are floats if the name of the calling function ends with "f", otherwise doubles. `second` is the LLVM
+    type of the second parameter; None if there is only one parameter.
     """
     type_ = "float" if name.endswith("f") else "double"
     parameters = f"{type_} %x" if second is None else f"{type_} %x, {second} %y"

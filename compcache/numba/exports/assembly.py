@@ -9,7 +9,7 @@ from llvmlite import binding
 
 from compcache import frontend
 from compcache.numba.entries.image_source import CannotLink, load_exception_classes
-from compcache.numba.entries.named_addresses import ADDRESS_PREFIX, null_addresses, remove_dead_code
+from compcache.numba.entries.named_addresses import ADDRESS_PREFIX, create_pass_builder, null_addresses, remove_dead_code
 from compcache.numba.entries.recursion import MissingCallee, link_recursive_callees, resolve_recursion
 from compcache.numba.exports.addresses import MATHEMATICS, find_named_functions, use_python_hash_secret
 from compcache.numba.exports.memory_runtime import MEMORY_RUNTIME
@@ -85,19 +85,13 @@ def assemble(func_name: str, cres: Any, parameters: list[Parameter], result: Res
         module = binding.parse_assembly(make_wrapper_assembly(cres, shape))
     module.link_in(compiled.clone())
     module = _rewrite_module(module)
-    exceptions = describe_exceptions(func_name, str(module))
-    shared = {exception.variable for exception in exceptions} | services.functions.keys()
-    for variable in module.global_variables:
-        if variable.name in shared:
-            variable.linkage = "external"  # the code that is linked below refers to the variable
-    module.link_in(binding.parse_assembly(_add_layout(make_raising_assembly(exceptions), module)))
-    module.link_in(binding.parse_assembly(_add_layout(MEMORY_RUNTIME, module)))
-    module.link_in(binding.parse_assembly(_add_layout(MATHEMATICS, module)))
+    _link_exceptions(func_name, module, services)
+    _link_assembly(module, MEMORY_RUNTIME)
+    _link_assembly(module, MATHEMATICS)
     if plan is not None:
         from numba import __version__ as numba_version
 
-        objects = format_objects(plan, services.helpers, services.functions, services.library, numba_version)
-        module.link_in(binding.parse_assembly(_add_layout(objects, module)))
+        _link_assembly(module, format_objects(plan, services.helpers, services.functions, services.library, numba_version))
     _remove_unused(module)
     _require_portable(func_name, module)
     try:
@@ -135,21 +129,11 @@ def _clear_known_addresses(compiled: Any) -> Any:
     return remove_dead_code(null_addresses(str(compiled), find_named_functions(addresses)))
 
 
-def _create_pass_builder(module: Any) -> Any:
-    """Return a pass builder for the module's target, at optimization level 1."""
-    machine = binding.Target.from_triple(module.triple).create_target_machine()
-    return binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=1))
-
-
 def _find_used_services(func_name: str, compiled: Any) -> _UsedServices:
-    """Return the parts of the extension module that a kernel uses.
-
-    Args:
-        func_name: the func_name of the export, for error messages.
-        compiled: the LLVM module of the kernel.
+    """Return the parts of the extension module that the LLVM module of a kernel uses.
 
     Raises:
-        CompileError: an address of this process is not the address of a known function.
+        CompileError: an address of this process is not the address of a known function. The message begins with `func_name`.
     """
     counts = frontend.symbol_counts(str(compiled))
     helpers = [f.name for f in compiled.functions if f.is_declaration and f.name in HELPERS and counts.get(f.name, 0) > 1]
@@ -189,15 +173,7 @@ def _strip_attributes(type_: str) -> str:
 
 
 def _encode_plan_if_used(func_name: str, cres: Any, parameters: list[Parameter], result: Result, *, is_needed: bool) -> bytes | None:
-    """Return the encoded plan of a kernel, or None if the kernel does not use the extension module.
-
-    Args:
-        func_name: the func_name of the export.
-        cres: Numba's compile result.
-        parameters: the parameters of the kernel.
-        result: the result of the kernel.
-        is_needed: whether the kernel's code calls the extension module.
-    """
+    """Return the encoded plan of a kernel, or None if the kernel has no objects and its code does not call the extension module."""
     from numba.core import types
 
     objects = [(parameter.name, parameter.caller_type) for parameter in parameters if parameter.is_object]
@@ -249,9 +225,24 @@ def _replace_process_ids(text: str) -> str:
     return _SYMBOL.sub(lambda symbol: _PROCESS_ID.sub(number_symbol, symbol[0]), text)
 
 
-def _add_layout(text: str, module: Any) -> str:
-    """Return assembly with the data layout and the target triple of a module."""
-    return f'target datalayout = "{module.data_layout}"\ntarget triple = "{module.triple}"\n{text}'
+def _link_exceptions(func_name: str, module: Any, services: _UsedServices) -> None:
+    """Link the function that raises a kernel's exceptions into the kernel's module.
+
+    Raises:
+        CompileError: an exception class is local to a function, or an argument of an exception cannot be stored.
+    """
+    exceptions = describe_exceptions(func_name, str(module))
+    shared = {exception.variable for exception in exceptions} | services.functions.keys()
+    for variable in module.global_variables:
+        if variable.name in shared:
+            variable.linkage = "external"  # the code that is linked now, or later with the plan, refers to the variable
+    _link_assembly(module, make_raising_assembly(exceptions))
+
+
+def _link_assembly(module: Any, text: str) -> None:
+    """Link assembly, with the data layout and the target triple of a module, into the module."""
+    layout = f'target datalayout = "{module.data_layout}"\ntarget triple = "{module.triple}"\n'
+    module.link_in(binding.parse_assembly(layout + text))
 
 
 def _remove_unused(module: Any) -> None:
@@ -261,7 +252,7 @@ def _remove_unused(module: Any) -> None:
             value.linkage = "internal"
     manager = binding.create_new_module_pass_manager()
     manager.add_global_dead_code_eliminate_pass()
-    manager.run(module, _create_pass_builder(module))
+    manager.run(module, create_pass_builder(module))
 
 
 def _require_portable(func_name: str, module: Any) -> None:

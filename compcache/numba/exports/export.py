@@ -41,22 +41,7 @@ __all__ = ["export"]
 
 
 def export(func: Any, signature: Any, *, cache: Cache, name: str | None = None, targets: Iterable[str] | str | None = None) -> str:
-    """Store a native entry for one signature of a function.
-
-    Args:
-        func: a Python function, or a function decorated with `njit`, whose options are then used.
-        signature: a Numba signature, as text or object, with or without a result type: ``"float64(float64[::1], int64)"``.
-            Parameters and results are numbers, booleans, None, text, bytes, dates, records, enumerations, arrays of any dtype
-            and order, optional values, tuples and named tuples of these, lists, dictionaries and sets. Parameters that the
-            signature omits have their default values. For a function with ``*args``, the signature declares the type of each
-            argument of a call. A signature from a dispatcher's ``nopython_signatures`` also works.
-        cache: the cache to store the entry in.
-        name: the func_name for `Cache.get_target`; None for the module and the qualified name. The entry replaces a previous export with
-            that name.
-        targets: the CPUs to compile for; None for $COMPCACHE_TARGETS, or for this host if that is not set.
-
-    Returns:
-        The func_name.
+    """Store a native entry for one signature of a function, as `compcache.numba.export` does, and return its func_name.
 
     Raises:
         CompileError: the function cannot be exported, or Numba cannot compile the function. The message gives the reason.
@@ -158,14 +143,7 @@ def _compile_with_lists(func_name: str, function: Any, options: dict[str, Any], 
 
 
 def _make_fixed_arguments_function(function: Any, names: list[str], options: dict[str, Any], local_types: dict[str, Any]) -> Any:
-    """Return a Python function with fixed parameters that calls a function with ``*args``.
-
-    Args:
-        function: the function with ``*args``.
-        names: the names of the parameters.
-        options: the compiler options of the function.
-        local_types: the declared types of the function's variables.
-    """
+    """Return a Python function with these parameters that calls the compiled form of a function with ``*args``."""
     scope = {"kernel": _jit_kernel(function, options, local_types)}
     return eval(f"lambda {', '.join(names)}: kernel({', '.join(names)})", scope)  # noqa: S307 - names of parameters
 

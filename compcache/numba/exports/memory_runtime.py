@@ -53,37 +53,7 @@ define internal void @compcache.numba.fill(ptr %mi, ptr %dtor, ptr %info, ptr %d
   ret void
 }
 
-define ptr @NRT_MemInfo_alloc(i64 %size) {
-  %mi = call ptr @compcache.numba.block(i64 %size, i64 16, ptr null, ptr null)
-  ret ptr %mi
-}
-
-define ptr @NRT_MemInfo_alloc_safe(i64 %size) {
-  %mi = call ptr @compcache.numba.block(i64 %size, i64 16, ptr null, ptr null)
-  ret ptr %mi
-}
-
-define ptr @NRT_MemInfo_alloc_aligned(i64 %size, i32 %align) {
-  %wide = zext i32 %align to i64
-  %mi = call ptr @compcache.numba.block(i64 %size, i64 %wide, ptr null, ptr null)
-  ret ptr %mi
-}
-
-define ptr @NRT_MemInfo_alloc_safe_aligned(i64 %size, i32 %align) {
-  %wide = zext i32 %align to i64
-  %mi = call ptr @compcache.numba.block(i64 %size, i64 %wide, ptr null, ptr null)
-  ret ptr %mi
-}
-
-define ptr @NRT_MemInfo_alloc_dtor(i64 %size, ptr %dtor) {
-  %mi = call ptr @compcache.numba.block(i64 %size, i64 16, ptr %dtor, ptr null)
-  ret ptr %mi
-}
-
-define ptr @NRT_MemInfo_alloc_dtor_safe(i64 %size, ptr %dtor) {
-  %mi = call ptr @compcache.numba.block(i64 %size, i64 16, ptr %dtor, ptr null)
-  ret ptr %mi
-}
+ALLOCATORS
 
 define void @NRT_MemInfo_call_dtor(ptr %mi) {
   %dtor_at = getelementptr inbounds MEM_INFO, ptr %mi, i32 0, i32 1
@@ -190,5 +160,22 @@ define void @NRT_Free(ptr %data) {
   ret void
 }
 """
+
+
+def _format_allocator(suffix: str) -> str:
+    """Return the definition of the allocation function with this suffix, which names its further parameter: alignment or destructor."""
+    align, widen, dtor, parameter = "16", "", "null", ""
+    if suffix.endswith("_aligned"):
+        align, widen, parameter = "%wide", "  %wide = zext i32 %align to i64\n", ", i32 %align"
+    elif "_dtor" in suffix:
+        dtor, parameter = "%dtor", ", ptr %dtor"
+    return f"""\
+define ptr @NRT_MemInfo_alloc{suffix}(i64 %size{parameter}) {{
+{widen}  %mi = call ptr @compcache.numba.block(i64 %size, i64 {align}, ptr {dtor}, ptr null)
+  ret ptr %mi
+}}"""
+
+
+_ALLOCATORS = "\n\n".join(map(_format_allocator, ("", "_safe", "_aligned", "_safe_aligned", "_dtor", "_dtor_safe")))
 # Linking gives named types numbers, which would change the bytes.
-MEMORY_RUNTIME = _TEXT.replace("MEM_INFO", "{ i64, ptr, ptr, ptr, i64, ptr }")
+MEMORY_RUNTIME = _TEXT.replace("ALLOCATORS", _ALLOCATORS).replace("MEM_INFO", "{ i64, ptr, ptr, ptr, i64, ptr }")

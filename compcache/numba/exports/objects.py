@@ -21,12 +21,7 @@ _Call = tuple[int, str, str]
 
 
 def _number_calls(first: int, *calls: tuple[str, str, str]) -> dict[str, _Call]:
-    """Return calls with consecutive indexes in the table of functions, by symbol.
-
-    Args:
-        first: the index of the first call.
-        calls: the symbol, the result and the parameters of each call.
-    """
+    """Return calls (symbol, result and parameters) with consecutive indexes in the table of functions, by symbol."""
     return {symbol: (number, result, parameters) for number, (symbol, result, parameters) in enumerate(calls, first)}
 
 
@@ -143,12 +138,9 @@ def _format_bytes(name: str, data: bytes, align: int = 1) -> str:
 
 
 def _format_resolution(number: int, resolver: int, place: str) -> str:
-    """Return the instructions that find a function of another package or library, and store its address.
+    """Return the instructions that find a function of another package or library, and store its address in the variable `place`.
 
-    Args:
-        number: the number of the function.
-        resolver: the index of the function that finds addresses in the table of functions.
-        place: the variable for the address.
+    `resolver` is the index of the function that finds addresses in the table of functions.
     """
     return f"""resolve{number}:
   %resolver_at{number} = getelementptr ptr, ptr %table, i64 {resolver}

@@ -46,15 +46,9 @@ def package_exports(modules: Iterable[ModuleType], out: str, targets: Iterable[s
 
 
 def write_sources(sources: Iterable[ModuleSource], out: str, targets: Iterable[str] | str | None) -> tuple[str, ...]:
-    """Compile modules into a directory of kernels.
+    """Compile modules into a directory of kernels, and return the names of all functions in it.
 
-    Args:
-        sources: the modules. `targets` is assigned to each module that has neither a CPU, nor features, nor targets.
-        out: the directory to write.
-        targets: the CPUs to compile for.
-
-    Returns:
-        The names of all functions in the directory.
+    `targets` is assigned to each module that has neither a CPU, nor features, nor targets.
     """
     from compcache.cache import Cache
 
@@ -84,11 +78,7 @@ class _ScratchDirectory:
 def _copy_kernels(cache: Any, names: Sequence[str], out: str, scratch: str) -> None:
     """Copy functions and their dependencies into a directory, without subdirectories that depend on this host or on the time.
 
-    Args:
-        cache: the cache with the functions.
-        names: the func_names.
-        out: the directory to write.
-        scratch: a path in the temporary directory. The bundle is written beside it.
+    The bundle is written beside `scratch`, a path in the temporary directory.
     """
     import shutil
 

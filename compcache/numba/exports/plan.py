@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any
 
-from compcache.numba.compilation.plain_containers import replace_containers
+from compcache.numba.compilation.plain_containers import contains_type, item_types, replace_containers
 from compcache.numba.exports.type_names import describe_type, element_format, element_text
 
 if TYPE_CHECKING:
@@ -78,15 +78,7 @@ def holds_arrays(type_: Any) -> bool:
     """Return whether a value of this type may refer to an array."""
     from numba.core import types
 
-    if isinstance(type_, types.Optional):
-        return holds_arrays(type_.type)
-    if isinstance(type_, types.BaseTuple):
-        return any(map(holds_arrays, type_))
-    if isinstance(type_, types.DictType):
-        return holds_arrays(type_.value_type)
-    if isinstance(type_, (types.List, types.ListType)):
-        return holds_arrays(type_.dtype)
-    return isinstance(type_, (types.Array, types.Bytes))
+    return contains_type(type_, (types.Array, types.Bytes))
 
 
 class _Planner:
@@ -202,7 +194,7 @@ class _Planner:
         """Return a new node for a list, or for a container that is passed as a list."""
         from numba.core import types
 
-        if is_parameter and (isinstance(type_.dtype, types.Record) or _has_lists(type_.dtype)):
+        if is_parameter and (isinstance(type_.dtype, types.Record) or contains_type(type_.dtype, (types.List,))):
             raise Unsupported(f"type list of {type_.dtype}")
         items_offset = _PAYLOAD_HEAD + -_PAYLOAD_HEAD % self._alignment(type_.dtype)
         return _Node(kind, size, detail=items_offset, itemsize=self._size(type_.dtype))
@@ -210,12 +202,8 @@ class _Planner:
     def _add_class_name(self, cls: Any, description: str) -> int:
         """Add the module and the name of a class, and return the offset of these two texts.
 
-        Args:
-            cls: the class.
-            description: what the class is, for the error message.
-
         Raises:
-            Unsupported: the module does not define the class under this name.
+            Unsupported: the module does not define the class under this name. The message says with `description` what the class is.
         """
         import sys
 
@@ -232,7 +220,7 @@ class _Planner:
         Raises:
             Unsupported: the type of an item has no conversion.
         """
-        items = _item_types(type_)
+        items = item_types(type_)
         if not items:
             return
         is_list = node.kind in _LISTS
@@ -267,28 +255,6 @@ def _find_kind(type_: Any) -> int | None:
         types.DictType: _DICTIONARY, types.Set: _SET,
     }  # fmt: skip
     return next((kind for cls, kind in kinds.items() if isinstance(type_, cls)), None)
-
-
-def _item_types(type_: Any) -> list[Any]:
-    """Return the types of the items in a value of this type; empty for a type without items."""
-    from numba.core import types
-
-    if isinstance(type_, types.Optional):
-        return [type_.type]
-    if isinstance(type_, types.BaseTuple):
-        return list(type_)
-    if isinstance(type_, types.DictType):
-        return [types.Tuple((type_.key_type, type_.value_type))]
-    if isinstance(type_, (types.List, types.ListType, types.Set, types.EnumMember)):
-        return [type_.dtype]
-    return []
-
-
-def _has_lists(type_: Any) -> bool:
-    """Return whether a value of this type is a list or contains one."""
-    from numba.core import types
-
-    return isinstance(type_, types.List) or any(map(_has_lists, _item_types(type_)))
 
 
 def _require_text(text: str | None, type_: Any) -> str:

@@ -50,14 +50,11 @@ COMPUTED = ...
 
 
 def describe_exceptions(func_name: str, text: str) -> list[KnownException]:
-    """Return the exceptions that a module may raise. Numba must have compiled the module in this process.
-
-    Args:
-        func_name: the func_name of the export, for error messages.
-        text: the LLVM assembly of the module.
+    """Return the exceptions that LLVM assembly may raise. Numba must have compiled it in this process.
 
     Raises:
-        CompileError: an exception class is local to a function, or an argument of an exception cannot be stored.
+        CompileError: an exception class is local to a function, or an argument of an exception cannot be stored. The message begins with
+            `func_name`.
     """
     data = {name: _ESCAPE.sub(_unescape, body.encode("latin-1")) for name, body in _DATA.findall(text)}
     constant = [_describe_pickled_exception(func_name, variable, data[content]) for variable, content in _BUFFER.findall(text)]
@@ -80,13 +77,10 @@ def _is_exception(value: Any) -> bool:
 def _describe_pickled_exception(func_name: str, variable: str, content: bytes) -> KnownException | None:
     """Return the exception that one of Numba's pickles describes, or None if the pickle describes another object.
 
-    Args:
-        func_name: the func_name of the export, for error messages.
-        variable: the variable that contains the pickle or refers to it.
-        content: the pickle.
+    `variable` contains the pickle or refers to it.
 
     Raises:
-        CompileError: the exception class is local to a function, or an argument cannot be stored.
+        CompileError: the exception class is local to a function, or an argument cannot be stored. The message begins with `func_name`.
     """
     description = pickle.loads(content)  # noqa: S301 - Numba has just created the pickle in this process
     if not (isinstance(description, tuple) and description and _is_exception(description[0])):
@@ -134,10 +128,7 @@ known:
 def _format_search(stem: str, description: str, exceptions: list[KnownException]) -> str:
     """Return instructions that select the data of an exception by its description, or null for an unknown description.
 
-    Args:
-        stem: the prefix of the names of values.
-        description: the value with the address of the description.
-        exceptions: the exceptions.
+    `stem` is the prefix of the names of values. `description` is the value with the address of the description.
     """
     lines = [f"  %{stem}.0 = getelementptr i8, ptr null, i64 0"]
     for number, exception in enumerate(exceptions):

@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 
 from compcache.digest import blake2b
-from compcache.numba.fingerprints.walk import RUN, SIZE_OF_LINES, Part, Walk
+from compcache.numba.fingerprints.modes import RUN
+from compcache.numba.fingerprints.walk import SIZE_OF_LINES, Part, Walk
 from compcache.numba.registered.refusals import NotLazy, Unidentifiable, examines_program
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
     from compcache.numba.fingerprints.walk import Fingerprint
@@ -64,34 +65,38 @@ def content_of(function: Any, options: Any, functions: Iterable[Any] = ()) -> Co
 
 
 def _walk_content(function: Any, options: Any, functions: Iterable[Any]) -> Content:
-    """Walk the function and then each implementation that a walk has found, and return the content."""
+    """Walk the function, and then each implementation that a walk has found. Return the content."""
     walk = Walk(without_numba=True)
     walk.refer_to_function(function, "")
     walk.feed_value(options, "its options")
     for other in functions:
         walk.feed_value(other, "a function that is an argument")
-    result = walk.finish()
-    total, lines = blake2b(result.content.encode(), digest_size=16), blake2b(digest_size=16)
+    fingerprints = [walk.finish()]
+    total = blake2b(fingerprints[0].content.encode(), digest_size=16)
     if walk.has_object_mode or any(name == "debug" and value for name, value in options) or "NUMBA_DEBUGINFO" in os.environ:
-        total.update(result.lines[SIZE_OF_LINES:].encode())
-    parts = {id(part.function): part for part in result.parts}
+        total.update(fingerprints[0].lines[SIZE_OF_LINES:].encode())  # the code contains the paths of files
     at_compile_time = []
-    registered, implementations = walk.registered, walk.implementations
-    walks: list[Fingerprint] = [result]
-    waiting = list(implementations.values())
-    while waiting:
-        implementation = waiting.pop(0)
+    for implementation, fingerprint in _walk_implementations(walk):
+        total.update(fingerprint.content.encode())
+        at_compile_time.append(Part(implementation, fingerprint.content.encode(), RUN))
+        fingerprints.append(fingerprint)
+    lines = blake2b("".join([fingerprint.lines[:SIZE_OF_LINES] for fingerprint in fingerprints]).encode(), digest_size=16)
+    parts = {id(part.function): part for fingerprint in fingerprints for part in fingerprint.parts}
+    return Content(total.hexdigest(), lines.hexdigest(), list(parts.values()), at_compile_time, walk.registered)
+
+
+def _walk_implementations(first: Walk) -> Iterator[tuple[Any, Fingerprint]]:
+    """Yield each implementation that the walk, or the walk of another implementation, has found, with its fingerprint.
+
+    The registered functions that the further walks reach are added to those of the first walk.
+    """
+    known = dict(first.implementations)
+    waiting = list(known.values())
+    for implementation in waiting:
         walk = Walk(without_numba=True)
         walk.mode = RUN
         walk.refer_to_implementation(implementation, "")
-        result = walk.finish()
-        walks.append(result)
-        total.update(result.content.encode())
-        at_compile_time.append(Part(implementation.function, result.content.encode(), RUN))
-        parts |= {id(part.function): part for part in result.parts}
-        registered += walk.registered
-        waiting += [other for key, other in walk.implementations.items() if key not in implementations]
-        implementations |= walk.implementations
-    for result in walks:
-        lines.update(result.lines[:SIZE_OF_LINES].encode())
-    return Content(total.hexdigest(), lines.hexdigest(), list(parts.values()), at_compile_time, registered)
+        yield implementation.function, walk.finish()
+        first.registered += walk.registered
+        waiting += [other for key, other in walk.implementations.items() if key not in known]
+        known |= walk.implementations

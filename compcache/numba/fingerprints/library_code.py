@@ -14,8 +14,8 @@ import types
 from compcache.digest import blake2b
 from compcache.numba.fingerprints.code_digest import digest_and_reads
 from compcache.numba.registered.code_reads import MISSING, cells_of, functions_in_member, resolve
-from compcache.numba.registered.library import has_own_code, is_library_module, is_made_by_library
-from compcache.numba.registered.reviewed import CODE_GENERATORS, DIFFERING
+from compcache.numba.registered.library import has_own_code, is_generator_module, is_library_module, is_made_by_library
+from compcache.numba.registered.reviewed import DIFFERING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,11 +35,8 @@ def code_of_library(value: Any) -> tuple[bytes, list[Any]]:
 
     The digest is empty if the object refers to no Python code. The content of the program's objects, which replace functions and classes of
     the library, is not part of the digest.
-
-    Functions of code generators refer to thousands of other functions. Therefore they are not followed, and their code is digested only if
-    it comes from another module.
     """
-    seen = {id(value): value}
+    seen = {id(value): value}  # keeps the objects alive, so that no id is reused
     waiting = [value]
     rows, replacements = [], []
     while waiting:
@@ -47,21 +44,27 @@ def code_of_library(value: Any) -> tuple[bytes, list[Any]]:
         if item is not value and _is_of_program(item):
             replacements.append(item)
             continue
-        if isinstance(item, types.FunctionType):
-            if _is_of_generators(item.__globals__.get("__name__")):
-                if not has_own_code(item):
-                    rows.append(_function_row(item, ()))
-                continue
-            used = list(_values_read_by(item))
-            rows.append(_function_row(item, used))
-        else:
-            used = [("", other) for other in _objects_used_by(item)]
-        for _, other in used:
-            if id(other) not in seen and _is_followed(other):
-                seen[id(other)] = other
-                waiting.append(other)
+        row, used = _row_and_used_values(item)
+        rows += [row] if row is not None else []
+        new = {id(other): other for other in used if id(other) not in seen and _is_followed(other)}
+        seen |= new
+        waiting += new.values()
     digest = blake2b(repr(sorted(rows)).encode("utf-8", "surrogatepass"), digest_size=16).digest() if rows else b""
     return digest, replacements
+
+
+def _row_and_used_values(value: Any) -> tuple[tuple[str, ...] | None, list[Any]]:
+    """Return the row of a function (None for any other object), and the values that the object uses.
+
+    Functions of code generators refer to thousands of other functions. Therefore they use nothing here, and have a row only if their code
+    comes from another module.
+    """
+    if not isinstance(value, types.FunctionType):
+        return None, list(_objects_used_by(value))
+    if is_generator_module(value.__globals__.get("__name__")):
+        return None if has_own_code(value) else _function_row(value, ()), []
+    read = list(_values_read_by(value))
+    return _function_row(value, read), [item for _, item in read]
 
 
 def _is_of_program(value: Any) -> bool:
@@ -81,11 +84,6 @@ def _is_of_program(value: Any) -> bool:
 def _is_installed(module: Any) -> bool:
     """Return whether a module, given by its name, comes from a directory of installed packages."""
     return "-packages" in str(getattr(sys.modules.get(module), "__file__", None))
-
-
-def _is_of_generators(module: Any) -> bool:
-    """Return whether a module, given by its name, belongs to a library that generates code."""
-    return str(module).partition(".")[0] in CODE_GENERATORS
 
 
 def _function_row(function: Any, used: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
@@ -118,7 +116,7 @@ def _values_read_by(function: Any) -> Iterator[tuple[str, Any]]:
 def _objects_used_by(value: Any) -> Iterator[Any]:
     """Yield the functions and classes that an object of a library, other than a function, uses."""
     if isinstance(value, type):
-        if not _is_of_generators(value.__module__):
+        if not is_generator_module(value.__module__):
             functions = [part for base in value.__mro__ for item in vars(base).values() for part in functions_in_member(item)]
             yield from [function for function in functions if isinstance(function, types.FunctionType)]
     elif isinstance(value, types.MethodType):

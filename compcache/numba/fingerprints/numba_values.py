@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import functools
 import sys
-from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from compcache.numba.fingerprints.fixed_code import fixed_code
-from compcache.numba.fingerprints.state import replaced_defaults_reason, state_of
-from compcache.numba.registered.library import is_found_by_name, is_library_function, is_library_module
+from compcache.numba.fingerprints.modes import RUN
+from compcache.numba.fingerprints.state import copy_function, replaced_defaults_reason, state_of
+from compcache.numba.registered.library import is_found_by_name, is_generator_module, is_library_function, is_library_module
 from compcache.numba.registered.marks import is_marked
 from compcache.numba.registered.options import compiler_options, declared_locals
 from compcache.numba.registered.refusals import Unidentifiable
 from compcache.numba.registered.type_texts import SCALARS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from compcache.numba.fingerprints.walk import Walk
 
@@ -71,6 +71,7 @@ def _feed_jitted(walk: Walk, value: Any, where: str, *, is_frozen: bool = False)
     if fixed is not None or (walk.without_numba and (is_frozen or not getattr(value, "_can_compile", True))):
         walk.feed_declared(fixed, function)
         return
+    # Numba has no public name for the signature that it read at the declaration, and whose default values it keeps.
     signature = getattr(getattr(real or value, "_compiler", None), "pysig", None)
     if signature is not None and (reason := replaced_defaults_reason(function, _defaults_in(signature))):
         raise Unidentifiable(reason)
@@ -94,7 +95,7 @@ def _feed_compiling(walk: Walk, value: Any, where: str) -> None:
         walk.feed_token("library function", function.__module__, function.__qualname__)
         return
     _feed_options(walk, value, where)
-    mode, walk.mode = walk.mode, "run"  # the code of the pipeline runs during compilation
+    mode, walk.mode = walk.mode, RUN  # the code of the pipeline runs during compilation
     name = name_of_pipeline(value)
     walk.mode = mode
     if name is not None:
@@ -115,7 +116,7 @@ def name_of_pipeline(owner: Any) -> tuple[str, str] | None:
     if pipeline is None:
         return None
     module, name = pipeline.__module__, pipeline.__qualname__
-    if not module.startswith("numba.") or module.startswith("numba.tests"):
+    if not is_generator_module(module):
         raise Unidentifiable(f"the compiler pipeline {module}.{name} is not Numba's, and has no identity")
     return module, name
 
@@ -180,7 +181,7 @@ def _feed_ufunc(walk: Walk, value: Any, layout: str, identity: Any, dispatcher: 
 
 def _feed_cfunc(walk: Walk, value: Any, where: str) -> None:
     """Feed a callback. Running code could read its address, which differs between processes."""
-    if walk.mode == "run":
+    if walk.mode == RUN:
         walk.feed_unknown(value, where)  # running code contains the address of the callback
         return
     walk.feed_token("cfunc")
@@ -204,20 +205,9 @@ def frozen_kernel(kernel_ir: Any) -> Any:
     function = kernel_ir.func_id.func
     values = [assignment.value for block in kernel_ir.blocks.values() for assignment in block.find_insts(ir.Assign)]
     names = {value.name: value.value for value in values if isinstance(value, ir.Global)}
-    globals_ = {name: value for name, value in function.__globals__.items() if name in _MODULE_NAMES} | names
     frees = {value.name: value.value for value in values if isinstance(value, ir.FreeVar)}
-    cells = [type(cell)(frees[name]) if name in frees else cell for name, cell in _cells_of(function)]
-    frozen = FunctionType(function.__code__, globals_, function.__name__, function.__defaults__, tuple(cells))
-    frozen.__module__, frozen.__qualname__ = function.__module__, function.__qualname__
-    frozen.__kwdefaults__ = function.__kwdefaults__
-    return frozen
-
-
-_MODULE_NAMES = frozenset(("__builtins__", "__file__", "__name__", "__package__"))
-
-
-def _cells_of(function: Any) -> Iterable[tuple[str, Any]]:
-    return zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    return copy_function(function, names, [type(cell)(frees[name]) if name in frees else cell for name, cell in cells])
 
 
 def _feed_llvm(walk: Walk, value: Any, _where: str) -> None:

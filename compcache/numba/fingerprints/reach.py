@@ -12,6 +12,7 @@ import types as python_types
 from importlib import import_module
 
 from compcache.files import reraise_interrupt
+from compcache.numba.fingerprints.modes import RUN
 from compcache.numba.fingerprints.set_on_types import set_on_types
 from compcache.numba.fingerprints.state import (
     WRAPPED,
@@ -130,7 +131,7 @@ class Reach:
         """Feed attributes with these names (None for all) that the program has set on Numba's types. Return whether any were fed."""
         rows = [] if names == [] else set_on_types(names)
         for name, text, item in rows:
-            walk.mode = "run"
+            walk.mode = RUN
             walk.feed_token("set on a type", text, name)
             walk.feed_value(item, f"{name!r} of the type {text}")
             walk.end_part()
@@ -157,7 +158,7 @@ class Reach:
         members = _attribute_values(owner.value, name)
         where = f"{owner.where}, {name!r}" if len(owner.where) < _MAX_SHOWN else owner.where
         for value in members:
-            walk.mode = "run"
+            walk.mode = RUN
             walk.feed_token("member", owner.number, name)
             if isinstance(owner.value, python_types.ModuleType) and is_external_state(value):
                 walk.feed_library(value, where)

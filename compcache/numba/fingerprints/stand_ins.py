@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import sys
 
+from compcache.numba.fingerprints.modes import RUN
 from compcache.numba.fingerprints.state import is_changed, is_of_generators, may_have_attributes
-from compcache.numba.registered.marks import is_marked
+from compcache.numba.registered.library import is_generator_module
+from compcache.numba.registered.marks import is_marked, is_module
 from compcache.numba.registered.refusals import NotLazy
-from compcache.numba.registered.reviewed import CODE_GENERATORS
 from compcache.numba.registered.type_texts import text_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
     from compcache.numba.fingerprints.walk import Walk
 
-__all__ = ["handler_without_numba", "is_declared_as", "is_generators_module", "is_object_mode", "jitted", "note_real", "register_prange"]
+__all__ = ["handler_without_numba", "is_declared_as", "is_generators_module", "jitted", "note_real", "reads_object_mode", "register_prange"]
 
-_Module = type(sys)
 #: Numba objects and the lazy objects that they have replaced, by the id of the Numba object.
 _replaced: dict[int, tuple[Any, Any]] = {}
 #: The classes that replace `numba.prange`.
@@ -60,12 +60,19 @@ def is_declared_as(value: Any, function: Any) -> bool:
 
 def is_generators_module(value: Any) -> bool:
     """Return whether a module belongs to a library that generates code. Its content follows from the version."""
-    return issubclass(type(value), _Module) and value.__name__.partition(".")[0] in CODE_GENERATORS
+    return is_module(value) and is_generator_module(value.__name__)
 
 
-def is_object_mode(value: Any) -> bool:
-    """Return whether a value is `numba.objmode` or its stand-in."""
-    return _context_name(value) == _OBJECT_MODE
+def reads_object_mode(chains: Iterable[tuple[tuple[str, ...], Any, int]]) -> bool:
+    """Return whether one of these attribute chains leads to `numba.objmode`.
+
+    Args:
+        chains: the names in each chain, the last value to which they lead through modules, and the number of names that lead to it.
+    """
+    return any(
+        _context_name(value) == _OBJECT_MODE or (_OBJECT_MODE in names[followed:] and is_generators_module(value))
+        for names, value, followed in chains
+    )
 
 
 def _context_name(value: Any) -> str | None:
@@ -93,20 +100,22 @@ def handler_without_numba(value: Any) -> Callable[[Walk, Any, str], None] | None
 
 
 def _feed_stand_in(walk: Walk, value: Any, where: str) -> None:
-    """Feed a stand-in by its own method. If it is only named, feed its type in place of raising `NotLazy`."""
+    _feed_numba_object(walk, value, where, lambda: type(value)._compcache_content(value, walk))
+
+
+def _feed_numba_object(walk: Walk, value: Any, where: str, feed_content: Callable[[], None]) -> None:
+    """Feed the content of a Numba object, and attributes that the program has set on it if running code can read them.
+
+    If the object is only named, its type is fed in place of raising `NotLazy`.
+    """
     try:
-        type(value)._compcache_content(value, walk)
-        _add_to_reach(walk, value, where)
+        feed_content()
+        if walk.mode == RUN and may_have_attributes(value):
+            walk.reach().refer_to_owner(walk, value, where)
     except NotLazy:
         if not walk.is_only_named():
             raise
         walk.feed_unknown(value, where)
-
-
-def _add_to_reach(walk: Walk, value: Any, where: str) -> None:
-    """Make attributes that the program has set on a Numba object count, if code that runs reads them."""
-    if walk.mode == "run" and may_have_attributes(value):
-        walk.reach().refer_to_owner(walk, value, where)
 
 
 def _feed_replaced(walk: Walk, value: Any, where: str) -> None:
@@ -115,7 +124,7 @@ def _feed_replaced(walk: Walk, value: Any, where: str) -> None:
 
 def _feed_prange(walk: Walk, value: Any, where: str) -> None:
     walk.feed_token("prange")
-    if walk.mode == "run" and is_changed(value):
+    if walk.mode == RUN and is_changed(value):
         walk.reach().refer_to_owner(walk, value, where)
 
 
@@ -127,14 +136,13 @@ def _feed_generators_object(walk: Walk, value: Any, where: str) -> None:
         walk.feed_token("context", "numba", context)
     elif text is not None:
         walk.feed_token("numba type", text)
-        _add_to_reach(walk, value, where)
     elif kind.__module__.startswith("llvmlite.ir"):
         walk.feed_token("llvm", kind.__qualname__, value)
     else:
-        _feed_numbas_object(walk, value, where)
+        _feed_numba_object(walk, value, where, lambda: _feed_by_numbas_handler(walk, value, where))
 
 
-def _feed_numbas_object(walk: Walk, value: Any, where: str) -> None:
+def _feed_by_numbas_handler(walk: Walk, value: Any, where: str) -> None:
     """Feed a Numba object by the handler that a walk with Numba uses.
 
     Raises:
@@ -145,12 +153,6 @@ def _feed_numbas_object(walk: Walk, value: Any, where: str) -> None:
     kind = type(value)
     rows = handlers() if kind.__module__.startswith("numba.") else ()
     handler = next((handler for classes, handler in rows if issubclass(kind, classes)), None)
-    try:
-        if handler not in HAVE_STAND_INS:
-            raise NotLazy(f"{where} has the type {kind.__module__}.{kind.__qualname__}, which only Numba supports")
-        handler(walk, value, where)
-        _add_to_reach(walk, value, where)
-    except NotLazy:
-        if not walk.is_only_named():
-            raise
-        walk.feed_unknown(value, where)
+    if handler not in HAVE_STAND_INS:
+        raise NotLazy(f"{where} has the type {kind.__module__}.{kind.__qualname__}, which only Numba supports")
+    handler(walk, value, where)

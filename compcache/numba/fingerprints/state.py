@@ -11,12 +11,13 @@ from opcode import opmap
 
 from compcache.files import reraise_interrupt
 from compcache.numba.registered.code_reads import MISSING, names_used_by
-from compcache.numba.registered.library import has_own_code, is_library_module, is_made_by_library
-from compcache.numba.registered.marks import is_marked
-from compcache.numba.registered.reviewed import CODE_GENERATORS, REGISTERED
+from compcache.numba.registered.library import has_own_code, is_generator_module, is_library_module, is_made_by_library
+from compcache.numba.registered.marks import is_marked, is_module
+from compcache.numba.registered.reviewed import REGISTERED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "c_reference",
     "cached_results",
     "changed_settings",
+    "copy_function",
     "defaults_of",
     "has_library_methods",
     "has_state_in_c",
@@ -61,6 +63,17 @@ def defaults_of(function: Any) -> dict[str, Any]:
     return {**dict(zip(names[len(names) - len(values) :], values, strict=False)), **(function.__kwdefaults__ or {})}
 
 
+def copy_function(function: Any, globals_: dict[str, Any], cells: Iterable[Any]) -> Any:
+    """Return a copy of a function with these closure cells, and with these globals in addition to those that describe its module."""
+    own = {name: value for name, value in function.__globals__.items() if name in _MODULE_NAMES}
+    copy: Any = python_types.FunctionType(function.__code__, own | globals_, function.__name__, function.__defaults__, tuple(cells))
+    copy.__module__, copy.__qualname__, copy.__kwdefaults__ = function.__module__, function.__qualname__, function.__kwdefaults__
+    return copy
+
+
+_MODULE_NAMES = frozenset(("__builtins__", "__file__", "__name__", "__package__"))
+
+
 def replaced_defaults_reason(function: Any, declared: dict[str, Any]) -> str:
     """Return the reason why a function has no key, or "": the program has replaced default values that Numba's decorator had read."""
     present = defaults_of(function)
@@ -82,7 +95,7 @@ _names_stored: dict[type, frozenset[str]] = {}
 
 def is_of_generators(kind: type) -> bool:
     """Return whether a class belongs to a library that generates code, or is the class of a stand-in for a Numba object."""
-    return str(kind.__module__).partition(".")[0] in CODE_GENERATORS or is_marked(kind, "_compcache_content")
+    return is_generator_module(kind.__module__) or is_marked(kind, "_compcache_content")
 
 
 def may_have_attributes(value: Any) -> bool:
@@ -167,11 +180,11 @@ def set_on_part(module: str, names: tuple[str, ...]) -> Any:
     part: Any = sys.modules.get(module, MISSING)
     owner = part
     for name in names:
-        if not issubclass(type(part), python_types.ModuleType):
+        if not is_module(part):
             break
         owner, part = part, vars(part).get(name, MISSING)
     kind = type(part)
-    if part is MISSING or issubclass(kind, python_types.ModuleType):
+    if part is MISSING or is_module(part):
         return MISSING
     if isinstance(part, python_types.FunctionType):
         is_plain = is_made_by_library(part) and has_own_code(part) and not is_changed(part)

@@ -11,6 +11,7 @@ import sys
 import types as python_types
 
 from compcache.files import reraise_interrupt
+from compcache.numba.fingerprints.modes import COMPILED, NAMED, RUN
 from compcache.numba.fingerprints.state import (
     cached_results,
     has_state_in_c,
@@ -71,17 +72,17 @@ def _feed_plain_function(walk: Walk, value: Any, where: str) -> None:
     if is_library_function(value):
         walk.feed_library(value, where)
         walk.feed_token("library function", value.__module__, value.__qualname__)
-        if walk.mode == "run" and is_changed(value):
+        if walk.mode == RUN and is_changed(value):
             walk.reach().refer_to_owner(walk, value, where)
     else:
-        walk.refer_to_function(value, where, "compiled" if is_compiled else None if walk.mode == "run" else "named")
+        walk.refer_to_function(value, where, COMPILED if is_compiled else None if walk.mode == RUN else NAMED)
 
 
 def _feed_wrapper(walk: Walk, value: Any, where: str) -> None:
     """Feed a `functools.lru_cache` wrapper. Running code gets the cached results, which may stem from earlier values."""
     walk.feed_token("wrapper", type(value).__qualname__)
     walk.feed_value(value.__wrapped__, where)
-    if walk.mode != "run" or is_library_function(value.__wrapped__) or walk.feed_back_reference(value):
+    if walk.mode != RUN or is_library_function(value.__wrapped__) or walk.feed_back_reference(value):
         return
     results = cached_results(value)
     if results is None:
@@ -132,7 +133,7 @@ def _feed_method(walk: Walk, value: Any, where: str) -> None:
     if is_library_module(type(value.__self__).__module__) and is_library_module(getattr(function, "__module__", None)):
         walk.feed_library(value, where)
         walk.feed_token("library method", function.__module__, function.__qualname__)  # for example np.random.normal
-        if walk.mode == "run":
+        if walk.mode == RUN:
             walk.feed_value(value.__self__, f"the object of {where}")
         return
     walk.feed_token("method")
@@ -146,7 +147,7 @@ def _feed_library_object(walk: Walk, value: Any, where: str) -> None:
     walk.feed_by_name(value, where)
     walk.feed_overloads(value)
     owner = getattr(value, "__self__", None)
-    if walk.mode == "run" and owner is not None and not isinstance(owner, (type, python_types.ModuleType)):
+    if walk.mode == RUN and owner is not None and not isinstance(owner, (type, python_types.ModuleType)):
         walk.feed_value(owner, f"the object of {where}")  # for example, a method of a particular list
 
 
@@ -165,10 +166,10 @@ def _feed_class(walk: Walk, value: Any, where: str) -> None:
     walk.feed_overloads(value)
     if is_library_module(value.__module__):
         walk.feed_library(value, where)
-        registered = registered_with(value) if walk.mode == "run" else ()
+        registered = registered_with(value) if walk.mode == RUN else ()
         if registered:
             walk.feed_token("registered", *registered)
-        if walk.mode == "run" and is_changed(value):
+        if walk.mode == RUN and is_changed(value):
             walk.reach().refer_to_owner(walk, value, where)
         return
     if walk.feed_back_reference(value):
@@ -180,7 +181,7 @@ def _feed_class(walk: Walk, value: Any, where: str) -> None:
     elif issubclass(value, tuple) and hasattr(value, "_fields"):
         walk.feed_sequence(value._fields, where)
         _feed_parameters(walk, value.__new__, where)
-    if walk.mode == "run":
+    if walk.mode == RUN:
         _feed_users_class(walk, value, where)
 
 
@@ -280,15 +281,15 @@ def _feed_module(walk: Walk, value: Any, where: str) -> None:
 def _feed_object(walk: Walk, value: Any, where: str) -> None:
     """Feed an object of a user's class: its class, and the attributes that code can read."""
     kind = type(value)
-    if walk.is_only_named() or (walk.without_numba and walk.mode == "compiled"):
+    if walk.is_only_named() or (walk.without_numba and walk.mode == COMPILED):
         walk.feed_unknown(value, where)  # the compiler knows such an object only by registrations for its type
         return
     mode = walk.mode
-    if mode == "compiled":  # the compiler may read any of its attributes
-        walk.mode = "run"
+    if mode == COMPILED:  # the compiler may read any of its attributes
+        walk.mode = RUN
         walk.reach().record_names((), everything=True)
     _feed_object_content(walk, value, kind, where)
-    if mode == "compiled":
+    if mode == COMPILED:
         feed_class_and_attributes(walk, value, where)
     walk.mode = mode
 
@@ -377,7 +378,7 @@ def _feed_address(walk: Walk, value: Any, where: str) -> None:
     from compcache.numba.registered.cython_functions import function_and_signature_of
     from compcache.numba.registered.type_texts import signature_text
 
-    known, signature = function_and_signature_of(value) if walk.mode == "compiled" else (None, None)
+    known, signature = function_and_signature_of(value) if walk.mode == COMPILED else (None, None)
     if known is None:
         _feed_object(walk, value, where)
         return
@@ -393,7 +394,7 @@ def _feed_ctypes_function(walk: Walk, value: Any, where: str) -> None:
     """Feed a ctypes function: by name for compiled code if a Cython module exports it, otherwise as the library pickles it."""
     from compcache.numba.registered.cython_functions import describe_ctypes_function
 
-    known = describe_ctypes_function(value) if walk.mode == "compiled" else None
+    known = describe_ctypes_function(value) if walk.mode == COMPILED else None
     if known is None:
         _feed_reduced(walk, value, where)
     else:
@@ -413,7 +414,7 @@ def _feed_array(walk: Walk, value: Any, where: str) -> None:
     walk.feed_token("data", value.tobytes() if is_copied(value) else name_of(value))
     if type(value) is not sys.modules["numpy"].ndarray:
         walk.feed_value(type(value), f"the class of {where}")  # it decides the type, and its methods read attributes that no code names
-    if walk.mode == "run":
+    if walk.mode == RUN:
         walk.feed_token("owns", flags.owndata)
         walk.feed_value(value.dtype, f"the dtype of {where}")
 
@@ -431,13 +432,13 @@ def _feed_dtype(walk: Walk, value: Any, where: str) -> None:
         walk.feed_unknown(value, where)
     else:
         walk.feed_token("dtype", repr(value) if value.names else value.str, value.itemsize, value.isalignedstruct)
-        if value.metadata is not None and walk.mode == "run":
+        if value.metadata is not None and walk.mode == RUN:
             walk.feed_value(value.metadata, f"the metadata of {where}")
 
 
 def _feed_ufunc(walk: Walk, value: Any, where: str) -> None:
     """Feed a NumPy ufunc. Running code may use only ufuncs of NumPy itself."""
-    if walk.mode == "run" and getattr(sys.modules["numpy"], value.__name__, None) is not value:
+    if walk.mode == RUN and getattr(sys.modules["numpy"], value.__name__, None) is not value:
         walk.feed_unknown(value, where)  # the ufunc may call a Python function
         return
     walk.feed_token("ufunc", getattr(value, "__name__", ""), *value.types)

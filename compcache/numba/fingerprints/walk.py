@@ -1,11 +1,8 @@
-"""Computes fingerprints of Python functions by content.
+"""Walks all values that functions can read, and digests them by content.
 
-A fingerprint digests everything that the compiler can read from a function: its code and nested code, constants, defaults, closure cells,
+The digest covers everything that the compiler can read from a function: its code and nested code, constants, defaults, closure cells,
 and every global and attribute chain that it reads. Values are digested by content and transitively, through jitted and plain functions.
 Neither source files nor file times are read. A second digest contains line numbers, because they matter only to code that reports them.
-
-A function has one of three modes. `COMPILED`: the compiler compiles it. `RUN`: it runs while code is generated (overloads, intrinsics and
-their callees), so everything that it can reach counts (`reach`). `NAMED`: the compiler replaces it, or the program runs it later.
 
 A value without content to digest raises `Unidentifiable`, with the path to the value.
 
@@ -15,20 +12,19 @@ registrations, and nothing is imported. A value that only Numba knows raises `No
 
 from __future__ import annotations
 
-import sys
 import types as python_types
-from importlib import import_module
-from opcode import opmap
 
 from compcache.digest import blake2b
-from compcache.numba.fingerprints.code_digest import bits_of, digest_and_reads, file_of, plain_name
-from compcache.numba.fingerprints.stand_ins import handler_without_numba, is_declared_as, is_generators_module, is_object_mode
-from compcache.numba.fingerprints.state import annotates, changed_settings, set_on_part
-from compcache.numba.fingerprints.values import feed_class_and_attributes, handler_of, is_defined_by_text
-from compcache.numba.registered.code_reads import MISSING, cells_of, is_part_of_hash, resolve, returned_functions
-from compcache.numba.registered.library import is_library_module, is_made_by_library, package_of
-from compcache.numba.registered.refusals import NotLazy, TooLarge, Unidentifiable, Unrepeatable, examines_program
-from compcache.numba.registered.reviewed import CODE_GENERATORS, DIFFERING, EVERYTHING
+from compcache.numba.fingerprints.code_digest import bits_of, plain_name
+from compcache.numba.fingerprints.functions import feed_function
+from compcache.numba.fingerprints.modes import COMPILED, NAMED, RUN
+from compcache.numba.fingerprints.stand_ins import handler_without_numba, is_generators_module
+from compcache.numba.fingerprints.state import changed_settings
+from compcache.numba.fingerprints.values import feed_class_and_attributes, handler_of
+from compcache.numba.registered.code_reads import MISSING
+from compcache.numba.registered.library import is_library_module, module_name_of, qualified_name_of
+from compcache.numba.registered.marks import is_module
+from compcache.numba.registered.refusals import NotLazy, TooLarge, Unidentifiable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,25 +34,9 @@ if TYPE_CHECKING:
     from compcache.numba.fingerprints.fixed_code import Compiled
     from compcache.numba.fingerprints.implementations import Implementation
     from compcache.numba.fingerprints.reach import Reach
-    from compcache.numba.registered.code_reads import Reads
 
-    _Chain = tuple[tuple[str, ...], Any, int]
+__all__ = ["SIZE_OF_LINES", "Fingerprint", "Part", "Walk"]
 
-__all__ = [
-    "COMPILED",
-    "NAMED",
-    "RUN",
-    "SIZE_OF_LINES",
-    "Fingerprint",
-    "Limits",
-    "Part",
-    "Walk",
-    "fingerprint",
-    "fingerprint_of_implementations",
-    "fingerprint_of_value",
-]
-
-COMPILED, RUN, NAMED = "compiled", "run", "named"
 WITH_NUMBA, WITHOUT_NUMBA = "with Numba", "without Numba"
 _SIZE = 16
 SIZE_OF_LINES = 2 * _SIZE
@@ -94,87 +74,6 @@ class Fingerprint:
         self.parts = parts
 
 
-@examines_program(Unidentifiable)
-def fingerprint(function: Any) -> Fingerprint:
-    """Return the fingerprint of a function that Numba compiles.
-
-    Raises:
-        Unidentifiable: the function reads a value that has no identity by content.
-        Unrepeatable: code that runs while the function is compiled, for example an intrinsic, reads such a value.
-    """
-    walk = Walk()
-    try:
-        walk.refer_to_function(function, "")
-        return _finish(walk)
-    except Unidentifiable as error:
-        raise (Unrepeatable(*error.args) if walk.mode == RUN else error) from error.__cause__
-
-
-@examines_program(Unidentifiable)
-def _finish(walk: Walk) -> Fingerprint:
-    return walk.finish()
-
-
-@examines_program(Unidentifiable)
-def fingerprint_of_value(value: object, where: str) -> str:
-    """Return the digest of a value that compiled code could read.
-
-    Args:
-        value: the value.
-        where: the description of the value, for error messages.
-
-    Raises:
-        Unidentifiable: the value has no identity by content.
-    """
-    walk = Walk()
-    walk.feed_value(value, where)
-    return walk.finish().content
-
-
-@examines_program(Unidentifiable)
-def fingerprint_of_implementations(
-    implementations: Iterable[Implementation], *, overlooks_members: bool = False, reads_all: bool = False, limits: Limits | None = None
-) -> str:
-    """Return the digest of functions that run while code is generated.
-
-    Args:
-        implementations: the functions, with their options.
-        overlooks_members: whether a value without an identity counts only by its type, if it is a member of an object that the functions
-            can access, and no function that they name refers to it.
-        reads_all: whether attributes that none of the functions names count too.
-        limits: the limits of the walk; None for the usual limits.
-
-    Raises:
-        Unidentifiable: a value has no identity by content.
-        TooLarge: the walk reaches more values than the limits allow.
-    """
-    walk = Walk()
-    walk.mode = RUN
-    if limits is not None:
-        walk.max_values, walk.max_unnamed = limits.values, limits.unnamed
-    walk.overlooks_members = overlooks_members
-    if reads_all:
-        walk.reach().record_names((), everything=True)
-    for implementation in implementations:
-        walk.refer_to_implementation(implementation, "")
-    return walk.finish().content
-
-
-class Limits:
-    """The limits of a walk.
-
-    Attributes:
-        values: the maximum number of values.
-        unnamed: the maximum number of values that no code names.
-    """
-
-    __slots__ = ("unnamed", "values")
-
-    def __init__(self, values: int, unnamed: int) -> None:
-        self.values = values
-        self.unnamed = unnamed
-
-
 class Walk:
     """A walk over all values that some functions can read.
 
@@ -192,26 +91,26 @@ class Walk:
         self.implementations: dict[int, Implementation] = {}
         self.registered: list[Any] = []
         self.has_object_mode = False  # whether a function has blocks in object mode
+        self.overlooks_members = False
+        self.overlooks = False  # whether values without content count only by their type from here on
+        self.max_values = self.max_unnamed = _MAX_VALUES
+        self.lines = blake2b(digest_size=_SIZE)
+        self.files = blake2b(digest_size=_SIZE)
+        self.reads: dict[str, str] = {}
         self.mode = COMPILED
+        self.compiled: Any = None  # the current function
+        self.is_overload = False  # whether only the compiler calls the current function, and compiles the function that it returns
         self.has_lenient_function = False  # whether the current function has blocks in object mode
         self.defines_by_text = False  # whether the files of its package identify the current function, because it executes text
-        self.overlooks_members = False
-        self.max_values = self.max_unnamed = _MAX_VALUES
-        self._overlooks = self._has_fed_settings = False
-        self._lines = blake2b(digest_size=_SIZE)
-        self._files = blake2b(digest_size=_SIZE)
-        self._reads: dict[str, str] = {}
         self._numbers: dict[tuple[int, str, bool], int] = {}
         self._alive: list[object] = []  # references, so that no id is reused
         self._waiting: list[tuple[Any, str, str, bool]] = []
-        self._is_overload = False  # whether only the compiler calls the current function, and compiles the function that it returns
         self._parts: list[Part] = []
         self._total = blake2b(digest_size=_SIZE, person=b"compcache-numba5")
         self._state = blake2b(digest_size=_SIZE)
         self._references: list[int] = []
         self._seen: dict[int, int] = {}
         self._reach: Reach | None = None
-        self.compiled: Any = None
         self._depth = 0
         self._count = 0
 
@@ -231,7 +130,7 @@ class Walk:
             Unidentifiable: the value matters.
         """
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        if not self.is_only_named() and not self._overlooks:
+        if not self.is_only_named() and not self.overlooks:
             raise Unidentifiable(f"{where} is of type {kind}, which has no identity by content")
         self.feed_token("opaque", kind)
 
@@ -254,7 +153,7 @@ class Walk:
         from compcache.numba.fingerprints.outside import may_read_anything
         from compcache.numba.registered.purity import external_state_of, is_external_state
 
-        if not self._overlooks:
+        if not self.overlooks:
             description = "a state outside of the program" if is_external_state(value) else external_state_of(value)
             if description:
                 raise Unidentifiable(f"{where} refers to {description}, which has no identity by content")
@@ -293,43 +192,45 @@ class Walk:
         return digest
 
     def finish(self) -> Fingerprint:
-        """Walk the functions in the queue, and return the fingerprint.
-
-        There is a queue because call graphs are deeper than Python's stack.
+        """Walk the functions in the queue and the values that running code can reach, and return the fingerprint.
 
         Raises:
             Unidentifiable: a value has no identity by content.
             TooLarge: there are more values than the limits allow.
         """
         self.end_part()
-        done = 0
+        self._feed_waiting_functions()
+        self.overlooks = self.overlooks_members
+        if self._reach is not None:
+            self._feed_settings()
+            self._feed_reach(self._reach)
+        return Fingerprint(self._total.hexdigest(), self.lines.hexdigest() + self.files.hexdigest(), self.reads, tuple(self._parts))
+
+    def _feed_waiting_functions(self) -> None:
+        """Feed the functions in the queue, each as one part. There is a queue because call graphs are deeper than Python's stack."""
+        while self._waiting:
+            self.compiled, where, mode, self.is_overload = self._waiting.pop(0)
+            self.mode = mode
+            self.has_lenient_function = self.defines_by_text = False
+            feed_function(self, self.compiled, where)
+            digest = self.end_part()
+            if mode == COMPILED:
+                self._parts.append(Part(self.compiled, digest, WITHOUT_NUMBA if self.without_numba else WITH_NUMBA))
+
+    def _feed_reach(self, reach: Reach) -> None:
+        """Feed the values that running code can reach under names in the code, and then all others if code computes names."""
         while True:
-            while done < len(self._waiting):
-                function, where, self.mode, self._is_overload = self._waiting[done]
-                mode, done = self.mode, done + 1
-                self.has_lenient_function = self.defines_by_text = False
-                self._feed_function(function, where)
-                digest = self.end_part()
-                if mode == COMPILED:
-                    self._parts.append(Part(function, digest, WITHOUT_NUMBA if self.without_numba else WITH_NUMBA))
-            self._overlooks = self._overlooks or self.overlooks_members
-            if self._reach is None:
-                break
-            if not self._has_fed_settings:
-                self._feed_settings()
-                continue
-            if self._reach.follow(self):
-                continue
-            if not self._overlooks:
-                self._overlooks = True  # from here on, no code names the values that are found
+            self._feed_waiting_functions()
+            while reach.follow(self):
+                self._feed_waiting_functions()
+            if not self.overlooks:
+                self.overlooks = True  # from here on, no code names the values that are found
                 self.max_values = min(self.max_values, self._count + self.max_unnamed)
-            if not self._reach.follow_all(self):
-                break
-        return Fingerprint(self._total.hexdigest(), self._lines.hexdigest() + self._files.hexdigest(), self._reads, tuple(self._parts))
+            if not reach.follow_all(self):
+                return
 
     def _feed_settings(self) -> None:
         """Feed the settings on which results of pure functions depend."""
-        self._has_fed_settings = True
         self.mode = RUN
         for name, setting in changed_settings():
             self.feed_token("setting", name)
@@ -378,8 +279,8 @@ class Walk:
             self.feed_token("declared")
         for compiled in overloads:
             self.feed_token("compiled", compiled.key)
-            self._lines.update(f"{compiled.lines[:SIZE_OF_LINES]}:".encode())
-            self._files.update(f"{compiled.lines[SIZE_OF_LINES:]}:".encode())
+            self.lines.update(f"{compiled.lines[:SIZE_OF_LINES]}:".encode())
+            self.files.update(f"{compiled.lines[SIZE_OF_LINES:]}:".encode())
             self.registered += compiled.registered
 
     def feed_jitted(self, function: Any, options: dict[str, Any], where: str = "") -> None:
@@ -465,231 +366,19 @@ class Walk:
             self._reach = Reach()
         return self._reach
 
-    def _feed_function(self, function: Any, where: str) -> None:
-        """Feed one function of the queue: its code, defaults and closure cells."""
-        code = function.__code__
-        self.compiled = function
-        name = f"{function.__module__}.{function.__qualname__}"
-        self.feed_token("def", self.mode, function.__module__, plain_name(function.__qualname__))
-        if self.mode == RUN and function.__name__ != code.co_name:
-            self.feed_token("name", function.__name__)
-        if self.mode == RUN and _is_reviewed(function):
-            self.feed_token("closure of a library", function.__globals__["__name__"], code.co_qualname)
-        else:
-            self._feed_code(code, function.__globals__, name)
-        for number, value in enumerate(function.__defaults__ or ()):
-            self.feed_token("default")
-            self._feed_read_value(value, f"the default {number + 1} of {name}")
-        for key, value in sorted((function.__kwdefaults__ or {}).items()):
-            self.feed_token("kw", key)
-            self._feed_read_value(value, f"the default of {key!r} of {name}")
-        self._feed_cells(function, name)
-        if self.mode == RUN and (function.__dict__ or annotates(function) or function.__doc__ not in (None, *code.co_consts)):
-            self.reach().refer_to_owner(self, function, name)
-        if where:
-            self._reads.setdefault(where, name)
-
-    def _feed_cells(self, function: Any, name: str) -> None:
-        """Feed the values of the closure cells of a function."""
-        attributes = _all_attributes(function.__code__)
-        compiles = self.mode == RUN and is_made_by_library(function)  # Numba's closure around a user's function
-        for variable, value in cells_of(function):
-            where = f"the variable {variable!r} that {name} closes over"
-            self.feed_token("empty cell" if value is MISSING else "cell", variable)
-            if value is MISSING or f"{function.__globals__.get('__name__')}.{variable}" in DIFFERING:
-                continue
-            if compiles and isinstance(value, python_types.FunctionType):
-                self.refer_to_function(value, where, COMPILED)
-            else:
-                self._feed_read_value(value, where, attributes)
-
-    def _feed_code(self, code: python_types.CodeType, namespace: dict[str, Any], name: str) -> None:
-        """Feed a code object, its nested code objects, and the values that they read."""
-        digest, reads = digest_and_reads(code)
-        self.feed_token("code", digest)
-        if self.mode != RUN and code is self.compiled.__code__:
-            self._reads[f"the code of {name}"] = digest.hex()
-        self._files.update(f"{file_of(code, namespace)}:".encode("utf-8", "surrogatepass"))
-        self._lines.update(f"{code.co_firstlineno}:".encode())
-        self._lines.update(code.co_linetable)
-        chains = self._chains_of(code, namespace)
-        if _has_object_mode(chains):
-            self.has_lenient_function = self.has_object_mode = True
-        if self.mode == RUN:
-            self._record_reads_of_run(code, reads, [value for _, value, _ in chains])
-        for chain, value, at in chains:
-            if not (self.mode == RUN and is_part_of_hash(code, value)):
-                self._feed_chain(chain, value, at, reads.attributes, name)
-        if self.mode == RUN and reads.imports:
-            self._feed_imports(code, namespace, name)
-        compiled = returned_functions(code) if self._is_overload and code is self.compiled.__code__ else ()
-        for constant in code.co_consts:
-            if isinstance(constant, python_types.CodeType):
-                if constant in compiled and not _has_object_mode(self._chains_of(constant, namespace)):
-                    self._feed_code_to_compile(constant, namespace, name)
-                else:
-                    self._feed_code(constant, namespace, name)
-
-    def _feed_code_to_compile(self, code: python_types.CodeType, namespace: dict[str, Any], name: str) -> None:
-        """Feed the code of a function that an overload returns, so that it is compiled and does not run."""
-        self.reach().record_names(_all_attributes(code), everything=False)  # its variables may refer to modules
-        mode, self.mode = self.mode, COMPILED
-        self._feed_code(code, namespace, name)
-        self.mode = mode
-
-    def _record_reads_of_run(self, code: python_types.CodeType, reads: Reads, values: list[Any]) -> None:
-        """Record the attributes that running code reads by names, and whether it computes names."""
-        from compcache.numba.fingerprints.outside import names_by_text, reads_by_name
-        from compcache.numba.registered.package_files import digest_of_package
-
-        self.defines_by_text = self.defines_by_text or (
-            any(map(names_by_text, values)) and digest_of_package(package_of(self.compiled)) is not None
-        )
-        names, reads_all = reads_by_name(code, reads, may_lead_anywhere=self._overlooks)
-        self.reach().record_names(names, everything=reads_all)
-        if _MATCH_CLASS in code.co_code[::2]:
-            self.reach().matches_classes = True
-            tuples = [constant for constant in code.co_consts if isinstance(constant, tuple)]
-            keywords = [item for constant in tuples for item in constant if isinstance(item, str)]  # for example, `case Point(x=1)`
-            self.reach().record_names(keywords, everything=False)
-
-    def _feed_imports(self, code: python_types.CodeType, namespace: dict[str, Any], name: str) -> None:
-        """Feed the attributes that code reads from modules that it imports: any attribute, if it uses a module in other ways."""
-        from compcache.numba.registered.code_reads import imported_reads
-
-        for module, chains in imported_reads(code):
-            self.feed_token("import", module)
-            any_attribute = [(attribute,) for attribute in code.co_names]
-            if self.without_numba and self._feed_known_import(module, any_attribute if chains is None else chains, name):
-                continue
-            if chains is None or not is_library_module(module):
-                self.reach().refer_to_import(self, module, namespace, name)
-                continue
-            imported = import_module(module)
-            for chain in chains:
-                if chain[0] not in vars(imported):
-                    self.reach().refer_to_import(self, f"{module}.{chain[0]}", {}, name)
-                value, at = resolve(chain, vars(imported))
-                self._feed_chain(chain, value, at, (), name)
-
-    def _feed_known_import(self, module: str, chains: Iterable[tuple[str, ...]], name: str) -> bool:
-        """Feed the import of a code generator's module, whose parts follow from its version. Return False for any other module.
-
-        Raises:
-            NotLazy: the module belongs to no code generator, and the program has not imported it. The walk imports nothing.
-        """
-        if module.partition(".")[0] in CODE_GENERATORS:
-            for chain in (*chains, ()):
-                self._feed_assigned_value(module, chain, f"the import of {module} in {name}, which runs at compile time,")
-            return True
-        if module not in sys.modules:
-            raise NotLazy(f"{name} runs at compile time, and imports {module or 'its package'}, which is not imported yet")
-        return False
-
-    def _chains_of(self, code: python_types.CodeType, namespace: dict[str, Any]) -> list[_Chain]:
-        """Return the chains that code reads, each with its value and the number of names that lead to the value."""
-        return [(chain, *self._resolve_chain(chain, namespace)) for chain in digest_and_reads(code)[1].chains]
-
-    def _resolve_chain(self, chain: tuple[str, ...], namespace: dict[str, Any]) -> tuple[Any, int]:
-        """Return the value of a chain. The name of a function that is being declared, not assigned yet, refers to the function."""
-        if self.without_numba:
-            value, at = resolve(chain, namespace, is_generators_module)
-            return (MISSING, 1) if at == 1 and is_declared_as(value, self.compiled) else (value, at)
-        value, at = resolve(chain, namespace)
-        if value is MISSING and at == 1 and self.mode == COMPILED:
-            from numba.core import typeinfer
-
-            itself = typeinfer._temporary_dispatcher_map.get(chain[0])
-            if itself is not None and itself.py_func is self.compiled:
-                return itself, at
-        return value, at
-
-    def _feed_chain(self, chain: tuple[str, ...], value: Any, at: int, attributes: tuple[str, ...], name: str) -> None:
-        """Feed the value of an attribute chain that code reads."""
-        if self.defines_by_text and at == 1 and (value is MISSING or is_defined_by_text(value, self.compiled.__globals__)):
-            self.feed_token("defined by text", chain[0])  # this code defines the name, perhaps earlier for other types
-            return
-        if value is MISSING:
-            self.feed_token("undefined", *chain[:at])
-            return
-        shown = ".".join(chain[:at])
-        self.feed_token("global", shown)
-        where = f"the global {shown!r} of {name}"
-        if at < len(chain) and self.without_numba and is_generators_module(value):
-            self._feed_generators_part(value, chain[at:], where)
-        elif self.mode == RUN:
-            self._feed_chain_of_run(value, chain[at - 1], where, attributes)
-        else:
-            self._feed_read_value(value, where, attributes)
-
-    def _feed_generators_part(self, module: python_types.ModuleType, names: tuple[str, ...], where: str) -> None:
-        """Feed a part of Numba by its name. The version determines it, except for settings and values that the program has assigned."""
-        self.feed_token("of a generator of code", module.__name__, *names)
-        self._feed_assigned_value(module.__name__, names, where)
-
-    def _feed_assigned_value(self, module: str, names: tuple[str, ...], where: str) -> None:
-        """Feed the value that the program has assigned to a part of Numba, if there is one.
-
-        Raises:
-            NotLazy: the part is a setting, or running code reads from it data that only this process or host has.
-        """
-        from compcache.numba.registered.purity import reads_external_state
-
-        name = ".".join((module, *names))
-        if not _SETTINGS.isdisjoint(name.split(".")):
-            raise NotLazy(f"{where} reads Numba's settings")
-        if self.mode == RUN and reads_external_state(name):
-            raise NotLazy(f"{where} reads data that only this process or host has")
-        assigned = set_on_part(module, names)
-        if assigned is not MISSING:
-            self.feed_value(assigned, where)
-
-    def _feed_chain_of_run(self, value: Any, name: str, where: str, attributes: Iterable[str]) -> None:
-        """Feed the value of an attribute chain that running code reads."""
-        from compcache.numba.fingerprints.outside import is_reader
-        from compcache.numba.registered.purity import is_external_state
-
-        if self._feed_names_by_text(value) or is_reader(value, name):
-            self.feed_by_name(value, where)
-            return
-        if is_external_state(value):
-            self.feed_library(value, where)
-        self._feed_read_value(value, where, attributes)
-
-    def _feed_read_value(self, value: Any, where: str, attributes: Iterable[str] = ()) -> None:
-        """Feed a value that a function reads. For a compiled function, store a digest of the value, by which `explain` shows changes."""
-        if self.mode == RUN:
-            self._feed_module_or_value(value, where, attributes)
-            return
+    def digest_of_value(self, value: Any, where: str, attributes: Iterable[str]) -> bytes:
+        """Return the digest of a module or value. Its tokens are not part of the current digest."""
         outer, self._state = self._state, blake2b(digest_size=_SIZE)
-        self._feed_module_or_value(value, where, attributes)
-        read, self._state = self._state.digest(), outer
-        self.feed_token("read", read)
-        self._reads[where] = _shown(value) if value is None or type(value) in _SHOWN else read.hex()
+        self.feed_module_or_value(value, where, attributes)
+        inner, self._state = self._state.digest(), outer
+        return inner
 
-    def _feed_module_or_value(self, value: Any, where: str, attributes: Iterable[str]) -> None:
-        if _is_module(value):
+    def feed_module_or_value(self, value: Any, where: str, attributes: Iterable[str]) -> None:
+        """Feed a value that code reads. Of a module, feed the attributes with these names, which the code reads from any object."""
+        if is_module(value):
             self.feed_module(value, attributes, where)
         else:
             self.feed_value(value, where)
-
-    def _feed_names_by_text(self, value: Any) -> bool:
-        """Feed the values that code can read if it computes names: the files of its package, and plain globals of any origin.
-
-        Returns:
-            False, without feeding anything, if the value is not `eval` or similar, or if the function belongs to no package with files.
-        """
-        from compcache.numba.fingerprints.outside import names_by_text
-        from compcache.numba.registered.package_files import digest_of_package
-
-        files = digest_of_package(package_of(self.compiled)) if names_by_text(value) else None
-        if files is None:
-            return False
-        self.feed_token("by text", files)
-        for name, item in sorted(self.compiled.__globals__.items()):
-            if type(item) in _SHOWN and not name.startswith("__"):
-                self.feed_token(name, type(item).__name__, repr(item))
-        return True
 
     def feed_module(self, module: python_types.ModuleType, attributes: Iterable[str], where: str) -> None:
         """Feed a module that is used as a value: the attributes whose names the code reads from any object."""
@@ -706,10 +395,7 @@ class Walk:
             if attribute is MISSING:
                 continue
             self.feed_token("attribute", name)
-            if _is_module(attribute):
-                self.feed_module(attribute, attributes, f"{where}, {name!r}")
-            else:
-                self.feed_value(attribute, f"{where}, {name!r}")
+            self.feed_module_or_value(attribute, f"{where}, {name!r}", attributes)
 
     # ------------------------------------------------------------------ values
 
@@ -758,59 +444,11 @@ class Walk:
         Raises:
             Unidentifiable: the value has no name, or is defined inside a function.
         """
-        module = getattr(value, "__module__", None)
-        owner = getattr(value, "__self__", None)
-        if module is None and owner is not None:
-            module = owner.__name__ if isinstance(owner, python_types.ModuleType) else type(owner).__module__
-        name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
-        if not isinstance(name, str) or "<locals>" in name:
+        name = qualified_name_of(value)
+        if name is None or "<locals>" in name:
             self.feed_unknown(value, where)
             return
-        self.feed_token("named", module, name)
+        self.feed_token("named", module_name_of(value), name)
 
 
 _PLAIN = frozenset((bool, int, str, bytes, type(Ellipsis)))
-
-
-def _is_module(value: Any) -> bool:
-    """Return whether a value is a module. The class is tested, because reading `__class__` of a stand-in would import Numba."""
-    return issubclass(type(value), python_types.ModuleType)
-
-
-_SHOWN = _PLAIN | {float, complex}
-_MAX_SHOWN = 100
-
-
-def _shown(value: object) -> str:
-    """Return a plain value as text for display. A long text is replaced by its beginning and its digest."""
-    text = repr(value)
-    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}... {blake2b(text.encode(), digest_size=8).hexdigest()}"
-
-
-def _is_reviewed(function: Any) -> bool:
-    """Return whether a reviewed function of a library has created a function, such as the `__repr__` of a data class.
-
-    Only the values of its closure belong to the program.
-    """
-    exceptions = EVERYTHING.get(function.__globals__.get("__name__"))
-    return exceptions is not None and is_made_by_library(function) and function.__code__.co_qualname.partition(".")[0] not in exceptions
-
-
-_MATCH_CLASS = opmap["MATCH_CLASS"]
-_OBJECT_MODE = "objmode"
-#: Names of Numba's settings, or of objects that contain them.
-_SETTINGS = frozenset(("NUMBA_NUM_THREADS", "config"))
-
-
-def _has_object_mode(chains: Iterable[_Chain]) -> bool:
-    """Return whether code that reads these chains has blocks in object mode."""
-    return any(is_object_mode(value) or (_OBJECT_MODE in chain[at:] and is_generators_module(value)) for chain, value, at in chains)
-
-
-def _all_attributes(code: python_types.CodeType) -> tuple[str, ...]:
-    """Return the names of all attributes that a code object and its nested code objects read."""
-    names = dict.fromkeys(digest_and_reads(code)[1].attributes)
-    for constant in code.co_consts:
-        if isinstance(constant, python_types.CodeType):
-            names.update(dict.fromkeys(_all_attributes(constant)))
-    return tuple(names)

@@ -17,8 +17,8 @@ from compcache.numba.compilation import scopes
 from compcache.numba.dispatch.backend import Backend
 from compcache.numba.dispatch.function_cache import FunctionCache
 from compcache.numba.dispatch.gufunc_cache import GufuncCache
+from compcache.numba.fingerprints.fingerprint import fingerprint, fingerprint_of_value
 from compcache.numba.fingerprints.fixed_code import Compiled, note_running
-from compcache.numba.fingerprints.walk import fingerprint, fingerprint_of_value
 from compcache.numba.hooks import recorders
 from compcache.numba.hooks.replacements import Replacements
 from compcache.numba.lazy.garbage import few_collections
@@ -53,8 +53,7 @@ class Hooks:
     def install(self, *, is_first: bool) -> None:
         """Replace Numba's functions. If an error occurs, undo all replacements.
 
-        Args:
-            is_first: whether Numba is about to compile or load its first function.
+        `is_first` says whether Numba is about to compile or load its first function.
 
         Raises:
             AttributeError: this version of Numba lacks a function to replace.
@@ -131,10 +130,7 @@ class Hooks:
     def _adopt(self, owner: Any, attribute: str, function: str) -> None:
         """Replace a function's cache object until `remove` if Numba created it. Leave the backend's own cache objects.
 
-        Args:
-            owner: the dispatcher or callback.
-            attribute: the name of its attribute for the cache object.
-            function: the name of its attribute for the Python function.
+        The owner has the cache object and the Python function in the attributes with these names.
         """
         current = getattr(owner, attribute)
         if isinstance(current, caching.FunctionCache):
@@ -167,14 +163,9 @@ def _running_identity(running: dispatcher.Dispatcher) -> Compiled | None:
 
 
 def _load_once(cache: Any, replacement: Any, collections: few_collections, sig: Any, target_context: Any) -> Any:
-    """Load an overload from the backend in place of Numba's cache object, for the running call only.
+    """Load an overload from the backend in place of `cache`, Numba's cache object, for the running call only.
 
-    Args:
-        cache: Numba's cache object, whose `_load_overload` this function replaces.
-        replacement: the backend's cache object.
-        collections: the limit on garbage collections, which ends now that Numba has registered its implementations.
-        sig: the signature.
-        target_context: Numba's target context.
+    The limit on garbage collections ends, now that Numba has registered its implementations.
     """
     collections.__exit__(None, None, None)
     del cache._load_overload

@@ -56,12 +56,12 @@ def start_recording(*, from_the_start: bool) -> None:
     _recorders.wrap(templates._OverloadAttributeTemplate, "resolve", _wrap_template)
     _recorders.wrap(templates._OverloadMethodTemplate, "_resolve", _wrap_template)
     _recorders.wrap(templates._OverloadAttributeTemplate, "_resolve", _wrap_template)
-    _recorders.wrap(context.BaseContext, "resolve_getattr", _wrap_resolve_attribute)
-    _recorders.wrap(context.BaseContext, "resolve_setattr", _wrap_resolve_attribute)
-    _recorders.wrap(functions.BaseFunction, "get_call_type", _wrap_get_call_type)
+    _recorders.wrap(context.BaseContext, "resolve_getattr", _run_before(_record_attribute))
+    _recorders.wrap(context.BaseContext, "resolve_setattr", _run_before(_record_attribute))
+    _recorders.wrap(functions.BaseFunction, "get_call_type", _run_before(_record_call))
     _recorders.wrap(base.OverloadSelector, "find", _wrap_find)
-    _recorders.wrap(manager.DataModelManager, "lookup", _wrap_lookup)
-    _recorders.wrap(base.BaseContext, "add_dynamic_addr", _wrap_add_address)
+    _recorders.wrap(manager.DataModelManager, "lookup", _run_before(_record_type))
+    _recorders.wrap(base.BaseContext, "add_dynamic_addr", _run_before(_record_address))
     _recorders.wrap(serialize.NumbaPickler, "reducer_override", _wrap_reducer)
     _recorders.wrap(wrappers._GufuncWrapper, "__init__", _wrap_gufunc_init)
     _postpone_code()
@@ -85,16 +85,28 @@ def _postpone_code() -> None:
     _recorders.replace(codegen.JITCPUCodegen, "_add_module", lambda _codegen, _module: None)
     _recorders.replace(codegen.JITCodeLibrary, "_finalize_specific", lambda library: native_code.postpone(library, generate_code))
     _recorders.wrap(codegen.JITCodeLibrary, "get_pointer_to_function", _wrap_get_pointer)
-    _recorders.wrap(codegen.JITCodeLibrary, "_get_compiled_object", _wrap_get_compiled_object)
+    _recorders.wrap(codegen.JITCodeLibrary, "_get_compiled_object", _run_before(native_code.generate))
     _recorders.wrap(codegen.JITCPUCodegen, "set_env", _wrap_set_env)
     _recorders.wrap(cpu.CPUContext, "get_executable", _wrap_get_executable)
 
 
-def _make_scope_wrapper(position: int) -> Callable[[Any], Any]:
-    """Return a wrapper of one of the compiler's entry points that runs each compilation in a scope.
+def _run_before(action: Callable[..., None]) -> Callable[[Any], Any]:
+    """Return a function that wraps a method so that each call first calls `action` with the same arguments."""
 
-    Args:
-        position: the position of the compiled function among the arguments.
+    def wrap(original: Any) -> Any:
+        def method(*args: Any, **kwargs: Any) -> Any:
+            action(*args, **kwargs)
+            return original(*args, **kwargs)
+
+        return method
+
+    return wrap
+
+
+def _make_scope_wrapper(position: int) -> Callable[[Any], Any]:
+    """Return a wrapper of an entry point of the compiler that runs each compilation in a scope.
+
+    `position` is the position of the compiled function among the arguments.
     """
 
     def wrap(original: Any) -> Any:
@@ -132,12 +144,7 @@ def _register_implementations(contexts: Iterable[Any]) -> None:
 
 
 def _store_result(miss: scopes.Miss, result: Any) -> Any:
-    """Store a compile result, and return the result with the entry point that its compilation omitted.
-
-    Args:
-        miss: the look-up that did not find the overload.
-        result: the compile result without an entry point.
-    """
+    """Store a compile result for the look-up that missed it. Return the result with the entry point that its compilation omitted."""
     miss.store(result)
     context, placeholder = result.target_context, result.entry_point
     entry_point = context.get_executable(result.library, result.fndesc, result.environment)
@@ -171,16 +178,6 @@ def _wrap_get_pointer(original: Any) -> Any:
         return original(self, name)
 
     return get_pointer_to_function
-
-
-def _wrap_get_compiled_object(original: Any) -> Any:
-    """Return a wrapper that generates the machine code of a library before its object code is read."""
-
-    def get_compiled_object(self: Any) -> Any:
-        native_code.generate(self)
-        return original(self)
-
-    return get_compiled_object
 
 
 def _wrap_set_env(original: Any) -> Any:
@@ -233,28 +230,18 @@ def _wrap_from_function(original: Any) -> Any:
     return functools.wraps(original)(from_function)
 
 
-def _wrap_resolve_attribute(original: Any) -> Any:
-    """Return a wrapper that records the name of an attribute, and the templates that the compiler tries for it."""
-
-    def resolve(self: Any, owner: Any, name: Any, *args: Any) -> Any:
-        scopes.record_name(str(name))
-        for template in self._get_attribute_templates(owner):
-            _record_template(template)
-        return original(self, owner, name, *args)
-
-    return resolve
+def _record_attribute(typing_context: Any, owner: Any, name: Any, *_: Any) -> None:
+    """Record the name of an attribute, and the templates that the compiler tries for it."""
+    scopes.record_name(str(name))
+    for template in typing_context._get_attribute_templates(owner):
+        _record_template(template)
 
 
-def _wrap_get_call_type(original: Any) -> Any:
-    """Return a wrapper that records the name of a callable, and the templates that the compiler tries for the call."""
-
-    def get_call_type(self: Any, *args: Any, **kwargs: Any) -> Any:
-        scopes.record_name(key_name(self.typing_key))
-        for template in self.templates:
-            _record_template(template)
-        return original(self, *args, **kwargs)
-
-    return get_call_type
+def _record_call(called: Any, *_: Any, **__: Any) -> None:
+    """Record the name of a callable, and the templates that the compiler tries for the call."""
+    scopes.record_name(key_name(called.typing_key))
+    for template in called.templates:
+        _record_template(template)
 
 
 def _record_template(template: Any) -> None:
@@ -274,16 +261,11 @@ def _record_template(template: Any) -> None:
 _functions_of_templates: weakref.WeakKeyDictionary[type, Any] = weakref.WeakKeyDictionary()
 
 
-def _wrap_lookup(original: Any) -> Any:
-    """Return a wrapper that records the user's types for which code is generated."""
-
-    def lookup(self: Any, fetype: Any) -> Any:
-        cls = type(fetype)
-        if not is_library_module(cls.__module__):
-            scopes.record_type(cls)
-        return original(self, fetype)
-
-    return lookup
+def _record_type(_models: Any, fetype: Any) -> None:
+    """Record the class of a type for which code is generated, if the class is the user's."""
+    cls = type(fetype)
+    if not is_library_module(cls.__module__):
+        scopes.record_type(cls)
 
 
 def _wrap_find(original: Any) -> Any:
@@ -297,18 +279,16 @@ def _wrap_find(original: Any) -> Any:
     return find
 
 
-def _wrap_add_address(original: Any) -> Any:
-    """Return a wrapper that records each package's code generator that puts an address of this process into code."""
+def _record_address(*_: Any, **__: Any) -> None:
+    """Record a package's code generator that puts an address of this process into code.
 
-    def add_dynamic_addr(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # Numba looks for this variable in the optimized code. A package that puts further addresses into a constant array may not use the
-        # variable itself. Without this record, the code would be cached with those addresses.
-        caller = sys._getframe(1)
-        if not is_library_module(caller.f_globals.get("__name__")):
-            scopes.record_address(f"{caller.f_globals.get('__name__')}.{caller.f_code.co_qualname}")
-        return original(self, *args, **kwargs)
-
-    return add_dynamic_addr
+    Numba looks for the variable of the address in the optimized code. A package that puts further addresses into a constant array may not
+    use the variable itself. Without this record, the code would be cached with those addresses.
+    """
+    caller = sys._getframe(2)  # this function is called by the wrapper of `add_dynamic_addr`
+    module = caller.f_globals.get("__name__")
+    if not is_library_module(module):
+        scopes.record_address(f"{module}.{caller.f_code.co_qualname}")
 
 
 def _wrap_template(original: Any) -> Any:

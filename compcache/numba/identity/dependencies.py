@@ -10,6 +10,7 @@ import sys
 from struct import pack, unpack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from compcache.numba.fingerprints.fingerprint import Limits, fingerprint_of_implementations
 from compcache.numba.fingerprints.implementations import (
     GENERATOR,
     Implementation,
@@ -20,7 +21,6 @@ from compcache.numba.fingerprints.implementations import (
     registry,
     user_code_generator,
 )
-from compcache.numba.fingerprints.walk import Limits, fingerprint_of_implementations
 from compcache.numba.identity.extension_types import FOR_PACKAGES, content_of_type, name_of_type
 from compcache.numba.registered.package_files import digest_of_package
 from compcache.numba.registered.refusals import TooLarge, Unidentifiable, examines_program

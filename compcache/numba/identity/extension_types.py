@@ -10,6 +10,7 @@ from __future__ import annotations
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from compcache.numba.fingerprints.fingerprint import Limits, fingerprint_of_implementations
 from compcache.numba.fingerprints.implementations import (
     Implementation,
     is_numbas_attribute_function,
@@ -17,7 +18,6 @@ from compcache.numba.fingerprints.implementations import (
     source_function,
     user_code_generator,
 )
-from compcache.numba.fingerprints.walk import Limits, fingerprint_of_implementations
 from compcache.numba.registered.code_reads import cells_of
 from compcache.numba.registered.library import is_library_module, is_made_by_library
 from compcache.numba.registered.package_files import digest_of_package

@@ -6,13 +6,15 @@ import re
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from compcache.numba.fingerprints.fingerprint import fingerprint, fingerprint_of_value
 from compcache.numba.fingerprints.numba_values import is_plain_type
-from compcache.numba.fingerprints.walk import Part, fingerprint, fingerprint_of_value
 from compcache.numba.identity.settings import config_text, platform_text, versions_text
 from compcache.numba.registered.refusals import Unidentifiable, examines_program
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from compcache.numba.fingerprints.walk import Part
 
 __all__ = ["Identity", "flags_text", "identify", "signature_text", "type_text", "without_addresses"]
 

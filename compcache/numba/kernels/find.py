@@ -50,11 +50,7 @@ class Kernels:
 
 
 def decorate_packaged(numba_error: ImportError) -> Any:
-    """Return the decorator of functions with a signature in processes without Numba.
-
-    Args:
-        numba_error: the error that the import of Numba raised.
-    """
+    """Return the decorator of functions with a signature in processes without Numba, whose import raised `numba_error`."""
 
     def decorate(function: FunctionType) -> Any:
         """Return the packaged kernels of a function.

@@ -198,32 +198,39 @@ def _load_for_call(function: Any, state: State, positional: tuple[Any, ...], key
     native_types, arguments = encoded
     functions: list[Any] = []
     texts = [type_text(argument, function, functions) for argument in arguments]
-    if state.signatures is not None:
+    if state.signatures is None:
+        loaded = _load_overload(state, ", ".join(texts), functions)
+    else:
         loaded = state.declared.select(texts) if state.declared is not None else None
-        if loaded is not None:
-            _dispatch.add_entry(function, native_types, loaded.address, (loaded, list(_classes_of(arguments))))
-        return loaded is not None
-    types = ", ".join(texts)
-    name = f"{types} {[id(other) for other in functions]}" if functions else types
-    known = state.loaded.get(name)
-    if known is None:
-        key = key_of(state.function, state.key_options, types, functions)
-        if has_old_code(key.content.reads):
-            return False  # Numba would link the code that this process ran earlier
-        cache = open_cache()
-        if cache is None:
-            return False
-        record = find_record(cache, key)
-        loaded = load_entry(cache, record) if record is not None else None
-        if loaded is None or has_numba():
-            return False
-        known = state.loaded[name] = loaded, key
-        keep_mapped(loaded)
-        note_code(key.content.reads)
-        count_hit()
+    if loaded is None:
+        return False
     classes = list(_classes_of(arguments))  # the native types contain addresses of classes and functions, which must stay alive
-    _dispatch.add_entry(function, native_types, known[0].address, (known[0], classes))
+    _dispatch.add_entry(function, native_types, loaded.address, (loaded, classes))
     return True
+
+
+def _load_overload(state: State, types: str, functions: list[Any]) -> Loaded | None:
+    """Return the code for these argument types, which the first such call loads. Return None if no usable code is stored.
+
+    Raises:
+        NotLazy: only Numba can run the call.
+    """
+    name = f"{types} {[id(other) for other in functions]}" if functions else types
+    if name in state.loaded:
+        return state.loaded[name][0]
+    key = key_of(state.function, state.key_options, types, functions)
+    if has_old_code(key.content.reads):
+        return None  # Numba would link the code that this process ran earlier
+    cache = open_cache()
+    record = find_record(cache, key) if cache is not None else None
+    loaded = load_entry(cache, record) if cache is not None and record is not None else None
+    if loaded is None or has_numba():
+        return None
+    state.loaded[name] = loaded, key
+    keep_mapped(loaded)
+    note_code(key.content.reads)
+    count_hit()
+    return loaded
 
 
 def _classes_of(arguments: tuple[Any, ...]) -> Iterator[type]:

@@ -184,9 +184,6 @@ def _store_note(cache: Cache, name: str, data: bytes) -> None:
 def _read_note(data: bytes | None) -> tuple[tuple[str, bool] | None, bytes | None]:
     """Check a note against the present state of files.
 
-    Args:
-        data: the note, or None.
-
     Returns:
         The result in the note, or None if the note is not valid; and a new note, or None if the old note stays. A new note replaces states
         of directories that had just changed when the old note was written.

@@ -38,10 +38,5 @@ def open_lazy_cache() -> Any:
 
 
 def set_installed(backend: Any, hook: Any) -> None:
-    """Record the installed backend.
-
-    Args:
-        backend: the backend; None if it was removed.
-        hook: the object whose `remove` removes the backend from Numba.
-    """
+    """Record the installed backend, and the object whose `remove` removes it from Numba. The backend is None if it was removed."""
     _installed[:] = [(backend, hook)] if backend is not None else []

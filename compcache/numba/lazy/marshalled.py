@@ -19,13 +19,10 @@ def dump_marshalled(fields: Any) -> bytes:
 
 
 def load_marshalled(data: bytes, shape: str) -> Any:
-    """Return the fields in bytes from `dump_marshalled`.
+    """Return the fields in bytes from `dump_marshalled`, if they have the given shape.
 
-    Args:
-        data: the bytes.
-        shape: the types of the fields: ``u`` a text, ``b`` bytes, ``i`` an integer, ``?`` anything, ``(xyz)`` a tuple of exactly these,
-            ``[x]`` a tuple or list of any number of x, ``{xy}`` a dictionary. The data is compared with the shape, including all sizes,
-            before any object is created.
+    A shape contains the types of the fields: ``u`` a text, ``b`` bytes, ``i`` an integer, ``?`` anything, ``(xyz)`` a tuple of exactly
+    these, ``[x]`` a tuple or list of any number of x, ``{xy}`` a dictionary. All types and sizes are checked before any object is created.
 
     Raises:
         ValueError: the data has another shape, or is malformed.

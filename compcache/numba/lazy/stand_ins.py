@@ -21,6 +21,7 @@ __all__ = [
     "LazyWrapper",
     "are_decorators_replaced",
     "is_probe",
+    "names_in_code",
     "note_original",
     "note_replaced_decorators",
     "numba_decorator",
@@ -108,7 +109,7 @@ def are_decorators_replaced() -> bool:
 def replace_stand_ins(function: Any) -> None:
     """Replace stand-ins by Numba objects in the globals and closure variables that a function names."""
     namespace = function.__globals__
-    for name in _names_of(function.__code__):
+    for name in names_in_code(function.__code__):
         value = namespace.get(name)
         if _is_stand_in(value):
             namespace[name] = _original_of(value)
@@ -121,8 +122,9 @@ def replace_stand_ins(function: Any) -> None:
             continue
 
 
-def _names_of(code: Any) -> set[str]:
-    inner = [_names_of(constant) for constant in code.co_consts if type(constant) is type(code)]
+def names_in_code(code: Any) -> set[str]:
+    """Return the global names and the attributes that a code object and its nested code objects name."""
+    inner = [names_in_code(constant) for constant in code.co_consts if type(constant) is type(code)]
     return set(code.co_names).union(*inner)
 
 

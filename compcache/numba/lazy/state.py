@@ -133,12 +133,7 @@ def _reason_in_options(decorator: str, options: dict[str, Any]) -> str:
 
 
 def _reason_in_parameters(function: Any, *, is_plain: bool) -> str:
-    """Return why the parameters need Numba, or "".
-
-    Args:
-        function: the Python function.
-        is_plain: whether the function is compiled for the types of its calls.
-    """
+    """Return why the parameters need Numba, or "". A plain function is compiled for the types of its calls."""
     flags, by_keyword = function.__code__.co_flags, function.__code__.co_kwonlyargcount
     if flags & _GENERATOR:
         return CALLED_BY_CODE

@@ -9,6 +9,7 @@ import sys
 from opcode import opmap, opname
 
 from compcache.files import reraise_interrupt
+from compcache.numba.registered.marks import is_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ __all__ = [
     "returned_functions",
 ]
 
-_Module = type(sys)
 _Function = type(lambda: 0)
 MISSING = object()
 
@@ -120,7 +120,7 @@ def resolve(chain: tuple[str, ...], namespace: dict[str, Any], stops_at: Callabl
         builtins = namespace.get("__builtins__", {})
         value = (builtins if isinstance(builtins, dict) else vars(builtins)).get(chain[0], MISSING)
     at = 1
-    while at < len(chain) and issubclass(type(value), _Module) and not (stops_at is not None and stops_at(value)):
+    while at < len(chain) and is_module(value) and not (stops_at is not None and stops_at(value)):
         value = getattr(value, chain[at], MISSING)
         at += 1
     return value, at
@@ -145,18 +145,8 @@ def functions_in_member(item: Any) -> list[Any]:
 
 
 def names_used_by(code: CodeType, instructions: frozenset[int]) -> Iterator[str]:
-    """Yield the names that instructions use in a code object and its nested code objects.
-
-    Args:
-        code: the code object.
-        instructions: the opcodes of the instructions.
-    """
-    raw, more = code.co_code, 0
-    for at in range(0, len(raw), 2):
-        argument = more | raw[at + 1]
-        if raw[at] in instructions:
-            yield code.co_names[argument]
-        more = argument << 8 if raw[at] == opmap["EXTENDED_ARG"] else 0
+    """Yield the names that instructions with these opcodes use in a code object and its nested code objects."""
+    yield from [code.co_names[argument] for instruction, argument in _decode(code) if instruction in instructions]
     for constant in code.co_consts:
         if isinstance(constant, type(code)):
             yield from names_used_by(constant, instructions)
@@ -204,12 +194,18 @@ _WITHOUT_MEANING = frozenset(("CACHE", "EXTENDED_ARG", "NOP", "SET_FUNCTION_ATTR
 
 def _steps_of(code: CodeType) -> Iterator[tuple[str, int]]:
     """Yield the name and the argument of each instruction, without instructions that change neither the stack's order nor a variable."""
+    for instruction, argument in _decode(code):
+        if opname[instruction] not in _WITHOUT_MEANING:
+            yield opname[instruction], argument
+
+
+def _decode(code: CodeType) -> Iterator[tuple[int, int]]:
+    """Yield the opcode and the argument of each instruction, with the bits of preceding `EXTENDED_ARG` instructions in the argument."""
     raw, high = code.co_code, 0
     for at in range(0, len(raw), 2):
-        name, argument = opname[raw[at]], high | raw[at + 1]
-        high = argument << 8 if name == "EXTENDED_ARG" else 0
-        if name not in _WITHOUT_MEANING:
-            yield name, argument
+        argument = high | raw[at + 1]
+        yield raw[at], argument
+        high = argument << 8 if raw[at] == opmap["EXTENDED_ARG"] else 0
 
 
 def imported_reads(code: CodeType) -> Iterator[tuple[str, tuple[tuple[str, ...], ...] | None]]:

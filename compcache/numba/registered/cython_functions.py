@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import sys
 
-from compcache.errors import GlobalValidationError
-from compcache.globals import GlobalDefinition, Storage, register
+from compcache.globals import register
 from compcache.interrupts import suppress
+from compcache.numba.registered.address_definition import AddressDefinition
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
-
-    from compcache.globals import LoadContext
 
 __all__ = ["CythonFunction", "describe_ctypes_function", "function_and_signature_of", "function_at"]
 
@@ -57,7 +55,7 @@ def _exported_functions(module: Any) -> Iterator[tuple[str, str, int]]:
 
 
 @register
-class CythonFunction(GlobalDefinition):
+class CythonFunction(AddressDefinition):
     """The address of a function that a Cython module exports. The C type is checked when the function is loaded."""
 
     __slots__ = ("module", "name", "type")
@@ -66,18 +64,8 @@ class CythonFunction(GlobalDefinition):
     type: str
     kind = "cython-function"
 
-    def encode(self) -> bytes:
-        """Encode the module, the name and the type."""
-        return f"{self.module}\0{self.name}\0{self.type}".encode()
-
-    @classmethod
-    def decode(cls, payload: bytes) -> CythonFunction:
-        """Decode the module, the name and the type."""
-        module, name, type_ = payload.decode().split("\0")
-        return cls(module, name, type_)
-
-    def address(self) -> int:
-        """Return the address in this process.
+    def find(self) -> tuple[int, object]:
+        """Return the address in this process, and None.
 
         Raises:
             ImportError: the module does not exist, or does not export the function with this type.
@@ -90,19 +78,7 @@ class CythonFunction(GlobalDefinition):
         address = _address_in(module, self.name, self.type)
         if not address:
             raise ImportError(f"the module {self.module} exports no function {self.name!r} of type {self.type}", name=self.module)
-        return address
-
-    def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
-        """Return the address in this process, in little-endian order.
-
-        Raises:
-            GlobalValidationError: the module does not exist, or does not export the function with this type.
-        """
-        del context
-        try:
-            return self.address().to_bytes(storage.size, "little"), None
-        except ImportError as error:
-            raise GlobalValidationError(str(error), reason=str(error)) from error
+        return address, None
 
 
 def function_and_signature_of(value: Any) -> tuple[tuple[str, str, str] | None, Any]:

@@ -15,7 +15,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["has_own_code", "is_found_by_name", "is_library_function", "is_library_module", "is_made_by_library", "package_of"]
+__all__ = [
+    "has_own_code",
+    "is_found_by_name",
+    "is_generator_module",
+    "is_library_function",
+    "is_library_module",
+    "is_made_by_library",
+    "module_name_of",
+    "package_of",
+    "qualified_name_of",
+]
 
 #: The top-level packages of libraries. This package is one of them, because modules contain its decorators in place of Numba's.
 _LIBRARIES = ("builtins", "numpy", *CODE_GENERATORS)
@@ -30,15 +40,33 @@ _paths: dict[str, bool] = {}
 
 def is_found_by_name(value: Any) -> bool:
     """Return whether the module of an object contains the object under its own name."""
-    owner = getattr(value, "__self__", None)
-    module = getattr(value, "__module__", None) or (owner.__name__ if type(owner) is _Module else None)
-    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
-    if not isinstance(module, str) or not isinstance(name, str):
+    module, name = module_name_of(value), qualified_name_of(value)
+    if module is None or name is None:
         return False
     named: Any = sys.modules.get(module)
     for part in name.split("."):
         named = getattr(named, part, None)
     return named is value
+
+
+def module_name_of(value: Any) -> str | None:
+    """Return the name of the module of an object, or of the object to which a method belongs; None if it is unknown."""
+    module = getattr(value, "__module__", None)
+    owner = getattr(value, "__self__", None)
+    if module is None and owner is not None:
+        module = owner.__name__ if isinstance(owner, _Module) else type(owner).__module__
+    return module if isinstance(module, str) else None
+
+
+def qualified_name_of(value: Any) -> str | None:
+    """Return the qualified name of an object, or its name, or None."""
+    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
+    return name if isinstance(name, str) else None
+
+
+def is_generator_module(name: object) -> bool:
+    """Return whether a module, given by its name, belongs to a library that generates code. Numba's tests do not: they are programs."""
+    return isinstance(name, str) and not name.startswith(_OWN_TESTS) and name.partition(".")[0] in CODE_GENERATORS
 
 
 def is_library_module(name: object) -> bool:

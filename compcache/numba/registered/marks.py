@@ -1,13 +1,16 @@
-"""Tests whether the class of a stand-in defines a name, without running code of the program's metaclasses."""
+"""Tests the classes of objects without running code of the program, and without importing Numba for a stand-in."""
 
 from __future__ import annotations
+
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["is_marked"]
+__all__ = ["is_marked", "is_module"]
 
+_Module = type(sys)
 _bases_of = type.__dict__["__mro__"].__get__
 _members_of = type.__dict__["__dict__"].__get__
 
@@ -17,3 +20,8 @@ def is_marked(kind: Any, name: str) -> bool:
     if type(kind) is type:
         return hasattr(kind, name)
     return any(name in _members_of(base) for base in _bases_of(kind))
+
+
+def is_module(value: Any) -> bool:
+    """Return whether a value is a module. `isinstance` would read `__class__` of a stand-in, which imports Numba."""
+    return issubclass(type(value), _Module)

@@ -11,15 +11,13 @@ from __future__ import annotations
 from weakref import ref
 
 from compcache.digest import blake2b
-from compcache.errors import GlobalValidationError
-from compcache.globals import GlobalDefinition, Storage, register
+from compcache.globals import register
+from compcache.numba.registered.address_definition import AddressDefinition
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
-
-    from compcache.globals import LoadContext
 
 __all__ = ["ProgramArray", "addresses", "is_copied", "name_of"]
 
@@ -87,17 +85,13 @@ def addresses() -> dict[int, tuple[str, str]]:
 
 
 @register
-class ProgramArray(GlobalDefinition):
+class ProgramArray(AddressDefinition):
     """The address of an array of the program, or of its elements. The array stays alive as long as the code."""
 
     __slots__ = ("part", "name")
     part: str
     name: str
     kind = "program-array"
-
-    def encode(self) -> bytes:
-        """Encode the part and the name."""
-        return f"{self.part}\0{self.name}".encode()
 
     @classmethod
     def decode(cls, payload: bytes) -> ProgramArray:
@@ -106,20 +100,12 @@ class ProgramArray(GlobalDefinition):
         Raises:
             ValueError: the payload is not valid.
         """
-        part, name = payload.decode().split("\0")
-        if part not in (DATA, OBJECT):
-            raise ValueError(part)
-        return cls(part, name)
+        array = super().decode(payload)
+        if array.part not in (DATA, OBJECT):
+            raise ValueError(array.part)
+        return array
 
-    def address(self) -> int:
-        """Return the address in this process.
-
-        Raises:
-            ImportError: no array of this process has this content.
-        """
-        return self._find()[0]
-
-    def _find(self) -> tuple[int, Any]:
+    def find(self) -> tuple[int, object]:
         """Return the address and the array.
 
         Raises:
@@ -130,16 +116,3 @@ class ProgramArray(GlobalDefinition):
         if array is None:
             raise ImportError(f"this process has no array with the recorded content (digest {self.name})")
         return array.ctypes.data if self.part == DATA else id(array), array
-
-    def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
-        """Return the address in this process, in little-endian order, and the array.
-
-        Raises:
-            GlobalValidationError: no array of this process has this content.
-        """
-        del context
-        try:
-            address, array = self._find()
-        except ImportError as error:
-            raise GlobalValidationError(str(error), reason=str(error)) from error
-        return address.to_bytes(storage.size, "little"), array

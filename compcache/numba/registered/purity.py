@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from opcode import opmap
 
 from compcache.numba.registered.code_reads import MISSING, cells_of, functions_in_member, is_part_of_hash, names_used_by, reads_of, resolve
-from compcache.numba.registered.library import is_library_module
+from compcache.numba.registered.library import is_generator_module, is_library_module, module_name_of, qualified_name_of
 from compcache.numba.registered.reviewed import CODE_GENERATORS, EVERYTHING, HELD, NAMES, NAMESPACE_ATTRIBUTES, PROCESS_FUNCTIONS
 
 TYPE_CHECKING = False
@@ -85,17 +85,8 @@ def name_of(value: Any) -> str:
     """Return the module and the name of an object, from its own attributes. If it has no name, return the name of its class."""
     if isinstance(value, types.ModuleType):
         return value.__name__
-    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
-    return f"{_module_of(value)}.{name}" if isinstance(name, str) else f"{type(value).__module__}.{type(value).__qualname__}"
-
-
-def _module_of(value: Any) -> str:
-    """Return the name of the module of an object, or of the owner of a method; "" if it is unknown."""
-    module = getattr(value, "__module__", None)
-    owner = getattr(value, "__self__", None)
-    if module is None and owner is not None:
-        module = owner.__name__ if isinstance(owner, types.ModuleType) else type(owner).__module__
-    return module if isinstance(module, str) else ""
+    name = qualified_name_of(value)
+    return f"{type(value).__module__}.{type(value).__qualname__}" if name is None else f"{module_name_of(value) or ''}.{name}"
 
 
 def is_reviewed(module: str, name: str) -> bool:
@@ -107,7 +98,7 @@ def is_reviewed(module: str, name: str) -> bool:
         return top not in exceptions
     if top in NAMES.get(module, ()):
         return True
-    return module.partition(".")[0] in CODE_GENERATORS and not reads_external_state(module)
+    return is_generator_module(module) and not reads_external_state(module)
 
 
 def reads_external_state(name: str) -> bool:
@@ -153,7 +144,7 @@ def _owner_of_c_function(value: Any) -> Iterator[Any]:
     """Yield the class of a method that is written in C. Raise `_ExternalStateError` for a function that was not reviewed."""
     owner = getattr(value, "__objclass__", None) or getattr(value, "__self__", None)
     if owner is None or isinstance(owner, types.ModuleType):
-        if not is_reviewed(_module_of(value), value.__name__):
+        if not is_reviewed(module_name_of(value) or "", value.__name__):
             raise _ExternalStateError(name_of(value))
     else:
         yield owner if isinstance(owner, type) else type(owner)

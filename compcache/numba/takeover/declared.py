@@ -18,7 +18,6 @@ from compcache.numba.entries.starts import are_settings_from_environment, argume
 from compcache.numba.fingerprints.fixed_code import Compiled, fixed_code, note_compiled
 from compcache.numba.fingerprints.history import note_code
 from compcache.numba.lazy.entries import key_of
-from compcache.numba.lazy.stand_ins import numba_decorator
 from compcache.numba.registered.refusals import NotLazy, Unidentifiable
 from compcache.numba.registered.type_texts import NUMBERS
 from compcache.numba.takeover import lazy_dispatchers
@@ -67,12 +66,7 @@ class PinnedCache(FunctionCache):
 
 
 def map_pinned_entries(signatures: Sequence[Any], bases: Iterable[tuple[str, ...]]) -> dict[Any, tuple[str, ...]]:
-    """Return the entries of `PinnedCache` by argument types.
-
-    Args:
-        signatures: the signatures, as text or objects.
-        bases: the `Record.base` of each signature's entry.
-    """
+    """Return the entries of `PinnedCache` by argument types, for signatures (text or objects) and the `Record.base` of each."""
     from numba.core import sigutils
 
     return {tuple(sigutils.normalize_signature(signature)[0]): base for signature, base in zip(signatures, bases, strict=True)}
@@ -83,9 +77,7 @@ def make_declared(state: State, backend: Backend) -> Any:
     from numba.core import entrypoints, typeinfer
 
     entrypoints.init_all()
-    decorator = numba_decorator(state.decorator)
-    options = lazy_dispatchers.numba_options({k: v for k, v in state.options.items() if k != "cache"})
-    dispatcher = decorator(**options)(state.function)
+    dispatcher = lazy_dispatchers.apply_decorator(state)
     lazy_dispatchers.register_unfinished(state, dispatcher)
     declared = state.declared
     signatures = state.signatures or ()
@@ -106,14 +98,9 @@ def make_declared(state: State, backend: Backend) -> Any:
 
 
 def record_compiled_identities(state: State, dispatcher: Any, *, is_frozen: bool = False) -> None:
-    """Set `state.compiled` to the identities of a declared function's code, which are part of its callers' keys.
+    """Set `state.compiled` to the identities of a declared function's code, which are part of its callers' keys; None if one is unknown.
 
-    If an identity is unknown, `state.compiled` is set to None.
-
-    Args:
-        state: the state of the function.
-        dispatcher: Numba's dispatcher of the function.
-        is_frozen: whether the dispatcher compiles no further signatures.
+    `is_frozen` says whether the function's dispatcher compiles no further signatures.
     """
     registered = tuple(state.key.content.registered) if state.key is not None else ()
     try:
@@ -198,13 +185,9 @@ def _list_array_layouts(type_: Any) -> list[Any]:
 def _accepted_types(type_: Any, typing_context: Any, types_in_signatures: Sequence[Any]) -> dict[str, int]:
     """Return the rank of the conversion for each argument type that a parameter accepts, by the type's text.
 
-    The result is empty if only Numba supports the parameter's type. If several signatures have arrays that differ only in layout, Numba's
-    choice depends on earlier calls. In this case, the result contains only the type of the parameter.
-
-    Args:
-        type_: the type of the parameter.
-        typing_context: Numba's typing context.
-        types_in_signatures: the types of this parameter in all signatures.
+    `types_in_signatures` are the types of the parameter in all signatures. The result is empty if only Numba supports the parameter's type.
+    If several signatures have arrays that differ only in layout, Numba's choice depends on earlier calls. Then the result contains only the
+    type of the parameter.
     """
     from numba.core import types
 

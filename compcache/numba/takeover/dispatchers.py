@@ -13,10 +13,10 @@ from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.state import STATE, state_of
 from compcache.numba.takeover.lazy_dispatchers import (
     LazyDispatcher,
+    apply_decorator,
     dispatchers,
     find_lazy_backend,
     find_running_parts,
-    numba_options,
     register_unfinished,
     unfinished,
 )
@@ -76,18 +76,14 @@ def _make_dispatcher_with_declared_defaults(state: State) -> Any:
 
 def _make_dispatcher(state: State) -> Any:
     """Return a new dispatcher of Numba for the state of a lazy function, with the overloads that ran before."""
-    from compcache.numba.lazy.stand_ins import numba_decorator
-
-    decorator = numba_decorator(state.decorator)
     backend = None if state.reason else find_lazy_backend()
     if backend is None:  # the backend cannot be used, so Numba compiles as without it
-        return _apply_decorator(decorator, state.signatures, state.options, state.function)
+        return apply_decorator(state, state.signatures, caches=True)
     if state.signatures is not None:
         from compcache.numba.takeover.declared import make_declared
 
         return make_declared(state, backend)
-    options = {k: v for k, v in state.options.items() if k != "cache"}
-    dispatcher = _apply_decorator(decorator, None, options, state.function)
+    dispatcher = apply_decorator(state)
     register_unfinished(state, dispatcher)
     if hasattr(dispatcher, "_compile_for_args"):
         from compcache.numba.dispatch.function_cache import FunctionCache
@@ -96,14 +92,6 @@ def _make_dispatcher(state: State) -> Any:
         _load_earlier_overloads(state, dispatcher, backend)
         dispatchers.append(LazyDispatcher(state, dispatcher, backend))
     return dispatcher
-
-
-def _apply_decorator(decorator: Any, signatures: tuple[str, ...] | None, options: dict[str, Any], function: Any) -> Any:
-    """Return the result of one of Numba's decorators for a function. `signatures` is None if the function has no declared signatures."""
-    options = numba_options(options)
-    if signatures is not None:
-        return decorator(list(signatures), **options)(function)
-    return decorator(**options)(function) if options else decorator(function)
 
 
 # -------------------------------------------------------------------------------------------- earlier overloads
@@ -136,17 +124,12 @@ def _load_earlier_overloads(state: State, dispatcher: Any, backend: Backend) -> 
 
 
 def _replace_functions(types_: Iterable[Any], functions: Iterator[Any]) -> tuple[Any, ...]:
-    """Return the argument types of an entry, with the types of this process's functions in place of the other process's.
-
-    Args:
-        types_: the argument types of the entry.
-        functions: the lazy functions of this process, in the order of the types that they replace.
-    """
+    """Return the argument types of an entry, with the types of these lazy functions in place of the other process's functions."""
     return tuple([_replace_functions_in_type(type_, functions) for type_ in types_])
 
 
 def _replace_functions_in_type(type_: Any, functions: Iterator[Any]) -> Any:
-    """Return one argument type with the types of this process's functions, as `_replace_functions` does."""
+    """Return one argument type, as `_replace_functions` does."""
     from numba.core import types
 
     if isinstance(type_, types.Dispatcher):

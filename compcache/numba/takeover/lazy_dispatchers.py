@@ -7,16 +7,26 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from compcache.numba.fingerprints.content import content_of
 from compcache.numba.lazy.entries import open_cache
 from compcache.numba.lazy.installed import installed_backend
-from compcache.numba.lazy.stand_ins import original
+from compcache.numba.lazy.stand_ins import numba_decorator, original
 from compcache.numba.registered.refusals import Unidentifiable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from compcache.numba.dispatch.backend import Backend
     from compcache.numba.fingerprints.walk import Part
     from compcache.numba.lazy.entries import Key
     from compcache.numba.lazy.state import State
 
-__all__ = ["LazyDispatcher", "dispatchers", "find_lazy_backend", "find_running_parts", "numba_options", "register_unfinished", "unfinished"]
+__all__ = [
+    "LazyDispatcher",
+    "apply_decorator",
+    "dispatchers",
+    "find_lazy_backend",
+    "find_running_parts",
+    "register_unfinished",
+    "unfinished",
+]
 
 
 class LazyDispatcher(NamedTuple):
@@ -45,11 +55,21 @@ def register_unfinished(state: State, dispatcher: Any) -> None:
     unfinished[id(state)] = dispatcher
 
 
-def numba_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a decorator, with Numba's types in place of stand-ins in `locals`."""
-    if "locals" not in options:
-        return options
-    return {**options, "locals": {name: original(type_) for name, type_ in options["locals"].items()}}
+def apply_decorator(state: State, signatures: Iterable[str] | None = None, *, caches: bool = False) -> Any:
+    """Return the result of Numba's own decorator for a function, with Numba's types in place of stand-ins in `locals`.
+
+    Args:
+        state: the state of the function.
+        signatures: the signatures to declare; None to declare none.
+        caches: whether Numba's own cache stores the function if the program has requested caching.
+    """
+    options = {name: value for name, value in state.options.items() if caches or name != "cache"}
+    if "locals" in options:
+        options["locals"] = {name: original(type_) for name, type_ in options["locals"].items()}
+    args: list[Any] = [list(signatures)] if signatures is not None else []
+    if state.decorator == "guvectorize":
+        args.append(options.pop("signature"))
+    return numba_decorator(state.decorator)(*args, **options)(state.function)
 
 
 _private_backend: Backend | None = None
@@ -89,7 +109,8 @@ def find_running_parts(state: State, key: Key) -> list[Part]:
 
     If a value has changed since the code was compiled, the digest of the function is a mark that equals no digest.
     """
-    from compcache.numba.fingerprints.walk import Part, fingerprint
+    from compcache.numba.fingerprints.fingerprint import fingerprint
+    from compcache.numba.fingerprints.walk import Part
 
     current: dict[int, bytes] = {}
     parts: dict[int, Part] = {}

@@ -13,7 +13,7 @@ from compcache.numba.entries.starts import are_settings_from_environment, find_s
 from compcache.numba.fingerprints.history import note_code
 from compcache.numba.lazy.description import Description
 from compcache.numba.lazy.entries import START, Record, key_of
-from compcache.numba.lazy.stand_ins import numba_decorator, real_numba
+from compcache.numba.lazy.stand_ins import real_numba
 from compcache.numba.registered.refusals import NotLazy
 from compcache.numba.takeover import lazy_dispatchers
 
@@ -42,22 +42,13 @@ def make_ufunc(state: State, loops: Sequence[Loop]) -> Any:
     real_numba()
     backend = None if state.reason else lazy_dispatchers.find_lazy_backend()
     if backend is None:
-        return _apply_decorator(state)
+        return lazy_dispatchers.apply_decorator(state, state.signatures, caches=True)
     from numba.core import entrypoints
 
     entrypoints.init_all()
     if state.is_parallel:
         return _make_parallel(state, backend)
     return _make_gufunc(state, backend, loops) if state.decorator == "guvectorize" else _make_dufunc(state, backend, loops)
-
-
-def _apply_decorator(state: State) -> Any:
-    """Return the result of Numba's own decorator for a function."""
-    options = dict(state.options)
-    args = [list(state.signatures)] if state.signatures is not None else []
-    if state.decorator == "guvectorize":
-        args.append(options.pop("signature"))
-    return numba_decorator(state.decorator)(*args, **options)(state.function)
 
 
 def _compiler_options(state: State) -> dict[str, Any]:
@@ -89,8 +80,6 @@ def _make_dufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
     """Return Numba's ufunc for a function that `vectorize` decorates."""
     from numba.np.ufunc.dufunc import DUFunc
 
-    from compcache.numba.takeover.declared import compile_and_record, record_compiled_identities
-
     ufunc = DUFunc(state.function, identity=state.options.get("identity"), targetoptions=_compiler_options(state))
     signatures: Any = state.signatures if state.signatures is not None else [_numba_types(loop) for loop in loops]
     ufunc._dispatcher.cache = _make_pinned_cache(state, backend, ufunc._dispatcher, signatures, loops)
@@ -99,17 +88,33 @@ def _make_dufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
         ufunc._compile_for_argtys = partial(_compile_dufunc_loop, state, backend, ufunc, ufunc._compile_for_argtys)
         return ufunc
 
-    def compile_all() -> None:
-        for signature in signatures:
-            ufunc.add(signature)
-        ufunc.disable_compile()
-
     def make_fields() -> tuple[Any, ...] | None:
         return _join_loop_fields([_record_dufunc_loop(ufunc, backend, cres) for cres in ufunc._dispatcher.overloads.values()])
 
-    compile_and_record(state, backend, compile_all, make_fields)
-    record_compiled_identities(state, ufunc._dispatcher, is_frozen=True)
+    _compile_declared(state, backend, ufunc, ufunc._dispatcher, make_fields)
     return ufunc
+
+
+def _compile_declared(
+    state: State, backend: Backend, ufunc: Any, dispatcher: Any, make_fields: Callable[[], Any], build: Callable[[], Any] | None = None
+) -> Any:
+    """Compile the signatures of a declared ufunc, and record its loops for starts without Numba.
+
+    `ufunc` is Numba's ufunc, or its builder. The result is that of `build`, which builds the NumPy ufunc; without `build`, it is `ufunc`.
+    """
+    from compcache.numba.takeover.declared import compile_and_record, record_compiled_identities
+
+    built = []
+
+    def compile_all() -> None:
+        for signature in state.signatures or ():
+            ufunc.add(signature)
+        ufunc.disable_compile()
+        built.append(build() if build is not None else ufunc)
+
+    compile_and_record(state, backend, compile_all, make_fields)
+    record_compiled_identities(state, dispatcher, is_frozen=True)
+    return built[0]
 
 
 def _numba_types(loop: Loop) -> tuple[Any, ...]:
@@ -131,17 +136,14 @@ def _compile_and_record_loop(
     state: State, backend: Backend, types: tuple[Any, ...] | None, compile_: Callable[[], Any],
     make_fields: Callable[[Any], tuple[Any, ...] | None],
 ) -> Any:  # fmt: skip
-    """Make Numba compile a loop, and record the loop if possible.
+    """Make Numba compile a loop with `compile_`, record the loop if possible, and return the compile result.
 
     Args:
         state: the state of the ufunc's function.
         backend: the backend that stores the record.
         types: the types by which processes look up the loop; None if no process looks it up.
         compile_: compiles the loop.
-        make_fields: returns the fields of the record for the result of `compile_`, or None if only Numba can use the loop.
-
-    Returns:
-        The result of `compile_`.
+        make_fields: returns the fields of the record for the compile result, or None if only Numba can use the loop.
     """
     key = _find_loop_key(state, types) if types is not None else None
     is_recorded = key is not None and frontend.get_entry(backend.cache, key.name, START) is not None
@@ -184,13 +186,9 @@ def _record_dufunc_loop(ufunc: Any, backend: Backend, cres: Any) -> LoopFields |
 
 
 def _record_built_loop(cache: Any, backend: Backend, cres: Any, build: Callable[[], Any]) -> LoopFields | None:
-    """Store a loop, and return its fields, or None if only Numba can use the loop.
+    """Store a loop that calls a function, and return the loop's fields, or None if only Numba can use the loop.
 
-    Args:
-        cache: the cache object of the function that the loop calls.
-        backend: the backend that stores the loop.
-        cres: the compile result of that function.
-        build: builds the loop, and returns Numba's description of the loop.
+    `cache` and `cres` are the cache object and the compile result of the function. `build` builds the loop and returns Numba's description.
     """
     from numba.np.numpy_support import as_dtype
 
@@ -210,8 +208,6 @@ def _make_gufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
     """Return Numba's ufunc for a function that `guvectorize` decorates."""
     from numba.np.ufunc.gufunc import GUFunc
 
-    from compcache.numba.takeover.declared import compile_and_record, record_compiled_identities
-
     options = state.options
     ufunc = GUFunc(
         state.function, options["signature"], identity=options.get("identity"), cache=False, targetoptions=_compiler_options(state),
@@ -229,14 +225,7 @@ def _make_gufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
         ufunc.add = partial(_compile_gufunc_loop, state, backend, builder, ufunc.add)
         return ufunc
 
-    def compile_all() -> None:
-        for signature in signatures:
-            ufunc.add(signature)
-        ufunc.disable_compile()
-        ufunc.build_ufunc()
-
-    compile_and_record(state, backend, compile_all, lambda: _make_gufunc_fields(builder, backend))
-    record_compiled_identities(state, builder.nb_func, is_frozen=True)
+    _compile_declared(state, backend, ufunc, builder.nb_func, lambda: _make_gufunc_fields(builder, backend), ufunc.build_ufunc)
     return ufunc
 
 
@@ -261,10 +250,7 @@ def _element_type(type_: Any) -> Any:
 def _make_gufunc_fields(builder: Any, backend: Backend, wrappers: Any = None) -> tuple[Any, ...] | None:
     """Return the fields of a `guvectorize` ufunc's record, or None if only Numba can use one of the loops.
 
-    Args:
-        builder: Numba's builder of the ufunc.
-        backend: the backend that stores the loops.
-        wrappers: as in `_record_gufunc_loop`.
+    `wrappers` is as in `_record_gufunc_loop`.
     """
     fields = _join_loop_fields([_record_gufunc_loop(builder, backend, signature, wrappers) for signature in builder._sigs])
     if fields is None:
@@ -274,13 +260,9 @@ def _make_gufunc_fields(builder: Any, backend: Backend, wrappers: Any = None) ->
 
 
 def _record_gufunc_loop(builder: Any, backend: Backend, signature: Any, wrappers: Any = None) -> LoopFields | None:
-    """Store a loop of a `guvectorize` ufunc, and return its fields, or None if only Numba can use the loop.
+    """Store the loop for a signature of a `guvectorize` ufunc, and return its fields, or None if only Numba can use the loop.
 
-    Args:
-        builder: Numba's builder of the ufunc.
-        backend: the backend that stores the loop.
-        signature: the signature of the loop.
-        wrappers: Numba's module that builds a parallel loop; None for a loop that runs on one thread.
+    `wrappers` is Numba's module that builds a parallel loop; None for a loop that runs on one thread.
     """
     from numba.np.numpy_support import as_dtype
     from numba.np.ufunc import wrappers as plain_wrappers
@@ -308,8 +290,6 @@ def _make_parallel(state: State, backend: Backend) -> Any:
     """Return a NumPy ufunc with declared signatures whose loops run on Numba's threads."""
     from numba.np.ufunc import parallel
 
-    from compcache.numba.takeover.declared import compile_and_record, record_compiled_identities
-
     common = {"identity": state.options.get("identity"), "cache": False, "targetoptions": _compiler_options(state)}
     is_gufunc = state.decorator == "guvectorize"
     builder: Any
@@ -319,24 +299,14 @@ def _make_parallel(state: State, backend: Backend) -> Any:
         builder.cache = backend  # the backend stores the wrappers
     else:
         builder = parallel.ParallelUFuncBuilder(state.function, **common)
-    signatures = state.signatures or ()
-    builder.nb_func.cache = _make_pinned_cache(state, backend, builder.nb_func, signatures, ())
-    built = []
-
-    def compile_all() -> None:
-        for signature in signatures:
-            builder.add(signature)
-        builder.disable_compile()
-        built.append(builder.build_ufunc())
+    builder.nb_func.cache = _make_pinned_cache(state, backend, builder.nb_func, state.signatures or (), ())
 
     def make_fields() -> tuple[Any, ...] | None:
         if is_gufunc:
             return _make_gufunc_fields(builder, backend, parallel)
         return _join_loop_fields([_record_parallel_loop(builder, backend, signature) for signature in builder._sigs])
 
-    compile_and_record(state, backend, compile_all, make_fields)
-    record_compiled_identities(state, builder.nb_func, is_frozen=True)
-    return built[0]
+    return _compile_declared(state, backend, builder, builder.nb_func, make_fields, builder.build_ufunc)
 
 
 def _record_parallel_loop(builder: Any, backend: Backend, signature: Any) -> LoopFields | None:

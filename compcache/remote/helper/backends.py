@@ -153,7 +153,7 @@ class _Directory:
         opened = await asyncio.to_thread(self._files.open_owned, self._path(key), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         status = os.fstat(opened.number)
         if not stat.S_ISREG(status.st_mode):
-            raise FileNotFoundError(f"the store does not have the object {key}")
+            raise FileNotFoundError(f"the store's file for the object {key} is not a regular file")
         if status.st_size > max_size:
             raise TooLargeError(f"the object {key} has more than {max_size} bytes")
         while part := await asyncio.to_thread(os.read, opened.number, _PART):

@@ -34,7 +34,7 @@ from compcache.remote.helper.backends import TooLargeError
 from compcache.remote.helper.packs import LARGEST_PACK
 from compcache.remote.helper.reads import LARGEST_MODULE
 from compcache.remote.helper.surveys import DELIVERIES, Survey, for_each, read_deliveries, read_surveys, write_surveys
-from compcache.remote.helper.uses import USES, decode_uses, used_key
+from compcache.remote.helper.uses import USES, decode_uses, shortened_key
 from compcache.remote.maintenance import LONGEST_UNUSED
 from compcache.remote.shelves import LAYOUT, card_key, module_key, platform_shelf
 
@@ -190,7 +190,7 @@ class GarbageCollector:
         """Return the cards and packs that are older than `seconds` and were not used since, and notes of uses that nobody needs."""
         notes = await self._list(USES)
         used = await self._read_uses([note for note in notes.values() if note.modified >= now - seconds])
-        unused = [item for item in card_files if 0 < item.modified < now - seconds and used_key(item.key) not in used]
+        unused = [item for item in card_files if 0 < item.modified < now - seconds and shortened_key(item.key) not in used]
         return unused + [note for note in notes.values() if 0 < note.modified < now - LONGEST_UNUSED]
 
     async def _read_uses(self, notes: list[ObjectInfo]) -> set[bytes]:

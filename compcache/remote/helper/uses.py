@@ -20,7 +20,7 @@ from compcache.remote.shelves import LAYOUT
 if TYPE_CHECKING:
     from compcache.remote.helper.requests import Requests
 
-__all__ = ["USES", "Uses", "decode_uses", "used_key"]
+__all__ = ["USES", "Uses", "decode_uses", "shortened_key"]
 
 USES = f"{LAYOUT}/u/"
 _MAGIC = b"CCUSES1\0"
@@ -93,7 +93,7 @@ def decode_uses(data: bytes) -> set[bytes]:
     return {names[start : start + _SIZE] for start in range(0, len(names), _SIZE)}
 
 
-def used_key(key: str) -> bytes:
+def shortened_key(key: str) -> bytes:
     """Return the shortened key of a function, from the key of its card or pack. Return b"" for other keys."""
     try:
         return bytes.fromhex(key.rpartition("/")[2])[:_SIZE]

@@ -1,0 +1,98 @@
+"""Computes fingerprints in a process with Numba: of functions, of values, and of functions that run while code is generated."""
+
+from __future__ import annotations
+
+from compcache.numba.fingerprints.modes import RUN
+from compcache.numba.fingerprints.walk import Walk
+from compcache.numba.registered.refusals import Unidentifiable, Unrepeatable, examines_program
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from compcache.numba.fingerprints.implementations import Implementation
+    from compcache.numba.fingerprints.walk import Fingerprint
+
+__all__ = ["Limits", "fingerprint", "fingerprint_of_implementations", "fingerprint_of_value"]
+
+
+@examines_program(Unidentifiable)
+def fingerprint(function: Any) -> Fingerprint:
+    """Return the fingerprint of a function that Numba compiles.
+
+    Raises:
+        Unidentifiable: the function reads a value that has no identity by content.
+        Unrepeatable: code that runs while the function is compiled, for example an intrinsic, reads such a value.
+    """
+    walk = Walk()
+    try:
+        walk.refer_to_function(function, "")
+        return _finish(walk)
+    except Unidentifiable as error:
+        raise (Unrepeatable(*error.args) if walk.mode == RUN else error) from error.__cause__
+
+
+@examines_program(Unidentifiable)
+def _finish(walk: Walk) -> Fingerprint:
+    return walk.finish()
+
+
+@examines_program(Unidentifiable)
+def fingerprint_of_value(value: object, where: str) -> str:
+    """Return the digest of a value that compiled code could read.
+
+    Args:
+        value: the value.
+        where: the description of the value, for error messages.
+
+    Raises:
+        Unidentifiable: the value has no identity by content.
+    """
+    walk = Walk()
+    walk.feed_value(value, where)
+    return walk.finish().content
+
+
+class Limits:
+    """The limits of a walk.
+
+    Attributes:
+        values: the maximum number of values.
+        unnamed: the maximum number of values that no code names.
+    """
+
+    __slots__ = ("unnamed", "values")
+
+    def __init__(self, values: int, unnamed: int) -> None:
+        self.values = values
+        self.unnamed = unnamed
+
+
+@examines_program(Unidentifiable)
+def fingerprint_of_implementations(
+    implementations: Iterable[Implementation], *, overlooks_members: bool = False, reads_all: bool = False, limits: Limits | None = None
+) -> str:
+    """Return the digest of functions that run while code is generated.
+
+    Args:
+        implementations: the functions, with their options.
+        overlooks_members: whether a value without an identity counts only by its type, if it is a member of an object that the functions
+            can access, and no function that they name refers to it.
+        reads_all: whether attributes that none of the functions names count too.
+        limits: the limits of the walk; None for the usual limits.
+
+    Raises:
+        Unidentifiable: a value has no identity by content.
+        TooLarge: the walk reaches more values than the limits allow.
+    """
+    walk = Walk()
+    walk.mode = RUN
+    if limits is not None:
+        walk.max_values, walk.max_unnamed = limits.values, limits.unnamed
+    walk.overlooks_members = overlooks_members
+    if reads_all:
+        walk.reach().record_names((), everything=True)
+    for implementation in implementations:
+        walk.refer_to_implementation(implementation, "")
+    return walk.finish().content

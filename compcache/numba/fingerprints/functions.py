@@ -1,0 +1,311 @@
+"""Feeds functions to a walk: their code, and the values that the code, the defaults and the closure cells refer to."""
+
+from __future__ import annotations
+
+import sys
+import types as python_types
+from importlib import import_module
+from opcode import opmap
+
+from compcache.digest import blake2b
+from compcache.numba.fingerprints.code_digest import digest_and_reads, file_of, plain_name
+from compcache.numba.fingerprints.modes import COMPILED, RUN
+from compcache.numba.fingerprints.stand_ins import is_declared_as, is_generators_module, reads_object_mode
+from compcache.numba.fingerprints.state import annotates, set_on_part
+from compcache.numba.fingerprints.values import is_defined_by_text
+from compcache.numba.registered.code_reads import MISSING, cells_of, is_part_of_hash, resolve, returned_functions
+from compcache.numba.registered.library import is_generator_module, is_library_module, is_made_by_library, package_of
+from compcache.numba.registered.refusals import NotLazy
+from compcache.numba.registered.reviewed import DIFFERING, EVERYTHING
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from compcache.numba.fingerprints.walk import Walk
+    from compcache.numba.registered.code_reads import Reads
+
+    #: The names of a chain of attributes, its value, and the number of names that lead to the value.
+    Chain = tuple[tuple[str, ...], Any, int]
+
+__all__ = ["feed_function"]
+
+_MATCH_CLASS = opmap["MATCH_CLASS"]
+#: Names of Numba's settings, or of objects that contain them.
+_SETTINGS = frozenset(("NUMBA_NUM_THREADS", "config"))
+_SHOWN = frozenset((bool, int, str, bytes, type(Ellipsis), float, complex))
+_MAX_SHOWN = 100
+
+
+def feed_function(walk: Walk, function: Any, where: str) -> None:
+    """Feed one function: its code, defaults and closure cells.
+
+    Args:
+        walk: the walk, in the mode of the function.
+        function: the function.
+        where: the description of the first value that refers to the function; "" for the fingerprinted function.
+
+    Raises:
+        Unidentifiable: a value that the function reads has no identity by content.
+    """
+    code, name = function.__code__, f"{function.__module__}.{function.__qualname__}"
+    walk.feed_token("def", walk.mode, function.__module__, plain_name(function.__qualname__))
+    if walk.mode == RUN and function.__name__ != code.co_name:
+        walk.feed_token("name", function.__name__)
+    if walk.mode == RUN and _is_made_by_reviewed_function(function):  # only the values of its closure belong to the program
+        walk.feed_token("closure of a library", function.__globals__["__name__"], code.co_qualname)
+    else:
+        _feed_code(walk, code, function.__globals__, name)
+    for number, value in enumerate(function.__defaults__ or ()):
+        walk.feed_token("default")
+        _feed_read_value(walk, value, f"the default {number + 1} of {name}")
+    for key, value in sorted((function.__kwdefaults__ or {}).items()):
+        walk.feed_token("kw", key)
+        _feed_read_value(walk, value, f"the default of {key!r} of {name}")
+    _feed_cells(walk, function, name)
+    if walk.mode == RUN and (function.__dict__ or annotates(function) or function.__doc__ not in (None, *code.co_consts)):
+        walk.reach().refer_to_owner(walk, function, name)
+    if where:
+        walk.reads.setdefault(where, name)
+
+
+def _is_made_by_reviewed_function(function: Any) -> bool:
+    """Return whether a reviewed function of a library has created a function, such as the `__repr__` of a data class."""
+    exceptions = EVERYTHING.get(function.__globals__.get("__name__"))
+    return exceptions is not None and is_made_by_library(function) and function.__code__.co_qualname.partition(".")[0] not in exceptions
+
+
+def _feed_cells(walk: Walk, function: Any, name: str) -> None:
+    """Feed the values of the closure cells of a function."""
+    attributes = _all_attributes(function.__code__)
+    compiles = walk.mode == RUN and is_made_by_library(function)  # Numba's closure around a user's function
+    for variable, value in cells_of(function):
+        where = f"the variable {variable!r} that {name} closes over"
+        walk.feed_token("empty cell" if value is MISSING else "cell", variable)
+        if value is MISSING or f"{function.__globals__.get('__name__')}.{variable}" in DIFFERING:
+            continue
+        if compiles and isinstance(value, python_types.FunctionType):
+            walk.refer_to_function(value, where, COMPILED)
+        else:
+            _feed_read_value(walk, value, where, attributes)
+
+
+def _all_attributes(code: python_types.CodeType) -> tuple[str, ...]:
+    """Return the names of all attributes that a code object and its nested code objects read."""
+    names = dict.fromkeys(digest_and_reads(code)[1].attributes)
+    for nested in _nested_code(code):
+        names.update(dict.fromkeys(_all_attributes(nested)))
+    return tuple(names)
+
+
+def _nested_code(code: python_types.CodeType) -> list[python_types.CodeType]:
+    return [constant for constant in code.co_consts if isinstance(constant, python_types.CodeType)]
+
+
+# ---------------------------------------------------------------------- code
+
+
+def _feed_code(walk: Walk, code: python_types.CodeType, namespace: dict[str, Any], name: str) -> None:
+    """Feed a code object with these globals, its nested code objects, and the values that they read. `name` describes the function."""
+    digest, reads = digest_and_reads(code)
+    walk.feed_token("code", digest)
+    if walk.mode != RUN and code is walk.compiled.__code__:
+        walk.reads[f"the code of {name}"] = digest.hex()
+    walk.files.update(f"{file_of(code, namespace)}:".encode("utf-8", "surrogatepass"))
+    walk.lines.update(f"{code.co_firstlineno}:".encode())
+    walk.lines.update(code.co_linetable)
+    chains = _chains_of(walk, code, namespace)
+    if reads_object_mode(chains):
+        walk.has_lenient_function = walk.has_object_mode = True
+    if walk.mode == RUN:
+        _record_reads_of_run(walk, code, reads, [value for _, value, _ in chains])
+    for chain, value, followed in chains:
+        if not (walk.mode == RUN and is_part_of_hash(code, value)):
+            _feed_chain(walk, chain, value, followed, reads.attributes, name)
+    if walk.mode == RUN and reads.imports:
+        _feed_imports(walk, code, namespace, name)
+    _feed_nested_code(walk, code, namespace, name)
+
+
+def _feed_nested_code(walk: Walk, code: python_types.CodeType, namespace: dict[str, Any], name: str) -> None:
+    """Feed the nested code objects. A function that an overload returns does not run, but is compiled."""
+    compiled = returned_functions(code) if walk.is_overload and code is walk.compiled.__code__ else ()
+    for nested in _nested_code(code):
+        if nested not in compiled or reads_object_mode(_chains_of(walk, nested, namespace)):
+            _feed_code(walk, nested, namespace, name)
+            continue
+        walk.reach().record_names(_all_attributes(nested), everything=False)  # its variables may refer to modules
+        mode, walk.mode = walk.mode, COMPILED
+        _feed_code(walk, nested, namespace, name)
+        walk.mode = mode
+
+
+def _record_reads_of_run(walk: Walk, code: python_types.CodeType, reads: Reads, values: list[Any]) -> None:
+    """Record the attributes that running code reads by names, and whether it computes names."""
+    from compcache.numba.fingerprints.outside import names_by_text, reads_by_name
+    from compcache.numba.registered.package_files import digest_of_package
+
+    walk.defines_by_text = walk.defines_by_text or (
+        any(map(names_by_text, values)) and digest_of_package(package_of(walk.compiled)) is not None
+    )
+    names, reads_all = reads_by_name(code, reads, may_lead_anywhere=walk.overlooks)
+    walk.reach().record_names(names, everything=reads_all)
+    if _MATCH_CLASS in code.co_code[::2]:
+        walk.reach().matches_classes = True
+        tuples = [constant for constant in code.co_consts if isinstance(constant, tuple)]
+        keywords = [item for constant in tuples for item in constant if isinstance(item, str)]  # for example, `case Point(x=1)`
+        walk.reach().record_names(keywords, everything=False)
+
+
+# ---------------------------------------------------------------------- modules that code imports
+
+
+def _feed_imports(walk: Walk, code: python_types.CodeType, namespace: dict[str, Any], name: str) -> None:
+    """Feed the attributes that code reads from modules that it imports: any attribute, if it uses a module in other ways."""
+    from compcache.numba.registered.code_reads import imported_reads
+
+    for module, chains in imported_reads(code):
+        walk.feed_token("import", module)
+        any_attribute = [(attribute,) for attribute in code.co_names]
+        if walk.without_numba and _feed_known_import(walk, module, any_attribute if chains is None else chains, name):
+            continue
+        if chains is None or not is_library_module(module):
+            walk.reach().refer_to_import(walk, module, namespace, name)
+            continue
+        imported = import_module(module)
+        for chain in chains:
+            if chain[0] not in vars(imported):
+                walk.reach().refer_to_import(walk, f"{module}.{chain[0]}", {}, name)
+            value, followed = resolve(chain, vars(imported))
+            _feed_chain(walk, chain, value, followed, (), name)
+
+
+def _feed_known_import(walk: Walk, module: str, chains: Iterable[tuple[str, ...]], name: str) -> bool:
+    """Feed the import of a code generator's module, whose parts follow from its version. Return False for any other module.
+
+    Raises:
+        NotLazy: the module belongs to no code generator, and the program has not imported it. The walk imports nothing.
+    """
+    if is_generator_module(module):
+        for chain in (*chains, ()):
+            _feed_assigned_value(walk, module, chain, f"the import of {module} in {name}, which runs at compile time,")
+        return True
+    if module not in sys.modules:
+        raise NotLazy(f"{name} runs at compile time, and imports {module or 'its package'}, which is not imported yet")
+    return False
+
+
+# ---------------------------------------------------------------------- globals, and chains of attributes
+
+
+def _chains_of(walk: Walk, code: python_types.CodeType, namespace: dict[str, Any]) -> list[Chain]:
+    """Return the chains of attributes that code reads."""
+    return [(chain, *_resolve_chain(walk, chain, namespace)) for chain in digest_and_reads(code)[1].chains]
+
+
+def _resolve_chain(walk: Walk, chain: tuple[str, ...], namespace: dict[str, Any]) -> tuple[Any, int]:
+    """Return the value of a chain, and the number of names that lead to it.
+
+    The name of a function that is being declared, and is not assigned yet, refers to the function.
+    """
+    if walk.without_numba:
+        value, followed = resolve(chain, namespace, is_generators_module)
+        return (MISSING, 1) if followed == 1 and is_declared_as(value, walk.compiled) else (value, followed)
+    value, followed = resolve(chain, namespace)
+    if value is MISSING and followed == 1 and walk.mode == COMPILED:
+        from numba.core import typeinfer
+
+        itself = typeinfer._temporary_dispatcher_map.get(chain[0])
+        if itself is not None and itself.py_func is walk.compiled:
+            return itself, followed
+    return value, followed
+
+
+def _feed_chain(walk: Walk, chain: tuple[str, ...], value: Any, followed: int, attributes: tuple[str, ...], name: str) -> None:
+    """Feed the value of an attribute chain that code reads.
+
+    `followed` names lead to the value. `attributes` are the names that the code reads from any object. `name` describes the function.
+    """
+    if walk.defines_by_text and followed == 1 and (value is MISSING or is_defined_by_text(value, walk.compiled.__globals__)):
+        walk.feed_token("defined by text", chain[0])  # this code defines the name, perhaps earlier for other types
+        return
+    if value is MISSING:
+        walk.feed_token("undefined", *chain[:followed])
+        return
+    shown = ".".join(chain[:followed])
+    walk.feed_token("global", shown)
+    where = f"the global {shown!r} of {name}"
+    if followed < len(chain) and walk.without_numba and is_generators_module(value):  # the version determines its parts
+        walk.feed_token("of a generator of code", value.__name__, *chain[followed:])
+        _feed_assigned_value(walk, value.__name__, chain[followed:], where)
+    elif walk.mode == RUN:
+        _feed_chain_of_run(walk, value, chain[followed - 1], where, attributes)
+    else:
+        _feed_read_value(walk, value, where, attributes)
+
+
+def _feed_assigned_value(walk: Walk, module: str, names: tuple[str, ...], where: str) -> None:
+    """Feed the value that the program has assigned to a part of Numba, if there is one.
+
+    Raises:
+        NotLazy: the part is a setting, or running code reads from it data that only this process or host has.
+    """
+    from compcache.numba.registered.purity import reads_external_state
+
+    name = ".".join((module, *names))
+    if not _SETTINGS.isdisjoint(name.split(".")):
+        raise NotLazy(f"{where} reads Numba's settings")
+    if walk.mode == RUN and reads_external_state(name):
+        raise NotLazy(f"{where} reads data that only this process or host has")
+    assigned = set_on_part(module, names)
+    if assigned is not MISSING:
+        walk.feed_value(assigned, where)
+
+
+def _feed_chain_of_run(walk: Walk, value: Any, name: str, where: str, attributes: Iterable[str]) -> None:
+    """Feed the value of an attribute chain that running code reads."""
+    from compcache.numba.fingerprints.outside import is_reader
+    from compcache.numba.registered.purity import is_external_state
+
+    if _feed_names_by_text(walk, value) or is_reader(value, name):
+        walk.feed_by_name(value, where)
+        return
+    if is_external_state(value):
+        walk.feed_library(value, where)
+    walk.feed_module_or_value(value, where, attributes)
+
+
+def _feed_names_by_text(walk: Walk, value: Any) -> bool:
+    """Feed the values that code can read if it computes names: the files of its package, and plain globals of any origin.
+
+    Returns:
+        False, without feeding anything, if the value is not `eval` or similar, or if the function belongs to no package with files.
+    """
+    from compcache.numba.fingerprints.outside import names_by_text
+    from compcache.numba.registered.package_files import digest_of_package
+
+    files = digest_of_package(package_of(walk.compiled)) if names_by_text(value) else None
+    if files is None:
+        return False
+    walk.feed_token("by text", files)
+    for name, item in sorted(walk.compiled.__globals__.items()):
+        if type(item) in _SHOWN and not name.startswith("__"):
+            walk.feed_token(name, type(item).__name__, repr(item))
+    return True
+
+
+def _feed_read_value(walk: Walk, value: Any, where: str, attributes: Iterable[str] = ()) -> None:
+    """Feed a value that a function reads. For a compiled function, store a digest of the value, by which `explain` shows changes."""
+    if walk.mode == RUN:
+        walk.feed_module_or_value(value, where, attributes)
+        return
+    digest = walk.digest_of_value(value, where, attributes)
+    walk.feed_token("read", digest)
+    walk.reads[where] = _shown(value) if value is None or type(value) in _SHOWN else digest.hex()
+
+
+def _shown(value: object) -> str:
+    """Return a plain value as text for display. A long text is replaced by its beginning and its digest."""
+    text = repr(value)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}... {blake2b(text.encode(), digest_size=8).hexdigest()}"

@@ -1,0 +1,51 @@
+"""Defines the base of imports by name: addresses that differ between processes, for functions and arrays that do not."""
+
+from __future__ import annotations
+
+from compcache.errors import GlobalValidationError
+from compcache.globals import GlobalDefinition, Storage
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Self
+
+    from compcache.globals import LoadContext
+
+__all__ = ["AddressDefinition"]
+
+
+class AddressDefinition(GlobalDefinition):
+    """The base of kinds whose fields are texts that identify an address in every process."""
+
+    __slots__ = ()
+
+    def encode(self) -> bytes:
+        """Encode the fields, separated by NUL."""
+        fields: tuple[str, ...] = self.__slots__
+        return "\0".join([getattr(self, field) for field in fields]).encode()
+
+    @classmethod
+    def decode(cls, payload: bytes) -> Self:
+        """Decode the fields."""
+        return cls(*payload.decode().split("\0"))
+
+    def find(self) -> tuple[int, object]:
+        """Return the address in this process, and an object that must live as long as the address is used, or None.
+
+        Raises:
+            ImportError: this process has no such function or array.
+        """
+        raise NotImplementedError
+
+    def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
+        """Return the address in little-endian order, and the object of `find`.
+
+        Raises:
+            GlobalValidationError: this process has no such function or array.
+        """
+        del context
+        try:
+            address, kept = self.find()
+        except ImportError as error:
+            raise GlobalValidationError(str(error), reason=str(error)) from error
+        return address.to_bytes(storage.size, "little"), kept
