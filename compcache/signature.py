@@ -153,8 +153,10 @@ class Signature(Record):
 def _parse_type(name: str, text: str) -> Type:
     parsed = Type.by_name.get(name)
     if parsed is None:
-        valid_names = " ".join(Type.by_name)
-        raise SignatureError(f"the signature {text!r} has the unknown type {name!r}: use {valid_names} or T[:]")
+        valid_names = ", ".join(Type.by_name)
+        raise SignatureError(
+            f"the signature {text!r} has the unknown type {name!r}: use {valid_names}, or an array of one of these, like f64[:]"
+        )
     return parsed
 
 

@@ -317,6 +317,8 @@ def test_an_exception_comes_back_from_its_pickle_with_its_fields(cls: Any) -> No
     fields = {} if issubclass(cls, errors.CacheWarning) else fields_of(cls)
     if cls is errors.LinkerError:
         fields = {"output": "x"}
+    if cls is errors.ModulesNotAddedError:
+        fields["failures"] = {1: "reason"}
     error = cls("what happened", **fields)
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is cls

@@ -154,11 +154,11 @@ def _collect_reached(definitions: Definitions, provided: _External) -> dict[str,
 
 
 def _group_units(roots: Mapping[str, _Reached]) -> tuple[tuple[str, ...], ...]:
-    """Group functions that share an item which must not exist in two modules. The order of the functions is kept."""
+    """Group functions that share an item which must not exist in two modules, directly or through other functions."""
     units: list[tuple[int, list[str]]] = []
     for name, reached in roots.items():
         own_bits, names = reached.own, [name]
-        for unit in [unit for unit in units if unit[0] & own_bits] if own_bits else []:
+        for unit in [unit for unit in units if unit[0] & own_bits]:
             units.remove(unit)
             own_bits, names = own_bits | unit[0], [*unit[1], *names]
         units.append((own_bits, names))

@@ -59,7 +59,9 @@ class _Bits:
             if not chunk & continuation_bit:
                 return value
             shift += width - 1
-            if width < _LEAST_CHUNK or shift > _MOST_BITS:
+            if width < _LEAST_CHUNK:
+                raise FormatError(f"the bitcode has a number in chunks of {width} bits, which cannot end")
+            if shift > _MOST_BITS:
                 raise FormatError("the bitcode contains a number of more than 64 bits")
 
     def align(self) -> None:

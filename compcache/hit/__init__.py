@@ -597,7 +597,7 @@ class _BoundedMappingLock:
         if not _mapping.acquire(timeout=_PATIENCE):
             from compcache.errors import ReentrantLoadError
 
-            raise ReentrantLoadError("a finalizer requested a function while another thread was mapping a module: retry it later")
+            raise ReentrantLoadError("a finalizer requested a function while another thread was mapping a module: request it later")
 
     def __exit__(self, *_: object) -> None:
         _mapping.release()

@@ -288,9 +288,9 @@ _new: Callable[[tuple[Any, ...]], Entry] = partial(tuple.__new__, Entry)
 
 
 def _next_offer(offered: int, excess: int, removed: int) -> int:
-    """Return how many bytes or modules to offer for a limit if those `offered` allowed to remove only `removed` of the `excess`.
+    """Return how many bytes or modules to offer next, after an offer of `offered` allowed to remove only `removed` of the `excess`.
 
-    The same part of further candidates is expected to be removable.
+    The removable part is expected to stay the same. The offer grows at least by `_GROWTH`, and at most by `_MOST_GROWTH`.
     """
     return ceil(offered * min(max(_GROWTH, excess / max(removed, 1)), _MOST_GROWTH))
 

@@ -259,7 +259,8 @@ def defer(action: Callable[[], None]) -> bool:
 def _make_token(function: Any, args: Any, return_type: Any, flags: Any, extra: str) -> str:
     """Return the token for the symbols of a function that is being compiled, and record that the token is used.
 
-    The token is a digest of everything that determines the function. If no digest can be computed, or if it is in use, the token is random.
+    The token is a digest of everything that determines the function; if that is in use, a digest of it and the token of the caller. If no
+    digest can be computed, or if both are in use, the token is random.
     """
     try:
         function_content = fingerprint(function)

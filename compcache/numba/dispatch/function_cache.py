@@ -216,10 +216,10 @@ class FunctionCache(CacheObject):
             # The loaded overload works, and the next start imports Numba for it, as this start did.
 
     def _record_start_reason(self, sig: Any, reason: NotLazy) -> None:
-        """Record for `compcache explain` why later processes import Numba for an overload."""
+        """Record for `compcache explain` why later processes import Numba for an overload, unless its code was refused."""
         label = make_label(self._full_name(), sig)
         if self._explains_starts and label not in self._backend.refused:
-            frontend.note_uncached(self._cache, label, f"was compiled, but starts import Numba for it: {reason}")
+            frontend.note_uncached(self._cache, label, f"was compiled, but later processes import Numba to use it: {reason}")
 
     def _store_deferred(self, sig: Any, data: Any, identity: Identity, seconds: float) -> None:
         if not self._store(sig, data, identity, seconds):

@@ -69,9 +69,11 @@ def record_start(cache_object: Any, cache: Cache, signature: Any, key: Key) -> N
     if not are_settings_from_environment():
         raise NotLazy("Numba's settings or the installed packages have changed since this process started")
     entry = find_stored_entry(cache_object, cache, signature, key)
-    record = entry.create_record(entry.fndesc.llvm_cpython_wrapper_name) if entry is not None else None
-    if entry is None or record is None:
-        raise NotLazy("the code or a constant of the function needs Numba")
+    record = entry and entry.create_record(entry.fndesc.llvm_cpython_wrapper_name)
+    if entry is None:
+        raise NotLazy("the code of the function is not stored in a form that can be used without Numba")
+    if record is None:
+        raise NotLazy("a constant of the function can be created only by Numba")
     store_fields(cache, key if entry.description.lines else key.without_lines(), record.fields, waits=True)
 
 

@@ -22,10 +22,10 @@ _digests: weakref.WeakKeyDictionary[Any, dict[str, dict[bytes, None]]] = weakref
 
 
 def note_code(parts: Iterable[Part]) -> None:
-    """Record that functions were compiled or loaded when the values that they read had these digests."""
+    """Record the digests that the values read by functions had when the functions were compiled or loaded, the newest last."""
     for part in parts:
         digests = _digests.setdefault(part.function, {}).setdefault(part.kind, {})
-        digests.pop(part.digest, None)
+        digests.pop(part.digest, None)  # so that the digest moves to the end
         digests[part.digest] = None
 
 

@@ -59,7 +59,7 @@ def unpickle(data: bytes) -> Any:
         """Finds all classes by name, except for LLVM values, which only mark positions."""
 
         def find_class(self, module: str, name: str) -> Any:
-            """Return a class by its module and name. Import Numba if the class is Numba's."""
+            """Return a class by its module and name. Import Numba if the class is Numba's. Values of llvmlite become `_Computed`."""
             if module.startswith("llvmlite."):
                 return _Computed
             if module.partition(".")[0] == "numba":

@@ -149,7 +149,7 @@ def gc(
     """
     with session.open_with_remote(url, "write") as cache:
         if unused_for is not None and unused_for > LONGEST_UNUSED:
-            raise click.UsageError("--unused-for must be at most 90d: records of use are not kept longer")
+            raise click.UsageError(f"--unused-for must be at most {LONGEST_UNUSED / 86400:.0f}d: records of use are not kept longer")
         remote = _require_remote(cache.remote)
         reports = remote.collect_garbage(older_than=older_than, unused_for=unused_for, grace=grace, dry_run=dry_run)
         stores = [remote.settings.each[place].shown for place in remote.settings.writable]
