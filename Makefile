@@ -24,7 +24,7 @@ BUILT_FROM := pyproject.toml setup.py $(wildcard build_backend/*.py) compcache/h
 help:
 	@echo 'make build    .venv with the project and what it needs, the native runtime built; all others do this first'
 	@echo 'make demo     compile the example kernels, load them in a fresh process, compare'
-	@echo 'make test     the default tests, some two minutes on two cores'
+	@echo 'make test     the default tests, less than three minutes on two cores'
 	@echo 'make slow     those that take a third of a second or more each: whole programs, processes that race (some eight minutes)'
 	@echo 'make lint     ruff, mypy, and the C compiler with its warnings as errors'
 	@echo 'make types    pyright and mypy, both strict, on a program that uses the package'

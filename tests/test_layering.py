@@ -196,6 +196,11 @@ def modules() -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
+@functools.cache
+def is_module(name: str) -> bool:
+    return name in modules()
+
+
 def room_of(name: str) -> str:
     return name.partition(".")[0]
 
@@ -234,7 +239,7 @@ def _import(dotted: str, *, lazy: bool) -> Import:
     first, _, rest = dotted.partition(".")
     if first != "compcache":
         return Import(first, ours=False, lazy=lazy)
-    while rest and rest not in modules():
+    while rest and not is_module(rest):
         rest = rest.rpartition(".")[0]
     return Import(rest or "__init__", ours=True, lazy=lazy)
 

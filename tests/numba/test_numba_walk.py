@@ -298,6 +298,7 @@ def test_a_callee_whose_defaults_were_replaced_after_its_declaration_is_refused(
         replaced.__defaults__ = (2,)
 
 
+@pytest.mark.slow
 def test_the_first_ufunc_leaves_the_compilers_candidates_in_the_order_of_uncached_numba(tmp_path: Path) -> None:
     """The compiler takes the first candidate that accepts the types, and the time to try others is the time of a cold run."""
     project = Project(tmp_path)
