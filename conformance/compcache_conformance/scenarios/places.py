@@ -26,6 +26,9 @@ def _modes(store: Path, folder: int, file: int) -> None:
             os.chmod(os.path.join(place, name), file)
         os.chmod(place, folder)
 
+#: Some of the first processes may each create a file that later ones share. If so many processes create one each, files accumulate.
+_MOST_PROCESSES = 16
+
 
 @scenario("places", "read-only store", "Code in a read-only store is found.", "")
 def read_only_store(bench: Bench) -> None:
@@ -115,13 +118,13 @@ def almost_full_disk(bench: Bench) -> None:
 )
 def leftovers(bench: Bench) -> None:
     bench.write(program())
-    counts = []
-    for _ in range(3):
+    counts: list[int] = []
+    while len(counts) < 3 or (counts[-3] < counts[-2] < counts[-1] and len(counts) < _MOST_PROCESSES):
         bench.works(env=bench.faulty("full:0"))
         counts.append(sum(1 for path in bench.store.rglob("*") if not path.is_dir()))
     bench.note(f"{', '.join(map(str, counts))} files")
-    if counts[0] < counts[1] < counts[2]:
-        raise Violation(Outcome.MISSED, f"{', '.join(map(str, counts))} files after one, two and three processes that could not write")
+    if counts[-3] < counts[-2] < counts[-1]:
+        raise Violation(Outcome.MISSED, f"{', '.join(map(str, counts))} files after one, two and more processes that could not write")
 
 
 @scenario("places", "no more files", "A file system that cannot create another file does no harm.", "")
