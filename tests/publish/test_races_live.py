@@ -250,14 +250,15 @@ PRUNER = (
     + r"""
 while time.monotonic() < end:
     time.sleep(0.25)
-    if chance.random() < 0.5:
+    if counts["removals"] > counts["prunes"]:  # in turns: a busy machine prunes a few times only
         from compcache.maintain.policy import PrunePolicy
         cache.prune(PrunePolicy(max_modules=NAMES))
         counts["prunes"] += 1
     else:
         from compcache.publish.removal import remove_file
+        counts["removals"] += 1
         modules = list(cache._store.module_ids())
-        for module_id in chance.sample(modules, len(modules) // 10):
+        for module_id in chance.sample(modules, -(-len(modules) // 10)):
             counts["removed"] += remove_file(cache._store, module_id)
 result = dict(counts)
 """
