@@ -21,6 +21,9 @@ from helpers import PACKAGE_ROOT, adder, constant, run_fresh
 from compcache import Cache, Function, ModuleSource
 from compcache.build.entry_points import entry_point, entry_text, read_head
 from compcache.formats.host import ABI_VERSION
+from compcache.formats.manifest import FunctionRecord
+from compcache.formats.manifest_writer import ManifestWriter, encode_function, encode_module
+from compcache.formats.records import ModuleRecord
 from compcache.hit import _runtime, native_build
 from compcache.hit.target import _require_current, load_runtime
 from compcache.signature import Signature
@@ -210,6 +213,18 @@ def test_bindings_are_stores(image: Any) -> None:
     assert words == [table - 24, 8, function + 5, table, 8, function, _runtime.address(image, 1), 8, function]
     with pytest.raises(IndexError):  # no place for an address of the module's own
         _runtime.require_writable(image, stores)
+
+
+def test_each_function_needs_an_accepted_target() -> None:
+    """Also where the function before it in the list has one."""
+    writer = ManifestWriter()
+    header = ModuleRecord(KEY, "shared", "x86_64-linux-elf", "", ("", "+avx512f"), "", "", "22.1.0", "", "", 1)
+    writer.add(encode_module(header))
+    targets = (b"accepted", b"foreign!", b"accepted")
+    records = [FunctionRecord(f"f{at}", "f", "i64(i64)", target, at, 0, 0) for at, target in enumerate(targets)]
+    offsets = [writer.add(encode_function(record)) for record in records]
+    uses: list[tuple[int | str, str, bytes, bytes]] = [(at, record.name, b"", b"") for at, record in enumerate(records)]
+    assert _runtime.plain_functions(writer.content(), KEY, uses, offsets, {b"accepted"}) == [0, None, 2]
 
 
 def test_functions_are_listed_by_the_records(cache: Cache) -> None:
