@@ -517,11 +517,17 @@ def replace_by_merged(store: Store, parts: Sequence[Segment], replaced: Sequence
 
 
 def readable(index: Index) -> tuple[Segment, ...]:
-    """Refresh the index, open all its segments, and return those that can be read."""
+    """Refresh the index, open all its segments, and return those that can be read.
+
+    Other processes may replace segments meanwhile, but segments that are open stay readable.
+    """
     index.refresh()
-    for segment in index.segments:
-        index.look_up(segment, bytes(DIGEST_SIZE), modules=True)
-    return index.segments
+    opened: tuple[Segment, ...] = ()
+    while index.segments is not opened:  # a look-up lists the directory again where a segment was replaced
+        opened = index.segments
+        for segment in opened:
+            index.look_up(segment, bytes(DIGEST_SIZE), modules=True)
+    return opened
 
 
 def remove_damaged(index: Index) -> None:
