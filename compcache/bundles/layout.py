@@ -133,7 +133,7 @@ def open_bundle(path: str, file: BinaryIO | None = None) -> Iterator[Bundle]:
         reraise_interrupt(error)
         if error.errno != EINVAL:  # EINVAL: the archive refers to a position that a file cannot have
             raise
-        raise FormatError(f"{path} is not an intact compcache bundle: {error.strerror}") from error
+        raise FormatError(f"{path} is not an intact compcache bundle: {error.strerror or error}") from error
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError, OverflowError, StructError) as error:
         reraise_interrupt(error)
         raise FormatError(f"{path} is not an intact compcache bundle: {error}") from error

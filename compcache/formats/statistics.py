@@ -195,7 +195,7 @@ class UsesInSum:
     def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
         head = read(0, _HEAD.size)
         if len(head) != _HEAD.size or head[: len(_MAGIC)] != _MAGIC:
-            raise FormatError("the statistics file is not a sum")
+            raise FormatError("the statistics file does not start with the header of a sum")
         _, counters, uses, *other_sizes = _HEAD.unpack(head)
         if _HEAD.size + counters + uses + sum(other_sizes) + CHECK_SIZE != size or uses % _USE.size:
             raise FormatError(f"the statistics file is damaged: its size of {size} bytes does not match its header")

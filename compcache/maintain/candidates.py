@@ -121,7 +121,10 @@ class Chooser:
         return max(size, 0), max(census.modules - policy.max_modules, 0) if policy.max_modules is not None else 0
 
     def _make_plan(self, found: dict[bytes, Entry], fresh: Container[object], horizon: float) -> Plan:
-        """Return the plan of the policy for the candidates and the modules that affect the decision."""
+        """Return the policy's plan for the entries in `found`, the candidates and the modules that affect the decision.
+
+        `found` is emptied. Code of the generations in `fresh` is not stale. Entries used since `horizon` are not removed for a limit.
+        """
 
         def limit_to_candidates(entry: Entry) -> Entry:
             """Return an entry without parts outside the candidates. If its generation is fresh, it is replaced by `_FRESH`."""
@@ -178,7 +181,10 @@ class Chooser:
             pack.add_requirement(status.modified, max(last, self._part_uses.get(required, 0.0)), protected=required in self._spare)
 
     def _entries_of(self, present: Mapping[bytes, FileStatus], rows: Mapping[bytes, Row], used: Mapping[bytes, float]) -> Iterator[Entry]:
-        """Yield the entries of these modules except packs."""
+        """Yield the entries of the modules in `present`, except packs. `used` has the times of their last uses.
+
+        A module without a row in `rows` gets an entry without functions.
+        """
         for module_id, (size, created) in present.items():
             last = max(used.get(module_id, 0.0), self._part_uses.get(module_id, 0.0))
             row = rows.get(module_id)
@@ -214,7 +220,7 @@ class Chooser:
         return known[1]
 
     def _read_entries(self, module_ids: Iterable[bytes]) -> dict[bytes, Entry]:
-        """Return the entries of these modules by module_id, without modules that do not exist."""
+        """Return the entries of the existing modules among `module_ids`, by module_id."""
         slices = self._slices
         present = statuses_of(self._store, sorted(module_ids))
         rows = slices.lists.rows(present)
@@ -276,7 +282,7 @@ class Chooser:
             for name, module_id in lists.importers_of(names):
                 imported.add(name)
                 wanted[module_id] = None
-            if slices.unlisted or self._policy.duplicates:
+            if slices.unlisted or self._policy.duplicates:  # duplicates, and importers that no list has, need the holders of all names
                 imported = names
             wanted.update((module_id, None) for _, module_id in lists.holders_of(imported))
             more = self._read_entries(wanted.keys() - found.keys())

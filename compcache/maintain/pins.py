@@ -30,10 +30,10 @@ def pin(store: Store, func_name: str) -> bool:
     Raises:
         StorageError: the pin cannot be written.
     """
-    new = store.read_file(PINS, _file_name(func_name)) is None
-    if new:
+    is_new = store.read_file(PINS, _file_name(func_name)) is None
+    if is_new:
         publish_file(store, PINS, _file_name(func_name), func_name.encode("utf-8", "surrogatepass"))
-    return new
+    return is_new
 
 
 def unpin(store: Store, func_name: str) -> bool:

@@ -63,7 +63,7 @@ __all__ = [
     "needs_merge",
     "newest_additions",
     "publish_segment",
-    "readable",
+    "readable_segments",
     "remove_damaged",
     "replace_segments",
     "segment_level",
@@ -319,7 +319,7 @@ def merge_all(store: Store, gone: set[bytes], present: Container[bytes], size_of
         FormatError: a segment is damaged.
     """
     index = store.index
-    segments = readable(index)
+    segments = readable_segments(index)
 
     def modules() -> Iterator[bytes]:
         for entry in _merge_modules(index, segments, ()):
@@ -516,8 +516,8 @@ def replace_by_merged(store: Store, parts: Sequence[Segment], replaced: Sequence
     return count
 
 
-def readable(index: Index) -> tuple[Segment, ...]:
-    """Refresh the index, open all its segments, and return those that can be read.
+def readable_segments(index: Index) -> tuple[Segment, ...]:
+    """Refresh the index, open all its segments, and return the segments that can be read.
 
     Other processes may replace segments meanwhile, but segments that are open stay readable.
     """

@@ -286,7 +286,7 @@ def _start_helper(directory: str, stores: Stores) -> str:
         _started[directory] = start_detached(_HELPER, [directory], os.environ, encode(description)), time.monotonic(), failed_starts
     except OSError as error:
         reraise_interrupt(error)
-        return f"its helper process cannot be started: {error.strerror}"
+        return f"its helper process cannot be started: {error.strerror or error}"
     return ""
 
 

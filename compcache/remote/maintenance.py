@@ -146,10 +146,10 @@ def collect_garbage(
 
     Raises:
         StorageError: the store does not answer.
-        ValueError: `unused_for` is more than 90 days.
+        ValueError: `unused_for` is negative, NaN or more than 90 days.
     """
-    if unused_for is not None and unused_for > LONGEST_UNUSED:
-        raise ValueError(f"unused_for is {unused_for:g} s, but records of use are kept for only {LONGEST_UNUSED:g} s (90 days)")
+    if unused_for is not None and not 0 <= unused_for <= LONGEST_UNUSED:
+        raise ValueError(f"unused_for must be from 0 to {LONGEST_UNUSED:g} s, because records of use are not kept longer, not {unused_for}")
     answer = _ask_store(store, "collect", grace, older_than, dry_run, unused_for)
     return RemoteGarbage(*[tuple(_decode_objects(rows)) for rows in answer])
 
