@@ -77,7 +77,7 @@ class RemoteSettings(NamedTuple):
 
     @property
     def credentials(self) -> tuple[str, str] | None:
-        """The decoded user and password of the URL, or None if it has neither. A token is a password without a user."""
+        """The decoded user and password in the URL, or None if the URL has neither. A token is a password without a user."""
         parts = urlsplit(self.url)
         if parts.username is None and parts.password is None:
             return None
@@ -153,7 +153,7 @@ def read_url(text: str) -> str:
     """Resolve a setting to the URLs of stores, reading the variables and files that it refers to.
 
     Raises:
-        ValueError: an entry is not the URL of a store, or it refers to a variable or file that does not exist.
+        ValueError: an entry is not the URL of a store, or refers to a variable or file that does not exist.
         OSError: a file cannot be read.
     """
     urls = " ".join([url for entry in split_urls(text) for url in _resolve_entry(entry)])

@@ -203,7 +203,10 @@ class Question:
         return True
 
     def _receive(self, seconds: float) -> None:
-        """Read the bytes that have arrived, after waiting at most `seconds`."""
+        """Read the bytes that have arrived, after waiting at most `seconds`, and process complete messages.
+
+        The last message is the answer. Messages before it announce the time of compiling. Set `problem` if the helper has ended.
+        """
         connection = self._socket
         if connection is None:
             return

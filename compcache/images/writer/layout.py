@@ -131,7 +131,11 @@ def collect(inputs: Sequence[Input]) -> dict[str, Output]:
 
 
 def _priority_key(part: tuple[int, InputSection]) -> int:
-    """Return the sort key of a table of constructors. The lowest priority runs first; tables without a priority run last."""
+    """Return the sort key of a table of constructors. The lowest priority runs first; tables without a priority run last.
+
+    Raises:
+        FormatError: the suffix of the section's name is not a priority.
+    """
     section = part[1]
     if section.output not in _SORTED or section.name == section.output:
         return 1 << 16
