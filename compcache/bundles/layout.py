@@ -220,11 +220,7 @@ class _LimitedFile:
 
 
 def _open_regular_file(path: str, flags: int) -> int:
-    """Open a regular file and return its descriptor; an opener for `open`.
-
-    Raises:
-        FormatError: the path is not a regular file.
-    """
+    """Open a regular file and return its descriptor; an opener for `open`. Raise `FormatError` if the path is not a regular file."""
     descriptor = os.open(path, flags | os.O_NONBLOCK)  # opening a pipe without a writer must not block
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

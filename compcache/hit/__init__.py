@@ -628,11 +628,7 @@ def _make_reader(files: "Any", opened: "Opened") -> "Callable[[int, int], bytes]
 
 
 def _map_image(runtime: "Any", descriptor: int, path: str, key: bytes, size: int, maps_files: int) -> "Any":
-    """Map an image from its file.
-
-    Raises:
-        OSError: this process has mapped the file already, or mapping is not safe here.
-    """
+    """Map an image from its file. Raise `OSError` if this process has mapped the file already, or mapping is not safe here."""
     image = runtime.map_image(descriptor, os.fsencode(path), key, size, maps_files)
     if image is None:
         raise OSError(f"{path} is mapped already, or cannot be mapped from its file system")

@@ -162,11 +162,7 @@ class Addition(NamedTuple):
 def add_missing(
     session: Session, functions: tuple[str, ...], build: Callable[[], ModuleSource], source: ModuleSource | None = None
 ) -> Addition:
-    """Implement `compcache.frontend.add_missing`.
-
-    Raises:
-        ValueError: `functions` is empty.
-    """
+    """Implement `compcache.frontend.add_missing`. Raise `ValueError` if `functions` is empty."""
     if not functions:
         raise ValueError("add_missing() requires the name of at least one function")
     stored = find_stored(session, functions, source)

@@ -379,11 +379,7 @@ def _module_id_of(entry: bytes) -> bytes:
 
 
 def _read_entries(segment: Segment, read: Callable[[], Iterable[bytes]]) -> Iterator[bytes]:
-    """Yield the entries that `read` returns.
-
-    Raises:
-        _UnreadableError: the segment is damaged or cannot be read.
-    """
+    """Yield the entries that `read` returns. Raise `_UnreadableError` if the segment is damaged or cannot be read."""
     try:
         yield from read()
     except (FormatError, OSError) as error:

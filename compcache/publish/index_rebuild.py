@@ -44,11 +44,7 @@ _NO_STAMP = Stamp(0, 0, 0, 0)
 
 
 def read_functions(module: ModuleFile) -> list[tuple[str, int, str]]:
-    """Return (name, record offset, requirement) for each function that a module realizes.
-
-    Raises:
-        FormatError: a record is damaged.
-    """
+    """Return (name, record offset, requirement) for each function that a module realizes. Raise `FormatError` if a record is damaged."""
     return WholeManifest(module.read(module.image, module.records)).functions()
 
 

@@ -614,11 +614,7 @@ class ModuleLists:
             return self._decode_values([(module_id, value) for module_id, value in found_values if value is not None])
 
     def _decode_values(self, values: Iterable[tuple[bytes, bytes]]) -> dict[bytes, Row]:
-        """Decode the rows in these values of a list.
-
-        Raises:
-            FormatError: a value is malformed.
-        """
+        """Decode the rows in these values of a list. Raise `FormatError` if a value is malformed."""
         start = CHECK_SIZE + _SIZE.size
         rows = decode_rows((module_id, self._platform(value[:CHECK_SIZE]), memoryview(value)[start:]) for module_id, value in values)
         return {row.module_id: row for row in rows}

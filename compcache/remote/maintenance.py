@@ -177,11 +177,7 @@ def _decode_objects(rows: list[list[Any]]) -> Iterator[RemoteObject]:
 
 
 def _ask_helper(store: Stores, *message: Any) -> Any:
-    """Send a question to the helper, and return its answer.
-
-    Raises:
-        StorageError: the helper does not answer.
-    """
+    """Send a question to the helper, and return its answer. Raise `StorageError` if the helper does not answer."""
     try:
         question = ask(store, *message)
         if question.wait(_PATIENCE):

@@ -114,11 +114,7 @@ class _Problems(dict[Platform, str]):
 
 
 def module_key(module_id: str) -> bytes:
-    """Convert a module_id from 32 hexadecimal digits to bytes.
-
-    Raises:
-        ValueError: `module_id` does not have 32 hexadecimal digits.
-    """
+    """Convert a module_id from 32 hexadecimal digits to bytes. Raise `ValueError` if `module_id` does not have 32 hexadecimal digits."""
     if not isinstance(module_id, str) or len(module_id) != _MODULE_ID_DIGITS or not _HEXADECIMAL.issuperset(module_id):
         raise ValueError(f"{module_id!r} is not a module_id: give {_MODULE_ID_DIGITS} hexadecimal digits, as modules() lists them")
     return bytes.fromhex(module_id)

@@ -64,11 +64,7 @@ class _Known:
         self.payload = payload
 
     def read_record(self, offset: int) -> bytes:
-        """Return the payload of the record.
-
-        Raises:
-            FormatError: another record is requested.
-        """
+        """Return the payload of the record. Raise `FormatError` if another record is requested."""
         if offset != self.offset:
             raise FormatError(f"there is no record at offset {offset}")
         return self.payload

@@ -220,11 +220,7 @@ def load_entry(cache: Cache, record: Record) -> Loaded | None:
 
 
 def _unpickle_constants(pickled: bytes) -> list[Any]:
-    """Return the constants of an environment.
-
-    Raises:
-        NotLazy: the pickle does not contain a list.
-    """
+    """Return the constants of an environment. Raise `NotLazy` if the pickle does not contain a list."""
     if not pickled:
         return []
     from _pickle import loads

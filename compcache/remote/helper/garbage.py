@@ -322,11 +322,7 @@ async def _select_concurrently(items: Iterable[ObjectInfo], choose: Callable[[Ob
 
 
 def _card_keys_of(data: bytes) -> Iterator[str]:
-    """Yield the keys of all cards that may name this module.
-
-    Raises:
-        FormatError: the bytes are not an intact module.
-    """
+    """Yield the keys of all cards that may name this module. Raise `FormatError` if the bytes are not an intact module."""
     manifest: Any = WholeManifest(sections_of(data, intact_footer(data))[1])
     platform = platform_shelf(manifest.header.triple, manifest.header.abi)
     for name, *_ in manifest.indexed():
