@@ -319,7 +319,7 @@ def save_library(
         CompcacheError: the entry could not be stored.
     """
     if library.has_dynamic_globals:
-        raise NotCacheable("it uses dynamic globals")
+        raise NotCacheable(_DYNAMIC_GLOBALS)
     library._ensure_finalized()
     checked = _make_checked_fields(_digest_reported_lines(identity, str(library._final_module)) or identity.lines[:SIZE_OF_LINES], recorded)
     try:

@@ -117,5 +117,5 @@ def _flag_text(name: str, value: Any) -> str:
         return str(value.encode())
     text = repr(inner)
     if " at 0x" in text:
-        raise Unidentifiable(f"the compiler flag {name} has the value {text}, which has no identity by content")
+        raise Unidentifiable(f"the compiler flag {name} has the value {text}, whose text differs between processes")
     return text
