@@ -294,9 +294,9 @@ _new: Callable[[tuple[Any, ...]], Entry] = partial(tuple.__new__, Entry)
 
 
 def _next_offer(offered: int, excess: int, removed: int) -> int:
-    """Return how many bytes or modules to offer next, after an offer of `offered` allowed to remove only `removed` of the `excess`.
+    """Return how many bytes or modules to offer for removal next. Of the last `offered`, only `removed` could be removed, not `excess`.
 
-    The removable part is expected to stay the same. The offer grows at least by `_GROWTH`, and at most by `_MOST_GROWTH`.
+    The removable share is expected to stay the same. The offer grows by a factor from `_GROWTH` to `_MOST_GROWTH`.
     """
     return ceil(offered * min(max(_GROWTH, excess / max(removed, 1)), _MOST_GROWTH))
 
@@ -350,11 +350,14 @@ class _LeastRecentlyUsed:
         heapq.heappush(heap, (-recency, entry.module_id, entry))
         self._size -= entry.size
         self._count -= not entry.is_pack
-        while heap and self._size + heap[0][2].size <= 0 and self._count + (not heap[0][2].is_pack) <= 0:
-            latest, _, dropped = heapq.heappop(heap)
+        while heap:
+            latest, _, newest = heap[0]
+            if self._size + newest.size > 0 or self._count + (not newest.is_pack) > 0:
+                break  # the totals need the entry
+            heapq.heappop(heap)
             self.horizon = -latest
-            self._size += dropped.size
-            self._count += not dropped.is_pack
+            self._size += newest.size
+            self._count += not newest.is_pack
 
     def entries(self) -> dict[bytes, Entry]:
         """Return the entries by module_id."""

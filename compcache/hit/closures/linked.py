@@ -227,7 +227,7 @@ class LinkedClosures:
     # ---------------------------------------------------------------- validity
 
     def is_valid_now(self, module_id: bytes) -> bool:
-        """Return whether the linked closure with this module_id is valid in the present state of the index. Count the use of a loaded one."""
+        """Return whether the linked closure with this module_id is valid in the present state of the index. Count uses of a loaded one."""
         loader = self._loader
         self._refresh_state(loader.store)
         is_known_valid = self._valid.get(module_id)

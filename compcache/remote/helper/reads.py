@@ -79,7 +79,10 @@ class Room:
         return self.files[-1]
 
     def reserve(self, card: Card) -> bool:
-        """Reserve space for the module of this card. Return whether there was enough space."""
+        """Reserve space for the module of this card, and return whether there was enough space.
+
+        Before a module that must be fetched, tell the client how long compiling it took.
+        """
         has_room = card.size <= self._remaining
         self._remaining -= card.size if has_room else 0
         if has_room and not card.module:
