@@ -232,7 +232,9 @@ def _read_store(url: str, mode: str) -> RemoteSettings:
         raise ValueError(f"the URL of the remote store {safe_url[:60]!r}... has {len(url)} characters: write at most {LONGEST_URL}")
     if parts.scheme not in _KINDS:
         raise ValueError(f"the remote store {safe_url!r} has an unknown URL scheme: write {_URL_FORMS}")
-    if parts.scheme == "file" and (parts.netloc not in ("", "localhost") or not parts.path.startswith("/")):
+    if parts.scheme == "file" and parts.netloc not in ("", "localhost"):
+        raise ValueError(f"the remote store {safe_url!r} names the host {parts.netloc!r}: write file:///directory")
+    if parts.scheme == "file" and not parts.path.startswith("/"):
         raise ValueError(f"the remote store {safe_url!r} does not name an absolute path: write file:///directory")
     if parts.scheme != "file" and not parts.scheme.startswith("unix") and not parts.netloc:
         raise ValueError(f"the remote store {safe_url!r} does not name a host or bucket: write {_URL_FORMS}")
