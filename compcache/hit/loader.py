@@ -489,11 +489,7 @@ class Loader(PlainLoader):
                 source.suspend()
 
     def _map_image(self, file: ModuleFile) -> Any:
-        """Map the image of a module, from its file if possible.
-
-        Raises:
-            LinkError: the image cannot be mapped.
-        """
+        """Map the image of a module, from its file if possible. Raise `LinkError` if the image cannot be mapped."""
         try:
             return self._map_file(file) or self._load_image(file)
         except (OSError, ValueError) as error:
@@ -583,11 +579,7 @@ class Loader(PlainLoader):
         return not self.linked or self.linked.agree(chosen, bound, since)
 
     def _make_target(self, runtime: Any, root: Choice, owner: object) -> TypedCallTarget:
-        """Return a new call target for a realization.
-
-        Raises:
-            CompcacheError: the record does not fit the image.
-        """
+        """Return a new call target for a realization. Raise `CompcacheError` if the record does not fit the image."""
         record = root.record
         context = TargetContext(
             record.name,

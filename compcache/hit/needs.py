@@ -71,11 +71,7 @@ class Listed:
 
 
 def read_records(loader: Loader, source: Source) -> Listed:
-    """Return the records of a module, read at once unless the section is large.
-
-    Raises:
-        StorageError: the file cannot be read.
-    """
+    """Return the records of a module, read at once unless the section is large. Raise `StorageError` if the file cannot be read."""
     if source.listed is None:
         file, records = source.file, b""
         if file.records <= _MOST_RECORDS:
@@ -131,11 +127,7 @@ def _read_globals(loader: Loader, choice: Choice, offsets: tuple[int, ...]) -> N
 
 
 def _require_natives(loader: Loader, choice: Choice, natives: dict[str, None], known: set[str]) -> None:
-    """Check that the process has these native symbols, and add them to `known`.
-
-    Raises:
-        UndefinedSymbolError: a symbol is missing.
-    """
+    """Check that the process has these native symbols, and add them to `known`. Raise `UndefinedSymbolError` if a symbol is missing."""
     symbol = loader.runtime().find_undefined(tuple([name for name in natives if name not in known]))
     if symbol is not None:
         raise UndefinedSymbolError(

@@ -65,11 +65,7 @@ class Listing:
 
 
 def list_records(loader: Loader, source: Source, sources: Sources) -> None:
-    """Read the records of a module at once, and list its functions for the load.
-
-    Raises:
-        StorageError: the file cannot be read.
-    """
+    """Read the records of a module at once, and list its functions for the load. Raise `StorageError` if the file cannot be read."""
     listed = read_records(loader, source)
     listed.is_in_listing = True
     listing = sources.listing = sources.listing or Listing()
@@ -471,11 +467,7 @@ class Plan:
             raise self._loader.condemn(self._sources, choice.module_id, error) from error
 
     def _require_imports(self, choice: Choice) -> None:
-        """Check that no import of a choice has run out of realizations.
-
-        Raises:
-            UndefinedSymbolError: an import has none.
-        """
+        """Check that no import of a choice has run out of realizations. Raise `UndefinedSymbolError` if an import has none."""
         for _, imported, _, kind in choice.imports:
             node = self._nodes.get(self._node_name(imported, kind))
             if node is not None and node.uses and kind[:_DIGEST] not in node.uses:
@@ -677,11 +669,7 @@ def _require_llvm(store: Store, file: ModuleFile) -> None:
 
 
 def require_features(store: Store, file: ModuleFile, record: FunctionRecord) -> None:
-    """Check that this host has the features that a function requires.
-
-    Raises:
-        IncompatibleTargetError: a feature is missing.
-    """
+    """Check that this host has the features that a function requires. Raise `IncompatibleTargetError` if a feature is missing."""
     from compcache.formats.records import decode_module
 
     header = decode_module(file.read_record(0))
