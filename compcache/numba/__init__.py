@@ -81,14 +81,14 @@ def _install(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool 
     """Install the backend as `install` does, and return it. `is_first`: whether Numba is about to load or compile its first function."""
     import sys
 
-    if lazy and "numba" not in sys.modules:
-        return _install_without_import(cache, options, is_first=is_first, lazy=True)
     from compcache.numba.lazy.garbage import few_collections
 
+    lazy = lazy and "numba" not in sys.modules
     with few_collections(lasting=True):
-        import numba  # noqa: F401 - its names are checked before any of them is replaced
+        if not lazy:
+            import numba  # noqa: F401 - its names are checked before any of them is replaced
 
-        return _install_without_import(cache, options, is_first=is_first, lazy=False)
+        return _install_without_import(cache, options, is_first=is_first, lazy=lazy)
 
 
 def _install_without_import(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool) -> Backend:

@@ -2,7 +2,7 @@
 
 The stand-in provides the lazy decorators, the version, types, and the objects of `references`. Access to any other attribute, and the
 import of any other submodule, replace the stand-in by Numba itself. Objects that were decorated earlier stay lazy. Objects that are
-decorated later are recorded for later starts.
+decorated later are recorded for later starts. The stand-ins other than the decorators are made by files that are imported at the first use.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from __future__ import annotations
 import sys
 
 from compcache.numba.declarations import decorators
-from compcache.numba.declarations.modules import LazyModule, find_attribute, find_module, forget_modules, list_public_names
-from compcache.numba.declarations.registrations import EXTENDING_STAND_INS
 from compcache.numba.lazy.awaited import stand_in_of
 from compcache.numba.lazy.stand_ins import is_probe, note_replaced_decorators, real_numba
 from compcache.numba.registered.distributions import numba_version
@@ -31,10 +29,12 @@ class StandIn(_Module):  # type: ignore[misc]
     """The stand-in for the module `numba`."""
 
     def __getattr__(self, name: str) -> Any:
+        if name != "__all__" and (name.startswith("__") or is_probe(name)):
+            raise AttributeError(f"module 'numba' has no attribute {name!r}")
+        from compcache.numba.declarations.modules import find_attribute, forget_modules, list_public_names
+
         if name == "__all__":
             return list_public_names(real_numba())
-        if name.startswith("__") or is_probe(name):
-            raise AttributeError(f"module 'numba' has no attribute {name!r}")
         if stand_in_of() is self:
             forget_modules()
             stand_in = find_attribute("numba", name)
@@ -45,7 +45,10 @@ class StandIn(_Module):  # type: ignore[misc]
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("__"):
             super().__setattr__(name, value)
-        elif type(value) is not LazyModule:  # an import statement sets a submodule, which `__getattr__` provides anyway
+            return
+        from compcache.numba.declarations.modules import LazyModule
+
+        if type(value) is not LazyModule:  # an import statement sets a submodule, which `__getattr__` provides anyway
             setattr(real_numba(), name, value)
 
     def __dir__(self) -> list[str]:
@@ -106,6 +109,8 @@ class Hook:
             if vars(numba).get(name) is getattr(decorators, name):
                 setattr(numba, name, original)
         if self._decorators:
+            from compcache.numba.declarations.registrations import EXTENDING_STAND_INS
+
             for name in _REGISTERED_DECORATORS:
                 if getattr(numba.extending, name) is EXTENDING_STAND_INS[name]:  # type: ignore[union-attr]
                     setattr(numba.extending, name, getattr(numba.core.extending, name))  # type: ignore[union-attr]
@@ -124,6 +129,8 @@ class Hook:
 
     def _replace_decorators(self) -> None:
         """Replace the decorators of the imported Numba, so that functions that are decorated now are recorded for later starts."""
+        from compcache.numba.declarations.registrations import EXTENDING_STAND_INS
+
         numba: Any = sys.modules["numba"]
         self._decorators = {name: getattr(numba, name) for name in decorators.__all__ if name != "prange"}
         note_replaced_decorators(self._decorators)
@@ -143,6 +150,8 @@ class Hook:
         del path, target
         if not name.startswith("numba.") or stand_in_of() is not self._module:
             return None
+        from compcache.numba.declarations.modules import find_module
+
         loader: Any
         module = find_module(name)
         if module is not None:

@@ -6,7 +6,7 @@ key would be computed from the present values, but the code would be compiled fr
 
 from __future__ import annotations
 
-import weakref
+from _weakref import ref  # importing `weakref` is slow
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 __all__ = ["has_old_code", "is_latest", "note_code"]
 
-#: The digests of each function by their kinds, the latest last.
-_digests: weakref.WeakKeyDictionary[Any, dict[str, dict[bytes, None]]] = weakref.WeakKeyDictionary()
+#: The digests of each function by their kinds, the latest last. The reference to a function removes its row when the function is gone.
+_digests: dict[ref[Any], dict[str, dict[bytes, None]]] = {}
 
 
 def note_code(parts: Iterable[Part]) -> None:
     """Record the digests that the values read by functions had when the functions were compiled or loaded, the newest last."""
     for part in parts:
-        digests = _digests.setdefault(part.function, {}).setdefault(part.kind, {})
+        digests = _digests.setdefault(ref(part.function, _digests.pop), {}).setdefault(part.kind, {})
         digests.pop(part.digest, None)  # a known digest moves to the end, because `is_latest` compares the last one
         digests[part.digest] = None
 
@@ -46,4 +46,4 @@ def is_latest(part: Part) -> bool:
 
 def _known_digests(part: Part) -> dict[bytes, None]:
     """Return the digests under which the code of a function was noted, the latest last; empty if there are none."""
-    return _digests.get(part.function, {}).get(part.kind, {})
+    return _digests.get(ref(part.function), {}).get(part.kind, {})

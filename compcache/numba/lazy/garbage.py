@@ -1,4 +1,4 @@
-"""Makes Python collect garbage less often while Numba is imported or compiles.
+"""Makes Python collect garbage less often while Numba or this package is imported, or Numba compiles.
 
 Python examines the new objects whenever there are 700 of them, and all objects of a process when their number has grown by a quarter. The
 import of Numba creates 70,000 objects, and its registrations before the first compilation create as many again. All of them live as long as
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from threading import Lock
+from _thread import allocate_lock  # importing `threading` is slow
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class _Thresholds:
     """
 
     def __init__(self) -> None:
-        self._guard = Lock()
+        self._guard = allocate_lock()
         self.blocks = [0, 0]
         self.own: tuple[int, ...] = ()
         self.applied: tuple[int, ...] = ()

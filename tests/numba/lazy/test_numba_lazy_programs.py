@@ -448,3 +448,23 @@ def test_settings_of_a_file_are_read_by_numba(tmp_path: Path) -> None:
     plain = other.run_in_fork("import warnings\nwarnings.simplefilter('ignore')\n" + read)
     lazy = "import compcache.numba\ncompcache.numba.install('cache', lazy=True)\nimport warnings\nwarnings.simplefilter('ignore')\n" + read
     assert other.run(lazy, backend=False) == plain
+
+
+def test_a_start_imports_no_stand_ins_and_collects_little_garbage(project: Project) -> None:
+    """Garbage is counted before the program runs. CPython 3.11 without a program collects eight times."""
+    text = """
+        import gc, sys
+        collections = sum([generation["collections"] for generation in gc.get_stats()])
+        from numba import njit
+
+        @njit
+        def scaled(x):
+            return x * 3
+
+        scaled(2.0)
+        declarations = {name.rpartition(".")[2] for name in sys.modules if name.startswith("compcache.numba.declarations.")}
+        print(sorted(declarations), "weakref" in sys.modules, collections < 18)
+    """
+    project.write(starting=text)
+    answers = [command(project, "run", "starting.py").stdout for _ in range(2)]
+    assert answers[1] == "['decorators', 'import_hook'] False True\n"
