@@ -29,7 +29,7 @@ from compcache.interrupts import suppress
 from compcache.publish.atomic_file import publish
 from compcache.publish.locks import try_lock
 from compcache.publish.module_lists import merge_list, remove_list
-from compcache.publish.open_segments import open_segments, readable
+from compcache.publish.open_segments import open_segments, readable_segments
 from compcache.publish.scratch import Scratch
 
 if TYPE_CHECKING:
@@ -314,7 +314,7 @@ def merge_all(store: Store, gone: set[bytes], present: Container[bytes], size_of
         FormatError: a segment is damaged.
     """
     index = store.index
-    segments = readable(index)
+    segments = readable_segments(index)
 
     def modules() -> Iterator[bytes]:
         for entry in _merge_modules(index, segments, ()):
@@ -374,11 +374,7 @@ def _module_id_of(entry: bytes) -> bytes:
 
 
 def _read_entries(segment: Segment, read: Callable[[], Iterable[bytes]]) -> Iterator[bytes]:
-    """Yield the entries that `read` returns.
-
-    Raises:
-        _UnreadableError: the segment is damaged or cannot be read.
-    """
+    """Yield the entries that `read` returns. Raise `_UnreadableError` if the segment is damaged or cannot be read."""
     try:
         yield from read()
     except (FormatError, OSError) as error:

@@ -12,10 +12,10 @@ from compcache.digest import DIGEST_SIZE
 if TYPE_CHECKING:
     from compcache.formats.index import Index, Segment
 
-__all__ = ["open_segments", "readable"]
+__all__ = ["open_segments", "readable_segments"]
 
 
-def readable(index: Index) -> tuple[Segment, ...]:
+def readable_segments(index: Index) -> tuple[Segment, ...]:
     """Refresh the index, open all its segments, and return those that can be read."""
     index.refresh()
     return open_segments(index)

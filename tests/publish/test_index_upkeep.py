@@ -188,7 +188,7 @@ def test_segments_that_were_opened_stay_readable_while_others_replace_them(
         return look_up(index, *arguments, **keywords)
 
     monkeypatch.setattr(Index, "look_up", look_up_after_replacement)
-    segments = open_segments.readable(reading.index)
+    segments = open_segments.readable_segments(reading.index)
     assert not names
     names.append("j")
     replace()
