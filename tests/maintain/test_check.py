@@ -53,10 +53,18 @@ def test_a_directory_without_a_cache_is_not_healthy(tmp_path: Path, name: str) -
 
 
 @pytest.mark.parametrize("where", ["image", "records", "notes", "footer", "middle"])
-def test_a_flipped_bit_anywhere_is_found_and_goes_to_quarantine(cache: Cache, module_id: str, directory: Path, where: str) -> None:
+def test_a_flipped_bit_anywhere_is_found_and_goes_to_quarantine(
+    cache: Cache, module_id: str, directory: Path, where: str
+) -> None:
     path = module_file(directory, module_id)
     size = path.stat().st_size
-    offset = {"image": 100, "records": size // 2, "notes": size - 150, "footer": size - 20, "middle": size // 3}[where]
+    offset = {
+        "image": 100,
+        "records": size // 2,
+        "notes": size - 150,
+        "footer": size - 20,
+        "middle": size // 3,
+    }[where]
     flip_byte(path, offset)
     finding = only(cache.check())
     assert finding.kind == "damaged"
@@ -79,7 +87,9 @@ def test_a_truncated_module_is_found(cache: Cache, module_id: str, directory: Pa
     assert only(cache.check()).kind == "damaged"
 
 
-def test_without_checksums_damage_of_the_code_is_not_looked_for(cache: Cache, module_id: str, directory: Path) -> None:
+def test_without_checksums_damage_of_the_code_is_not_looked_for(
+    cache: Cache, module_id: str, directory: Path
+) -> None:
     flip_byte(module_file(directory, module_id), 100)
     assert cache.check(checksums=False)
     assert not cache.check()
@@ -137,7 +147,9 @@ def test_a_damaged_index_is_found_and_rebuilt(directory: Path) -> None:
         assert opened.check().findings == ()
 
 
-def test_index_entries_of_modules_that_are_gone_are_only_a_note(cache: Cache, module_id: str, directory: Path) -> None:
+def test_index_entries_of_modules_that_are_gone_are_only_a_note(
+    cache: Cache, module_id: str, directory: Path
+) -> None:
     module_file(directory, module_id).unlink()
     report = cache.check()
     assert report
@@ -162,7 +174,9 @@ def test_leftovers_are_notes_and_repair_removes_them(cache: Cache, module_id: st
 
 @pytest.mark.parametrize("name", ["modules-v1", "index-v1", "."])
 @pytest.mark.usefixtures("module_id")
-def test_directories_that_others_can_write_to_are_found_and_closed(cache: Cache, directory: Path, name: str) -> None:
+def test_directories_that_others_can_write_to_are_found_and_closed(
+    cache: Cache, directory: Path, name: str
+) -> None:
     (directory / name).chmod(0o777)
     finding = only(cache.check())
     assert finding.kind == "permissions"

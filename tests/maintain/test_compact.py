@@ -262,7 +262,9 @@ def test_without_its_list_a_volume_replaces_nothing(directory: Path, tmp_path: P
 def test_what_is_published_again_meanwhile_stays(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     """A module that is added again has a new file, which is newer than what the volume has."""
     fill(cache, 3)
-    monkeypatch.setattr(time, "sleep", lambda _: [cache.add_module(ModuleSource(adder("f1", number))) for number in (7, 1)])
+    monkeypatch.setattr(
+        time, "sleep", lambda _: [cache.add_module(ModuleSource(adder("f1", number))) for number in (7, 1)]
+    )
     cache.compact(grace=5)
     with Cache(cache.path) as other:
         require(other, {"f0": 1, "f1": 2, "f2": 3})
@@ -432,7 +434,9 @@ def test_a_size_limit_puts_small_files_together_before_it_removes_any(directory:
 
 
 @pytest.mark.slow
-def test_a_size_limit_is_kept_where_nothing_is_put_together(directory: Path, few: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_size_limit_is_kept_where_nothing_is_put_together(
+    directory: Path, few: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def start(*arguments: object) -> None:
         few.append(str(arguments[2]))
 

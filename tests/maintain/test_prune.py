@@ -34,7 +34,9 @@ def add(cache: Cache, name: str, *, calls: str | None = None, age: float = 0.0) 
     return module_id
 
 
-def test_the_least_recently_used_goes_and_the_rest_works_in_a_fresh_process(cache: Cache, directory: Path) -> None:
+def test_the_least_recently_used_goes_and_the_rest_works_in_a_fresh_process(
+    cache: Cache, directory: Path
+) -> None:
     for age, name in enumerate(("new", "middle", "old")):
         add(cache, name, age=100.0 * age)
     add(cache, "top", calls="old")
@@ -66,7 +68,9 @@ def test_a_dry_run_tells_the_same_and_changes_nothing(cache: Cache, directory: P
     cache.stats()
     before = snapshot(directory)
     told = cache.prune(PrunePolicy(max_modules=1), dry_run=True)
-    assert {k: v for k, v in snapshot(directory).items() if "stats" not in k} == {k: v for k, v in before.items() if "stats" not in k}
+    assert {k: v for k, v in snapshot(directory).items() if "stats" not in k} == {
+        k: v for k, v in before.items() if "stats" not in k
+    }
     done = cache.prune(PrunePolicy(max_modules=1))
     assert told.removed == done.removed
     assert told.freed_size == done.freed_size > 0
@@ -190,7 +194,9 @@ def test_a_readonly_cache_prunes_nothing_but_tells_what_it_would(cache: Cache, d
 
 
 @pytest.mark.slow
-def test_a_prune_that_is_killed_anywhere_leaves_no_function_without_what_it_needs(directory: Path, tmp_path: Path) -> None:
+def test_a_prune_that_is_killed_anywhere_leaves_no_function_without_what_it_needs(
+    directory: Path, tmp_path: Path
+) -> None:
     with Cache(directory) as cache:
         for number in range(3):
             add(cache, f"leaf{number}", age=1000)
@@ -245,7 +251,9 @@ def test_what_was_just_added_stays_even_where_it_alone_exceeds_the_limit(directo
         assert not cache.has("f")
 
 
-def test_the_environment_sets_the_limit_and_zero_means_none(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_sets_the_limit_and_zero_means_none(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COMPCACHE_MAX_SIZE", "20K")
     with Cache(directory) as cache:
         for number in range(5):
@@ -258,7 +266,9 @@ def test_the_environment_sets_the_limit_and_zero_means_none(directory: Path, mon
 
 
 @pytest.mark.parametrize("limit", ["lots", "9" * 400])
-def test_a_limit_that_is_no_size_is_a_warning_at_the_addition(cache: Cache, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+def test_a_limit_that_is_no_size_is_a_warning_at_the_addition(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
     monkeypatch.setenv("COMPCACHE_MAX_SIZE", limit)
     with pytest.warns(UserWarning, match=f"'{limit}' is not a valid size"):
         add(cache, "f")

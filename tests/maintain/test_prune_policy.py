@@ -116,7 +116,12 @@ def test_an_old_module_that_a_younger_one_needs_stays_and_is_named() -> None:
 
 
 def test_what_is_pinned_stays_with_what_it_depends_on() -> None:
-    entries = [entry("pin", "leaf", pinned=True), entry("leaf", "deep"), entry("deep"), entry("other", used=NOW)]
+    entries = [
+        entry("pin", "leaf", pinned=True),
+        entry("leaf", "deep"),
+        entry("deep"),
+        entry("other", used=NOW),
+    ]
     assert removed(entries, max_bytes=0, unused_for=0, older_than=0) == ["other"]
 
 
@@ -126,7 +131,11 @@ def test_keep_patterns_protect_like_pins() -> None:
 
 
 def test_match_alone_removes_only_modules_all_of_whose_functions_match() -> None:
-    entries = [entry("a", functions="tmp.a"), entry("b", functions="tmp.b lib.b"), entry("c", functions="lib.c")]
+    entries = [
+        entry("a", functions="tmp.a"),
+        entry("b", functions="tmp.b lib.b"),
+        entry("c", functions="lib.c"),
+    ]
     assert removed(entries, match="tmp.*") == ["a"]
     assert sorted(removed(entries, match=["tmp.*", "lib.b"])) == ["a", "b"]
 
@@ -236,7 +245,9 @@ def build(modules: list[tuple[set[str], set[str], int, bool, str]]) -> list[Entr
 
 @pytest.mark.slow
 @given(MODULES, POLICIES)
-def test_nothing_that_stays_loses_what_it_had(modules: list[tuple[set[str], set[str], int, bool, str]], policy: PrunePolicy) -> None:
+def test_nothing_that_stays_loses_what_it_had(
+    modules: list[tuple[set[str], set[str], int, bool, str]], policy: PrunePolicy
+) -> None:
     entries = build(modules)
     plan = plan_prune(entries, policy, NOW)
     gone = {removal.entry.module_id for removal in plan.removed}
@@ -263,7 +274,9 @@ def test_limits_are_kept_unless_something_protected_is_in_the_way(
 
 @pytest.mark.slow
 @given(MODULES, st.integers(0, 8))
-def test_eviction_follows_the_order_of_use(modules: list[tuple[set[str], set[str], int, bool, str]], limit: int) -> None:
+def test_eviction_follows_the_order_of_use(
+    modules: list[tuple[set[str], set[str], int, bool, str]], limit: int
+) -> None:
     independent = [(exports, set[str](), age, False, target) for exports, _, age, _, target in modules]
     entries = build(independent)
     gone = {r.entry.module_id for r in plan_prune(entries, PrunePolicy(max_modules=limit), NOW).removed}

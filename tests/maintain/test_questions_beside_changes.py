@@ -137,8 +137,8 @@ def of_modules(rows: Any) -> bool:
     return has_kept([function[0] for row in rows for function in row.functions]) and len({row.module_id for row in rows}) == len(rows)
 
 
-def check(cache: Cache, **options: bool) -> bool:
-    report = cache.check(**options)
+def check(cache: Cache, *, checksums: bool = True, recompile: bool = False) -> bool:
+    report = cache.check(checksums=checksums, recompile=recompile)
     return not [finding for finding in report.findings if finding.kind != "stale"] or report.findings  # type: ignore[return-value]
 
 

@@ -20,7 +20,9 @@ LATER = 7200.0
 
 
 def dies_before_the_index(operation: Operation) -> BaseException | None:
-    return Crash(operation) if operation.name == "rename" and operation.target.startswith("index-v1") else None
+    return (
+        Crash(operation) if operation.name == "rename" and operation.target.startswith("index-v1") else None
+    )
 
 
 @pytest.fixture
