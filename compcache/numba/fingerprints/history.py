@@ -25,7 +25,7 @@ def note_code(parts: Iterable[Part]) -> None:
     """Record the digests that the values read by functions had when the functions were compiled or loaded, the newest last."""
     for part in parts:
         digests = _digests.setdefault(part.function, {}).setdefault(part.kind, {})
-        digests.pop(part.digest, None)  # so that the digest moves to the end
+        digests.pop(part.digest, None)  # a known digest moves to the end, because `is_latest` compares the last one
         digests[part.digest] = None
 
 
