@@ -66,7 +66,7 @@ def checked(text: str, read: Callable[[str], _T], variable: str, files: Iterable
         return read(text)
     except (ValueError, OSError) as error:
         reraise_interrupt(error)
-        message = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+        message = f"{error.filename}: {error.strerror or error}" if isinstance(error, OSError) and error.filename else str(error)
         raise SettingError(f"{place_of(variable, files)}: {message}", variable) from error
 
 
@@ -89,7 +89,7 @@ def read_configuration(files: Iterable[str]) -> dict[str, str]:
         states = [_file_state(path) for path in paths]
     except OSError as error:
         reraise_interrupt(error)
-        raise SettingError(f"COMPCACHE_CONFIG: {error.filename}: {error.strerror}", "COMPCACHE_CONFIG") from error
+        raise SettingError(f"COMPCACHE_CONFIG: {error.filename}: {error.strerror or error}", "COMPCACHE_CONFIG") from error
     name = f"compcache-settings-{digest([os.pathsep.join(paths).encode()], size=8).hex()}"
     copy_path = os.path.join(users_directory("XDG_CACHE_HOME", "~/.cache"), name)
     settings = _read_settings_copy(copy_path, states)

@@ -129,7 +129,10 @@ def before(taken: list[Any]) -> None:
 
 
 def after_in_parent(done: list[Any]) -> None:
-    """Release the locks of a fork in the parent. `done` lists the forks' lists of locks; an empty list is filled with the last one."""
+    """Release the locks of the forks in `done` in the parent. Each item is a fork's list `taken`.
+
+    An empty `done` receives the list of this thread's latest fork.
+    """
     held = _taken.get(get_ident(), [])
     if held and not done:
         done.append(held[-1])

@@ -171,11 +171,7 @@ def _displayed_name(number: int, job: Job, functions: tuple[str, ...]) -> str:
 
 
 def _resolve(reference: str) -> Any:
-    """Import and return the object that ``package.module:attribute`` names.
-
-    Raises:
-        ValueError: the reference does not have this form.
-    """
+    """Import and return the object that ``package.module:attribute`` names. Raise `ValueError` if the reference does not have this form."""
     from importlib import import_module
 
     module, colon, attribute = reference.partition(":")

@@ -162,7 +162,7 @@ def parse(ir: _Plain, context: Any) -> Any:
         module = _parse_unverified(ir, context)
     except RuntimeError as error:
         reraise_interrupt(error)
-        raise CompileError(f"LLVM does not accept the code: {str(error).strip()}") from error
+        raise CompileError(f"LLVM cannot parse the code: {str(error).strip()}") from error
     except UnicodeEncodeError as error:
         raise CompileError(f"the code contains characters that UTF-8 cannot encode: {error}") from error
     context.modules.append(module)

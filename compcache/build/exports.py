@@ -149,7 +149,7 @@ def visible_exports(
     assembly: Collection[str] = (),
     second_names: Iterable[str] = (),
 ) -> tuple[Export, ...]:
-    """Return all visible functions and variables of a module that have a name as exports. The parameters are those of `choose_exports`."""
+    """Return the exports of all visible, named functions and variables of a module. See `choose_exports` for the arguments."""
     values = GlobalValues(*[tuple([value for value in kind if value.name]) for kind in values])
     variables = {variable.name for variable in values.variables if not variable.is_declaration}
     visible = [

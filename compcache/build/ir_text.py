@@ -68,6 +68,7 @@ _MOST_ALIGNMENT = 1 << 24
 _DEEPEST = 1000
 _COLLECTORS = frozenset(("shadow-stack", "statepoint-example", "coreclr", "erlang", "ocaml"))
 _COLLECTOR = re.compile(r'^define [^\n]* gc "([^"]*)"', re.MULTILINE)
+_RENAMED = re.compile(r"^(?:declare|define (?!internal |private ))[^\n@]*\b(?:x86_vectorcallcc|cc 80) [^\n]*?@([^(\n]*)", re.MULTILINE)
 _VECTOR = re.compile(r"<(?:vscale x )?(\d{4,}) x ")
 _INTEGER = re.compile(r"(?<![-$.\w@%\"])i(\d{4,})\b")
 _ALIGNMENT = re.compile(r"^(?:@[^\n]*, align (\d+)|define [^\n]*\)[^()\n]* align (\d+)[^()\n]*)", re.MULTILINE)
@@ -201,10 +202,13 @@ def long_lines(text: str, length: int) -> Iterator[tuple[int, int]]:
 
 
 def find_extreme_construct(text: str, *, printed: bool = False) -> str | None:
-    """Return a description of a construct that makes LLVM run forever or abort the process, or None if the code contains none.
+    """Return a description of a construct that makes LLVM run forever, abort the process or rename a symbol; None if there is none.
 
     `printed` says that LLVM has printed the code, so each type and constant is on one line.
     """
+    renamed = _RENAMED.search(text) if "x86_vectorcallcc" in text or " cc 80 " in text else None
+    if renamed is not None:
+        return f"the function {renamed[1]!r} with the calling convention x86_vectorcallcc, which changes the symbol's name: use fastcc"
     if ' gc "' in text:
         unknown = {match[1] for match in _COLLECTOR.finditer(text)} - _COLLECTORS
         if unknown:

@@ -133,7 +133,7 @@ def _image_contains(image: bytes, section: CodeSection, start: int, end: int) ->
     runs = list(_fixed_runs(section, start, end))
     if not runs:
         return True
-    longest, longest_end = max(runs, key=lambda run: run[1] - run[0])
+    longest, longest_end = max(runs, key=lambda run: run[1] - run[0])  # has the fewest matches by chance
     seed = section.code[longest:longest_end]
     position = image.find(seed)
     while position >= 0:

@@ -45,11 +45,7 @@ class Types:
         self._wide = _WIDE if layout is not None and "-i128:128" in layout[1] else _WORD
 
     def read(self, text: str) -> Type:
-        """Return the type that a text consists of.
-
-        Raises:
-            ValueError: the text is not a type, or continues after the type.
-        """
+        """Return the type that a text consists of. Raise `ValueError` if the text is not a type, or continues after the type."""
         parsed = self._known.get(text)
         if parsed is None:
             parsed, end = self._read(text, 0)

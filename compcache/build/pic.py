@@ -154,6 +154,7 @@ def variable_aliases(text: str) -> frozenset[str]:
     return frozenset([
         _bare_name(match[1])
         for match in _ALIAS.finditer(text)
+        # The type of a function ends with a bracket.
         if match[3] == "alias" and not match[4].strip().endswith(")") and hiding.isdisjoint(match[2].replace("(", " ").split())
     ])  # fmt: skip
 

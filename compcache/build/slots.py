@@ -45,7 +45,7 @@ __all__ = [
     "restore_resolution",
     "shared_function",
     "undefined_symbols_error",
-    "without_known_names",
+    "with_nobuiltin_imports",
 ]
 
 SLOT_PREFIX = "compcache.slot."
@@ -138,7 +138,7 @@ def is_known_by_name(symbol: str) -> bool:
     return symbol.startswith(("_Zn", "_Zd")) or platform_symbols.is_platform_symbol(symbol)
 
 
-def without_known_names(text: str, imports: Collection[str]) -> str:
+def with_nobuiltin_imports(text: str, imports: Collection[str]) -> str:
     """Return a printed module whose imports are `nobuiltin`, so that LLVM does not treat them as platform functions of the same names."""
     builtin_names = {symbol for symbol in imports if is_known_by_name(symbol)}
     if not builtin_names:
@@ -374,7 +374,7 @@ class _Resolver:
         return {name: name in functions for name in names}
 
     def _add_given(self, name: str, storage_of: Callable[[str], Storage] | None = None) -> bool:
-        """Add a name that the source, or a source added together with it, provides, and return whether a source provides it.
+        """Add a name that this source or a source added together with it provides. Return False if neither provides the name.
 
         `storage_of` returns the storage of a variable; None for functions.
         """
@@ -401,7 +401,7 @@ class _Resolver:
                 self._require(name, variables[name])
 
     def _add_linked(self, name: str) -> bool:
-        """Add a symbol that the image's own code, the platform or a named library defines, and return whether it was added."""
+        """Add a symbol that the image's own code, the platform or a named library defines. Return False if none of them defines it."""
         if name in self._defined:
             return True
         if name in STATIC_RUNTIME:

@@ -133,7 +133,7 @@ def open_bundle(path: str, file: BinaryIO | None = None) -> Iterator[Bundle]:
         reraise_interrupt(error)
         if error.errno != EINVAL:  # EINVAL: the archive refers to a position that a file cannot have
             raise
-        raise FormatError(f"{path} is not an intact compcache bundle: {error.strerror}") from error
+        raise FormatError(f"{path} is not an intact compcache bundle: {error.strerror or error}") from error
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError, OverflowError, StructError) as error:
         reraise_interrupt(error)
         raise FormatError(f"{path} is not an intact compcache bundle: {error}") from error
@@ -220,11 +220,7 @@ class _LimitedFile:
 
 
 def _open_regular_file(path: str, flags: int) -> int:
-    """Open a regular file and return its descriptor; an opener for `open`.
-
-    Raises:
-        FormatError: the path is not a regular file.
-    """
+    """Open a regular file and return its descriptor; an opener for `open`. Raise `FormatError` if the path is not a regular file."""
     descriptor = os.open(path, flags | os.O_NONBLOCK)  # opening a pipe without a writer must not block
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

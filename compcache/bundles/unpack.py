@@ -104,11 +104,7 @@ def _read_addition_number(store: Store, module: _Module) -> int:
 
 
 def _read_module(store: Store, path: str, name: str, bundle: Bundle) -> _Module:
-    """Read a module from a bundle and check its digest.
-
-    Raises:
-        FormatError: the module is damaged.
-    """
+    """Read a module from a bundle and check its digest. Raise `FormatError` if the module is damaged."""
     match = MODULE_MEMBER.fullmatch(name)
     assert match is not None
     module_id = bytes.fromhex(match[1])

@@ -340,11 +340,7 @@ def _size_in_bytes(size: int | str) -> int:
 
 
 def _require_type(name: str, value: object, kinds: tuple[type, ...]) -> None:
-    """Check the type of a `Cache` argument. None is accepted.
-
-    Raises:
-        TypeError: the argument has another type.
-    """
+    """Check the type of a `Cache` argument. None is accepted. Raise `TypeError` if the argument has another type."""
     if value is not None and not isinstance(value, kinds):
         raise TypeError(f"Cache(): {name} must be {' or '.join(kind.__name__ for kind in kinds)}, not {type(value).__name__}")
 

@@ -236,7 +236,7 @@ def _run_compiler(unit: Unit, arguments: list[str]) -> bytes:
         raise CompileError(f"the compiler {unit.compiler.path} was stopped, because it did not end within {_SECONDS:g} s") from error
     except OSError as error:
         reraise_interrupt(error)
-        raise CompileError(f"the compiler {unit.compiler.path} cannot be started: {error.strerror}") from error
+        raise CompileError(f"the compiler {unit.compiler.path} cannot be started: {error.strerror or error}") from error
     if completed.returncode:
         if b"-Xclang" in completed.stderr or b"-emit-llvm" in completed.stderr:
             raise CompileError(_NO_BITCODE.format(unit.compiler.path))

@@ -31,7 +31,7 @@ _SOURCE = re.compile(r"\bsource (\d+)(?: \([^)\n]*\))?")
 def _error_text(error: Exception) -> str:
     """Return the message of an error about a file, with command-line options in place of Python parameters."""
     if isinstance(error, OSError) and not isinstance(error, CompcacheError):
-        return f"cannot be read: {error.strerror}"
+        return f"cannot be read: {error.strerror or error}"
     text = str(error).replace("imports/globals name", "imports= and globals= name")
     return _OPTION.sub(_option_text, text).replace("<string>:", "line ")
 

@@ -74,7 +74,7 @@ def read_commands(database: str) -> dict[str, CompileCommand]:
     try:
         commands = read_compile_commands(database)
     except (OSError, CompileError) as error:
-        reason = str(error) if isinstance(error, CompileError) else f"{database} cannot be read: {error.strerror}"
+        reason = str(error) if isinstance(error, CompileError) else f"{database} cannot be read: {error.strerror or error}"
         raise click.UsageError(f"--compile-commands: {reason}") from error
     by_path: dict[str, CompileCommand] = {}
     for command in commands:

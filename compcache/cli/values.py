@@ -146,7 +146,9 @@ def _parse_elements(type_: Type, text: str) -> list[Any]:
     for element in text.split(",") if text.strip() else []:
         value, star, count = element.strip().partition("*")
         times = _parse_integer(count) if star else 1
-        if times < 0 or len(values) + times > _MAX_ELEMENTS:
+        if times < 0:
+            raise ValueError(f"cannot repeat {value!r} {times} times: give a count of 0 or more")
+        if len(values) + times > _MAX_ELEMENTS:
             raise ValueError(f"cannot repeat {value!r} {times} times: a buffer has at most {_MAX_ELEMENTS} elements")
         values += [_parse_scalar(type_, value)] * times
     return values

@@ -90,7 +90,7 @@ class _Reached(NamedTuple):
 
 
 def link_code(context: Any, closure: Closure, request: Request) -> Linked | None:
-    """Link a closure, optimize it and emit its object. Return None if it would contain the code of only one module.
+    """Link a closure, optimize it and emit its object. Return None if the object would contain the code of only one module.
 
     Args:
         context: an LLVM context.

@@ -15,7 +15,7 @@ __all__ = ["MAGIC", "defined_functions", "weak_functions"]
 MAGIC = b"BC\xc0\xde"
 _WRAPPER = b"\xde\xc0\x17\x0b"
 _MODULE_BLOCK, _STRTAB_BLOCK = 8, 23
-_END_BLOCK, _ENTER_BLOCK, _DEFINE_ABBREV, _UNABBREVIATED = range(4)
+_END_BLOCK, _ENTER_BLOCK, _DEFINE_ABBREV, _UNABBREVIATED, _FIRST_ABBREVIATION = range(5)
 _FIXED, _VBR, _ARRAY, _CHAR6, _BLOB = 1, 2, 3, 4, 5
 _CODE_VERSION, _CODE_FUNCTION, _CODE_ALIAS, _CODE_IFUNC, _CODE_BLOB = 1, 8, 14, 15, 1
 #: Fields of a function record: name offset, name size, type, calling convention, whether it is a declaration, linkage, parameter
@@ -99,7 +99,7 @@ def weak_functions(bitcode: bytes) -> frozenset[str]:
 
 
 def _read_modules(bitcode: bytes) -> tuple[list[list[int]], bytes]:
-    """Return the records of the module blocks, and the bytes of the string table."""
+    """Return the records of the module blocks, and the bytes of the string table. Raise `FormatError` if the bitcode is malformed."""
     bits = _Bits(_unwrap(bitcode))
     records: list[list[int]] = []
     names = b""
@@ -148,8 +148,8 @@ def _read_records(bits: _Bits, width: int) -> list[tuple[int, list[int], bytes]]
         elif number == _UNABBREVIATED:
             code = bits.vbr(6)
             records.append((code, [code, *[bits.vbr(6) for _ in range(bits.vbr(6))]], b""))
-        elif number - 4 < len(abbreviations):
-            values, blob = _read_abbreviated(bits, abbreviations[number - 4])
+        elif number - _FIRST_ABBREVIATION < len(abbreviations):
+            values, blob = _read_abbreviated(bits, abbreviations[number - _FIRST_ABBREVIATION])
             if not values:
                 raise FormatError("the bitcode contains a record without a code")
             records.append((values[0], values, blob))

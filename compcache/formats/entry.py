@@ -86,11 +86,7 @@ def encode_entry(record: EntryRecord) -> bytes:
 
 
 def decode_entry(payload: bytes) -> EntryRecord:
-    """Decode the entry in the payload of a record.
-
-    Raises:
-        FormatError: the record is not the record of an entry, or is damaged.
-    """
+    """Decode the entry in the payload of a record. Raise `FormatError` if the record is not the record of an entry, or is damaged."""
     if payload[:1] != ENTRY:
         raise FormatError(f"the record of an entry has the type {payload[:1]!r}, not {ENTRY!r}")
     if len(payload) < _HEAD.size:

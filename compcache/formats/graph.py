@@ -72,11 +72,7 @@ def encode_graph(nodes: Iterable[SymbolNode]) -> bytes:
 
 
 def decode_graph(section: bytes) -> ModuleGraph:
-    """Decode the graph section of a module.
-
-    Raises:
-        FormatError: the section is damaged.
-    """
+    """Decode the graph section of a module. Raise `FormatError` if the section is damaged."""
     try:
         inflated = zlib.decompressobj().decompress(section, _MAX_GRAPH)
         rows = msgpack.unpackb(inflated, raw=False, unicode_errors="surrogatepass", strict_map_key=False)
@@ -119,11 +115,7 @@ def pack_notes(notes: Mapping[str, Any]) -> bytes:
 
 
 def decode_notes(section: bytes) -> dict[str, Any]:
-    """Decode the notes section of a module. Invalid times and identities are left out.
-
-    Raises:
-        FormatError: the section is damaged.
-    """
+    """Decode the notes section of a module. Invalid times and identities are left out. Raise `FormatError` if the section is damaged."""
     try:
         notes = msgpack.unpackb(section, raw=False)
     except (ValueError, TypeError, msgpack.UnpackException) as error:

@@ -50,11 +50,7 @@ def encode_group(digest: str, members: Iterable[GroupMember]) -> bytes:
 
 
 def decode_group(data: bytes) -> Group:
-    """Decode the data of a `GROUP` entry.
-
-    Raises:
-        FormatError: the data is damaged.
-    """
+    """Decode the data of a `GROUP` entry. Raise `FormatError` if the data is damaged."""
     try:
         digest, rows = msgpack.unpackb(data, raw=False, unicode_errors="surrogatepass")
         members = tuple([GroupMember(label, code, tuple(names)) for label, code, names in rows])

@@ -178,11 +178,7 @@ class Segment:
 
     @property
     def requirements(self) -> dict[bytes, str]:
-        """The host requirements of functions, by the number in their entries.
-
-        Raises:
-            FormatError: the requirements are damaged.
-        """
+        """The host requirements of functions, by the number in their entries. Raise `FormatError` if the requirements are damaged."""
         if self._texts is None:
             if self._tables is None:
                 self._open()
@@ -485,7 +481,7 @@ class Index:
             return []
 
     def set_aside(self, segment: Segment, error: FormatError) -> None:
-        """Stop using a segment that cannot be decoded. Add it to `damaged` with the reason, or to `ignored`."""
+        """Stop using a segment that cannot be decoded. Add it to `ignored` if another version wrote it, else to `damaged`."""
         from compcache.formats.unread_segment import segment_error
 
         reason = segment_error(self.files, f"{self.directory}/{segment.name}", segment.name[3 : 3 + 2 * NAME_SIZE], error)

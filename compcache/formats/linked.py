@@ -57,11 +57,7 @@ def encode_closure(closure: Closure) -> bytes:
 
 
 def decode_closure(data: bytes) -> Closure:
-    """Decode the data of a linked closure's entry.
-
-    Raises:
-        FormatError: the data is damaged.
-    """
+    """Decode the data of a linked closure's entry. Raise `FormatError` if the data is damaged."""
     try:
         label, homes, *texts = data.decode("utf-8", "surrogatepass").split("\0")
         roots = tuple([text[1:] for text in texts if text[:1] == "+"])

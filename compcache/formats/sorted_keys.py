@@ -113,8 +113,10 @@ class SortedKeys:
 
     def __init__(self, read: Read, size: int) -> None:
         tail = read(max(size - TAIL_SIZE, 0), TAIL_SIZE)
-        if len(tail) != TAIL_SIZE or check(tail[:-CHECK_SIZE]) != tail[-CHECK_SIZE:] or tail[: len(_MAGIC)] != _MAGIC:
-            raise FormatError("the file of sorted keys is damaged: its end is not valid")
+        if len(tail) != TAIL_SIZE or tail[: len(_MAGIC)] != _MAGIC:
+            raise FormatError("the file is not a file of sorted keys, or is truncated")
+        if check(tail[:-CHECK_SIZE]) != tail[-CHECK_SIZE:]:
+            raise FormatError("the file of sorted keys is damaged: the checksum of its end does not match")
         _, index_offset, index_length, summary_size, summary = _TAIL.unpack_from(tail)
         if index_offset + index_length + TAIL_SIZE != size or index_length > _MAX_INDEX or summary_size > SUMMARY_SIZE:
             raise FormatError(f"the file of sorted keys is damaged: its size of {size} bytes does not match its end")
@@ -151,7 +153,7 @@ class SortedKeys:
             return kept_block[1]
         offset, size = self._index[3 * number + 1 : 3 * number + 3]
         if type(offset) is not int or type(size) is not int or not (CHECK_SIZE <= size <= _MAX_BLOCK and 0 <= offset < 1 << 60):
-            raise FormatError("the index of a file of sorted keys contains an invalid place of a block")
+            raise FormatError(f"the index of a file of sorted keys contains an invalid place of block {number}: {offset!r}, {size!r}")
         block: list[bytes] = self._read_checked(offset, size)
         if not isinstance(block, list) or len(block) % 2 or not block or {*map(type, block)} != {bytes}:
             raise FormatError("a block of sorted keys is not a list of keys and values")

@@ -116,11 +116,7 @@ def encode_use(module_id: bytes, key: bytes, count: int, last_time: float) -> by
 
 
 def decode_stats(data: bytes) -> StatsFile:
-    """Decode a statistics file. Incomplete batches of a journal are ignored.
-
-    Raises:
-        FormatError: the file is a damaged sum.
-    """
+    """Decode a statistics file. Incomplete batches of a journal are ignored. Raise `FormatError` for a sum that is damaged or unknown."""
     if not data.startswith(_MAGIC):
         return decode_journal(data)
     if len(data) < _HEAD.size + CHECK_SIZE or check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
@@ -195,7 +191,7 @@ class UsesInSum:
     def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
         head = read(0, _HEAD.size)
         if len(head) != _HEAD.size or head[: len(_MAGIC)] != _MAGIC:
-            raise FormatError("the statistics file is not a sum")
+            raise FormatError("the statistics file does not start with the header of a sum")
         _, counters, uses, *other_sizes = _HEAD.unpack(head)
         if _HEAD.size + counters + uses + sum(other_sizes) + CHECK_SIZE != size or uses % _USE.size:
             raise FormatError(f"the statistics file is damaged: its size of {size} bytes does not match its header")
@@ -207,11 +203,7 @@ class UsesInSum:
         self.inputs = read_inputs(read)
 
     def require_intact(self) -> None:
-        """Read the complete file, and verify its checksum.
-
-        Raises:
-            FormatError: the file is damaged.
-        """
+        """Read the complete file, and verify its checksum. Raise `FormatError` if the file is damaged."""
         state, offset = blake2b(digest_size=CHECK_SIZE), 0
         while offset < self._end:
             chunk = self._read(offset, min(_CHUNK, self._end - offset))

@@ -117,7 +117,9 @@ class Volume:
             if writer(self.status) not in owners:
                 raise _damaged_error("other users can write to the volume")
         size = self.status.st_size
-        if not S_ISREG(self.status.st_mode) or size < len(MAGIC) + TAIL.size or self._read(0, len(MAGIC)) != MAGIC:
+        if not S_ISREG(self.status.st_mode):
+            raise _damaged_error("the volume is not a regular file")
+        if size < len(MAGIC) + TAIL.size or self._read(0, len(MAGIC)) != MAGIC:
             raise _damaged_error("the file is not a volume of modules")
         tail = self._read(size - TAIL.size, TAIL.size)
         dictionary_offset, length, replaced, table, expected = TAIL.unpack(tail)

@@ -124,7 +124,10 @@ class Volumes:
             self._state, self._settled = state, status.st_mtime_ns < time.time_ns() - tick
 
     def _list(self) -> bool:
-        """List the directory and open its volumes. Return False if a volume disappeared in the meantime, because it was replaced."""
+        """List the directory, and open new volumes. Return False if a volume disappeared in the meantime, because it was replaced.
+
+        Damaged volumes are recorded in `damaged`, and lists without a volume in `_begun`.
+        """
         names = set(self._files.listdir(self._directory))
         volume_suffix, list_suffix = self._suffixes
         volumes_by_name, is_complete = {}, True
@@ -198,13 +201,19 @@ class Volumes:
             OSError: the volume cannot be read.
         """
         place = self.find(module_id)
-        return None if place is None else (place[0].content(place[1])[0], place[1][1] + place[0].share, place[0].status)
+        if place is None:
+            return None
+        volume, member = place
+        return volume.content(member)[0], member[1] + volume.share, volume.status
 
     def signatures(self, module_id: bytes) -> bytes:
         """Return the signatures of a module, or b"" if it has none or they cannot be read."""
         try:
             place = self.find(module_id)
-            return b"" if place is None else place[0].content(place[1])[1]
+            if place is None:
+                return b""
+            volume, member = place
+            return volume.content(member)[1]
         except (OSError, _format_error()) as error:
             reraise_interrupt(error)
             return b""
@@ -216,7 +225,10 @@ class Volumes:
             OSError: a volume cannot be read.
         """
         place = self.find(module_id)
-        return None if place is None else (place[1][1] + place[0].share, place[1][4])
+        if place is None:
+            return None
+        volume, (_, length, _, _, modified) = place
+        return length + volume.share, modified
 
     def has_volumes(self) -> bool:
         """Return whether the directory contains volumes. A failure to read calls `tell_unreadable`, and the result is False."""

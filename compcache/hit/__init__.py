@@ -283,7 +283,7 @@ class PlainLoader:
         return (module, record, closure, content, None) if self._accepted.issuperset((file[3][2], record[3])) else None
 
     def _look_up(self, func_name: str) -> "tuple[LoadedModule, tuple[Any, ...], PlainClosure | None, bytes, Parts | None] | None":
-        """Return the module, record, closure, content and imports (if any) of a plain function."""
+        """Return module, record, closure, content and any imports of a function; None if it is not plain."""
         runtime = load_runtime()
         searched = self._find(runtime, func_name)
         if searched is None:
@@ -491,7 +491,7 @@ class PlainLoader:
         parts: "Parts | None",
         owner: object,
     ) -> "TypedCallTarget | None":
-        """Return the target of a function, bound to its imports; None if another thread has bound others."""
+        """Return the target of a function, bound to its imports; None if another thread's load conflicts."""
         runtime = load_runtime()
         name, symbol, signature, _, function, entry, _, _ = record
         context = TargetContext(name, symbol, module, signature, self._root, False, owner)
@@ -628,11 +628,7 @@ def _make_reader(files: "Any", opened: "Opened") -> "Callable[[int, int], bytes]
 
 
 def _map_image(runtime: "Any", descriptor: int, path: str, key: bytes, size: int, maps_files: int) -> "Any":
-    """Map an image from its file.
-
-    Raises:
-        OSError: this process has mapped the file already, or mapping is not safe here.
-    """
+    """Map an image from its file. Raise `OSError` if this process has mapped the file already, or mapping is not safe here."""
     image = runtime.map_image(descriptor, os.fsencode(path), key, size, maps_files)
     if image is None:
         raise OSError(f"{path} is mapped already, or cannot be mapped from its file system")
@@ -664,7 +660,7 @@ def _claim(table: "dict[Any, ref[LoadedModule]]", key: object, module: "LoadedMo
 
 
 def open_plain(root: str) -> "PlainLoader | None":
-    """Return a loader for a directory that belongs to this user alone, or None if it does not, or does not exist."""
+    """Return a loader for a directory, or None if the directory is missing or does not belong to this user alone."""
     try:
         door = Door(root, load_runtime())
         door.enter()

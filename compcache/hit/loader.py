@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from compcache.formats.records import GlobalRecord
     from compcache.hit.needs import Kept, Listed
     from compcache.hit.plan import Listing, Plan
-    from compcache.hit.settle import Settled
     from compcache.hit.target import TypedCallTarget
     from compcache.store import IsNear, Store
 
@@ -136,14 +135,14 @@ class Choice:
         record: the function's record.
         offset: the offset of the record, or 0 for a stub, which has no record.
         imports: the imports to bind.
-        settled: imports without alternatives (`compcache.hit.settle`). Only one import from each module of these is in `imports`.
+        together: imports that were looked up together: their module, the imports, and the numbers of the functions in the module.
         globals: the global variables to decode.
         start: the number of the function that runs the module's constructors, if they wait for imports.
         has_needs: whether the needs of the function were read.
         fills: the decoded globals, or None before decoding.
     """
 
-    __slots__ = ("fills", "globals", "has_needs", "imports", "module_id", "offset", "record", "settled", "source", "start")
+    __slots__ = ("fills", "globals", "has_needs", "imports", "module_id", "offset", "record", "source", "start", "together")
 
     def __init__(self, source: Source, record: FunctionRecord, offset: int = 0) -> None:
         self.source = source
@@ -151,7 +150,7 @@ class Choice:
         self.record = record
         self.offset = offset
         self.imports: list[Import] = []
-        self.settled: list[Settled] = []
+        self.together: list[tuple[Source, list[Import], list[int]]] = []
         self.globals: list[GlobalRecord] = []
         self.start: int | None = None
         self.has_needs = False
@@ -490,11 +489,7 @@ class Loader(PlainLoader):
                 source.suspend()
 
     def _map_image(self, file: ModuleFile) -> Any:
-        """Map the image of a module, from its file if possible.
-
-        Raises:
-            LinkError: the image cannot be mapped.
-        """
+        """Map the image of a module, from its file if possible. Raise `LinkError` if the image cannot be mapped."""
         try:
             return self._map_file(file) or self._load_image(file)
         except (OSError, ValueError) as error:
@@ -584,11 +579,7 @@ class Loader(PlainLoader):
         return not self.linked or self.linked.agree(chosen, bound, since)
 
     def _make_target(self, runtime: Any, root: Choice, owner: object) -> TypedCallTarget:
-        """Return a new call target for a realization.
-
-        Raises:
-            CompcacheError: the record does not fit the image.
-        """
+        """Return a new call target for a realization. Raise `CompcacheError` if the record does not fit the image."""
         record = root.record
         context = TargetContext(
             record.name,

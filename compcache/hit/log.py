@@ -72,7 +72,7 @@ class LoggingRecorder(NullRecorder):
         self._counts.unaccounted = value
 
     def hit(self, func_name: str, module_id: bytes, seconds: float = 0.0) -> None:
-        """Record that a function was loaded."""
+        """Log and count the load of a function, which took `seconds`."""
         _logger.debug("hit %s: module %s, %s", func_name, module_id.hex()[:_SHORT_ID], _format_time(seconds))
         self._counts.hit(func_name, module_id)
 

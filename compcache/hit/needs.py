@@ -71,11 +71,7 @@ class Listed:
 
 
 def read_records(loader: Loader, source: Source) -> Listed:
-    """Return the records of a module, read at once unless the section is large.
-
-    Raises:
-        StorageError: the file cannot be read.
-    """
+    """Return the records of a module, read at once unless the section is large. Raise `StorageError` if the file cannot be read."""
     if source.listed is None:
         file, records = source.file, b""
         if file.records <= _MOST_RECORDS:
@@ -131,11 +127,7 @@ def _read_globals(loader: Loader, choice: Choice, offsets: tuple[int, ...]) -> N
 
 
 def _require_natives(loader: Loader, choice: Choice, natives: dict[str, None], known: set[str]) -> None:
-    """Check that the process has these native symbols, and add them to `known`.
-
-    Raises:
-        UndefinedSymbolError: a symbol is missing.
-    """
+    """Check that the process has these native symbols, and add them to `known`. Raise `UndefinedSymbolError` if a symbol is missing."""
     symbol = loader.runtime().find_undefined(tuple([name for name in natives if name not in known]))
     if symbol is not None:
         raise UndefinedSymbolError(
@@ -278,15 +270,13 @@ def _slot_contents(
     slots = module.slots
     filled: dict[int | str, object] = {}
     groups = []
-    for settled in [settled for choice in choices for settled in choice.settled]:
-        loaded = settled.source.loaded
-        assert loaded is not None  # the plan has kept one choice in this module
-        uses, functions = settled.imports, settled.functions
-        if slots:
-            functions = [function for item, function in zip(uses, functions, strict=True) if item[0] not in slots]
-            uses = [item for item in uses if item[0] not in slots]
-        groups.append((loaded.image, uses, functions))
-        filled.update(dict.fromkeys([item[0] for item in uses], loaded))
+    for source, uses, functions in [group for choice in choices for group in choice.together]:
+        loaded = source.loaded
+        assert loaded is not None  # the plan has a choice in this module
+        empty = [item for item in uses if item[0] not in slots]
+        numbers = [number for item, number in zip(uses, functions, strict=True) if item[0] not in slots] if slots else functions
+        groups.append((loaded.image, empty, numbers))
+        filled.update(dict.fromkeys([item[0] for item in empty], loaded))
     for choice in choices:
         for item in choice.imports:
             if item[0] not in filled and item[0] not in slots:

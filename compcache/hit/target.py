@@ -251,11 +251,7 @@ def _is_valid(target: "TypedCallTarget") -> bool:
 
 
 def _require_valid(target: "TypedCallTarget") -> "TargetContext":
-    """Return the context of a target.
-
-    Raises:
-        TargetUnloadedError: the target was unloaded.
-    """
+    """Return the context of a target. Raise `TargetUnloadedError` if the target was unloaded."""
     if not _is_valid(target):
         _raise_unloaded(target)
     return target._context

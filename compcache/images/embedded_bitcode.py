@@ -73,7 +73,7 @@ def _read_object(data: bytes) -> bytes:
 
 
 def _read_members(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and the content of each archive member, except symbol tables."""
+    """Yield (name, content) of each archive member, except symbol tables. Raise `FormatError` if the archive is damaged or truncated."""
     position = len(_ARCHIVE)
     long_names = b""
     while position < len(data):

@@ -214,7 +214,7 @@ def _mapped_libraries() -> list[str]:
 
 
 def unusual_directories(paths: Iterable[str]) -> tuple[str, ...]:
-    """Return the directories of these libraries that the dynamic linker does not search by default."""
+    """Return the directories of the libraries at `paths` that the dynamic linker does not search by default."""
     directories = dict.fromkeys([os.path.dirname(os.path.abspath(path)) for path in paths])
     return tuple([directory for directory in directories if not _is_system_directory(directory)])
 

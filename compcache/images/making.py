@@ -151,7 +151,7 @@ def _link_or_write(write: Callable[[], ModuleImage], link: Callable[[Linker], Mo
 
 
 def _make_object_image(obj: bytes, needs_linker: Sequence[str]) -> ModuleImage:
-    objects.require_possible(needs_linker)
+    objects.require_no_linker(needs_linker)
     return ModuleImage(obj, objects.KIND, {}, objects.requires(obj), None)
 
 

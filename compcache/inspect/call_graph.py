@@ -197,11 +197,7 @@ def _related_modules(store: Store, roots: Iterable[str]) -> list[ModuleSummary]:
 
 
 def _reversed_graph(graph: FunctionGraph, store: Store, roots: Sequence[str]) -> FunctionGraph:
-    """Return the part of a graph that reaches the roots, with its edges reversed.
-
-    Raises:
-        NotCachedError: a root is not in the cache.
-    """
+    """Return the part of a graph that reaches the roots, with its edges reversed. Raise `NotCachedError` if a root is not in the cache."""
     numbers = {node.name: number for number, node in enumerate(graph.nodes) if node.kind == "variable"}
     numbers |= {node.name: number for number, node in enumerate(graph.nodes) if node.kind in ("function", "missing")}
     users: dict[int, list[int]] = {}

@@ -99,7 +99,7 @@ def suggestion(store: Store, name: str) -> str:
 
 
 def _most_similar(store: Store, name: str) -> str | None:
-    """Return the stored name or label that is most similar to `name`; None if none is. `name` may omit the package."""
+    """Return the stored name or label that is most similar to `name`, or None if no name is similar. `name` may omit the package."""
     from difflib import get_close_matches
 
     parts: dict[str, str] = {}  # full names by their last parts

@@ -121,7 +121,10 @@ class Chooser:
         return max(size, 0), max(census.modules - policy.max_modules, 0) if policy.max_modules is not None else 0
 
     def _make_plan(self, found: dict[bytes, Entry], fresh: Container[object], horizon: float) -> Plan:
-        """Return the plan of the policy for the candidates and the modules that affect the decision."""
+        """Return the policy's plan for the entries in `found`, the candidates and the modules that affect the decision.
+
+        `found` is emptied. Code of the generations in `fresh` is not stale. Entries used since `horizon` are not removed for a limit.
+        """
 
         def limit_to_candidates(entry: Entry) -> Entry:
             """Return an entry without parts outside the candidates. If its generation is fresh, it is replaced by `_FRESH`."""
@@ -178,7 +181,10 @@ class Chooser:
             pack.add_requirement(status.modified, max(last, self._part_uses.get(required, 0.0)), protected=required in self._spare)
 
     def _entries_of(self, present: Mapping[bytes, FileStatus], rows: Mapping[bytes, Row], used: Mapping[bytes, float]) -> Iterator[Entry]:
-        """Yield the entries of these modules except packs."""
+        """Yield the entries of the modules in `present`, except packs. `used` has the times of their last uses.
+
+        A module without a row in `rows` gets an entry without functions.
+        """
         for module_id, (size, created) in present.items():
             last = max(used.get(module_id, 0.0), self._part_uses.get(module_id, 0.0))
             row = rows.get(module_id)
@@ -214,7 +220,7 @@ class Chooser:
         return known[1]
 
     def _read_entries(self, module_ids: Iterable[bytes]) -> dict[bytes, Entry]:
-        """Return the entries of these modules by module_id, without modules that do not exist."""
+        """Return the entries of the existing modules among `module_ids`, by module_id."""
         slices = self._slices
         present = statuses_of(self._store, sorted(module_ids))
         rows = slices.lists.rows(present)
@@ -276,7 +282,7 @@ class Chooser:
             for name, module_id in lists.importers_of(names):
                 imported.add(name)
                 wanted[module_id] = None
-            if slices.unlisted or self._policy.duplicates:
+            if slices.unlisted or self._policy.duplicates:  # duplicates, and importers that no list has, need the holders of all names
                 imported = names
             wanted.update((module_id, None) for _, module_id in lists.holders_of(imported))
             more = self._read_entries(wanted.keys() - found.keys())
@@ -288,9 +294,9 @@ _new: Callable[[tuple[Any, ...]], Entry] = partial(tuple.__new__, Entry)
 
 
 def _next_offer(offered: int, excess: int, removed: int) -> int:
-    """Return how many bytes or modules to offer next, after an offer of `offered` allowed to remove only `removed` of the `excess`.
+    """Return how many bytes or modules to offer for removal next. Of the last `offered`, only `removed` could be removed, not `excess`.
 
-    The removable part is expected to stay the same. The offer grows at least by `_GROWTH`, and at most by `_MOST_GROWTH`.
+    The removable share is expected to stay the same. The offer grows by a factor from `_GROWTH` to `_MOST_GROWTH`.
     """
     return ceil(offered * min(max(_GROWTH, excess / max(removed, 1)), _MOST_GROWTH))
 
@@ -344,11 +350,14 @@ class _LeastRecentlyUsed:
         heapq.heappush(heap, (-recency, entry.module_id, entry))
         self._size -= entry.size
         self._count -= not entry.is_pack
-        while heap and self._size + heap[0][2].size <= 0 and self._count + (not heap[0][2].is_pack) <= 0:
-            latest, _, dropped = heapq.heappop(heap)
+        while heap:
+            latest, _, newest = heap[0]
+            if self._size + newest.size > 0 or self._count + (not newest.is_pack) > 0:
+                break  # the totals need the entry
+            heapq.heappop(heap)
             self.horizon = -latest
-            self._size += dropped.size
-            self._count += not dropped.is_pack
+            self._size += newest.size
+            self._count += not newest.is_pack
 
     def entries(self) -> dict[bytes, Entry]:
         """Return the entries by module_id."""

@@ -158,7 +158,7 @@ def _content_key(entry: bytes) -> bytes:
 
 def _function_entries(store: Store) -> Iterator[bytes]:
     """Yield all function entries of the index, sorted by name, requirement and content."""
-    segments = index_merge.readable(store.index)
+    segments = index_merge.readable_segments(store.index)
     bits = (sum(segment.functions.count for segment in segments) // _RANGE).bit_length()
     for number in range(1 << bits):
         entries = {entry.ljust(FUNCTION.size, b"\0") for segment in segments for entry in segment.functions.entries_of_range(number, bits)}

@@ -151,17 +151,21 @@ class Packing:
                     yield content
 
     def _file_content(self, module_id: bytes, file: _SmallFile) -> Content | None:
-        """Return the content of a module file, or None if the file is unusable or its content is already in a volume that stays."""
+        """Return the content of a module file, or None if the file is unusable or a volume that stays has the same content.
+
+        A usable file is recorded as packed. A module with other notes in a volume that stays is marked as removed.
+        """
         store = self._store
         content = self._read_module(module_id, file.modified, is_file=True)
         if content is None:
             return None
         known = store.volumes.find(module_id)
         if known is not None and known[0] not in self._old and store.volumes.is_own(known[0]):
-            if known[0].content(known[1]) == content[1:3]:
+            volume, member = known
+            if volume.content(member) == content[1:3]:
                 self._files.write(module_id + file.stamp)
                 return None
-            mark_gone(store, known[0], [module_id])  # its notes differ from the notes of the file, which takes precedence
+            mark_gone(store, volume, [module_id])  # its notes differ from the notes of the file, which takes precedence
         self._files.write(module_id + file.stamp)
         self.packed += 1
         return content

@@ -25,15 +25,11 @@ def _file_name(func_name: str) -> str:
 
 
 def pin(store: Store, func_name: str) -> bool:
-    """Pin a function. Return False if it was already pinned.
-
-    Raises:
-        StorageError: the pin cannot be written.
-    """
-    new = store.read_file(PINS, _file_name(func_name)) is None
-    if new:
+    """Pin a function. Return False if it was already pinned. Raise `StorageError` if the pin cannot be written."""
+    is_new = store.read_file(PINS, _file_name(func_name)) is None
+    if is_new:
         publish_file(store, PINS, _file_name(func_name), func_name.encode("utf-8", "surrogatepass"))
-    return new
+    return is_new
 
 
 def unpin(store: Store, func_name: str) -> bool:

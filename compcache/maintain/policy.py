@@ -65,7 +65,7 @@ class PrunePolicy:
 
     Raises:
         TypeError: a limit or a duration has the wrong type.
-        ValueError: a limit or a duration is not valid, or is negative.
+        ValueError: a limit or a duration is not valid, is negative, or is NaN.
     """
 
     max_bytes: int | str | None = None
@@ -94,8 +94,8 @@ class PrunePolicy:
                 value = read_size(value, field.name)
             elif field.name == "min_llvm" and value is not None:
                 version_numbers(value)
-            if isinstance(value, (int, float)) and value < 0:
-                raise ValueError(f"{field.name} must not be negative, but is {value!r}")
+            if isinstance(value, (int, float)) and not value >= 0:  # also refuses NaN
+                raise ValueError(f"{field.name} must be 0 or more, not {value!r}")
             object.__setattr__(self, field.name, value)
 
     def allows(self, size: int) -> bool:
@@ -240,7 +240,7 @@ def plan_prune(entries: Sequence[Entry], policy: PrunePolicy, now: float, outsid
 
 
 def _append(numbers: dict[str, Sequence[int]], name: str, number: int) -> None:
-    """Add a number to those of a name. A single number, the usual case, is in a tuple, which takes half the memory of a list."""
+    """Add a number to the numbers of a name. A single number, the usual case, is in a tuple, which takes half the memory of a list."""
     known = numbers.get(name)
     if isinstance(known, list):
         known.append(number)

@@ -26,7 +26,7 @@ from compcache.maintain.pins import pinned
 from compcache.maintain.policy import Entry, Plan, PrunePolicy, Removal
 from compcache.maintain.report_types import PrunedFile, PrunedModule, PruneReport
 from compcache.maintain.unindexed import Unindexed, index_modules
-from compcache.publish.index_merge import merge_all, readable
+from compcache.publish.index_merge import merge_all, readable_segments
 from compcache.publish.locks import wait_lock
 from compcache.publish.module_rows import read_row
 from compcache.publish.packs import clean_packs
@@ -173,7 +173,7 @@ def carry_out(store: Store, proposal: PruneProposal) -> PruneReport:
 
 
 def _unknown_makers(policy: PrunePolicy, known: Collection[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the policy's makers that made no module, and the sorted makers of all modules. If there are none, both are empty."""
+    """Return the policy's makers that made no module, and the sorted makers of all modules; two empty tuples if each made a module."""
     unknown = dict.fromkeys(name for name in (Versions.parse(versions).name for versions in policy.made_by) if name not in known)
     return tuple(unknown), tuple(sorted(known)) if unknown else ()
 
@@ -234,7 +234,11 @@ def _exceeds_limit(policy: PrunePolicy, census: Census) -> bool:
 
 
 def _remove_planned(store: Store, proposal: PruneProposal) -> tuple[Removal, ...]:
-    """Remove the planned modules and their index entries, except modules that must be kept now. Return the removals."""
+    """Remove the planned modules and their index entries, except modules that must be kept now. Return the removals.
+
+    Raises:
+        StorageError: a module cannot be removed. Other modules may have been removed before.
+    """
     from compcache.usage.size_estimate import remember_size
 
     plan = proposal.plan
@@ -250,7 +254,7 @@ def _remove_planned(store: Store, proposal: PruneProposal) -> tuple[Removal, ...
         except OSError as error:
             reraise_interrupt(error)
             path = store.module_path(removal.entry.module_id)
-            raise StorageError(f"cannot remove the module {path}: {error.strerror}", path=path, errno=error.errno) from error
+            raise StorageError(f"cannot remove the module {path}: {error.strerror or error}", path=path, errno=error.errno) from error
         removed.append(removal)
     rewrite_index(store, {removal.entry.module_id for removal in removed})
     freed = sum(removal.entry.size for removal in removed)
@@ -312,7 +316,7 @@ def rewrite_index(store: Store, gone: Collection[bytes], *, resized: bool = Fals
     """
     remove_closures(store, gone)
     with wait_lock(store, "index-merge", timeout=_INDEX_LOCK_SECONDS):
-        segments = readable(store.index)
+        segments = readable_segments(store.index)
         try:
             left_out = {*gone, *clean_packs(store, segments, gone)}
         except (CompcacheError, OSError) as problem:  # packs with unneeded entries only take space

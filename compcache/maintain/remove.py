@@ -15,7 +15,7 @@ from compcache.interrupts import suppress
 from compcache.maintain.pins import pinned, unpin
 from compcache.maintain.prune import rewrite_index
 from compcache.publish.additions import merge
-from compcache.publish.index_merge import readable
+from compcache.publish.index_merge import readable_segments
 from compcache.publish.packs import encode_pack
 from compcache.publish.removal import remove_file
 from compcache.publish.writer import publish_modules
@@ -155,7 +155,7 @@ def _has_short_index(store: Store) -> bool:
     The result is False if the index cannot be read, for example because another process is changing it.
     """
     with suppress(OSError):
-        return sum(segment.modules.count for segment in readable(store.index)) <= _SHORT
+        return sum(segment.modules.count for segment in readable_segments(store.index)) <= _SHORT
     return False
 
 

@@ -91,7 +91,10 @@ def _add_and_sweep(store: Store, kept: Callable[[], frozenset[bytes]], size: int
 
 
 def _sweep(store: Store, kept: Callable[[], frozenset[bytes]], limit: int, *, compacts: bool) -> int:
-    """Prune to `_LOW` of the limit, or start a process that packs small files. Return the size of the cache afterwards, in bytes."""
+    """Prune to `_LOW` of the limit, or with `compacts` start a process that packs small files. Return the size of the cache now, in bytes.
+
+    Nothing is done if the cache is within the limit. `kept` returns the modules that stay.
+    """
     from compcache.maintain.packing import SMALL
 
     size = count = small = 0

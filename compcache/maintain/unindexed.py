@@ -68,7 +68,7 @@ class _NamedModules:
         self._known: dict[int, bytearray] = {}
         self._is_readable = True
         try:
-            self._segments = index_merge.readable(store.index)
+            self._segments = index_merge.readable_segments(store.index)
             count = sum(segment.functions.count for segment in self._segments)
         except (FormatError, OSError) as failure:
             reraise_interrupt(failure)

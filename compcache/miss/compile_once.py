@@ -108,7 +108,7 @@ def _inquire(session: Session, names: tuple[str, ...]) -> Iterator[Inquiry | Non
 def compile_missing(
     session: Session, find_missing: Callable[[], tuple[str, ...]], build: Callable[[tuple[str, ...]], ModuleSource]
 ) -> bool:
-    """Compile and store the missing functions of one source, without loading them. If they cannot be stored, keep them in memory.
+    """Compile and store the missing functions of one source, without loading them. A module that cannot be stored is kept in memory.
 
     Args:
         session: the cache.
@@ -117,6 +117,9 @@ def compile_missing(
 
     Returns:
         Whether any functions were compiled.
+
+    Raises:
+        CompileError, LinkError, ...: the errors of `build` and of `Cache.add_module`.
     """
     functions = find_missing()
     if not functions:
@@ -134,9 +137,10 @@ def compile_missing(
             _publish_or_keep(session, functions[0], built)
             return True
 
-        return _build_and_use(
-            session, functions, lambda: build(functions), inquiry, fetched=lambda: None if find_missing() else False, use=publish
-        )
+        def fetched() -> bool | None:
+            return None if find_missing() else False  # False: nothing was compiled
+
+        return _build_and_use(session, functions, lambda: build(functions), inquiry, fetched=fetched, use=publish)
 
 
 class Addition(NamedTuple):
@@ -158,11 +162,7 @@ class Addition(NamedTuple):
 def add_missing(
     session: Session, functions: tuple[str, ...], build: Callable[[], ModuleSource], source: ModuleSource | None = None
 ) -> Addition:
-    """Implement `compcache.frontend.add_missing`.
-
-    Raises:
-        ValueError: `functions` is empty.
-    """
+    """Implement `compcache.frontend.add_missing`. Raise `ValueError` if `functions` is empty."""
     if not functions:
         raise ValueError("add_missing() requires the name of at least one function")
     stored = find_stored(session, functions, source)
@@ -219,7 +219,7 @@ def fetch_soon(session: Session, name: str) -> bool:
 
 
 def find_stored(session: Session, functions: tuple[str, ...], source: ModuleSource | None = None) -> Addition | None:
-    """Implement `compcache.frontend.find_stored`."""
+    """Return the stored functions, or None if one is missing or was compiled from another source. See `compcache.frontend.find_stored`."""
     if not all(map(session.has, functions)) or (source is not None and names_with_other_source(session.store, functions, source)):
         return None
     modules = dict([_first_module(session, func_name) for func_name in functions])
@@ -316,10 +316,10 @@ def _compile_exporting(
 
 
 def _retry_with_received(session: Session, action: Callable[[], _Result]) -> _Result:
-    """Call an action. If it lacks functions that builds of this thread have received, keep these in memory and call the action again.
+    """Call an action, and return its result. If it misses functions that this thread's builds received, keep them in memory and retry.
 
     Raises:
-        UndefinedSymbolError: it lacks functions that no build has received.
+        UndefinedSymbolError: a function is missing that no build of this thread has received.
     """
     names: set[str] = set()
     while True:

@@ -57,11 +57,7 @@ def name_source(sealed: SealedSource) -> Naming:
 
 
 def _choose_exports(source: ModuleSource, names: Iterable[str]) -> dict[str, Function]:
-    """Return the functions to export by name.
-
-    Raises:
-        CompileError: there are no functions to export.
-    """
+    """Return the functions to export by name. Raise `CompileError` if there are no functions to export."""
     functions = source.functions if source.functions is not None else dict.fromkeys(names)
     exports = {name: exported_as(value, name) for name, value in functions.items()}
     if not exports:
@@ -83,10 +79,6 @@ def _print_code(code: str | bytes) -> str:
 
 
 def _require_not_file_name(code: str | bytes) -> None:
-    """Check that the code is not the name of a file.
-
-    Raises:
-        CompileError: the code looks like the name of a file.
-    """
+    """Check that the code is not the name of a file. Raise `CompileError` if the code looks like the name of a file."""
     if isinstance(code, str) and 0 < len(code.splitlines()) <= 1 and code.rpartition(".")[2].strip() in _SUFFIXES:
         raise CompileError(f"compile(): {code!r} looks like the name of a file: pass its content, open({code!r}, 'rb').read()") from None

@@ -148,6 +148,9 @@ def loads_native_code(session: Session, func_name: str) -> bool:
 
 
 def tune(session: Session, func_name: str) -> bool:
-    """Compile and store a realization for exactly this host. Return False if it exists, another process compiles it, or that fails."""
+    """Compile and store a realization for exactly this host, and return whether that succeeded.
+
+    Nothing is compiled if the realization exists, or if another process is compiling it.
+    """
     with wait_lock(session.store, "tune " + (session.store.processor().identity or "host"), timeout=0) as owned:
         return owned is not False and not loads_native_code(session, func_name) and _retarget(session, func_name)

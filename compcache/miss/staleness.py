@@ -109,7 +109,7 @@ def _are_comparable(first: str, second: str) -> bool:
 
 
 def _read_notes(store: Store, module_id: bytes) -> dict[str, Any]:
-    """Return the notes of a stored module. The result is empty if it cannot be read."""
+    """Return the notes of a stored module, or an empty dict if the module cannot be read."""
     from compcache.formats.graph import decode_notes
 
     try:
@@ -125,9 +125,9 @@ def _read_notes(store: Store, module_id: bytes) -> dict[str, Any]:
 
 
 def maker_digest(build: Callable[[], Any]) -> str:
-    """Return the version of Python and a digest of a function's code, or "" if it has no code.
+    """Return the version of Python and a digest of a function's code, or "" for a callable without code.
 
-    The digest covers its constants, and the constants and functions of its module that it uses.
+    The digest covers the function's constants, and the constants and functions of its module that the function uses.
     """
     parts = list(_iterate_code_parts(build, set()))
     if not parts:
@@ -237,11 +237,10 @@ def warn_of_hidden(built: BuiltModule) -> None:
 
 
 def _shadowed_functions(store: Store, module_id: bytes, built: BuiltModule, names: set[str]) -> list[str] | None:
-    """Return the functions that a stored and a new module share if their code differs.
+    """Return the functions that a stored and a new module share if their code differs, or an empty list if it is the same.
 
-    The result is empty if the code is the same, or None if that is not known.
-
-    A function may be copied into many modules, so only modules that consist of the same functions are compared.
+    A function may be copied into many modules, so only modules that consist of the same functions are compared. The result is None for
+    other modules, for modules without code, and for a stored module that cannot be read.
     """
     code = _read_notes(store, module_id).get("code")
     if not code or not built.code:

@@ -49,7 +49,7 @@ def merge(store: Store, *, is_listed: bool = False) -> None:
 def merge_large(root: str, *, trust: bool) -> None:
     """Merge the large segments of a directory's index, and their lists, unless another process is merging them. Then fold journals.
 
-    So the first question after many additions parses few of their uses. This is the main function of a separate process.
+    Folded journals make the first query after many additions fast. This is the main function of a separate process.
     """
     from compcache.usage.ledger import fold_long, fold_small
 

@@ -63,7 +63,7 @@ __all__ = [
     "needs_merge",
     "newest_additions",
     "publish_segment",
-    "readable",
+    "readable_segments",
     "remove_damaged",
     "replace_segments",
     "segment_level",
@@ -319,7 +319,7 @@ def merge_all(store: Store, gone: set[bytes], present: Container[bytes], size_of
         FormatError: a segment is damaged.
     """
     index = store.index
-    segments = readable(index)
+    segments = readable_segments(index)
 
     def modules() -> Iterator[bytes]:
         for entry in _merge_modules(index, segments, ()):
@@ -379,11 +379,7 @@ def _module_id_of(entry: bytes) -> bytes:
 
 
 def _read_entries(segment: Segment, read: Callable[[], Iterable[bytes]]) -> Iterator[bytes]:
-    """Yield the entries that `read` returns.
-
-    Raises:
-        _UnreadableError: the segment is damaged or cannot be read.
-    """
+    """Yield the entries that `read` returns. Raise `_UnreadableError` if the segment is damaged or cannot be read."""
     try:
         yield from read()
     except (FormatError, OSError) as error:
@@ -516,12 +512,18 @@ def replace_by_merged(store: Store, parts: Sequence[Segment], replaced: Sequence
     return count
 
 
-def readable(index: Index) -> tuple[Segment, ...]:
-    """Refresh the index, open all its segments, and return those that can be read."""
+def readable_segments(index: Index) -> tuple[Segment, ...]:
+    """Refresh the index, open all its segments, and return the segments that can be read.
+
+    Other processes may replace segments meanwhile, but segments that are open stay readable.
+    """
     index.refresh()
-    for segment in index.segments:
-        index.look_up(segment, bytes(DIGEST_SIZE), modules=True)
-    return index.segments
+    opened: tuple[Segment, ...] = ()
+    while index.segments is not opened:  # a look-up lists the directory again where a segment was replaced
+        opened = index.segments
+        for segment in opened:
+            index.look_up(segment, bytes(DIGEST_SIZE), modules=True)
+    return opened
 
 
 def remove_damaged(index: Index) -> None:

@@ -44,11 +44,7 @@ _NO_STAMP = Stamp(0, 0, 0, 0)
 
 
 def read_functions(module: ModuleFile) -> list[tuple[str, int, str]]:
-    """Return (name, record offset, requirement) for each function that a module realizes.
-
-    Raises:
-        FormatError: a record is damaged.
-    """
+    """Return (name, record offset, requirement) for each function that a module realizes. Raise `FormatError` if a record is damaged."""
     return WholeManifest(module.read(module.image, module.records)).functions()
 
 
@@ -118,7 +114,7 @@ def rebuild_index(store: Store) -> int:
     """
     index = store.index
     publish(store.files, store.temporary, store.path(PARTS, MARK), [], sync=False)
-    replaced = index_merge.readable(index)
+    replaced = index_merge.readable_segments(index)
     index_merge.remove_damaged(index)
     known_names = known_parts(store)
     parts = {name: fans_of(name) for name in known_names if is_current(store, name)}
@@ -149,7 +145,13 @@ _PART = 4096
 
 
 def _read_parts(store: Store, fans: list[str], parts: dict[str, set[str]], other_reader: OtherReader) -> IndexedModules:
-    """Read directories into parts, and add these parts and those of the other process to `parts`. Return the modules in no part."""
+    """Read directories into parts of the new index. Add the written parts, and the other process's parts, to `parts`.
+
+    Directories that the other process has read are skipped.
+
+    Returns:
+        The modules that were read after the last part.
+    """
     reading = IndexedModules()
     for fan in fans:
         parts.update(other_reader.take_new_parts(parts))

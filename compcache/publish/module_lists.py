@@ -125,7 +125,7 @@ def _encode_name(name: str) -> bytes:
 
 
 def _items_of(row: Row, size: int) -> Iterator[Item]:
-    """Yield the keys of a module, with their values."""
+    """Yield the keys of a module, with their values, in the format that the top of this file describes."""
     key, platform = row.module_id, encode_platform(row.platform)
     digest = check(platform)
     yield b"a" + digest, platform
@@ -577,7 +577,7 @@ class ModuleLists:
             yield key[1 : DIGEST_SIZE + 1], _module_of(key)
 
     def count_names(self, gone: Container[bytes], added: Iterable[Row] = ()) -> tuple[int, int]:
-        """Count functions and realizations, without modules in `gone` and with the rows in `added`, which no list contains."""
+        """Return the numbers of functions and of realizations, without modules in `gone` and with the rows in `added`."""
         names = realizations = 0
         items = sorted(
             (b"n%b\0%b\0%b" % (_encode_name(base_of(name)), _encode_name(name), row.module_id), b"") for row in added for name in row.names
@@ -614,11 +614,7 @@ class ModuleLists:
             return self._decode_values([(module_id, value) for module_id, value in found_values if value is not None])
 
     def _decode_values(self, values: Iterable[tuple[bytes, bytes]]) -> dict[bytes, Row]:
-        """Decode the rows in these values of a list.
-
-        Raises:
-            FormatError: a value is malformed.
-        """
+        """Decode the rows in these values of a list. Raise `FormatError` if a value is malformed."""
         start = CHECK_SIZE + _SIZE.size
         rows = decode_rows((module_id, self._platform(value[:CHECK_SIZE]), memoryview(value)[start:]) for module_id, value in values)
         return {row.module_id: row for row in rows}

@@ -233,11 +233,7 @@ def encode_platform(platform: Platform) -> bytes:
 
 
 def decode_platform(data: bytes) -> Platform:
-    """Decode a platform.
-
-    Raises:
-        FormatError: the data is malformed.
-    """
+    """Decode a platform. Raise `FormatError` if the data is malformed."""
     return _decode_or_raise(lambda: _make_platform(_unpack(data)))
 
 
@@ -252,22 +248,14 @@ def encode_entry_of(entry: RowEntry) -> bytes:
 
 
 def decode_entry_of(data: bytes) -> RowEntry:
-    """Decode one item of a row's `entries`.
-
-    Raises:
-        FormatError: the data is malformed.
-    """
+    """Decode one item of a row's `entries`. Raise `FormatError` if the data is malformed."""
     return _decode_or_raise(
         lambda: _check_rows([_new((bytes(DIGEST_SIZE), _ANY, 0.0, (), (), (), (), (_unpack(data),), ""))])[0].entries[0]
     )
 
 
 def decode_rows(parts: Iterable[tuple[bytes, Platform, memoryview | bytes]]) -> list[Row]:
-    """Decode rows from their module_ids, their platforms and the results of `encode_fields`.
-
-    Raises:
-        FormatError: a row is malformed.
-    """
+    """Decode rows from their module_ids, their platforms and the results of `encode_fields`. Raise `FormatError` if a row is malformed."""
     return _decode_or_raise(lambda: _check_rows([_new((module_id, platform, *_unpack(data))) for module_id, platform, data in parts]))
 
 

@@ -22,7 +22,7 @@ from compcache.formats.manifest_writer import ManifestWriter, WholeManifest, enc
 from compcache.formats.records import ModuleRecord, decode_module
 from compcache.formats.table import all_entries
 from compcache.interrupts import suppress
-from compcache.publish.index_merge import readable
+from compcache.publish.index_merge import readable_segments
 from compcache.publish.removal import remove_file
 from compcache.publish.writer import publish_modules
 
@@ -66,7 +66,7 @@ def stored_packs(store: Store) -> frozenset[bytes]:
     The result is empty if the index cannot be read. The next look-up then rebuilds it.
     """
     with suppress(FormatError, OSError):
-        return frozenset(packs_in(readable(store.index)))
+        return frozenset(packs_in(readable_segments(store.index)))
     return frozenset()
 
 
@@ -164,7 +164,7 @@ def _live_entries(store: Store, contents: dict[bytes, list[EntryRecord]], is_pre
     for record in entries_in_force(chain.from_iterable(contents.values())):
         if not record.gone and all(map(is_present, record.requires)):
             yield record
-        elif not _hides_no_entry(store, record, contents):
+        elif _hides_entry(store, record, contents):
             yield EntryRecord(record.kind, record.name, record.sequence, (), b"", gone=True)
 
 
@@ -174,6 +174,6 @@ def entries_in_force(entries: Iterable[EntryRecord]) -> list[EntryRecord]:
     return [rows[key] for key in sorted(rows)]
 
 
-def _hides_no_entry(store: Store, record: EntryRecord, contents: Container[bytes]) -> bool:
-    """Return whether no other pack has an entry that this removed entry would hide."""
-    return all(pack in contents for pack, _ in store.find(index_name(record.kind, record.name)))
+def _hides_entry(store: Store, record: EntryRecord, contents: Container[bytes]) -> bool:
+    """Return whether a pack outside `contents` has an entry that this removed entry hides."""
+    return any(pack not in contents for pack, _ in store.find(index_name(record.kind, record.name)))

@@ -80,11 +80,7 @@ def append(store: Store, place: Place, file_name: str, data: bytes, *, sync: boo
 
 
 def unlink(store: Store, path: str) -> bool:
-    """Remove a file, and return whether it existed.
-
-    Raises:
-        StorageError: the file could not be removed.
-    """
+    """Remove a file, and return whether it existed. Raise `StorageError` if the file could not be removed."""
     try:
         store.files.unlink(path)
     except FileNotFoundError as error:

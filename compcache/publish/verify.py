@@ -223,8 +223,8 @@ def recover_index(store: Store) -> None:
         return
     try:
         if any(True for _ in store.module_ids()):
-            with claim(store, "index-rebuild", timeout=_PATIENCE, until=lambda: _is_complete(store)) as owned:
-                if owned is not False and not _is_complete(store):
+            with claim(store, "index-rebuild", timeout=_PATIENCE, until=lambda: _refresh_index(store)) as owned:
+                if owned is not False and not _refresh_index(store):
                     rebuild_index(store)
                 store.index.refresh()
         elif store.index.unfinished or damaged:
@@ -235,7 +235,7 @@ def recover_index(store: Store) -> None:
         warn(f"cannot rebuild the index of {store.root}: {error}; until it is rebuilt, functions are compiled again")
 
 
-def _is_complete(store: Store) -> bool:
+def _refresh_index(store: Store) -> bool:
     """Refresh the index, and return whether it is complete. Damaged segments that another process has removed are forgotten."""
     index = store.index
     index.refresh()

@@ -145,11 +145,7 @@ def members_of(volume: Volume, first_byte: int) -> dict[bytes, Member]:
 
 
 def content_of(volume: Volume, module_id: bytes, member: Member) -> Content | None:
-    """Return a module of a volume, or None if it is damaged.
-
-    Raises:
-        OSError: the volume cannot be read.
-    """
+    """Return a module of a volume, or None if it is damaged. Raise `OSError` if the volume cannot be read."""
     try:
         content = Content(module_id, *volume.content(member), member[4], volume)
         intact_footer(content.data, module_id)
@@ -159,11 +155,7 @@ def content_of(volume: Volume, module_id: bytes, member: Member) -> Content | No
 
 
 def contents_of(volume: Volume) -> Iterator[Content]:
-    """Yield the intact modules of a volume, in the order of their ids.
-
-    Raises:
-        OSError: the volume cannot be read.
-    """
+    """Yield the intact modules of a volume, in the order of their ids. Raise `OSError` if the volume cannot be read."""
     for first_byte in range(256):
         for module_id, member in members_of(volume, first_byte).items():
             content = content_of(volume, module_id, member)
@@ -172,22 +164,14 @@ def contents_of(volume: Volume) -> Iterator[Content]:
 
 
 def mark_gone(store: Store, volume: Volume, module_ids: Iterable[bytes]) -> None:
-    """Mark modules of a volume as removed.
-
-    Raises:
-        OSError: the marks could not be written.
-    """
+    """Mark modules of a volume as removed. Raise `OSError` if the marks could not be written."""
     data = b"".join(map(encode_removed, module_ids))
     if data:
         append(store, GONE, volume.gone_name, data)
 
 
 def remove_lists(store: Store) -> None:
-    """Remove the lists of removed modules whose volumes no longer exist.
-
-    Raises:
-        StorageError: a list could not be removed.
-    """
+    """Remove the lists of removed modules whose volumes no longer exist. Raise `StorageError` if a list could not be removed."""
     volumes = {name.removesuffix(VOLUMES.suffix) for name in store.names(VOLUMES)}
     for name in store.names(GONE):
         if name.removesuffix(GONE.suffix) not in volumes:
@@ -195,10 +179,6 @@ def remove_lists(store: Store) -> None:
 
 
 def remove_volume(store: Store, volume: Volume) -> None:
-    """Remove a replaced or empty volume.
-
-    Raises:
-        StorageError: the volume could not be removed.
-    """
+    """Remove a replaced or empty volume. Raise `StorageError` if the volume could not be removed."""
     unlink(store, store.path(VOLUMES, volume.name))
     unlink(store, store.path(GONE, volume.gone_name))

@@ -77,7 +77,7 @@ class RemoteSettings(NamedTuple):
 
     @property
     def credentials(self) -> tuple[str, str] | None:
-        """The decoded user and password of the URL, or None if it has neither. A token is a password without a user."""
+        """The decoded user and password in the URL, or None if the URL has neither. A token is a password without a user."""
         parts = urlsplit(self.url)
         if parts.username is None and parts.password is None:
             return None
@@ -153,7 +153,7 @@ def read_url(text: str) -> str:
     """Resolve a setting to the URLs of stores, reading the variables and files that it refers to.
 
     Raises:
-        ValueError: an entry is not the URL of a store, or it refers to a variable or file that does not exist.
+        ValueError: an entry is not the URL of a store, or refers to a variable or file that does not exist.
         OSError: a file cannot be read.
     """
     urls = " ".join([url for entry in split_urls(text) for url in _resolve_entry(entry)])
@@ -232,7 +232,9 @@ def _read_store(url: str, mode: str) -> RemoteSettings:
         raise ValueError(f"the URL of the remote store {safe_url[:60]!r}... has {len(url)} characters: write at most {LONGEST_URL}")
     if parts.scheme not in _KINDS:
         raise ValueError(f"the remote store {safe_url!r} has an unknown URL scheme: write {_URL_FORMS}")
-    if parts.scheme == "file" and (parts.netloc not in ("", "localhost") or not parts.path.startswith("/")):
+    if parts.scheme == "file" and parts.netloc not in ("", "localhost"):
+        raise ValueError(f"the remote store {safe_url!r} names the host {parts.netloc!r}: write file:///directory")
+    if parts.scheme == "file" and not parts.path.startswith("/"):
         raise ValueError(f"the remote store {safe_url!r} does not name an absolute path: write file:///directory")
     if parts.scheme != "file" and not parts.scheme.startswith("unix") and not parts.netloc:
         raise ValueError(f"the remote store {safe_url!r} does not name a host or bucket: write {_URL_FORMS}")

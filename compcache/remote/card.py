@@ -102,9 +102,11 @@ def decode_cards(data: bytes) -> dict[str, Card]:
     """Decode the cards of a function and return them by shelf.
 
     Raises:
-        FormatError: the bytes are not cards, or are damaged.
+        FormatError: the bytes are not cards of a known version, are damaged, or are more than `MAX_CARDS` bytes.
     """
-    if len(data) > MAX_CARDS or data[: len(_MAGIC)] != _MAGIC:
+    if len(data) > MAX_CARDS:
+        raise FormatError(f"the card has {len(data)} bytes, more than the maximum of {MAX_CARDS}")
+    if data[: len(_MAGIC)] != _MAGIC:
         raise FormatError("the bytes are not a card of a known version")
     if check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
         raise FormatError("the card is damaged: its checksum does not match")
@@ -121,12 +123,10 @@ def decode_cards(data: bytes) -> dict[str, Card]:
 
 def _decode_card(fields: list[Any], imports: list[list[Any]]) -> Card:
     name, module_id, size, seconds, module, signatures = fields
-    if (
-        not isinstance(name, str) or not isinstance(module_id, bytes) or len(module_id) != DIGEST_SIZE
-        or not isinstance(size, int) or size < 0 or not isinstance(seconds, float) or not isinstance(module, bytes)
-        or (module and len(module) != size) or not isinstance(signatures, bytes)
-    ):  # fmt: skip
-        raise FormatError("the card is malformed: a field has the wrong type or size")
+    if list(map(type, fields)) != [str, bytes, int, float, bytes, bytes]:
+        raise FormatError("the card is malformed: a field has the wrong type")
+    if len(module_id) != DIGEST_SIZE or size < 0 or len(module) not in (0, size):
+        raise FormatError(f"the card of {name!r} is malformed: a field has the wrong size")
     return Card(name, module_id, size, seconds, module, signatures, tuple([_decode_card(each, []) for each in imports]))
 
 

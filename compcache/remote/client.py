@@ -158,19 +158,11 @@ class RemoteStore:
         return state_directory(self.settings.url, os.environ)
 
     def outboxes(self) -> tuple[Outbox, ...]:
-        """Return the outbox of each store.
-
-        Raises:
-            OSError: a directory cannot be made private.
-        """
+        """Return the outbox of each store. Raise `OSError` if a directory cannot be made private."""
         return tuple([Outbox(outbox_directory(store.url, os.environ)) for store in self.settings.each])
 
     def breakers(self) -> tuple[Breaker, ...]:
-        """Return the breaker of each store, for the current credentials.
-
-        Raises:
-            OSError: a directory cannot be made private.
-        """
+        """Return the breaker of each store, for the current credentials. Raise `OSError` if a directory cannot be made private."""
         return tuple([breaker_of(store.url) for store in self.settings.each])
 
     def _check_service(self, *, waits: bool) -> bool:

@@ -203,7 +203,10 @@ class Question:
         return True
 
     def _receive(self, seconds: float) -> None:
-        """Read the bytes that have arrived, after waiting at most `seconds`."""
+        """Read the bytes that have arrived, after waiting at most `seconds`, and process complete messages.
+
+        The last message is the answer. Messages before it announce the time of compiling. Set `problem` if the helper has ended.
+        """
         connection = self._socket
         if connection is None:
             return
@@ -286,7 +289,7 @@ def _start_helper(directory: str, stores: Stores) -> str:
         _started[directory] = start_detached(_HELPER, [directory], os.environ, encode(description)), time.monotonic(), failed_starts
     except OSError as error:
         reraise_interrupt(error)
-        return f"its helper process cannot be started: {error.strerror}"
+        return f"its helper process cannot be started: {error.strerror or error}"
     return ""
 
 

@@ -146,10 +146,10 @@ def collect_garbage(
 
     Raises:
         StorageError: the store does not answer.
-        ValueError: `unused_for` is more than 90 days.
+        ValueError: `unused_for` is negative, NaN or more than 90 days.
     """
-    if unused_for is not None and unused_for > LONGEST_UNUSED:
-        raise ValueError(f"unused_for is {unused_for:g} s, but records of use are kept for only {LONGEST_UNUSED:g} s (90 days)")
+    if unused_for is not None and not 0 <= unused_for <= LONGEST_UNUSED:
+        raise ValueError(f"unused_for must be from 0 to {LONGEST_UNUSED:g} s, because records of use are not kept longer, not {unused_for}")
     answer = _ask_store(store, "collect", grace, older_than, dry_run, unused_for)
     return RemoteGarbage(*[tuple(_decode_objects(rows)) for rows in answer])
 
@@ -177,11 +177,7 @@ def _decode_objects(rows: list[list[Any]]) -> Iterator[RemoteObject]:
 
 
 def _ask_helper(store: Stores, *message: Any) -> Any:
-    """Send a question to the helper, and return its answer.
-
-    Raises:
-        StorageError: the helper does not answer.
-    """
+    """Send a question to the helper, and return its answer. Raise `StorageError` if the helper does not answer."""
     try:
         question = ask(store, *message)
         if question.wait(_PATIENCE):

@@ -109,7 +109,7 @@ class Outbox:
         with open(os.path.join(self._directory, name), "rb") as file:
             data = file.read()
         if data[: len(_MAGIC)] != _MAGIC:
-            raise FormatError(f"the upload {name} is damaged, or was written by another version of compcache")
+            raise FormatError(f"the file {name} is not an upload of a known version: it starts with {data[: len(_MAGIC)]!r}")
         if check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
             raise FormatError(f"the upload {name} is damaged: its checksum does not match")
         try:

@@ -76,11 +76,7 @@ class SecretKey(NamedTuple):
 
 
 def generate_key(name: str) -> SecretKey:
-    """Generate a random secret key with this name.
-
-    Raises:
-        ValueError: `name` is not a valid key name.
-    """
+    """Generate a random secret key with this name. Raise `ValueError` if `name` is not a valid key name."""
     _check_name(name, repr(name))
     return SecretKey(name, os.urandom(_SIZE))
 
@@ -124,11 +120,7 @@ def _read_text(path: str) -> str:
 
 
 def parse_public_key(text: str) -> PublicKey:
-    """Return a public key from its text.
-
-    Raises:
-        ValueError: the text is not a public key.
-    """
+    """Return a public key from its text. Raise `ValueError` if the text is not a public key."""
     return PublicKey(*_parse_key(text, "a trusted key", show=True))
 
 

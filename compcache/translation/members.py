@@ -162,11 +162,7 @@ def encode_member(member: Member) -> bytes:
 
 
 def decode_member(data: bytes) -> Member:
-    """Decode the result of `encode_member`.
-
-    Raises:
-        FormatError: the bytes are damaged, or are not an encoded member.
-    """
+    """Decode the result of `encode_member`. Raise `FormatError` if the bytes are damaged, or are not an encoded member."""
     try:
         packed = zlib.decompressobj().decompress(data, _MAX_SIZE)
         label, bitcode, *names, used_names, copied, large, types, uses = msgpack.unpackb(packed, raw=False, unicode_errors="surrogatepass")

@@ -34,7 +34,7 @@ from compcache.build.pic import (
     variable_aliases,
     with_addresses,
 )
-from compcache.build.slots import imported_thread_locals, read_requests, resolve_declarations, restore_resolution, without_known_names
+from compcache.build.slots import imported_thread_locals, read_requests, resolve_declarations, restore_resolution, with_nobuiltin_imports
 from compcache.build.source import ModuleSource
 from compcache.build.trial import assembly_parts, has_assembly, try_in_child
 from compcache.content.functions import symbol_digests
@@ -90,7 +90,7 @@ def translate(context: Any, request: Request, is_cached: Callable[[str], bool]) 
     if request.members:
         return _translate_group(context, request, is_cached)
     module, (printed, values, attributes, data), request, contents = _read_source(context, request)
-    rewritten = without_known_names(for_shared_object(printed), request.requests.imports)
+    rewritten = with_nobuiltin_imports(for_shared_object(printed), request.requests.imports)
     rewritten, request = _with_thread_locals(rewritten, request, is_cached)
     weak = weak_functions(rewritten) if request.exports is None else frozenset()
     overridden = weak.intersection(request.overridden)
@@ -110,7 +110,7 @@ def translate_member(context: Any, request: Request, label: str) -> Member:
         CompileError: the source cannot be compiled.
     """
     module, (printed, values, _, data), request, _ = _read_source(context, request, f"{label}.")
-    rewritten = without_known_names(for_shared_object(printed), request.requests.imports)
+    rewritten = with_nobuiltin_imports(for_shared_object(printed), request.requests.imports)
     if rewritten is not printed:
         module = codegen.parse(rewritten, context)
     copied = {value.name for value in (*values.functions, *values.variables) if value.linkage == "available_externally"}

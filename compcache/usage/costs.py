@@ -75,15 +75,18 @@ def _shares_in(slices: Slices, uses: Uses, place: bytes) -> Iterator[Item]:
 
 
 def _total(base: bytes, items: Iterable[Item], duplicate: Callable[[str, int, int], object] | None) -> tuple[Cost, list[bytes]]:
-    """Return the cost of the functions with a common base, without their misses, and the name keys of the callable functions."""
+    """Return the cost of the functions with a common base, without their misses, and the name keys of the callable functions.
+
+    `duplicate` is called with (name, number of callable copies, total size of their modules) for a function with several such copies.
+    """
     seconds = size = loads = 0.0
     copies, keys = 0, []
     for text, of_name in groupby(items, lambda item: item[0][len(base) + 1 : -DIGEST_SIZE - 2]):
         callables = sizes = 0
         for _, value in of_name:
-            share = _SHARE.unpack(value)
-            seconds, size, loads, copies = seconds + share[0], size + share[1], loads + share[2], copies + 1
-            callables, sizes = callables + share[4], sizes + share[3] * share[4]
+            own_seconds, own_size, own_loads, module_size, is_callable = _SHARE.unpack(value)
+            seconds, size, loads, copies = seconds + own_seconds, size + own_size, loads + own_loads, copies + 1
+            callables, sizes = callables + is_callable, sizes + module_size * is_callable
         if callables:
             name = text.decode("utf-8", "surrogatepass")
             keys.append(name_key(name))

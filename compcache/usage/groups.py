@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from compcache.errors import CompcacheError
@@ -41,11 +42,11 @@ def groups(store: Store, names: Collection[str] | None = None) -> list[GroupSumm
 
 def _read_summary(name: str, places: list[_Place], sizes: dict[bytes, int]) -> GroupSummary:
     """Return the summary of a group from the modules in `places`, with the members that its newest module records."""
-    newest = max(places, key=lambda location: (location[0], location[2]))
+    modified, holder, newest_id, offset = max(places, key=itemgetter(0, 2))  # by time, then by module_id
     modules = dict.fromkeys([module_id for _, _, module_id, _ in places])
     return GroupSummary(
-        name, _read_members(*newest[1:]), tuple(sorted([key.hex() for key in modules])), sum(sizes[key] for key in modules),
-        min(newest[0], time.time()), tuple(dict.fromkeys([place.source for _, place, *_ in places])),
+        name, _read_members(holder, newest_id, offset), tuple(sorted([key.hex() for key in modules])), sum(sizes[key] for key in modules),
+        min(modified, time.time()), tuple(dict.fromkeys([place.source for _, place, *_ in places])),
     )  # fmt: skip
 
 

@@ -126,7 +126,7 @@ class Uses:
                 break  # if the names differ, files were sealed or folded in the meantime
 
     def _open(self, store: Store, names: Iterable[str], *, verify: bool) -> None:
-        """Read the short files, open the long files, and set the fields to their sum."""
+        """Read the short files, open the long files, and set the fields to their sum. Damaged files are added to `torn`."""
         short: dict[str, StatsFile] = {}
         long: dict[str, list[UsesInSum]] = {}
         self.torn: tuple[str, ...] = ()
@@ -423,7 +423,7 @@ def _seal(store: Store, names: Iterable[str] | None = None) -> list[str]:
 
 
 def _is_settled(store: Store, name: str, inputs: Collection[str], now: float) -> bool:
-    """Return whether no process appends to a file any more: it is a sum, or a sealed journal unchanged for a minute."""
+    """Return whether no process appends to a file any more: it is a sum, which has `inputs`, or a sealed journal unchanged for a minute."""
     if inputs:
         return True
     try:

@@ -85,7 +85,7 @@ def read_size(size: object, argument: str = "max_size") -> int:
     if isinstance(size, bool) or not isinstance(size, int):
         raise TypeError(f"{argument} must be a number of bytes or text like '5GB', not {type(size).__name__}: {size!r}")
     if size < 0:
-        raise ValueError(f"{argument} must not be negative, but is {size}")
+        raise ValueError(f"{argument} must be 0 or more, not {size}")
     return size
 
 
@@ -120,5 +120,5 @@ def effective_limit(max_size: int | None, root: str) -> int | None:
         if max_size is None:
             return DEFAULT_MAX_SIZE
     if max_size < 0:
-        raise ValueError(f"max_size must not be negative, but is {max_size}")
+        raise ValueError(f"max_size must be 0 or more, not {max_size}")
     return max_size or None

@@ -51,6 +51,8 @@ _NEVER = (0, 0.0)
 _FIRST = 64
 #: The maximum number of labels or modules read at a time. Reading many at a time is faster than reading one by one.
 _MOST_AT_ONCE = 1 << 10
+#: The most missing CPU features that a problem names.
+_SHOWN_FEATURES = 8
 _MODULE_ID_DIGITS = 32
 _HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
 
@@ -114,11 +116,7 @@ class _Problems(dict[Platform, str]):
 
 
 def module_key(module_id: str) -> bytes:
-    """Convert a module_id from 32 hexadecimal digits to bytes.
-
-    Raises:
-        ValueError: `module_id` does not have 32 hexadecimal digits.
-    """
+    """Convert a module_id from 32 hexadecimal digits to bytes. Raise `ValueError` if `module_id` does not have 32 hexadecimal digits."""
     if not isinstance(module_id, str) or len(module_id) != _MODULE_ID_DIGITS or not _HEXADECIMAL.issuperset(module_id):
         raise ValueError(f"{module_id!r} is not a module_id: give {_MODULE_ID_DIGITS} hexadecimal digits, as modules() lists them")
     return bytes.fromhex(module_id)
@@ -332,12 +330,12 @@ def _summary(row: Row, size: int, created: float, problem: str, used: tuple[int,
 def _platform_problem(store: Store, platform: Platform) -> str:
     """Return the reason why this host cannot use code for a platform; "" if this host can use the code."""
     if not is_known(platform.image_kind):
-        return f"an image of the unknown kind {platform.image_kind!r} for {platform.triple}"
+        return f"has an image of the unknown kind {platform.image_kind!r}, for {platform.triple}"
     if platform.abi != host.ABI_VERSION or platform.triple != host.platform_name():
-        return f"for {platform.triple} (ABI {platform.abi})"
+        return f"is for {platform.triple} (ABI {platform.abi})"
     processor = store.processor()
-    texts = platform.features.split("\n")
-    return "" if any(map(processor.meets, texts)) else f"needs {', '.join(missing(texts[0], processor)[:8])}"
+    texts = platform.features.split("\n")  # one for each group of functions
+    return "" if any(map(processor.meets, texts)) else f"needs {', '.join(missing(texts[0], processor)[:_SHOWN_FEATURES])}"
 
 
 def _feature_text(platform: Platform) -> str:

@@ -109,7 +109,7 @@ def statuses_by_directory(store: Store, since: float = 0.0) -> Iterator[dict[byt
 
 
 def _status_of_directory(store: Store, path: str) -> list[os.stat_result]:
-    """Return a list with the status of a directory; an empty list if the directory does not exist or cannot be read."""
+    """Return a list with the status of a directory; an empty list if the directory does not exist. An unreadable directory is reported."""
     try:
         return [store.files.stat(path)]
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -136,7 +136,7 @@ def _module_statuses(store: Store, directory: str, fan: str) -> dict[bytes, os.s
 
 
 def _statuses(store: Store, directory: str) -> dict[str, os.stat_result]:
-    """Return the status of every file in a directory by name; an empty dict if the directory does not exist or cannot be read."""
+    """Return the status of every file in a directory by name. A missing directory has no files. An unreadable directory is reported."""
     try:
         return store.files.statuses(directory)
     except (FileNotFoundError, NotADirectoryError) as error:

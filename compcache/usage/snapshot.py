@@ -303,7 +303,10 @@ def _by_place(entries: Iterable[tuple[bytes, RowEntry | None]]) -> Iterator[tupl
 
 
 def _add_importers(lists: ModuleLists, rows: dict[bytes, Row], steps: float = inf) -> None:
-    """Extend `rows` by the modules that import its modules, directly or indirectly. A use of an importer counts as a use of the import."""
+    """Add to `rows` the modules that import its modules, directly or in at most `steps` steps, and the other providers of their names.
+
+    A use of an importer counts as a use of the imported module.
+    """
     visited: set[str] = set()
     pending = list(rows.values())
     while pending and steps:
@@ -318,7 +321,7 @@ def _add_importers(lists: ModuleLists, rows: dict[bytes, Row], steps: float = in
 
 
 def statuses_of(store: Store, module_ids: Iterable[bytes]) -> dict[bytes, FileStatus]:
-    """Return the status of each of these modules that exists, by module_id."""
+    """Return the status of each of these modules that exists, by module_id. Unreadable modules are reported and left out."""
     statuses = {}
     for module_id in module_ids:
         try:

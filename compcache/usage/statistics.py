@@ -145,11 +145,7 @@ def _period(hour: int, items: Iterable[tuple[str, float]]) -> StatsPeriod:
 
 
 def zero_stats(store: Store) -> None:
-    """Set all counters to zero.
-
-    Raises:
-        StorageError: the cache is read-only, or another process merges its statistics.
-    """
+    """Set all counters to zero. Raise `StorageError` if the cache is read-only, or another process merges its statistics."""
     store.require_writable()
     if not zero_counters(store, time.time()):
         message = f"the statistics of {store.root} were not set to zero, because another process merges them: try again"

@@ -85,7 +85,7 @@ def remove_path(store: Store, path: str) -> bool:
     try:
         try:
             store.files.unlink(path)
-        except (IsADirectoryError, PermissionError) as error:
+        except (IsADirectoryError, PermissionError) as error:  # systems differ in the error for a directory
             reraise_interrupt(error)
             store.files.rmdir(path)
     except OSError as error:

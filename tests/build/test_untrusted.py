@@ -30,6 +30,8 @@ def vector(elements: int) -> str:
 #: What ended the process or took minutes, and what the error says.
 EXTREMES = {
     "collector": (GOOD.replace(") {", ') gc "nope" {'), "garbage collector 'nope'"),
+    "symbol": (GOOD.replace("define ", "define x86_vectorcallcc "), "'f' with the calling convention x86_vectorcallcc"),
+    "numbered convention": (GOOD.replace("define ", "define cc 80 "), "'f' with the calling convention x86_vectorcallcc"),
     "vector": (vector(1_000_000), "vector of 1000000 elements"),
     "integer": (GOOD.replace("i64", "i65536"), "integer of 65536 bits"),
     "alignment of a variable": ("@g = global i64 1, align 4294967296\n" + GOOD, "aligned to 4294967296 bytes"),

@@ -96,7 +96,7 @@ def test_files_can_use_one_another_in_their_order(directory: Path, tmp_path: Pat
         ("kernel.xyz", b"def f(x): return x\n", "the extension '.xyz' does not identify its language"),
         ("header.h", b"/* define nothing */\nlong f(long);\n", "the extension '.h' does not identify its language"),
         ("Makefile", b"all:\n\techo\n", "its name without an extension does not identify its language"),
-        ("broken.ll", b"no code\n", "LLVM does not accept the code"),
+        ("broken.ll", b"no code\n", "LLVM cannot parse the code"),
     ],
 )
 def test_a_file_that_is_no_code_is_named_by_its_ending(

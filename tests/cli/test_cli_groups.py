@@ -93,7 +93,7 @@ def test_causes_stand_before_what_follows_from_them(directory: Path, files: list
     done = compcache("--dir", directory, "add", *waiting, tmp_path / "broken.ll", *files)
     assert done.status == 2
     errors = [line for line in done.err.splitlines() if line.startswith("compcache: error: ")]
-    assert f"{tmp_path / 'broken.ll'}: LLVM does not accept the code" in errors[0]
+    assert f"{tmp_path / 'broken.ll'}: LLVM cannot parse the code" in errors[0]
     assert len(errors) == 2
     assert f"10 other files need definitions of the files above: {waiting[0]}, " in errors[1]
     assert errors[1].endswith(" and 2 more")

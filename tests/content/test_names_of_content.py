@@ -196,9 +196,9 @@ def test_a_cache_that_cannot_store_compiles_in_memory(tmp_path: Path) -> None:
         (None, r"compile\(\).*got None"),
         (7, r"compile\(\).*got an object of type int"),
         ("declare void @f()", r"compile\(\).*no externally visible function"),
-        ("define", "LLVM does not accept the code"),
-        ("kernel", "(?s)LLVM does not accept the code.*1:1"),
-        (b"BC\xc0\xde", "LLVM does not accept the code"),
+        ("define", "LLVM cannot parse the code"),
+        ("kernel", "(?s)LLVM cannot parse the code.*1:1"),
+        (b"BC\xc0\xde", "LLVM cannot parse the code"),
     ],
 )
 def test_what_is_no_code_is_refused_by_name(cache: Cache, code: Any, complaint: str) -> None:

@@ -427,7 +427,7 @@ _FUNCTION = "define i64 @check() {\n  ret i64 1\n}\n"
         (_FUNCTION.replace("check", "other"), "do not define the exported symbol 'check'"),
         ("define internal ptr @choose() {\n  ret ptr null\n}\n@f = ifunc i64 (), ptr @choose\n" + _FUNCTION, "type 0x1a"),
         ('module asm ".section .rodata"\nmodule asm ".quad check"\n' + _FUNCTION, "read-only section"),
-        ('@t = constant ptr @check, section ".rodata.own"\n@u = constant i64 1, section ".rodata"\n' + _FUNCTION, "different types or flags"),  # noqa: E501
+        ('@t = constant ptr @check, section ".rodata.own"\n@u = constant i64 1, section ".rodata"\n' + _FUNCTION, "have different flags"),
         ('@t = constant i64 1, section ".ctors"\n' + _FUNCTION, "section '.ctors'"),
         ('@t = constant i64 1, section ".unheard_of"\n' + _FUNCTION, "section '.unheard_of'"),
         ("@t = global i64 1, align 65536\n" + _FUNCTION, "the alignment 0x10000"),

@@ -389,7 +389,7 @@ def test_a_removal_beside_a_merge_of_the_index_is_done(directory: Path, monkeypa
             segment._tables = None
         return index.segments
 
-    monkeypatch.setattr(remove, "readable", merged_meanwhile)
+    monkeypatch.setattr(remove, "readable_segments", merged_meanwhile)
     with Cache(directory) as cache:
         assert len(cache.remove("f")) == 1
         with pytest.raises(NotCachedError):

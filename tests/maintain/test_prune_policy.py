@@ -193,10 +193,12 @@ def test_times_in_the_future_count_as_now() -> None:
 
 def test_durations_may_be_timedeltas_and_nothing_may_be_negative() -> None:
     assert PrunePolicy(unused_for=timedelta(days=1)).unused_for == DAY
-    with pytest.raises(ValueError, match="max_bytes must not be negative"):
+    with pytest.raises(ValueError, match="max_bytes must be 0 or more, not -1"):
         PrunePolicy(max_bytes=-1)
-    with pytest.raises(ValueError, match="older_than must not be negative"):
+    with pytest.raises(ValueError, match="older_than must be 0 or more"):
         PrunePolicy(older_than=timedelta(days=-1))
+    with pytest.raises(ValueError, match="unused_for must be 0 or more, not nan"):
+        PrunePolicy(unused_for=float("nan"))
 
 
 @pytest.mark.slow

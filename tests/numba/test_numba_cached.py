@@ -593,8 +593,8 @@ _LARGE_PROGRAM = """
     ("text", "why"),
     [
         (_LARGE_PACKAGE, "too many values"),
-        (_TEXT_PACKAGE, "which has no identity"),
-        (_FRAME_PACKAGE, "which has no identity"),
+        (_TEXT_PACKAGE, "cannot be compared between processes"),
+        (_FRAME_PACKAGE, "cannot be compared between processes"),
     ],
     ids=["large", "text", "frame"],
 )

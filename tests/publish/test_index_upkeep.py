@@ -14,6 +14,7 @@ from helpers import adder, constant
 
 from compcache import Cache, ModuleSource
 from compcache.directory.places import MODULE_LISTS
+from compcache.formats.index import Index
 from compcache.formats.statistics import is_sum
 from compcache.processes import detached
 from compcache.publish import additions, apart, index_merge, index_parts, index_rebuild, module_lists, verify
@@ -166,6 +167,32 @@ def test_what_is_added_while_the_index_is_rebuilt_is_the_newest(directory: Path,
         with Cache(directory) as other:
             assert other.get_target("version")() == 9
         lose_index(directory)
+
+
+def test_segments_that_were_opened_stay_readable_while_others_replace_them(
+    cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache.add_module(ModuleSource(adder("f", 1)))
+    cache.add_module(ModuleSource(adder("g", 2)))
+    reading = Store(str(directory))
+    names = ["h", "i"]
+    look_up = Index.look_up
+
+    def replace() -> None:
+        cache.add_module(ModuleSource(adder(names.pop(), 3)))
+        rebuild_index(Store(str(directory)))
+
+    def look_up_after_replacement(index: Index, *arguments: Any, **keywords: Any) -> list[bytes] | None:
+        if index is reading.index and names:
+            replace()
+        return look_up(index, *arguments, **keywords)
+
+    monkeypatch.setattr(Index, "look_up", look_up_after_replacement)
+    segments = index_merge.readable_segments(reading.index)
+    assert not names
+    names.append("j")
+    replace()
+    assert sum(segment.functions.count for segment in segments) == 4
 
 
 @pytest.mark.slow

@@ -36,7 +36,7 @@ def with_inlined(nodes: Iterable[SymbolNode], inlined: Inlined) -> list[SymbolNo
 
 
 def inlined_of(graph: ModuleGraph) -> Inlined:
-    """Return the functions that may be inlined in a stored module, for adding their edges (`with_inlined`) when it is rebuilt."""
+    """Return the functions that may be inlined in a stored module. `with_inlined` adds their edges when the module is rebuilt."""
     symbols = {key: key.removesuffix(f" ({INLINED})") for key, node in graph.nodes.items() if node.kind == INLINED}
     edges = {
         name: tuple([symbols[key] for key in node.references if key in symbols])

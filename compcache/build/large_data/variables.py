@@ -105,11 +105,7 @@ def with_data(obj: bytes, data: Mapping[str, bytes]) -> bytes:
 
 
 def read_large_values(image: bytes) -> dict[str, bytes]:
-    """Return the values that were removed from the module of a stored image, by section.
-
-    Raises:
-        CompileError: the image is malformed.
-    """
+    """Return the values that were removed from the module of a stored image, by section. Raise `CompileError` if the image is malformed."""
     try:
         return sections_with_prefix(image, _PREFIX)
     except FormatError as error:
@@ -142,7 +138,10 @@ def _has_aliases(outline: str) -> bool:
 
 
 def _emit_variables(module: Any, context: Any, names: set[str], *, has_aliases: bool) -> bytes:
-    """Return an object that contains only these variables, and the functions if the module has aliases."""
+    """Return an object that contains only the variables in `names`, and the functions if the module has aliases.
+
+    All other definitions become internal, so that LLVM removes them as dead code.
+    """
     copy = _copy_module(module, context)
     for value in [*copy.functions, *copy.global_variables]:
         if not value.is_declaration:
@@ -174,6 +173,6 @@ def _replace_definitions(module: Any, context: Any, names: set[str], placeholder
     for variable in module.global_variables:
         if variable.name in names:
             linkage, visibility = before[variable.name]
-            variable.visibility = "default"
+            variable.visibility = "default"  # which a local linkage requires
             variable.linkage = linkage
             variable.visibility = visibility

@@ -64,11 +64,7 @@ class _Known:
         self.payload = payload
 
     def read_record(self, offset: int) -> bytes:
-        """Return the payload of the record.
-
-        Raises:
-            FormatError: another record is requested.
-        """
+        """Return the payload of the record. Raise `FormatError` if another record is requested."""
         if offset != self.offset:
             raise FormatError(f"there is no record at offset {offset}")
         return self.payload
@@ -121,9 +117,9 @@ class BoundNames:
         return module_id if (content == place.content if place.record is not None else module_id in modules) else None
 
     def choice_of_copy(self, func_name: str, module_id: bytes, sources: Sources) -> Choice | None:
-        """Return the choice for a function that is bound to its copy in this closure, or None if it is not.
+        """Return the choice for a function that is bound to its copy in the closure `module_id`, or None for any other function.
 
-        The choice has no further needs.
+        The choice has no further needs. Its source is added to `sources.bound`.
         """
         place = self._places.get(func_name)
         module = place() if place is not None else None

@@ -162,11 +162,9 @@ class LinkedClosures:
         return None
 
     def agree(self, chosen: dict[str, Choice], bound: dict[str, Place], since: int) -> bool:
-        """Return whether no other load has contradicted this one after the number `since`.
+        """Return whether no other load has contradicted this load after the number `since`. The caller holds the loader's lock.
 
         Another load contradicts it by committing a chosen module, or by binding a chosen function to another module.
-
-        The caller holds the loader's lock.
         """
         loader = self._loader
         if self.bound.are_rebound(chosen, since):
@@ -229,7 +227,7 @@ class LinkedClosures:
     # ---------------------------------------------------------------- validity
 
     def is_valid_now(self, module_id: bytes) -> bool:
-        """Return whether the linked closure with this module_id is valid in the present state of the index."""
+        """Return whether the linked closure with this module_id is valid in the present state of the index. Count uses of a loaded one."""
         loader = self._loader
         self._refresh_state(loader.store)
         is_known_valid = self._valid.get(module_id)

@@ -50,7 +50,8 @@ class SharedLibrary:
         sections = read_sections(data, ET_DYN)
         dynamic, symbols = find_section(sections, SHT_DYNAMIC), find_section(sections, SHT_DYNSYM)
         if dynamic is None or symbols is None:
-            raise FormatError("the shared library has no section header for a dynamic section or for a dynamic symbol table")
+            missing = "dynamic section" if dynamic is None else "dynamic symbol table"
+            raise FormatError(f"the shared library has no section header for a {missing}")
         self._strings = read_linked_strings(data, sections, symbols)
         self._symbols = read_table(data, symbols, SYMBOL)
         self._hash = _section_content(data, find_section(sections, _SHT_GNU_HASH))

@@ -146,8 +146,10 @@ def rename_definitions(data: bytes, names: Mapping[str, str]) -> bytes:
     patched = bytearray(data)
     for name, new_name in names.items():
         old, new = symbols.get(name), symbols.get(new_name)
-        if old is None or new is None or not old.defined or new.defined:
-            raise FormatError(f"the object must define {name!r}, and refer to {new_name!r} without defining it")
+        if old is None or not old.defined:
+            raise FormatError(f"the object does not define the symbol {name!r}")
+        if new is None or new.defined:
+            raise FormatError(f"the object {'does not refer to' if new is None else 'defines'} the symbol {new_name!r}")
         fields = SYMBOL.unpack_from(data, old.position)
         visible = new.other & ~3 | _STV_HIDDEN
         _SYMBOL_FIELDS.pack_into(patched, new.position + _INFO_AT, STB_GLOBAL << 4 | old.type, visible, *fields[3:])

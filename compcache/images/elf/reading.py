@@ -176,7 +176,11 @@ def needed_versions(data: bytes) -> dict[str, tuple[str, ...]]:
 
 
 def _read_chain(content: bytes, record: Struct, position: int, count: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Yield the offset and the fields of `count` linked records, without the last field, the distance to the next record."""
+    """Yield (offset, fields) of each of `count` linked records, without the last field, the distance to the next record.
+
+    Raises:
+        FormatError: a record ends after `content`.
+    """
     for _ in range(count):
         if position + record.size > len(content):
             raise FormatError("the shared object's table of needed versions refers to bytes after its end")
@@ -186,7 +190,7 @@ def _read_chain(content: bytes, record: Struct, position: int, count: int) -> It
 
 
 def named_sections(data: bytes, names: Collection[str]) -> Iterator[tuple[str, bytes]]:
-    """Yield the names and the contents of the sections of a relocatable object with these names.
+    """Yield (name, content) of each section of a relocatable object whose name is in `names`.
 
     Raise `FormatError` for a malformed file.
     """

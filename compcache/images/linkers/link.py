@@ -322,7 +322,7 @@ def _start_linker(
         reraise_interrupt(error)
         if error.filename == directory:
             return None
-        raise LinkerError(f"the linker {linker} cannot be started ({error.strerror}): {CHOICES}") from error
+        raise LinkerError(f"the linker {linker} cannot be started ({error.strerror or error}): {CHOICES}") from error
 
 
 def _linker_environment(temporary: str | None) -> dict[str, str]:

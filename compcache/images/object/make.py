@@ -12,7 +12,7 @@ from compcache.images.platform_symbols import needed_libc
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["KIND", "LOADED", "is_comparable", "require_possible", "requires"]
+__all__ = ["KIND", "LOADED", "is_comparable", "require_no_linker", "requires"]
 
 #: The kind's name in module records.
 KIND = "object"
@@ -20,14 +20,11 @@ LOADED = "objects through ORC"
 _SHOWN = 5
 
 
-def require_possible(needs_linker: Sequence[str]) -> None:
+def require_no_linker(needs_linker: Sequence[str]) -> None:
     """Check that a module does not need the dynamic linker, because objects are loaded without it.
 
-    Args:
-        needs_linker: descriptions of the features that need it, for the message.
-
     Raises:
-        CompileError: `needs_linker` is not empty. The message shows at most five features.
+        CompileError: `needs_linker`, the descriptions of features that need it, is not empty. The message shows at most five features.
     """
     if needs_linker:
         raise CompileError(

@@ -125,7 +125,7 @@ class Dynamic:
     def _versions(self, needed: Iterable[str]) -> tuple[bytes, bytes]:
         """Return the content of ``.gnu.version`` (a version number for each symbol) and of ``.gnu.version_r`` (the versions of libraries).
 
-        Both are empty if no symbol has a version.
+        Both are empty if no symbol has a version. Set `_needs_count` to the number of libraries in ``.gnu.version_r``.
         """
         self._needs_count = 0
         libraries = dict.fromkeys(needed)
@@ -145,11 +145,12 @@ class Dynamic:
             return b"", b""
         self._needs_count = len(wanted_versions)
         parts = []
-        for following, (library, versions) in zip(range(len(wanted_versions) - 1, -1, -1), wanted_versions.items(), strict=True):
+        for libraries_left, (library, versions) in zip(range(len(wanted_versions) - 1, -1, -1), wanted_versions.items(), strict=True):
             size = _LIBRARY.size + len(versions) * _VERSION.size
-            parts.append(_LIBRARY.pack(1, len(versions), self._strings.add(library), _LIBRARY.size, size if following else 0))
-            for after, (version, number) in zip(range(len(versions) - 1, -1, -1), versions.items(), strict=True):
-                parts.append(_VERSION.pack(_elf_hash(version), 0, number, self._strings.add(version), _VERSION.size if after else 0))
+            parts.append(_LIBRARY.pack(1, len(versions), self._strings.add(library), _LIBRARY.size, size if libraries_left else 0))
+            for versions_left, (version, number) in zip(range(len(versions) - 1, -1, -1), versions.items(), strict=True):
+                next_version = _VERSION.size if versions_left else 0
+                parts.append(_VERSION.pack(_elf_hash(version), 0, number, self._strings.add(version), next_version))
         return b"".join(map(_VERSION_OF_SYMBOL.pack, [*numbers, _UNVERSIONED])), b"".join(parts)
 
     def _all_tags(self, relative: int) -> list[tuple[int, int]]:

@@ -57,9 +57,8 @@ def read_frames(content: bytes, relocated: Collection[int]) -> tuple[Frame, ...]
         else:
             encoding = encodings.get(position + 4 - distance)
             if encoding is None or position + 8 not in relocated:
-                raise FormatError(
-                    f"the entry at byte {position} of the unwinding tables has no common part, or no relocation for its function"
-                )
+                missing = "common part" if encoding is None else "relocation for its function"
+                raise FormatError(f"the entry at byte {position} of the unwinding tables has no {missing}")
             frames.append(Frame(position, position + 8, encoding))
         position = end
     return tuple(frames)

@@ -128,8 +128,10 @@ def _read_object(data: bytes) -> Input:
     linking = architecture_of_elf(header.machine).linking
     if linking is None:
         raise FormatError(f"shared objects for the ELF machine {header.machine} cannot be written without a linker")
-    if data[_IDENT] not in _SYSTEMS or _FLAGS_OF_FILE.unpack_from(data)[0]:
-        raise FormatError(f"the object is for the system {data[_IDENT]} or has processor flags, which only linkers support")
+    if data[_IDENT] not in _SYSTEMS:
+        raise FormatError(f"the object is for the system {data[_IDENT]}, which only linkers support")
+    if _FLAGS_OF_FILE.unpack_from(data)[0]:
+        raise FormatError(f"the object has the processor flags {_FLAGS_OF_FILE.unpack_from(data)[0]:#x}, which only linkers support")
     sections = read_sections(data, ET_REL)
     if header.names_section >= len(sections):
         raise FormatError(f"the object has no section with the names of its {len(sections)} sections")

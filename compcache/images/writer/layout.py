@@ -76,9 +76,12 @@ class Output:
         Raises:
             FormatError: the type or the flags of the section differ, or unwinding tables would need padding.
         """
-        if (self.type, self.flags & ~(SHF_MERGE | SHF_STRINGS)) != (section.type, _output_flags(section) & ~(SHF_MERGE | SHF_STRINGS)):
-            raise FormatError(f"the sections named {self.name} have different types or flags")
-        if (self.flags, self.entry_size) != (_output_flags(section), section.entry_size):
+        flags = _output_flags(section)
+        if self.type != section.type:
+            raise FormatError(f"the sections named {self.name} have different types: {self.type:#x} and {section.type:#x}")
+        if (self.flags ^ flags) & ~(SHF_MERGE | SHF_STRINGS):
+            raise FormatError(f"the sections named {self.name} have different flags: {self.flags:#x} and {flags:#x}")
+        if (self.flags, self.entry_size) != (flags, section.entry_size):
             self.flags, self.entry_size = self.flags & ~(SHF_MERGE | SHF_STRINGS), 0
         start = -(-self.size // section.alignment) * section.alignment
         if section.frames and start != self.size:
@@ -128,7 +131,11 @@ def collect(inputs: Sequence[Input]) -> dict[str, Output]:
 
 
 def _priority_key(part: tuple[int, InputSection]) -> int:
-    """Return the sort key of a table of constructors. The lowest priority runs first; tables without a priority run last."""
+    """Return the sort key of a table of constructors. The lowest priority runs first; tables without a priority run last.
+
+    Raises:
+        FormatError: the suffix of the section's name is not a priority.
+    """
     section = part[1]
     if section.output not in _SORTED or section.name == section.output:
         return 1 << 16

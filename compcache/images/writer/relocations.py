@@ -189,9 +189,12 @@ class Relocator:
                 store(content, offset, (value + addend & _PAGE) - (start + offset & _PAGE))
 
     def _target_address(self, owner: int, place: int, fixup: Fixup, symbol: int, addend: int) -> int | None:
-        """Return the address to which an indirect relocation refers, or None if there is nothing to store.
+        """Return the address to which a relocation of the object `owner` refers, or None if nothing is stored at `place` now.
 
-        Side effect: add a relocation that stores an address to `dynamic` or `places`.
+        A relocation that stores an address is added to `dynamic` or `places` instead.
+
+        Raises:
+            FormatError: the image does not define the symbol, or only linkers support the relocation.
         """
         name = self._external[owner].get(symbol)
         key = name or (owner, symbol)

@@ -37,8 +37,13 @@ def reserve_common(inputs: Sequence[Input], outputs: dict[str, Output]) -> dict[
             if symbol.section == COMMON:
                 bss = outputs.setdefault(_BSS, Output(_BSS, SHT_NOBITS, SHF_ALLOC | SHF_WRITE))
                 alignment = max(symbol.value, 1)
-                if alignment & (alignment - 1) or alignment > MAX_ALIGNMENT or symbol.type == STT_TLS:
-                    raise FormatError(f"the common symbol {symbol.name!r} has the alignment {alignment}, or is thread-local")
+                if symbol.type == STT_TLS:
+                    raise FormatError(f"the common symbol {symbol.name!r} is thread-local, which only linkers support")
+                if alignment & (alignment - 1) or alignment > MAX_ALIGNMENT:
+                    raise FormatError(
+                        f"the common symbol {symbol.name!r} has the alignment {alignment:#x}, which is not a power of two up to "
+                        f"{MAX_ALIGNMENT:#x}"
+                    )
                 start = -(-bss.size // alignment) * alignment
                 starts[owner, number] = start
                 bss.alignment = max(bss.alignment, alignment)

@@ -84,8 +84,10 @@ def _write_image(
     providers: Mapping[str, Provider], run_paths: Sequence[str],
 ) -> tuple[bytes, dict[str, bytes], list[NeededSymbol]]:  # fmt: skip
     linking = inputs[0].linking
-    if any(obj.machine != inputs[0].machine for obj in inputs) or all(obj.has_properties for obj in inputs):
-        raise FormatError("objects for different machines, or with properties that the image would need, are not supported")
+    if any(obj.machine != inputs[0].machine for obj in inputs):
+        raise FormatError("the objects are for different machines")
+    if all(obj.has_properties for obj in inputs):
+        raise FormatError("all objects have the section .note.gnu.property, which only linkers can merge")
     outputs = collect(inputs)
     symbols = Symbols(inputs, reserve_common(inputs, outputs), outputs, export)
     tables = scan(inputs, symbols.external, imports)

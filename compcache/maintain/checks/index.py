@@ -12,7 +12,7 @@ from compcache.files import reraise_interrupt
 from compcache.formats.entry import index_name
 from compcache.formats.index import NUMBER_SIZE, STAMP_SIZE
 from compcache.formats.table import all_entries
-from compcache.publish.index_merge import readable
+from compcache.publish.index_merge import readable_segments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,18 +31,24 @@ _REMEMBERED = 1 << 16
 
 
 def check_index(state: CheckState) -> tuple[int, dict[str, int]]:
-    """Compare the index with the modules, and rebuild it if it differs and repair is requested.
+    """Compare the index with the modules. If they differ and repair is requested, rebuild the index.
+
+    The entries of data are added to `state.indexed`, which has the functions.
+
+    Returns:
+        The number of index entries that were read, and counts for the report.
 
     Raises:
         StorageError: the index cannot be read.
     """
     store = state.store
-    segments = list(readable(store.index))
+    segments = list(readable_segments(store.index))
     if store.index.problem:
         raise StorageError(f"cannot read the index of {store.root}: {store.index.problem}", path=store.root)
     for module_id, entry in state.slices.lists.all_entries():
         if entry is not None:
-            state.indexed.add(encode_entry(index_name(entry[0], entry[1]), module_id, entry[2]))
+            kind, name, offset, *_ = entry
+            state.indexed.add(encode_entry(index_name(kind, name), module_id, offset))
     wanted = (entry for entry, _ in state.indexed if state.is_present(entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE]))
     missing, stale, checked = _Differences(state), _Differences(state), 0
     for entries, expected in _read_ranges(state, segments, wanted):
@@ -93,7 +99,10 @@ def _was_read(state: CheckState, module_id: bytes) -> bool:
 
 
 def _read_ranges(state: CheckState, segments: list[Segment], wanted: Iterator[bytes]) -> Iterator[tuple[set[bytes], set[bytes]]]:
-    """Yield, for one range of keys after the other, the function entries of all segments and the expected function entries."""
+    """Yield (entries in all segments, entries in `wanted`) of each range of keys, in order. `wanted` is sorted.
+
+    A damaged segment is recorded in the index, removed from `segments`, and left out.
+    """
     store = state.store
     for segment in list(segments):
         with _record_damage(store, segments, segment):

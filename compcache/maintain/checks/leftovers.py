@@ -24,7 +24,11 @@ __all__ = ["check_leftovers"]
 
 
 def check_leftovers(state: CheckState) -> tuple[int, dict[str, int]]:
-    """Report leftovers, unknown files and damaged volumes. A repair removes leftovers and rewrites damaged volumes."""
+    """Report leftovers, unknown files and damaged volumes. A repair removes leftovers and rewrites damaged volumes.
+
+    Returns:
+        The number of leftovers and unknown files, and counts for the report.
+    """
     store = state.store
     leftovers = find_leftovers(store, PrunePolicy(), time.time(), Uses(store, verify=True).torn)
     removed = {file.path for file in clear_leftovers(store, leftovers)} if state.repair else set()

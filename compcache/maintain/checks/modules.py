@@ -30,7 +30,11 @@ _ELF = b"\x7fELF"
 
 
 def check_records(state: CheckState) -> tuple[int, dict[str, int]]:
-    """Check that the records of every module can be decoded, and collect what later steps compare."""
+    """Check that the records of every module can be decoded, and add their names, index entries and stamps to `state`.
+
+    Returns:
+        The number of usable modules, and counts for the report.
+    """
     checked = functions = 0
     for present, slice_ in state.modules():
         rows = slice_.rows()
@@ -77,7 +81,11 @@ def _reading_error(store: Store, module_id: bytes) -> Exception:
 
 
 def check_content(state: CheckState) -> tuple[int, dict[str, int]]:
-    """Check that modules match their digests and signatures, and that their images match their records."""
+    """Check that modules match their digests and signatures, and that their images match their records.
+
+    Returns:
+        The number of modules, and their total size in bytes for the report.
+    """
     size = total = 0
     for present, _ in state.modules():
         total += len(present)
@@ -118,7 +126,11 @@ def _check_table(image: bytes, records: bytes) -> None:
 
 
 def _required_table(records: bytes) -> tuple[str, Table]:
-    """Return the kind of a module's image, and the module table that its records require."""
+    """Return the kind of a module's image, and the module table that its records require.
+
+    Raises:
+        FormatError: a record is malformed, or the module record is missing.
+    """
     header = None
     highest = -1  # slot
     for _, payload in iterate_frames(records):
@@ -138,7 +150,11 @@ def _required_table(records: bytes) -> tuple[str, Table]:
 
 
 def check_code(state: CheckState) -> tuple[int, dict[str, int]]:
-    """Check that the stored bitcode of each module compiles to the code in its image."""
+    """Check that the stored bitcode of each module compiles to the code in its image.
+
+    Returns:
+        The number of modules, and counts for the report.
+    """
     from compcache.maintain.recompile import recompile
 
     recompiled = compared = total = 0

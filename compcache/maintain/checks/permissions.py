@@ -18,7 +18,11 @@ __all__ = ["check_permissions"]
 
 
 def check_permissions(state: CheckState) -> tuple[int, dict[str, int]]:
-    """Report directories of the cache that other users can write to. A repair removes their write permission."""
+    """Report directories of the cache that other users can write to. A repair removes their write permission.
+
+    Returns:
+        The number of directories that were checked, and no counts.
+    """
     store = state.store
     if not hasattr(os, "getuid"):
         return 0, {}

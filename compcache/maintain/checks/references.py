@@ -26,7 +26,11 @@ __all__ = ["check_imports", "check_statistics"]
 
 
 def check_imports(state: CheckState) -> tuple[int, dict[str, int]]:
-    """Check that every imported function is in the cache, with the link type that the importer expects."""
+    """Check that every imported function is in the cache, with the link type that the importer expects.
+
+    Returns:
+        The number of imports, and counts for the report.
+    """
     edges = dangling = 0
     compared = SortedItems()  # module_id and name, for the types that are compared
     for name, keys in groupby((key for key, _ in state.names if state.is_sound(key[-DIGEST_SIZE:])), _name_of):
@@ -62,7 +66,7 @@ def _decode(text: bytes) -> str:
 
 
 def _report_dangling(state: CheckState, name: str, importers: list[bytes]) -> bool:
-    """Report an imported function that no module holds. Return False, without a report, if that is no longer true."""
+    """Report an imported function that no module holds. Return False, without a report, if a module holds it now or no importer is left."""
     modules = [module_id for module_id in importers if state.store.exists(module_id)]
     if not modules or state.is_provided(name):
         return False
@@ -145,7 +149,11 @@ def _has_only(state: CheckState, name: str, importer: bytes, known: Iterable[tup
 
 
 def check_statistics(state: CheckState) -> tuple[int, dict[str, int]]:
-    """Check that the statistics can be decoded, and that the pinned functions are in the cache."""
+    """Check that the statistics can be decoded, and that the pinned functions are in the cache.
+
+    Returns:
+        The number of statistics files, and counts for the report.
+    """
     uses = Uses(state.store, verify=True)
     pins = pinned(state.store)
     for name in pins:

@@ -90,7 +90,7 @@ class CheckState:
             return
         path = self.store.module_path(module_id)
         if isinstance(error, OSError) and error.errno is not None:
-            reason = str(error) if isinstance(error, CompcacheError) else error.strerror
+            reason = str(error) if isinstance(error, CompcacheError) else error.strerror or str(error)
             self.report("unreadable", module_id.hex(), f"{path} cannot be checked, because it cannot be read: {reason}")
             self.exclude(module_id)
             self.unusable.add(module_id)

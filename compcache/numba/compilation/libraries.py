@@ -100,7 +100,7 @@ def collect_dependencies(library: Any, scope: scopes.Scope | None = None) -> Rec
             parts.append(Recorded(problem=Unrepeatable(reason)))
         parts.append(_dependencies_in_scope(scope))
     dependencies, names, problems, linked = zip(*parts, strict=True)
-    problem = max(filter(None, problems), key=lambda error: isinstance(error, Unrepeatable), default=None)
+    problem = max(filter(None, problems), key=lambda error: isinstance(error, Unrepeatable), default=None)  # the strictest one
     changed = scope.changed - parts[-1].dependencies if scope is not None else frozenset()
     _records[library] = Recorded(frozenset().union(*dependencies) - changed, frozenset().union(*names), problem, frozenset().union(*linked))
     return _records[library]

@@ -128,7 +128,11 @@ tried_outside_scopes: dict[int, Any] = {}
 
 @contextmanager
 def compile_scope(function: Any, args: Any, return_type: Any, flags: Any, extra: str) -> Iterator[Scope]:
-    """Provide the scope of a function during its compilation. After the outermost compilation, run the deferred actions (`defer`)."""
+    """Provide the scope of a function during its compilation.
+
+    The names that the compilation records are added to the scope of the caller. After the outermost compilation, the deferred actions
+    (`defer`) run, unless the compilation failed.
+    """
     scope = Scope(function, _make_token(function, args, return_type, flags, extra), _pop_miss(function, args))
     if not _stack.scopes:
         _stack.clock_start, _stack.compile_seconds = time.thread_time(), 0.0
@@ -310,7 +314,10 @@ def next_unique_id(function: Any) -> str:
 
 
 def record_tried(function: Any) -> None:
-    """Record that the compiler is about to try one of the user's implementations, and record its present content."""
+    """Record that the compiler is about to try one of the user's implementations, and record its present content.
+
+    An implementation whose content differs from an earlier trial in a scope is added to the changed implementations of that scope.
+    """
     if not _stack.scopes:
         tried_outside_scopes[id(function)] = function
     elif id(function) not in _stack.scopes[-1].tried:

@@ -315,7 +315,7 @@ class FunctionCache(CacheObject):
         """Return whether the code with this identity was compiled with flags of a caller that differ from the function's own flags."""
         if getattr(self._owner, "_compiler", None) is None:
             return False
-        stack = ConfigStack()._stk
+        stack = ConfigStack()._stk  # without the flags of callers on it, `_compiler_flags` returns the function's own flags
         callers = [stack.pop() for _ in range(len(stack))]
         try:
             return identity.components["flags"] != flags_text(self._compiler_flags())

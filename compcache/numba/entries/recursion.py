@@ -58,11 +58,7 @@ def lacks_callee(library: Any) -> bool:
 
 
 def _find_defining_module(name: str) -> Any:
-    """Return the module that defines a function.
-
-    Raises:
-        MissingCallee: no library of this process defines the function.
-    """
+    """Return the module that defines a function. Raise `MissingCallee` if no library of this process defines the function."""
     library = library_of(name)
     module = library._get_module_for_linking() if library is not None else None
     if module is not None and any(f.name == name and not f.is_declaration for f in module.functions):

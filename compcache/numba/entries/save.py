@@ -126,11 +126,7 @@ def _entry_symbols(fndesc: Any) -> tuple[str, ...]:
 
 
 def _require_assembly(cres: Any, module: Any) -> str:
-    """Return the LLVM assembly of a module, as `assembly_of` does.
-
-    Raises:
-        NotCacheable: the code uses an address that has no name.
-    """
+    """Return the LLVM assembly of a module, as `assembly_of` does. Raise `NotCacheable` if the code uses an address that has no name."""
     text = assembly_of(cres.library, module, _entry_symbols(cres.fndesc))
     if text is None:
         raise NotCacheable(_DYNAMIC_GLOBALS)
@@ -305,11 +301,7 @@ def _drop_unpicklable_parts(fndesc: Any) -> Any:
 
 
 def _reduce_result(cres: Any) -> Any:
-    """Return a compile result in the form that Numba pickles.
-
-    Raises:
-        NotCacheable: the module of the function has no name.
-    """
+    """Return a compile result in the form that Numba pickles. Raise `NotCacheable` if the module of the function has no name."""
     if not cres.environment.can_cache():
         raise NotCacheable("the module of the function has no name")
     return cres._reduce()
@@ -335,7 +327,7 @@ def save_library(
         CompcacheError: the entry could not be stored.
     """
     if library.has_dynamic_globals:
-        raise NotCacheable("it uses dynamic globals")
+        raise NotCacheable(_DYNAMIC_GLOBALS)
     library._ensure_finalized()
     recorded = _name_linked(recorded, identity, name)
     checked = _make_checked_fields(_digest_reported_lines(identity, str(library._final_module)) or identity.lines[:SIZE_OF_LINES], recorded)

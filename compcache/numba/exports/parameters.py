@@ -160,11 +160,7 @@ def _format_parameter_type(type_: Any, *, may_return: bool) -> str:
 
 
 def describe_result(func_name: str, type_: Any) -> Result:
-    """Return the description of a result of this Numba type.
-
-    Raises:
-        CompileError: the type is a generator.
-    """
+    """Return the description of a result of this Numba type. Raise `CompileError` if the type is a generator."""
     from numba.core import types
 
     if isinstance(type_, types.Generator):

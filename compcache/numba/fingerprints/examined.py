@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     _R = TypeVar("_R")
 
-__all__ = ["remember_during_look_up", "remembered"]
+__all__ = ["call_once", "remember_during_look_up"]
 
 
 class _Examined(threading.local):
@@ -29,7 +29,7 @@ _examined = _Examined()
 
 @contextmanager
 def remember_during_look_up() -> Iterator[None]:
-    """Store the results of `remembered` until the outermost look-up ends."""
+    """Store the results of `call_once` until the outermost look-up ends."""
     outer = _examined.results
     _examined.results = {} if outer is None else outer
     try:
@@ -38,8 +38,8 @@ def remember_during_look_up() -> Iterator[None]:
         _examined.results = outer
 
 
-def remembered(function: Callable[..., _R], *objects: Any) -> _R:
-    """Return the result of a function for these objects. During a look-up, the function is called at most once for the same objects."""
+def call_once(function: Callable[..., _R], *objects: Any) -> _R:
+    """Call a function with these objects, and return its result. During a look-up, at most one call is made for the same objects."""
     known = _examined.results
     if known is None:
         return function(*objects)

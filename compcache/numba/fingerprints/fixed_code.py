@@ -104,5 +104,6 @@ def _compiled_without_cache(dispatcher: Any, result: Any) -> Compiled | None:
     else:
         return None
     if compiled is None:
-        raise Unidentifiable(f"{dispatcher.py_func.__qualname__} was compiled when it was declared, from values without identity")
+        name = dispatcher.py_func.__qualname__
+        raise Unidentifiable(f"{name} was compiled when it was declared, from values that other processes cannot compare")
     return compiled

@@ -107,7 +107,10 @@ def _nested_code(code: python_types.CodeType) -> list[python_types.CodeType]:
 
 
 def _feed_code(walk: Walk, code: python_types.CodeType, namespace: dict[str, Any], name: str) -> None:
-    """Feed a code object with these globals, its nested code objects, and the values that they read. `name` describes the function."""
+    """Feed a code object whose globals are `namespace`, its nested code objects, and the values that they read.
+
+    `name` describes the function.
+    """
     digest, reads = digest_and_reads(code)
     walk.feed_token("code", digest)
     if walk.mode != RUN and code is walk.compiled.__code__:
@@ -182,13 +185,15 @@ def _feed_imports(walk: Walk, code: python_types.CodeType, namespace: dict[str, 
 
 
 def _feed_known_import(walk: Walk, module: str, chains: Iterable[tuple[str, ...]], name: str) -> bool:
-    """Feed the import of a code generator's module, whose parts follow from its version. Return False for any other module.
+    """Feed what the program has assigned to a code generator's module that code imports. Return False for any other module.
+
+    `chains` are the attributes that the code reads from the module. The version of the generator covers everything else in the module.
 
     Raises:
         NotLazy: the module belongs to no code generator, and the program has not imported it. The walk imports nothing.
     """
     if is_generator_module(module):
-        for chain in (*chains, ()):
+        for chain in (*chains, ()):  # () is the module itself
             _feed_assigned_value(walk, module, chain, f"the import of {module} in {name}, which runs at compile time,")
         return True
     if module not in sys.modules:
@@ -200,7 +205,7 @@ def _feed_known_import(walk: Walk, module: str, chains: Iterable[tuple[str, ...]
 
 
 def _chains_of(walk: Walk, code: python_types.CodeType, namespace: dict[str, Any]) -> list[Chain]:
-    """Return the chains of attributes that code reads."""
+    """Return the chains of attributes that code reads, each with its value and the number of names that lead to the value."""
     return [(chain, *_resolve_chain(walk, chain, namespace)) for chain in digest_and_reads(code)[1].chains]
 
 

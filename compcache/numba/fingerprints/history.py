@@ -37,7 +37,7 @@ def note_code(parts: Iterable[Part], records: Iterable[Record] = ()) -> None:
         _unread.extend([(record, named_functions(parts)) for record in records])
     for part in parts:
         digests = _digests.setdefault(part.function, {}).setdefault(part.kind, {})
-        digests.pop(part.digest, None)  # so that the digest moves to the end
+        digests.pop(part.digest, None)  # a known digest moves to the end, because `is_latest` compares the last one
         digests[part.digest] = None
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
-__all__ = ["code_of_library"]
+__all__ = ["digest_library_code"]
 
 _PLAIN = (bool, int, float, str, bytes, type(None))
 _CONSTANT = (*_PLAIN, tuple, list)
@@ -30,7 +30,7 @@ _WRITTEN_IN_C = (types.BuiltinFunctionType, types.MethodDescriptorType, types.Wr
 _Functions = (types.FunctionType, types.MethodType, functools.partial, type)
 
 
-def code_of_library(value: Any) -> tuple[bytes, list[Any]]:
+def digest_library_code(value: Any) -> tuple[bytes, list[Any]]:
     """Return a digest of all Python code to which an object of a library refers, and the objects of the program among them.
 
     The digest is empty if the object refers to no Python code. The content of the program's objects, which replace functions and classes of

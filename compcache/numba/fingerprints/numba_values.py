@@ -301,11 +301,7 @@ def _is_derived(kind: type, name: str) -> bool:
 
 
 def _feed_component(walk: Walk, part: Any, where: str) -> None:
-    """Feed a part of a type. Types are pickled by name.
-
-    Raises:
-        Unidentifiable: a class in the type cannot be found in its module.
-    """
+    """Feed a part of a type. Types are pickled by name. Raise `Unidentifiable` if a class in the type cannot be found in its module."""
     for item in part if isinstance(part, (tuple, list)) else [part]:
         if isinstance(item, type) and not is_library_module(item.__module__):
             name = name_of_class(item)

@@ -115,11 +115,12 @@ class Reach:
     def follow(self, walk: Walk) -> bool:
         """Feed all named members that were not fed before. Return whether there may be more."""
         names, owners, matched = self._followed
-        if matched != self.matches_classes:
+        if matched != self.matches_classes:  # class patterns read `__match_args__` of all owners
             names = owners = 0
         self._followed = current = len(self._names), len(self._owners), self.matches_classes
         all_names = list(self._names)
         has_fed = False
+        # New owners are asked for all names, and older owners only for new names.
         for owner in self._owners[0 if names < len(all_names) else owners : current[1]]:
             is_new = owner.number >= owners
             for name in self._names_of(owner.value, all_names[0 if is_new else names :], is_new=is_new):

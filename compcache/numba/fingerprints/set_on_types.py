@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from compcache.numba.fingerprints.examined import remembered
+from compcache.numba.fingerprints.examined import call_once
 from compcache.numba.fingerprints.state import is_of_generators, names_stored_by, set_on_library, state_of
 
 TYPE_CHECKING = False
@@ -35,7 +35,7 @@ def set_on_types(names: Iterable[str] | None) -> list[tuple[str, str, Any]]:
     if "Type" not in vars(module or object):
         return []
     wanted = None if names is None else frozenset(names)
-    rows = [(name, str(type_), item) for type_ in remembered(_changed_types) for name, item in state_of(type_).items()]
+    rows = [(name, str(type_), item) for type_ in call_once(_changed_types) for name, item in state_of(type_).items()]
     rows += [(name, cls.__qualname__, item) for cls in _type_classes(module) for name, item in _changed_members(cls, wanted)]
     return sorted([row for row in rows if wanted is None or row[0] in wanted], key=lambda row: row[:2])
 

@@ -143,11 +143,7 @@ def _feed_generators_object(walk: Walk, value: Any, where: str) -> None:
 
 
 def _feed_by_numbas_handler(walk: Walk, value: Any, where: str) -> None:
-    """Feed a Numba object by the handler that a walk with Numba uses.
-
-    Raises:
-        NotLazy: objects of this class have no stand-in.
-    """
+    """Feed a Numba object by the handler that a walk with Numba uses. Raise `NotLazy` if objects of this class have no stand-in."""
     from compcache.numba.fingerprints.numba_values import HAVE_STAND_INS, handlers
 
     kind = type(value)

@@ -320,6 +320,7 @@ def cached_results(wrapper: Any) -> list[tuple[Any, Any]] | None:
     table = tables[0]
     if not any(type(item).__name__ == "_lru_list_elem" for item in table.values()):
         return [(_without_marks(key), item) for key, item in table.items()]
+    # The references of the links follow each other: a key and a result, and in some versions the type of the link.
     first = 1 if referents[0] is type(wrapper) else 0
     step = 3 if getattr(referents[first + 2], "__name__", "") == "_lru_list_elem" else 2
     pairs = [(referents[first + step * number], referents[first + step * number + 1]) for number in range(size)]

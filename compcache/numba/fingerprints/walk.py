@@ -131,7 +131,7 @@ class Walk:
         """
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
         if not self.is_only_named() and not self.overlooks:
-            raise Unidentifiable(f"{where} is of type {kind}, which has no identity by content")
+            raise Unidentifiable(f"{where} is of type {kind}, whose content cannot be compared between processes")
         self.feed_token("opaque", kind)
 
     def is_only_named(self) -> bool:
@@ -148,16 +148,16 @@ class Walk:
         """
         if self.mode != RUN:
             return
-        from compcache.numba.fingerprints.examined import remembered
-        from compcache.numba.fingerprints.library_code import code_of_library
+        from compcache.numba.fingerprints.examined import call_once
+        from compcache.numba.fingerprints.library_code import digest_library_code
         from compcache.numba.fingerprints.outside import may_read_anything
         from compcache.numba.registered.purity import external_state_of, is_external_state
 
         if not self.overlooks:
-            description = "a state outside of the program" if is_external_state(value) else external_state_of(value)
+            description = "external state" if is_external_state(value) else external_state_of(value)
             if description:
-                raise Unidentifiable(f"{where} refers to {description}, which has no identity by content")
-            digest, replacements = remembered(code_of_library, value)
+                raise Unidentifiable(f"{where} refers to {description}, whose value cannot be compared between processes")
+            digest, replacements = call_once(digest_library_code, value)
             self.feed_token("code of a library", digest)
             for replacement in replacements:
                 self.feed_value(replacement, f"an object of the program in {where}")
@@ -274,7 +274,7 @@ class Walk:
             NotLazy: the code has no identity (`overloads` is None).
         """
         if overloads is None:
-            raise NotLazy(f"{function.__qualname__} was compiled when it was declared, from values without identity")
+            raise NotLazy(f"{function.__qualname__} was compiled when it was declared, from values that other processes cannot compare")
         if self.without_numba:
             self.feed_token("declared")
         for compiled in overloads:

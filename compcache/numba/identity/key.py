@@ -105,11 +105,7 @@ def without_addresses(text: str) -> str:
 
 @examines_program(Unidentifiable)
 def type_text(item: Any) -> str:
-    """Return the text that identifies a Numba type.
-
-    Raises:
-        Unidentifiable: the type has no identity by content.
-    """
+    """Return the text that identifies a Numba type. Raise `Unidentifiable` if the type has no identity by content."""
     if is_plain_type(item):
         return str(item)
     return f"{without_addresses(str(item))[:_MAX_SHOWN]} #{fingerprint_of_value(item, 'an argument')}"
@@ -117,20 +113,12 @@ def type_text(item: Any) -> str:
 
 @examines_program(Unidentifiable)
 def flags_text(flags: Any) -> str:
-    """Return every compiler flag with its value, in a fixed order.
-
-    Raises:
-        Unidentifiable: a value has no identity by content.
-    """
+    """Return every compiler flag with its value, in a fixed order. Raise `Unidentifiable` if a value has no identity by content."""
     return ", ".join(f"{name}={_flag_text(name, value)}" for name, value in sorted(flags.values().items()))
 
 
 def _flag_text(name: str, value: Any) -> str:
-    """Return the value of a compiler flag as text.
-
-    Raises:
-        Unidentifiable: the value has no identity by content.
-    """
+    """Return the value of a compiler flag as text. Raise `Unidentifiable` if the value has no identity by content."""
     if name == "inline":
         chosen = getattr(value, "_inline", value)
         return chosen if isinstance(chosen, str) else f"cost model {fingerprint_of_value(chosen, 'the cost model')}"
@@ -141,5 +129,5 @@ def _flag_text(name: str, value: Any) -> str:
         return str(value.encode())
     text = repr(inner)
     if " at 0x" in text:
-        raise Unidentifiable(f"the compiler flag {name} has the value {text}, which has no identity by content")
+        raise Unidentifiable(f"the compiler flag {name} has the value {text}, whose text differs between processes")
     return text

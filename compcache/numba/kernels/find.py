@@ -53,11 +53,7 @@ def decorate_packaged(numba_error: ImportError) -> Any:
     """Return the decorator of functions with a signature in processes without Numba, whose import raised `numba_error`."""
 
     def decorate(function: FunctionType) -> Any:
-        """Return the packaged kernels of a function.
-
-        Raises:
-            ImportError: no kernel was packaged.
-        """
+        """Return the packaged kernels of a function. Raise `ImportError` if no kernel was packaged."""
         kernels = find_kernels(function)
         if kernels is None:
             raise ImportError(

@@ -174,11 +174,7 @@ def _series(version: str) -> str:
 
 
 def load_extension(name: str) -> Any:
-    """Load an extension module of Numba without its package.
-
-    Raises:
-        ImportError: the module does not exist, or cannot be loaded.
-    """
+    """Load an extension module of Numba without its package. Raise `ImportError` if the module does not exist, or cannot be loaded."""
     import _imp
     from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec
     from os.path import exists, join

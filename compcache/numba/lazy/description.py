@@ -113,11 +113,7 @@ class Description(Record):
 
     @classmethod
     def decode(cls, payload: bytes) -> Description:
-        """Decode a payload that the store has verified.
-
-        Raises:
-            ValueError: the payload is malformed.
-        """
+        """Decode a payload that the store has verified. Raise `ValueError` if the payload is malformed."""
         try:
             first, second, third = _HEAD.unpack_from(payload)
         except StructError as error:

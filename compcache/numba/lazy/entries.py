@@ -220,16 +220,12 @@ def load_entry(cache: Cache, record: Record) -> Loaded | None:
 
 
 def _unpickle_constants(pickled: bytes) -> list[Any]:
-    """Return the constants of an environment.
-
-    Raises:
-        NotLazy: the pickle does not contain a list.
-    """
+    """Return the constants of an environment. Raise `NotLazy` if the pickle does not contain a list."""
     if not pickled:
         return []
     from _pickle import loads
 
     constants = loads(pickled)  # the cache was opened with allow_pickle
     if not isinstance(constants, list):
-        raise NotLazy("the constants in its record are not a list")
+        raise NotLazy("the stored constants of the function are not a list")
     return constants

@@ -58,11 +58,7 @@ def _find_packages(open_cache: Callable[[], Cache | None] | None) -> tuple[str, 
 
 
 def _examine_packages() -> tuple[str, bool, list[str]]:
-    """Return the result of `find_packages`.
-
-    Raises:
-        NotLazy: the packages cannot be determined.
-    """
+    """Return the result of `find_packages`. Raise `NotLazy` if the packages cannot be determined."""
     from compcache.numba.registered.distributions import UnknownPackagesError, find_packages
 
     try:

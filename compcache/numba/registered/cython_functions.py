@@ -95,15 +95,19 @@ def describe_ctypes_function(value: Any) -> tuple[object, ...] | None:
     """Return the properties of a ctypes function that compiled code can use.
 
     Returns:
-        The module, the name and the types; None if no Cython module exports the function, or if a parameter or the result is neither a
+        The module, the name and the Cython type, ctypes' flags, the number of parameters, and the names of the types of the result ("none"
+        for no result) and the parameters. None if no Cython module exports the function, or if a parameter or the result is neither a
         number nor a plain address.
     """
     import ctypes
 
     known = function_at(ctypes.cast(value, ctypes.c_void_p).value or 0)
-    if known is None or value.argtypes is None or not all(kind is None or _is_simple(kind) for kind in (value.restype, *value.argtypes)):
+    if known is None or value.argtypes is None:
         return None
-    return (*known, value._flags_, len(value.argtypes), *[getattr(kind, "__name__", "none") for kind in (value.restype, *value.argtypes)])
+    kinds = value.restype, *value.argtypes
+    if not all(kind is None or _is_simple(kind) for kind in kinds):
+        return None
+    return (*known, value._flags_, len(value.argtypes), *[getattr(kind, "__name__", "none") for kind in kinds])
 
 
 def _is_simple(kind: Any) -> bool:

@@ -95,22 +95,14 @@ class ProgramArray(AddressDefinition):
 
     @classmethod
     def decode(cls, payload: bytes) -> ProgramArray:
-        """Decode the part and the name.
-
-        Raises:
-            ValueError: the payload is not valid.
-        """
+        """Decode the part and the name. Raise `ValueError` if the payload is not valid."""
         array = super().decode(payload)
         if array.part not in (DATA, OBJECT):
             raise ValueError(array.part)
         return array
 
     def find(self) -> tuple[int, object]:
-        """Return the address and the array.
-
-        Raises:
-            ImportError: no array of this process has this content.
-        """
+        """Return the address and the array. Raise `ImportError` if no array of this process has this content."""
         reference = _named.get(self.name)
         array = reference() if reference is not None else None
         if array is None:

@@ -109,11 +109,7 @@ def reads_external_state(name: str) -> bool:
 
 
 def _referenced_objects(value: Any) -> Iterator[Any]:  # noqa: C901 - one branch for each kind of object
-    """Yield the objects to which an object refers.
-
-    Raises:
-        _ExternalStateError: the object reads external state.
-    """
+    """Yield the objects to which an object refers. Raise `_ExternalStateError` if the object reads external state."""
     if isinstance(value, types.FunctionType):
         yield from _objects_read_by_function(value)
     elif isinstance(value, type):

@@ -145,7 +145,11 @@ class GarbageCollector:
     async def _find_garbage(
         self, cards: dict[str, ObjectInfo], packs: dict[str, ObjectInfo], modules: dict[str, ObjectInfo]
     ) -> list[ObjectInfo]:
-        """Return the objects that are garbage according to the listings."""
+        """Return the objects in the listings of cards, packs and modules that are garbage.
+
+        A survey's row replaces the request of an object that has not changed. The surveys are read into `_known`, and the rows for the
+        next collection are added to `_surveyed`.
+        """
         named: set[str] = set()
         self._known = await read_surveys(self._backend, [*cards, *packs])
 
@@ -318,11 +322,7 @@ async def _select_concurrently(items: Iterable[ObjectInfo], choose: Callable[[Ob
 
 
 def _card_keys_of(data: bytes) -> Iterator[str]:
-    """Yield the keys of all cards that may name this module.
-
-    Raises:
-        FormatError: the bytes are not an intact module.
-    """
+    """Yield the keys of all cards that may name this module. Raise `FormatError` if the bytes are not an intact module."""
     manifest: Any = WholeManifest(sections_of(data, intact_footer(data))[1])
     platform = platform_shelf(manifest.header.triple, manifest.header.abi)
     for name, *_ in manifest.indexed():

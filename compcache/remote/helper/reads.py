@@ -79,7 +79,10 @@ class Room:
         return self.files[-1]
 
     def reserve(self, card: Card) -> bool:
-        """Reserve space for the module of this card. Return whether there was enough space."""
+        """Reserve space for the module of this card, and return whether there was enough space.
+
+        Before a module that must be fetched, tell the client how long compiling it took.
+        """
         has_room = card.size <= self._remaining
         self._remaining -= card.size if has_room else 0
         if has_room and not card.module:
@@ -107,7 +110,7 @@ class Reads:
         self._probing: asyncio.Task[None] | None = None
         self._asking: dict[str, asyncio.Future[bytes | None]] = {}  # the requests that are running, by key
         self._missed: OrderedDict[str, float] = OrderedDict()  # by key: the time of the miss
-        self._stores = 0  # the number of objects stored so far
+        self._stored_count = 0  # the number of objects stored so far
         self._damaged: OrderedDict[str, None] = OrderedDict()  # the keys of damaged modules
 
     # ---------------------------------------------------------------- look-ups
@@ -155,9 +158,9 @@ class Reads:
     async def cards(
         self, name: str, platform: str, shelves: list[str], seconds: float = LOOKUP_SECONDS, patience: float = 0.0, *, fresh: bool = True
     ) -> dict[str, Card]:
-        """Return the cards of a function by shelf, in the order of `shelves`.
+        """Return the cards of a function by shelf, in the order of `shelves`. See `find` for the arguments.
 
-        Concurrent callers share one request. Damaged cards are ignored.
+        Concurrent callers share one request, with the first caller's limits. Damaged cards are counted and ignored.
 
         Raises:
             Exception: an error of the store's client. It is unknown whether there are cards.
@@ -246,10 +249,20 @@ class Reads:
         return path if await self._count_request(saving) else None
 
     async def get(self, key: str, max_size: int, seconds: float = LOOKUP_SECONDS, patience: float = 0.0) -> bytes | None:
-        """Return an object, or None if it is missing or too large. Raise the errors of the store's client."""
-        limit, stores = max(seconds, patience), self._stores
+        """Return an object, or None if it is missing or has more than `max_size` bytes. Remember a missing object.
+
+        Args:
+            key: the key of the object.
+            max_size: the maximum size in bytes.
+            seconds: the time limit of each try, in seconds.
+            patience: the time limit of all tries together, if it is longer than `seconds`.
+
+        Raises:
+            Exception: an error of the store's client.
+        """
+        limit, stored_count = max(seconds, patience), self._stored_count
         data = await self._count_request(self.requests.get(key, max_size, seconds=seconds, patience=limit, require=self._require_service))
-        if data is None and stores == self._stores:  # if the number changed, the object may have been stored meanwhile
+        if data is None and stored_count == self._stored_count:  # otherwise the object may have been stored meanwhile
             _remember(self._missed, key, asyncio.get_running_loop().time(), _MOST_MISSED)
         elif data is not None:
             self._missed.pop(key, None)
@@ -263,7 +276,7 @@ class Reads:
 
     def forget_miss(self, key: str) -> None:
         """Forget that an object was missing at this key. Call this when an object is stored there."""
-        self._stores += 1
+        self._stored_count += 1
         self._missed.pop(key, None)
 
     async def _count_request(self, request: Awaitable[_T]) -> _T | None:

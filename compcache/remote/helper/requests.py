@@ -99,9 +99,12 @@ class Requests:
         return self._backend.parts(key, max_size)
 
     async def save(self, key: str, max_size: int, path: str, *, seconds: float, patience: float, require: Callable[[], None]) -> int | None:
-        """Write an object to the file `path`, part by part. Return its size, or None if the object does not exist.
+        """Write an object to the file `path`, part by part. Return its size in bytes, or None if the object does not exist or is empty.
 
         See `get` for the other arguments.
+
+        Raises:
+            TooLargeError: the object has more than `max_size` bytes.
         """
 
         async def save(_: Callable[[], None]) -> int | None:
@@ -150,7 +153,14 @@ class Requests:
         self, request: Callable[[Callable[[], None]], Awaitable[_T]], seconds: float = _SECONDS, patience: float = _PATIENCE, *,
         size: int = 0, copies: int = 1,
     ) -> _T:  # fmt: skip
-        """Send a request and return its answer.
+        """Send a request and return its answer. Repeat it after temporary errors, for `patience` seconds at most.
+
+        Args:
+            request: sends one try. It calls its argument when the response begins.
+            seconds: the time limit of one try.
+            patience: the time limit of all tries and pauses together.
+            size: the size of the answer in bytes, if it is known. The budget allows fewer repetitions of large requests.
+            copies: how many copies of a slow try may run at once.
 
         Raises:
             TimeoutError: a try had no answer in time.

@@ -88,11 +88,7 @@ def encode_survey(rows: dict[str, Survey]) -> bytes:
 
 
 def decode_survey(data: bytes) -> dict[str, Survey]:
-    """Decode a survey, and return its rows by key.
-
-    Raises:
-        FormatError: the bytes are not a survey of a known version, or are damaged.
-    """
+    """Decode a survey, and return its rows by key. Raise `FormatError` if the bytes are not a survey of a known version, or are damaged."""
     if data[: len(_MAGIC)] != _MAGIC:
         raise FormatError("the bytes are not a survey of a known version")
     if check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:

@@ -179,7 +179,7 @@ class Chain:
         """Return the cards of a function by shelf, from the nearest store that has any. The nearer stores of `writes` receive copies.
 
         Raises:
-            Exception: an error of a store's client. Then it is not known whether there are cards.
+            Exception: no store has cards, and the client of at least one store failed. It is unknown whether that store has cards.
         """
         error: Exception | None = None
         tiers_without: list[int] = []

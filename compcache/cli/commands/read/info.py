@@ -60,7 +60,7 @@ def _other_formats_field(info: CacheInfo) -> list[tuple[str, str]]:
 
 
 def _hit_rate_text(info: CacheInfo) -> str:
-    """Return the share of hits in all requests as text."""
+    """Return the hit rate as text, with the numbers of hits and requests; "no requests yet" without requests."""
     if not info.hits + info.misses:
         return "no requests yet"
     return f"{info.hit_rate:.1%} ({info.hits:,} of {plural(info.hits + info.misses, 'request')})"

@@ -148,7 +148,10 @@ def _as_function(row: FunctionSummary | EntrySummary) -> FunctionSummary:
     """Convert an entry of data to a row for the table of functions. Return a function unchanged."""
     if isinstance(row, FunctionSummary):
         return row
-    return FunctionSummary(row.name, f"entry {row.kind}", 1, row.size, row.created, "", (row.module_id,), 0, 0.0, (row.directory,), 0)
+    return FunctionSummary(
+        row.name, f"entry {row.kind}", realizations=1, size=row.size, created=row.created, problem="", modules=(row.module_id,), uses=0,
+        last_used=0.0, directories=(row.directory,), misses=0,
+    )  # fmt: skip
 
 
 def _print_refusals(rows: Iterable[Refusal]) -> None:

@@ -170,7 +170,7 @@ def command(
 
 
 def _group_name(files: Sequence[str]) -> str:
-    """Return a name for a group: the joined names of its files, or the name of their common directory for many files."""
+    """Return a name for a group: the joined names of its files; for many files, the name of their common directory if it has one."""
     names = [os.path.basename(path).partition(".")[0] or path for path in files]
     directory = os.path.basename(os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in files]))
     return "+".join(names) if len(names) <= _MOST_IN_NAME or not directory else directory

@@ -43,7 +43,7 @@ def new(name: str, output: str | None) -> None:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
-        raise click.ClickException(f"cannot write {path}: {error.strerror}") from error
+        raise click.ClickException(f"cannot write {path}: {error.strerror or error}") from error
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(f"{key}\n")
     click.echo(f"the secret key is in {path}; set COMPCACHE_PUBLISH_KEY=@{path} to sign with it", err=True)
@@ -66,7 +66,7 @@ def show(file: str | None, minisign: bool) -> None:
         with open(file, encoding="utf-8") as opened:
             text = opened.read()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
+        reason = getattr(error, "strerror", None) or error
         raise click.ClickException(f"cannot read {file}: {reason}") from error
     print_text(format_key(_call_or_exit(lambda: parse_secret_key(text)).public()))
 
