@@ -26,9 +26,10 @@ from compcache.maintain.pins import pinned
 from compcache.maintain.policy import Entry, Plan, PrunePolicy, Removal
 from compcache.maintain.report_types import PrunedFile, PrunedModule, PruneReport
 from compcache.maintain.unindexed import Unindexed, index_modules
-from compcache.publish.index_merge import merge_all, readable_segments
+from compcache.publish.index_merge import merge_all
 from compcache.publish.locks import wait_lock
 from compcache.publish.module_rows import read_row
+from compcache.publish.open_segments import readable_segments
 from compcache.publish.packs import clean_packs
 from compcache.publish.removal import remove_file
 from compcache.usage.ledger import Uses, fold, last_uses_since
