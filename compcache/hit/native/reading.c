@@ -1251,18 +1251,8 @@ static int is_state_of(const uint8_t *state, Bytes names) {
     return memcmp(own, state, sizeof own) == 0;
 }
 
-static PyObject *parts_of(Bytes parts) {
-    PyObject *result = PyTuple_New((Py_ssize_t)(parts.size / NAME_BYTES));
-    for (size_t at = 0; result != NULL && at < parts.size; at += NAME_BYTES) {
-        if (!put(result, (uint32_t)(at / NAME_BYTES), new_bytes(parts.at + at, NAME_BYTES))) {
-            Py_CLEAR(result);
-        }
-    }
-    return result;
-}
-
-/* valid_closure(data: bytes, file_name: bytes, segments: bytes) -> (parts: tuple[bytes, ...], homes: int) | None
- * The parts of the linked closure about which this file is, and how many of them, from the first one, it contains whole. None unless the
+/* valid_closure(data: bytes, file_name: bytes, segments: bytes) -> (parts: bytes, homes: int) | None
+ * The ids of the parts of the linked closure about which this file is, joined, and how many of them, from the first one, it contains whole. None unless the
  * file is intact and records that the closure is valid while the index has these segments: names of equal length, each followed by a slash. */
 PyObject *valid_closure(PyObject *Py_UNUSED(module), PyObject *args) {
     PyObject *data, *file_name, *segments;
@@ -1278,7 +1268,7 @@ PyObject *valid_closure(PyObject *Py_UNUSED(module), PyObject *args) {
     if (holds != 1) {
         return holds < 0 ? NULL : Py_NewRef(Py_None);
     }
-    PyObject *parts = parts_of(found.parts);
+    PyObject *parts = new_bytes(found.parts.at, found.parts.size);
     return parts != NULL ? Py_BuildValue("(NI)", parts, found.homes) : NULL;
 }
 
