@@ -55,7 +55,7 @@ def _file_name(store: Store, module_id: bytes) -> str:
 
 
 def _read_result(store: Store, name: str, state: bytes) -> tuple[tuple[tuple[bytes, ...], int] | None] | None:
-    """Return the stored result for this state of the index in a tuple, because the result of an invalid closure is None; None without one."""
+    """Return the stored result for this state of the index in a tuple, or None without one. The result of an invalid closure is None."""
     data = store.read_file(CLOSURES, name) or b""
     start = len(MAGIC) + SEAL_SIZE
     sealed, content = data[:start], data[start:]
