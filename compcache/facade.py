@@ -125,10 +125,9 @@ class Later:
 
 
 class _Whole:
-    """An attribute of a full cache. The first access turns a cache for plain hits into a full cache.
+    """An attribute of a full cache. The first access turns a cache for plain hits into a full cache."""
 
-    The class is not a data descriptor, so attributes of the instance take precedence.
-    """
+    # The class is not a data descriptor, so attributes of the instance take precedence.
 
     __slots__ = ("_name",)
 

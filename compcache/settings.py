@@ -23,15 +23,25 @@ def setting(variable: str) -> str:
     Raises:
         SettingError: a configuration file cannot be used.
     """
-    text = os.environ.get(variable)
+    text = _text_of(variable)
     return configuration().get(variable, "") if text is None else text
 
 
 def are_set(variables: "Sequence[str]") -> bool:
     """Return whether one of these settings has a text. Raise `SettingError` if a configuration file cannot be used."""
-    names = getattr(os.environ, "_data", ())  # bytes on POSIX. The mapping itself raises and catches two exceptions for a missing name
-    is_known = bytes in map(type, names) and frozenset(map(str.encode, variables)).isdisjoint(names)
-    return any(map(configuration().get if is_known else setting, variables))
+    return any(map(setting if _may_be_set(variables) else configuration().get, variables))
+
+
+def _text_of(variable: str) -> "str | None":
+    """Return the text of an environment variable, or None if it is not set."""
+    return os.environ.get(variable) if _may_be_set((variable,)) else None
+
+
+def _may_be_set(variables: "Sequence[str]") -> bool:
+    """Return False if no such environment variable is set."""
+    # `os.environ` raises and catches two exceptions for a missing variable.
+    names = getattr(os.environ, "_data", {})  # bytes on POSIX
+    return bytes not in map(type, names) or not names.keys().isdisjoint(map(str.encode, variables))
 
 
 def is_on(variable: str, *, default: bool = False) -> bool:
@@ -70,8 +80,8 @@ def configuration() -> "Mapping[str, str]":
         SettingError: a file cannot be used.
     """
     if not _read:
-        named = CONFIGURATION_VARIABLE in os.environ
-        files = [path for path in configuration_files() if named or os.path.exists(path)]
+        named = _text_of(CONFIGURATION_VARIABLE) is not None
+        files = [path for path in configuration_files() if named or os.access(path, os.F_OK)]  # `exists` raises and catches an error
         settings: Mapping[str, str] = {}
         if files:
             from compcache.configuration import read_configuration
@@ -82,17 +92,18 @@ def configuration() -> "Mapping[str, str]":
 
 
 def users_directory(variable: str, otherwise: str) -> str:
-    """Return a base directory of the user, from the XDG variable `variable`, or `otherwise` with ``~`` expanded.
-
-    The XDG Base Directory Specification ignores relative paths in variables.
-    """
-    base = os.environ.get(variable, "")
-    return base if os.path.isabs(base) else os.path.expanduser(otherwise)
+    """Return a base directory of the user, from the XDG variable `variable`, or `otherwise` with ``~`` expanded."""
+    # The XDG Base Directory Specification ignores relative paths in variables.
+    base = _text_of(variable)
+    if base and os.path.isabs(base):
+        return base
+    home = os.environ.get("HOME", "")
+    return home + otherwise[1:] if home[-1:] not in ("", "/") else os.path.expanduser(otherwise)
 
 
 def configuration_files() -> "tuple[str, ...]":
     """Return the paths of the configuration files, which may not exist. The preferred file is first."""
-    chosen = os.environ.get(CONFIGURATION_VARIABLE)
+    chosen = _text_of(CONFIGURATION_VARIABLE)
     if chosen:
         return () if chosen.lower() == "none" else (chosen,)
-    return os.path.join(users_directory("XDG_CONFIG_HOME", "~/.config"), "compcache", "config.toml"), "/etc/compcache/config.toml"
+    return f"{users_directory('XDG_CONFIG_HOME', '~/.config')}/compcache/config.toml", "/etc/compcache/config.toml"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import pytest
 from cli_process import compcache, fill
 from helpers import PACKAGE_ROOT, run_fresh
 
+from compcache import settings
 from compcache.cli.environment import SETTINGS
 from compcache.configuration import KEYS
 
@@ -98,6 +100,50 @@ def test_settings_are_found_among_many_whether_a_variable_or_a_file_sets_them(ho
     write('layers = ["/b"]\n')
     assert seen(home, "LAYERS", "DEBUG", script=script)
     assert not seen(home, "LAYERS", "DEBUG", script=script, COMPCACHE_LAYERS="")
+
+
+@pytest.mark.parametrize(
+    ("variables", "path"),
+    [
+        ({"HOME": "/home/u"}, "/home/u/.config"),
+        ({"HOME": "/home/u/"}, "/home/u/.config"),
+        ({"HOME": "/"}, "/.config"),
+        ({"HOME": "/home/u", "XDG_CONFIG_HOME": "/x"}, "/x"),
+        ({"HOME": "/home/u", "XDG_CONFIG_HOME": "x"}, "/home/u/.config"),
+        ({"HOME": "/home/u", "XDG_CONFIG_HOME": ""}, "/home/u/.config"),
+    ],
+)
+def test_the_users_file_is_in_the_home_unless_an_absolute_path_is_set(
+    variables: dict[str, str], path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HOME", "XDG_CONFIG_HOME", "COMPCACHE_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert settings.configuration_files() == (f"{path}/compcache/config.toml", "/etc/compcache/config.toml")
+
+
+def test_a_missing_setting_raises_and_catches_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Exceptions of missing variables and files took a tenth of the first load of a process."""
+    monkeypatch.setattr(settings, "_read", [])
+    for name in ("COMPCACHE_DIR", "COMPCACHE_LAYERS", "COMPCACHE_CONFIG", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    raised = []
+
+    def record(_: object, event: str, argument: Any) -> Any:
+        if event == "exception":
+            raised.append(argument[0])
+        return record
+
+    before = sys.gettrace()
+    sys.settrace(record)
+    try:
+        assert not settings.are_set(["COMPCACHE_DIR", "COMPCACHE_LAYERS"])
+        assert settings.setting("COMPCACHE_DIR") == ""
+    finally:
+        sys.settrace(before)
+    assert raised == []
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from compcache.formats.records import decode_module
 from compcache.interrupts import suppress
 from compcache.publish.atomic_file import unique_name
 from compcache.publish.module_rows import make_row
+from compcache.publish.open_segments import readable_segments
 from compcache.publish.packs import encode_pack, entries_in_force, entries_of, packs_in
 from compcache.signing.minisign import SUFFIX, minisign_signature
 from compcache.targets.machine import NATIVE, machine_for, parse_targets
@@ -182,7 +183,7 @@ def _make_pack(store: Store, modules: Collection[bytes], names: Collection[str])
     Returns:
         The module_id, the content and the signature file of the pack; None if no entry is exported.
     """
-    packs = [entries_of(layer, pack) or () for layer in (store, *store.layers) for pack in packs_in(layer.index.segments)]
+    packs = [entries_of(layer, pack) or () for layer in (store, *store.layers) for pack in packs_in(readable_segments(layer.index))]
     entries = [
         entry
         for entry in entries_in_force(chain.from_iterable(packs))

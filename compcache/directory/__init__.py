@@ -157,16 +157,15 @@ class Directory:
         base = self.directory(MODULES)
         existing = self.directories()
         for fan in fans or self.fans():
-            module_ids = set(self.volumes.of_directory(fan))
-            for name in self.present_names(f"{base}/{fan}") if fan in existing else ():
-                module_id = module_id_of(name)
-                if module_id is not None and name[:2] == fan:
-                    module_ids.add(module_id)
-            yield from module_ids
+            names = self.present_names(f"{base}/{fan}") if fan in existing else []
+            module_ids = {module_id_of(name) for name in names if name[:2] == fan}
+            module_ids.update(self.volumes.of_directory(fan))  # after the files, because a compaction moves modules from files to volumes
+            yield from [module_id for module_id in module_ids if module_id is not None]
 
     def fans(self) -> list[str]:
         """Return the possible two-digit prefixes of module_ids: those with a directory, or all if there are volumes."""
-        return [f"{number:02x}" for number in range(256)] if self.volumes.has_volumes() else self.directories()
+        directories = self.directories()  # before the volumes: a compaction moves modules to volumes, and then removes directories
+        return [f"{number:02x}" for number in range(256)] if self.volumes.has_volumes() else directories
 
     def directories(self) -> list[str]:
         """Return the sorted names of the directories with module files. Each name has two digits."""

@@ -6,7 +6,7 @@ Layout (little-endian), version 1::
     2**bits buckets: end u64 (index of the entry after the bucket's last) | check of the bucket's entries
     count entries of `width` bytes, sorted; the first 16 bytes of an entry are its key
 
-Keys are digests, and therefore uniform. The top `bits` bits of a key are the number of its bucket, which has about sixteen
+Keys are digests, and therefore uniform. The top `bits` bits of a key are the number of its bucket, which has about twelve
 entries. Each bucket has a checksum, so a look-up verifies the bucket that it reads. Several entries may have the same key.
 
 The native runtime reads tables (`hit/native/formats.c`).

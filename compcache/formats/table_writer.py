@@ -17,7 +17,7 @@ __all__ = ["encoded_size", "table_parts"]
 _MAGIC = b"CCTABLE1"
 _HEADER = Struct("<8sIIQ")
 _BUCKET = Struct("<Q8s")
-_PER_BUCKET = 16
+_PER_BUCKET = 8
 _MAX_BITS = 24
 _AT_ONCE = 1 << 13
 

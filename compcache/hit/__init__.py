@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from compcache.hit.plain_imports import Parts
     from compcache.hit.target import TypedCallTarget
 
-    #: A linked closure that plain hits have found: its id, the names of the index's files for which it is valid, its parts, how many of
-    #: them, from the first one, it contains whole, its open file (see `PlainLoader._open_module`) or None, and the records and contents of
-    #: its loaded functions.
-    PlainClosure: TypeAlias = tuple[bytes, bytes, tuple[bytes, ...], int, Any, list[tuple[tuple[Any, ...], bytes]]]
+    #: A linked closure that plain hits have found: its id, the names of the index's files for which it is valid, the joined ids of its
+    #: parts, how many of them, from the first one, it contains whole, its open file (see `PlainLoader._open_module`) or None, and the
+    #: records and contents of its loaded functions.
+    PlainClosure: TypeAlias = tuple[bytes, bytes, bytes, int, Any, list[tuple[tuple[Any, ...], bytes]]]
 
 __all__ = [
     "CLOSURES_DIRECTORY", "CLOSURE_SUFFIX", "INDEX_DIRECTORY", "MODULES_DIRECTORY", "MODULE_SUFFIX", "SEGMENT_SUFFIX",
@@ -121,10 +121,8 @@ class Door:
         return -1 if entered is None else entered[1]
 
     def leave(self) -> None:
-        """Close the root. The next use opens it again.
-
-        If the program has closed the descriptor, its number may be in use and is not closed again.
-        """
+        """Close the root. The next use opens it again."""
+        # If the program has closed the descriptor, its number may be in use and is not closed again.
         entered, self._entered, self._tree = self._entered, None, None
         if entered is not None and not _is_still_open(entered):
             entered[0].number = -1
@@ -165,6 +163,7 @@ class PlainLoader:
         "_ended",
         "_files",
         "_functions",
+        "_host",
         "_mine",
         "_modules",
         "_names",
@@ -197,6 +196,7 @@ class PlainLoader:
         self._modules: tuple[Any, ...] = ()
         self._rows: tuple[tuple[Any, int, int], ...] = ()
         self._accepted: set[bytes] = set()
+        self._host: tuple[str, dict[str, int], str] | None = None  # see `_read_host`
         self._recorder: Any = None
         self._owner = -1
         self._closure: PlainClosure | None = None
@@ -380,7 +380,7 @@ class PlainLoader:
         Raises:
             OSError: there is no such file, or it cannot be read.
         """
-        _, words, identity = _read_host(runtime)
+        _, words, identity = self._read_host(runtime)
         if not words or KNOWN_FAULTS:
             return None
         file_name = runtime.digest(module_id + b"linked" + identity.encode(), 16).hex() + CLOSURE_SUFFIX
@@ -432,7 +432,7 @@ class PlainLoader:
         text = runtime.requirements(*self._rows[segment]).get(number)
         if text is None:
             return False
-        platform, words, identity = _read_host(runtime)
+        platform, words, identity = self._read_host(runtime)
         if not words or not runtime.platform_serves(text, platform, os.confstr("CS_GNU_LIBC_VERSION") or ""):
             return False
         if not runtime.processor_meets(text.rpartition("\0")[2], words, identity, runtime.processor_word):
@@ -440,6 +440,14 @@ class PlainLoader:
         without_features = text.rpartition("\0")[0] + "\0"
         self._accepted |= {runtime.digest(t.encode("utf-8", "surrogatepass"), 8) for t in (text, without_features)}
         return target_id in self._accepted and features_id in self._accepted
+
+    def _read_host(self, runtime: "Any") -> "tuple[str, dict[str, int], str]":
+        """Return the platform of this process, and the words (none if unknown) and the identity of its processor."""
+        if self._host is None:  # each question to the processor of a virtual machine stops the machine
+            content = runtime.processor()
+            platform = f"{os.uname().machine}-linux-elf"  # the only platform of plain hits
+            self._host = platform, runtime.processor_words(content), runtime.digest(platform.encode() + content, 12).hex()
+        return self._host
 
     # ----------------------------------------------------------------- mapping
 
@@ -613,13 +621,6 @@ def _is_still_open(entered: "tuple[Opened, int, tuple[int, int]]") -> bool:
         reraise_interrupt(error)
         return False
     return (status.st_dev, status.st_ino) == entered[2]
-
-
-def _read_host(runtime: "Any") -> "tuple[str, dict[str, int], str]":
-    """Return the platform of this process, and the words (none if unknown) and the identity of its processor."""
-    content = runtime.processor()
-    platform = f"{os.uname().machine}-linux-elf"  # the only platform of plain hits
-    return platform, runtime.processor_words(content), runtime.digest(platform.encode() + content, 12).hex()
 
 
 def _make_reader(files: "Any", opened: "Opened") -> "Callable[[int, int], bytes]":

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from compcache.formats.records import GlobalRecord
     from compcache.hit.needs import Kept, Listed
     from compcache.hit.plan import Listing, Plan
-    from compcache.hit.settle import Settled
     from compcache.hit.target import TypedCallTarget
     from compcache.store import IsNear, Store
 
@@ -136,14 +135,14 @@ class Choice:
         record: the function's record.
         offset: the offset of the record, or 0 for a stub, which has no record.
         imports: the imports to bind.
-        settled: imports without alternatives (`compcache.hit.settle`). Only one import from each module of these is in `imports`.
+        together: imports that were looked up together: their module, the imports, and the numbers of the functions in the module.
         globals: the global variables to decode.
         start: the number of the function that runs the module's constructors, if they wait for imports.
         has_needs: whether the needs of the function were read.
         fills: the decoded globals, or None before decoding.
     """
 
-    __slots__ = ("fills", "globals", "has_needs", "imports", "module_id", "offset", "record", "settled", "source", "start")
+    __slots__ = ("fills", "globals", "has_needs", "imports", "module_id", "offset", "record", "source", "start", "together")
 
     def __init__(self, source: Source, record: FunctionRecord, offset: int = 0) -> None:
         self.source = source
@@ -151,7 +150,7 @@ class Choice:
         self.record = record
         self.offset = offset
         self.imports: list[Import] = []
-        self.settled: list[Settled] = []
+        self.together: list[tuple[Source, list[Import], list[int]]] = []
         self.globals: list[GlobalRecord] = []
         self.start: int | None = None
         self.has_needs = False

@@ -270,15 +270,13 @@ def _slot_contents(
     slots = module.slots
     filled: dict[int | str, object] = {}
     groups = []
-    for settled in [settled for choice in choices for settled in choice.settled]:
-        loaded = settled.source.loaded
-        assert loaded is not None  # the plan has kept one choice in this module
-        uses, functions = settled.imports, settled.functions
-        if slots:
-            functions = [function for item, function in zip(uses, functions, strict=True) if item[0] not in slots]
-            uses = [item for item in uses if item[0] not in slots]
-        groups.append((loaded.image, uses, functions))
-        filled.update(dict.fromkeys([item[0] for item in uses], loaded))
+    for source, uses, functions in [group for choice in choices for group in choice.together]:
+        loaded = source.loaded
+        assert loaded is not None  # the plan has a choice in this module
+        empty = [item for item in uses if item[0] not in slots]
+        numbers = [number for item, number in zip(uses, functions, strict=True) if item[0] not in slots] if slots else functions
+        groups.append((loaded.image, empty, numbers))
+        filled.update(dict.fromkeys([item[0] for item in empty], loaded))
     for choice in choices:
         for item in choice.imports:
             if item[0] not in filled and item[0] not in slots:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from compcache.formats.manifest import Use
     from compcache.hit import LoadedModule, PlainLoader
 
-__all__ = ["Part", "Parts", "collect_imports"]
+__all__ = ["MANY", "Part", "Parts", "collect_imports", "look_up_together"]
 
 #: The values of `compcache.formats.manifest`.
 _STARTUP = "startup"
@@ -24,7 +24,7 @@ _DIGEST = 8
 #: The most module files that one such load opens.
 _MOST_MODULES = 64
 #: The least number of functions of one module that are looked up together, and the most bytes of records that are read for each.
-_MANY, _BYTES_OF_EACH = 32, 1024
+MANY, _BYTES_OF_EACH = 32, 1024
 
 
 class Part:
@@ -132,8 +132,9 @@ def collect_imports(loader: "PlainLoader", runtime: "Any", module_id: bytes, whe
                 waiting.append(other)
             return other
 
-        if len(uses) >= _MANY:
-            uses = _look_up_together(loader, runtime, part, uses, find)
+        if len(uses) >= MANY:
+            tables, accepted = loader._functions, loader._accepted
+            part.together, uses = look_up_together(runtime, tables, uses, accepted, _reader_of_records(loader, find))
         for use in uses:
             other, kind = find(use[1]), use[3]
             if other is None:
@@ -171,27 +172,57 @@ def _read_payload(runtime: "Any", part: Part, offset: int) -> bytes:
     return payload
 
 
-def _look_up_together(
-    loader: "PlainLoader", runtime: "Any", part: Part, uses: "list[Use]", find: "Callable[[str], Part | None]"
-) -> "list[Use]":
-    """Look up many imports of a function at once, if they are from one module.
+def _reader_of_records(
+    loader: "PlainLoader", find: "Callable[[str], Part | None]"
+) -> "Callable[[bytes, str, int], tuple[Part, bytes, bytes] | None]":
+    """Return the argument `read_records` of `look_up_together` for a plain hit. A module is examined if it has the newest realization."""
 
-    An import is looked up here if its only realization fits and needs nothing. Return the other imports, and at least one of each
-    module. The errors are those of `collect_imports`.
-    """
-    done = set()
-    for module_id, (group, offsets) in runtime.uses_by_module(loader._functions, uses).items():
-        other = find(group[0][1]) if len(group) >= _MANY else None
-        if other is None or other.module_id != module_id or other.where[3][1] > len(group) * _BYTES_OF_EACH:
-            continue
+    def read(module_id: bytes, name: str, most: int) -> "tuple[Part, bytes, bytes] | None":
+        other = find(name)
+        if other is None or other.module_id != module_id or other.where[3][1] > most:
+            return None
         image, size, _, _, _, key, _ = other.where[3]
-        del group[0], offsets[0]  # `find` has looked it up
-        records = loader._files.pread(other.where[0].number, size, image)
-        numbers = runtime.plain_functions(records, key, group, offsets, loader._accepted)
-        plain = group if None not in numbers else [use for use, number in zip(group, numbers, strict=True) if number is not None]
-        part.together.append((other, plain, [number for number in numbers if number is not None]))
-        done.update([use[0] for use in plain])
-    return [use for use in uses if use[0] not in done]
+        return other, key, loader._files.pread(other.where[0].number, size, image)
+
+    return read
+
+
+def look_up_together(
+    runtime: "Any",
+    tables: "tuple[Any, ...]",
+    uses: "list[Use]",
+    accepted: "set[bytes]",
+    read_records: "Callable[[bytes, str, int], tuple[Any, bytes, bytes] | None]",
+) -> "tuple[list[tuple[Any, list[Use], list[int]]], list[Use]]":
+    """Look up many imports of a function at once. An import is found here if its only realization fits, and needs nothing.
+
+    Args:
+        runtime: the native runtime.
+        tables: the tables of functions of the index.
+        uses: the imports.
+        accepted: the requirements that this host meets.
+        read_records: returns an object for a module, the module's key, and its section of records, or None if the module is not
+            examined. Its arguments are the module, the name of the first import from it, and the most bytes to read.
+
+    Returns:
+        For each examined module, the object of `read_records`, the imports, and their numbers in the module. Then the other imports, among
+        them the first one of each module.
+
+    Raises:
+        FormatError: the index is damaged.
+        CompcacheError, OSError: what `read_records` raises.
+    """
+    together, done = [], set()
+    for module_id, (group, offsets) in runtime.uses_by_module(tables, uses).items():
+        opened = read_records(module_id, group[0][1], len(group) * _BYTES_OF_EACH) if len(group) >= MANY else None
+        if opened is not None:
+            provider, key, records = opened
+            del group[0], offsets[0]  # the caller looks it up, so that the load has the module
+            numbers = runtime.plain_functions(records, key, group, offsets, accepted)
+            plain = group if None not in numbers else [use for use, number in zip(group, numbers, strict=True) if number is not None]
+            together.append((provider, plain, [number for number in numbers if number is not None]))
+            done.update([use[0] for use in plain])
+    return together, [use for use in uses if use[0] not in done]
 
 
 def _find(loader: "PlainLoader", runtime: "Any", name: str, places: "dict[bytes, Any]") -> "Part | None":

@@ -20,7 +20,8 @@ from compcache.formats.index import Segment
 from compcache.formats.manifest import LINK_ONLY, MAPPED_IN_PLACE, NO_ENTRY, SUSPECT, VARIABLE, WEAK
 from compcache.formats.table import all_entries
 from compcache.hit.needs import read_needs, read_records
-from compcache.store import is_ordered
+from compcache.hit.plain_imports import MANY, look_up_together
+from compcache.store import Store, is_ordered
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,15 +35,12 @@ if TYPE_CHECKING:
     from compcache.formats.manifest import FunctionRecord
     from compcache.formats.table import Table
     from compcache.hit.loader import Choice, Loader, Source, Sources
-    from compcache.store import Store
 
 __all__ = ["Listing", "Plan", "list_records", "require_features", "require_usable"]
 
 #: Segments of the index with at most this many functions are combined into one table in memory, once a load has this many modules.
 _MOST_GATHERED = 128
 _MANY_MODULES = 2
-#: The least number of imports of one function that are looked up together.
-_MANY_IMPORTS = 32
 #: The number of bytes of the digest in a record's link type.
 _DIGEST = 8
 #: A character in names of nodes that no func_name has.
@@ -311,27 +309,42 @@ class Plan:
     def _add_imports(self, name: str, choice: Choice) -> None:
         """Add the imports of a choice to the plan."""
         nodes, pending = self._nodes, self._pending
-        settled = self._settle_imports(choice)
+        if len(choice.imports) >= MANY and not self._apart and not self._may_lack:
+            self._look_up_together(choice)
         for _, imported, _, kind in choice.imports:
             import_node = nodes.get(imported)
             if import_node is None:
-                only = settled.get(imported)
-                import_node = nodes[imported] = _Node(self._candidates(imported) if only is None else iter(()))
+                import_node = nodes[imported] = _Node(self._candidates(imported))
                 import_node.uses[kind[:_DIGEST]] = choice, kind
-                import_node.choice = only
-                if only is None:
-                    pending.append(imported)
+                pending.append(imported)
             elif kind[:_DIGEST] not in import_node.uses:
                 import_node = self._node_for(imported, import_node, choice, kind)
             import_node.dependents[name] = None
 
-    def _settle_imports(self, choice: Choice) -> dict[str, Choice]:
-        """Return the choices for many imports that leave nothing to choose, by name."""
-        if len(choice.imports) < _MANY_IMPORTS or self._apart or self._may_lack:
-            return {}
-        from compcache.hit.settle import settle
+    def _look_up_together(self, choice: Choice) -> None:
+        """Move many imports that leave nothing to choose from `imports` to `together`. One import of each module stays.
 
-        return settle(self._loader, self._sources, choice)
+        No import is moved while variables of other modules have providers, because near modules are preferred then.
+        """
+        loader, sources, store = self._loader, self._sources, self._loader.store
+        if type(store) is not Store or store.has_in_memory() or loader.merged or loader.providers or loader.linked is not None:
+            return
+
+        def read_records(module_id: bytes, _: str, most: int) -> tuple[Source, bytes, bytes] | None:
+            source = loader.open_source(module_id, sources)
+            records = source.listed.records if source.listed is not None else b""
+            if not records and source.file.records <= most:
+                file = source.open_file(store)
+                records = file.read(file.image, file.records)
+            return (source, source.file.key, records) if records else None
+
+        tables = tuple([segment.functions for segment in store.index.segments])
+        try:
+            choice.together, choice.imports = look_up_together(
+                loader.runtime(), tables, choice.imports, store.processor().accepted, read_records
+            )
+        except (CompcacheError, OSError) as error:  # choosing for these imports meets the error again
+            reraise_interrupt(error)
 
     def _node_for(self, name: str, node: _Node, user: Choice, kind: bytes) -> _Node:
         """Return the node of an import for a user that expects this type."""

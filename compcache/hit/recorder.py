@@ -41,13 +41,12 @@ _MOST_KEPT = 1000
 
 
 class Recorder:
-    """Counts the events of one cache directory. Counts that cannot be written are dropped.
+    """Counts the events of one cache directory. Counts that cannot be written are dropped."""
 
-    Events are (time, counter, amount, func_name or "", module_id or b""). Appending an event is atomic, so threads need no lock, and
-    no event is lost or counted twice.
-
-    `unaccounted` is the number of added bytes that the estimate of `compcache.maintain.size_limit` does not include yet.
-    """
+    # Events are (time, counter, amount, func_name or "", module_id or b""). Appending an event is atomic, so threads need no lock, and
+    # no event is lost or counted twice.
+    #
+    # `unaccounted` is the number of added bytes that the estimate of `compcache.maintain.size_limit` does not include yet.
 
     __slots__ = (
         "_events", "_files", "_flushed", "_held_noted", "_is_long", "_journal", "_loaders", "_registered", "_root", "_seen", "unaccounted",

@@ -198,7 +198,8 @@ def load_runtime() -> "Any":
 
 
 def _register_forks(runtime: "Any") -> None:
-    """Let `compcache.forks` act around each fork. An exception of a signal handler meanwhile does not stop it."""
+    """Let `compcache.forks` act around each fork."""
+    # An exception of a signal handler meanwhile does not stop it.
     if hasattr(os, "register_at_fork"):
         from _functools import partial  # type: ignore[import-not-found] # importing `functools` is slow
 
@@ -229,11 +230,10 @@ def path_opener() -> "OpenBeneath | None":
 def _require_current(extension: "ModuleType") -> None:
     """Check, in a source checkout, that the extension was built from the present sources.
 
-    The sources are read only if a file, or their folder, is newer than the extension.
-
     Raises:
         ImportError: the sources differ.
     """
+    # The sources are read only if a file, or their folder, is newer than the extension.
     folder = f"{os.path.dirname(str(extension.__file__))}/native/"
     built = os.stat(str(extension.__file__)).st_mtime_ns
     try:

@@ -22,6 +22,8 @@ from compcache.usage.ledger import Uses
 from compcache.usage.listings import read_parts_and_entries
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from compcache.directory.module_file import ModuleFile
     from compcache.formats.graph import ModuleGraph
     from compcache.hit.loader import Loader
@@ -205,12 +207,25 @@ def describe_function(store: Store, loader: Loader, func_name: str) -> FunctionR
         NotCachedError: no intact module holds the function.
         FormatError: the dependency graph of the module is damaged, or does not contain the function.
     """
-    copies = realizations(store, loader, func_name)
-    offsets = dict(store.find_all(func_name)) if copies else {}
-    copies = tuple([copy for copy in copies if bytes.fromhex(copy.module_id) in offsets])
-    if not copies:
-        problem = f" ({store.index.problem})" if store.index.problem else ""
-        raise NotCachedError(f"function {func_name!r} is not in the cache {store.root}{problem}", func_name=func_name, cache_dir=store.root)
+    while True:
+        copies = realizations(store, loader, func_name)
+        offsets = dict(store.find_all(func_name)) if copies else {}
+        copies = tuple([copy for copy in copies if bytes.fromhex(copy.module_id) in offsets])
+        if not copies:
+            problem = f" ({store.index.problem})" if store.index.problem else ""
+            message = f"function {func_name!r} is not in the cache {store.root}{problem}"
+            raise NotCachedError(message, func_name=func_name, cache_dir=store.root)
+        with suppress(FileNotFoundError):  # another process has removed a copy: describe the copies that are left
+            return _describe_copies(store, func_name, copies, offsets)
+
+
+def _describe_copies(store: Store, func_name: str, copies: tuple[Realization, ...], offsets: Mapping[bytes, int]) -> FunctionReport:
+    """Return the details of a function from its copies, whose records are at `offsets` in their modules.
+
+    Raises:
+        FileNotFoundError: the module of a copy was removed.
+        FormatError: the dependency graph of the module is damaged, or does not contain the function.
+    """
     chosen = next((copy for copy in copies if not copy.problem), copies[0])
     module_id = bytes.fromhex(chosen.module_id)
     offset = offsets[module_id]

@@ -24,6 +24,7 @@ from compcache.processes.detached import LateFiles
 from compcache.publish import index_merge
 from compcache.publish.locks import wait_lock
 from compcache.publish.module_lists import ModuleLists
+from compcache.publish.open_segments import readable_segments
 from compcache.store import Store
 from compcache.usage.module_files import files_of_directory, modules_by_directory
 from compcache.usage.size_estimate import remember_size
@@ -158,7 +159,7 @@ def _content_key(entry: bytes) -> bytes:
 
 def _function_entries(store: Store) -> Iterator[bytes]:
     """Yield all function entries of the index, sorted by name, requirement and content."""
-    segments = index_merge.readable_segments(store.index)
+    segments = readable_segments(store.index)
     bits = (sum(segment.functions.count for segment in segments) // _RANGE).bit_length()
     for number in range(1 << bits):
         entries = {entry.ljust(FUNCTION.size, b"\0") for segment in segments for entry in segment.functions.entries_of_range(number, bits)}

@@ -15,7 +15,7 @@ from compcache.interrupts import suppress
 from compcache.maintain.pins import pinned, unpin
 from compcache.maintain.prune import rewrite_index
 from compcache.publish.additions import merge
-from compcache.publish.index_merge import readable_segments
+from compcache.publish.open_segments import readable_segments
 from compcache.publish.packs import encode_pack
 from compcache.publish.removal import remove_file
 from compcache.publish.writer import publish_modules

@@ -15,6 +15,7 @@ from compcache.formats.footer import is_signed_with, require_intact
 from compcache.formats.table import all_entries
 from compcache.publish import index_merge
 from compcache.publish.module_reader import ModuleSections
+from compcache.publish.open_segments import readable_segments
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -68,7 +69,7 @@ class _NamedModules:
         self._known: dict[int, bytearray] = {}
         self._is_readable = True
         try:
-            self._segments = index_merge.readable_segments(store.index)
+            self._segments = readable_segments(store.index)
             count = sum(segment.functions.count for segment in self._segments)
         except (FormatError, OSError) as failure:
             reraise_interrupt(failure)

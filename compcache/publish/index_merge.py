@@ -29,6 +29,7 @@ from compcache.interrupts import suppress
 from compcache.publish.atomic_file import publish
 from compcache.publish.locks import try_lock
 from compcache.publish.module_lists import merge_list, remove_list
+from compcache.publish.open_segments import open_segments, readable_segments
 from compcache.publish.scratch import Scratch
 
 if TYPE_CHECKING:
@@ -63,7 +64,6 @@ __all__ = [
     "needs_merge",
     "newest_additions",
     "publish_segment",
-    "readable_segments",
     "remove_damaged",
     "replace_segments",
     "segment_level",
@@ -133,12 +133,7 @@ def _addition_number(entry: bytes) -> int:
 
 def greatest_number(index: Index) -> int:
     """Return the greatest addition number in the index, or 0. Unreadable segments are ignored."""
-    greatest = 0
-    for segment in index.segments:
-        if not segment.greatest:  # not open yet
-            index.look_up(segment, bytes(DIGEST_SIZE), modules=True)
-        greatest = max(greatest, segment.greatest)
-    return greatest
+    return max([segment.greatest for segment in open_segments(index)], default=0)
 
 
 def encode_requirements(texts: Iterable[str]) -> bytes:
@@ -241,7 +236,7 @@ def module_entries(index: Index, module_id: bytes) -> list[ModuleEntry]:
     """Return the entries of a module from all segments with trusted writers."""
     return [
         ModuleEntry.decode(module_id + value)
-        for segment in index.segments
+        for segment in open_segments(index)
         for value in index.look_up(segment, module_id, modules=True) or ()
         if _is_trusted(index, segment)
     ]
@@ -510,20 +505,6 @@ def replace_by_merged(store: Store, parts: Sequence[Segment], replaced: Sequence
     for segment in replaced:
         remove_list(store, segment.name)
     return count
-
-
-def readable_segments(index: Index) -> tuple[Segment, ...]:
-    """Refresh the index, open all its segments, and return the segments that can be read.
-
-    Other processes may replace segments meanwhile, but segments that are open stay readable.
-    """
-    index.refresh()
-    opened: tuple[Segment, ...] = ()
-    while index.segments is not opened:  # a look-up lists the directory again where a segment was replaced
-        opened = index.segments
-        for segment in opened:
-            index.look_up(segment, bytes(DIGEST_SIZE), modules=True)
-    return opened
 
 
 def remove_damaged(index: Index) -> None:

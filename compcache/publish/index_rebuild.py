@@ -29,6 +29,7 @@ from compcache.publish.atomic_file import is_settled, publish
 from compcache.publish.index_parts import MARK, OtherReader, fans_of, is_current, known_parts, part_name
 from compcache.publish.module_lists import remove_list, write_list
 from compcache.publish.module_rows import make_row
+from compcache.publish.open_segments import readable_segments
 from compcache.publish.quarantine import is_shortage
 from compcache.publish.small_modules import IndexedModule, read_small_module
 from compcache.store import Store
@@ -114,7 +115,7 @@ def rebuild_index(store: Store) -> int:
     """
     index = store.index
     publish(store.files, store.temporary, store.path(PARTS, MARK), [], sync=False)
-    replaced = index_merge.readable_segments(index)
+    replaced = readable_segments(index)
     index_merge.remove_damaged(index)
     known_names = known_parts(store)
     parts = {name: fans_of(name) for name in known_names if is_current(store, name)}

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache import files as file_ops
 from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check
-from compcache.directory.places import INDEX, MODULE_LISTS
+from compcache.directory.places import INDEX, MODULE_LISTS, PARTS
 from compcache.errors import FormatError
 from compcache.files import reraise_interrupt
 from compcache.formats.entry import is_pack
@@ -48,6 +48,7 @@ from compcache.publish.module_rows import (
     encode_platform,
     read_row_and_size,
 )
+from compcache.publish.open_segments import open_segments
 from compcache.publish.quarantine import is_shortage
 from compcache.publish.scratch import Scratch
 from compcache.store import Store
@@ -75,6 +76,7 @@ __all__ = [
     "merge_list",
     "relation_key",
     "remove_list",
+    "stray_lists",
     "write_empty_list",
     "write_list",
 ]
@@ -248,21 +250,25 @@ class _List:
 
     def __init__(self, store: Store, segment: Segment, progress: Progress | None) -> None:
         self._store = store
-        self._segment = segment
+        self.segment = segment
         self._progress = progress
         self._keys: SortedKeys | _InMemory | None = None
 
     def keys(self) -> SortedKeys | _InMemory:
         """Return the list's keys. The first call opens the file or creates the list."""
         if self._keys is None:
-            listed = self._segment.listed
-            self._keys = listed if isinstance(listed, SortedKeys | _InMemory) else self._open() or self._make()
+            self._keys = self.open() or self._make()
         return self._keys
 
-    def _open(self) -> SortedKeys | None:
-        """Return the list in the file, or None. The segment keeps it, because the index of its blocks takes long to read."""
-        self._segment.listed = opened = _open_list(self._store, self._segment.name)
-        return opened
+    def open(self) -> SortedKeys | _InMemory | None:
+        """Return the list that the segment keeps, or the list in the file, or None.
+
+        The segment keeps the list, because the index of its blocks takes long to read.
+        """
+        listed = self.segment.listed
+        if not isinstance(listed, SortedKeys | _InMemory):
+            self.segment.listed = listed = _open_list(self._store, self.segment.name)
+        return listed
 
     def between(self, start: bytes, end: bytes) -> Iterator[Item]:
         """See `SortedKeys`."""
@@ -282,8 +288,8 @@ class _List:
 
     def rebuild(self) -> SortedKeys | _InMemory:
         """Discard the list, recreate it from the modules, and return its keys."""
-        remove_list(self._store, self._segment.name)
-        self._segment.listed = None
+        remove_list(self._store, self.segment.name)
+        self.segment.listed = None
         self._keys = self._make()
         return self._keys
 
@@ -292,13 +298,13 @@ class _List:
 
         The list of a small segment, and a list that cannot be stored, are kept in memory.
         """
-        store, segment, count = self._store, self._segment, self._count()
+        store, segment, count = self._store, self.segment, self._count()
         if count > min(_FEW, _FEWEST) and not store.readonly and not store.exposed:
             with suppress(OSError):
                 _publish_list(store, segment.name, SortedItems(self._read_items()), ())
-                opened = self._open()
-                if opened is not None:
-                    return opened
+                listed = self.open()
+                if listed is not None:
+                    return listed
         made = _InMemory(self._read_items())
         if count <= _FEW:
             segment.listed = made
@@ -306,7 +312,7 @@ class _List:
 
     def _count(self) -> int:
         try:
-            return self._segment.modules.count
+            return self.segment.modules.count
         except (FormatError, OSError) as error:  # a look-up reports it
             reraise_interrupt(error)
             return 0
@@ -319,8 +325,8 @@ class _List:
         """
         store = self._store
         try:
-            total = self._segment.modules.count
-            entries = all_entries(self._segment.modules) if total else iter(())
+            total = self.segment.modules.count
+            entries = all_entries(self.segment.modules) if total else iter(())
             for number, entry in enumerate(entries):
                 row_and_size = read_row_and_size(store, entry[:DIGEST_SIZE])
                 if row_and_size is not None:
@@ -330,7 +336,13 @@ class _List:
         except (FormatError, OSError) as error:  # a look-up reports damage
             reraise_interrupt(error)
             if isinstance(error, OSError) and is_shortage(error):
-                raise store.unreadable(store.path(INDEX, self._segment.name), error) from error
+                raise store.unreadable(store.path(INDEX, self.segment.name), error) from error
+
+
+def stray_lists(store: Store) -> set[str]:
+    """Return the names of lists whose segments do not exist: a merge ended before it removed them, or their segments are being written."""
+    lists = set(store.names(MODULE_LISTS))
+    return lists.difference(map(_list_name, [*store.names(INDEX), *store.names(PARTS)]))
 
 
 def _list_name(segment: str) -> str:
@@ -426,10 +438,14 @@ class ModuleLists:
             Store.renew_index(store)  # not the indexes of its layers
         else:
             store.index.refresh()
+        unlisted = {""}
+        while not unlisted.issubset([segment.name for segment in store.index.segments]):  # a merge has replaced a segment and its list
+            self._lists = [_List(store, segment, progress) for segment in open_segments(store.index)]
+            unlisted = {module_list.segment.name for module_list in self._lists if module_list.open() is None}
+            store.index.refresh()
         if store.index.problem:  # its text ends with the reason
             store.report_unreadable(store.directory(INDEX), OSError(store.index.problem.rpartition(": ")[2]))
         self.store = store
-        self._lists = [_List(store, segment, progress) for segment in store.index.segments]
         self._platforms: dict[bytes, Platform] = {}
 
     def counts(self) -> ListCounts:

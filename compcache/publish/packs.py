@@ -22,7 +22,7 @@ from compcache.formats.manifest_writer import ManifestWriter, WholeManifest, enc
 from compcache.formats.records import ModuleRecord, decode_module
 from compcache.formats.table import all_entries
 from compcache.interrupts import suppress
-from compcache.publish.index_merge import readable_segments
+from compcache.publish.open_segments import readable_segments
 from compcache.publish.removal import remove_file
 from compcache.publish.writer import publish_modules
 

@@ -11,6 +11,7 @@ from test_addresses import SOURCES
 from compcache import Cache, ModuleSource
 from compcache.directory.places import CLOSURES
 from compcache.hit.closures import MAGIC, SEAL_SIZE, seal
+from compcache.hit.target import load_runtime
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -253,3 +254,25 @@ def test_what_is_removed_does_not_double_what_is_loaded(tmp_path: Path) -> None:
         result = cache.get_target("peek")(0)
     """
     assert run_fresh(tmp_path, script) == 5
+
+
+def test_a_first_load_asks_the_processor_once(cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each question to the processor of a virtual machine stops the machine, and validity and requirements both need the answer."""
+    cache.add_modules([ModuleSource(adder("one", 1)), ModuleSource(caller("two", "one"))])
+    assert cache.link(["two"]).linked
+    cache.close()
+    with Cache(directory) as first:
+        assert first.get_target("two")(1) == 2
+    runtime = load_runtime()
+    ask, asked = runtime.processor, []
+
+    def processor() -> bytes:
+        asked.append(1)
+        content: bytes = ask()
+        return content
+
+    monkeypatch.setattr(runtime, "processor", processor)
+    with Cache(directory) as second:
+        assert second.get_target("two")(1) == 2
+        assert second._plain._closure is not None
+    assert len(asked) == 1

@@ -16,16 +16,19 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from encoded import encode_table
 from helpers import PACKAGE_ROOT, adder, constant, run_fresh
 
 from compcache import Cache, Function, ModuleSource
 from compcache.build.entry_points import entry_point, entry_text, read_head
 from compcache.formats.host import ABI_VERSION
-from compcache.formats.manifest import FunctionRecord
+from compcache.formats.manifest import LINKED, FunctionRecord
 from compcache.formats.manifest_writer import ManifestWriter, encode_function, encode_module
 from compcache.formats.records import ModuleRecord
+from compcache.formats.table import Table
 from compcache.hit import _runtime, native_build
 from compcache.hit.target import _require_current, load_runtime
+from compcache.publish.index_merge import encode_function_entry
 from compcache.signature import Signature
 
 if TYPE_CHECKING:
@@ -156,6 +159,8 @@ WRONG_CALLS: dict[str, tuple[type[Exception], Any]] = {
     "bind without a number": (ValueError, lambda image: _runtime.bind(image, [(image, [("f", "f", b"", b"")], [])])),
     "bind to no number": (TypeError, lambda image: _runtime.bind(image, [(image, [("f", "f", b"", b"")], cast("Any", [None]))])),
     "look up what is no use": (TypeError, lambda _: _runtime.uses_by_module((), cast("Any", ["f"]))),
+    "look up a use without places": (TypeError, lambda _: _runtime.uses_by_module((), cast("Any", [("f", "f", None, b"")]))),
+    "look up a use without a link type": (TypeError, lambda _: _runtime.uses_by_module((), cast("Any", [("f", "f", b"", None)]))),
     "look up in no table": (TypeError, lambda _: _runtime.uses_by_module(cast("Any", ({},)), [])),
     "records without an offset": (ValueError, lambda _: _runtime.plain_functions(b"", KEY, [("f", "f", b"", b"")], [], ())),
     "records of no use": (TypeError, lambda _: _runtime.plain_functions(b"", KEY, cast("Any", ["f"]), [0], ())),
@@ -225,6 +230,14 @@ def test_each_function_needs_an_accepted_target() -> None:
     offsets = [writer.add(encode_function(record)) for record in records]
     uses: list[tuple[int | str, str, bytes, bytes]] = [(at, record.name, b"", b"") for at, record in enumerate(records)]
     assert _runtime.plain_functions(writer.content(), KEY, uses, offsets, {b"accepted"}) == [0, None, 2]
+
+
+def test_uses_of_functions_in_linked_closures_are_left_out() -> None:
+    places = {"one": (KEY, 7), "linked": (KEY, LINKED | 7), "two": (b"2" * 16, 9)}
+    entries = sorted(encode_function_entry(name, *place, "") for name, place in places.items())
+    table = Table(encode_table(entries, len(entries[0])))
+    uses: list[tuple[int | str, str, bytes, bytes]] = [(at, name, b"", b"") for at, name in enumerate((*places, "missing"))]
+    assert _runtime.uses_by_module((table,), uses) == {KEY: ([uses[0]], [7]), b"2" * 16: ([uses[2]], [9])}
 
 
 def test_functions_are_listed_by_the_records(cache: Cache) -> None:

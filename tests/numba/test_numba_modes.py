@@ -200,6 +200,49 @@ _DECLARED = """
 
     print(repr(repr(caller(2.0))))
 """
+_CHANGING = """
+    import numpy as np
+    from DECORATORS import njit, vectorize
+
+    K = 1
+
+    @njit(cache=True)
+    def deep(x):
+        return x * K
+
+    @njit(cache=True)
+    def inner(x):
+        return deep(x) + K
+
+    def make(n):
+        @njit(cache=True)
+        def made(x):
+            return x + n + K
+        return made
+
+    first, second = make(10), make(20)
+
+    @njit(cache=True)
+    def argument(x):
+        return x - K
+
+    @njit(cache=True)
+    def applied(function, x):
+        return function(x) + first(x) + second(x) + inner(x)
+
+    @vectorize(cache=True)
+    def ufunc(x):
+        return deep(x) + 3
+
+    answers = [applied(argument, 1), float(ufunc(1.5))]
+    K = 5
+
+    @njit(cache=True)
+    def caller(x):
+        return inner(x), second(x), argument(x), deep(x)
+
+    print(repr(repr([*answers, first(1), caller(1), caller(1.5), caller(np.float32(2)), inner(1), applied(argument, 2)])))
+"""
 _INSTALLED = """
 import runpy, sys
 import compcache.numba
@@ -247,6 +290,16 @@ class Programs:
         lines = done.stdout.splitlines()
         stored, found = (sum(line.startswith(f"[cache] data {what}") for line in lines) for what in ("saved to", "loaded from"))
         return Outcome(lines[-1], stored, found)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode", ["run", "install", "decorators"])
+def test_helpers_in_loaded_code_keep_the_values_of_globals(tmp_path: Path, mode: str) -> None:
+    programs = Programs(tmp_path, _CHANGING)
+    uncached = programs.start("plain", tmp_path / "none")
+    for _ in range(3):
+        assert programs.start(mode, tmp_path / "cache").answer == uncached.answer
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from compcache.directory.places import MODULE_LISTS
 from compcache.formats.index import Index
 from compcache.formats.statistics import is_sum
 from compcache.processes import detached
-from compcache.publish import additions, apart, index_merge, index_parts, index_rebuild, module_lists, verify
+from compcache.publish import additions, apart, index_merge, index_parts, index_rebuild, module_lists, open_segments, verify
 from compcache.publish.additions import merge, merge_large
 from compcache.publish.index_merge import LARGE_LEVELS, SMALL_LEVELS
 from compcache.publish.index_rebuild import IndexedModules, read_from_the_end, rebuild_index
@@ -188,7 +188,7 @@ def test_segments_that_were_opened_stay_readable_while_others_replace_them(
         return look_up(index, *arguments, **keywords)
 
     monkeypatch.setattr(Index, "look_up", look_up_after_replacement)
-    segments = index_merge.readable_segments(reading.index)
+    segments = open_segments.readable_segments(reading.index)
     assert not names
     names.append("j")
     replace()

@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, frontend
 from compcache.digest import digest
 from compcache.formats.host import platform_name
-from compcache.formats.index import FUNCTION, HEADER, MAGIC
+from compcache.formats.index import FUNCTION, HEADER, MAGIC, Stamp
 from compcache.formats.table import Table, all_entries
 from compcache.hit import Door
 from compcache.miss.retarget import tune
@@ -174,9 +174,9 @@ def test_a_bundle_brings_the_number_of_what_is_there_already(cache: Cache, direc
 def test_what_is_the_newest_already_is_left_as_it_is(cache: Cache, directory: Path) -> None:
     module_id = cache.add_module(version(1))
     cache.add_module(version(2, "g"))
-    before, segments = module_file(directory, module_id).stat(), os.listdir(directory / "index-v1")
+    before, segments = Stamp.of(module_file(directory, module_id).stat()), os.listdir(directory / "index-v1")
     assert cache.add_module(version(1)) == module_id
-    assert module_file(directory, module_id).stat() == before
+    assert Stamp.of(module_file(directory, module_id).stat()) == before
     assert os.listdir(directory / "index-v1") == segments
 
 

@@ -13,7 +13,7 @@ from compcache.errors import CompcacheError, LinkError
 from compcache.files import reraise_interrupt
 from compcache.formats.manifest import LINKED
 from compcache.hit.closures.bound import BoundNames, newest_of, shared
-from compcache.hit.closures.validity import is_valid
+from compcache.hit.closures.validity import is_valid, split_ids
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class LinkedClosures:
         file.describe(image, records, target_id, flags, key)
         file.size = size
         file.adopt(opened)
-        self._add_closure(module_id, parts, homes)
+        self._add_closure(module_id, split_ids(parts), homes)
         module.file = file if homes else None
         self.bound.inherit(file, module, bound)
 

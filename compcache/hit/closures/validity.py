@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from compcache.hit.loader import Loader
     from compcache.store import Store
 
-__all__ = ["is_valid", "linked_entry", "remove_closures"]
+__all__ = ["is_valid", "linked_entry", "remove_closures", "split_ids"]
 
 #: The number of such files that a directory keeps.
 _MOST_KEPT = 512
@@ -54,6 +54,11 @@ def _file_name(store: Store, module_id: bytes) -> str:
     return CLOSURES.file_name(digest(identity).hex() + key_suffix(store.stamp_key))
 
 
+def split_ids(joined: bytes) -> tuple[bytes, ...]:
+    """Return the module_ids of a closure's parts, which its file has joined."""
+    return tuple([joined[start : start + DIGEST_SIZE] for start in range(0, len(joined), DIGEST_SIZE)])
+
+
 def _read_result(store: Store, name: str, state: bytes) -> tuple[tuple[tuple[bytes, ...], int] | None] | None:
     """Return the stored result for this state of the index in a tuple, or None without one. The result of an invalid closure is None."""
     data = store.read_file(CLOSURES, name) or b""
@@ -64,8 +69,7 @@ def _read_result(store: Store, name: str, state: bytes) -> tuple[tuple[tuple[byt
     _, stored_state, is_valid_closure, homes = HEAD.unpack_from(content)
     if stored_state != state:
         return None
-    parts = tuple([content[start : start + DIGEST_SIZE] for start in range(HEAD.size, len(content), DIGEST_SIZE)])
-    return ((parts, homes) if is_valid_closure else None,)
+    return ((split_ids(content[HEAD.size :]), homes) if is_valid_closure else None,)
 
 
 def _write_result(store: Store, name: str, module_id: bytes, state: bytes, result: tuple[tuple[bytes, ...], int] | None) -> None:

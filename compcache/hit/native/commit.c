@@ -167,12 +167,10 @@ static int append_store(Stores *stores, uint64_t address, uint64_t value) {
 
 /* Appends the stores that bind a use of the image (runtime.h) to an address. Returns 0, or -1 with an exception. */
 static int bind_use(RuntimeState *state, PyObject *image, PyObject *use, const char *address, Stores *stores) {
-    PyObject *key = PyTuple_Check(use) && PyTuple_Size(use) == USE_FIELDS ? PyTuple_GetItem(use, USE_KEY) : NULL;
-    PyObject *places = key != NULL ? PyTuple_GetItem(use, USE_PLACES) : NULL;
-    if (places == NULL || !PyBytes_Check(places)) {
-        PyErr_SetString(PyExc_TypeError, "a use is a tuple of a key, a name, places and a link type");
+    if (require_use(use) < 0) {
         return -1;
     }
+    PyObject *key = PyTuple_GetItem(use, USE_KEY), *places = PyTuple_GetItem(use, USE_PLACES);
     const uint64_t value = (uint64_t)(uintptr_t)address;
     if (PyLong_Check(key)) {
         const Py_ssize_t number = PyLong_AsSsize_t(key);

@@ -229,13 +229,21 @@ static PyObject *table_find(PyObject *object, PyObject *key_object) {
     return found;
 }
 
+int require_use(PyObject *use) {
+    if (PyTuple_Check(use) && PyTuple_Size(use) == USE_FIELDS && PyUnicode_Check(PyTuple_GetItem(use, USE_NAME)) &&
+        PyBytes_Check(PyTuple_GetItem(use, USE_PLACES)) && PyBytes_Check(PyTuple_GetItem(use, USE_LINK_TYPE))) {
+        return 0;
+    }
+    PyErr_SetString(PyExc_TypeError, "a use is a tuple of a key, a name, places and a link type");
+    return -1;
+}
+
 /* The encoded name of a use (runtime.h), valid as long as the returned object; NULL with an exception. */
 static PyObject *name_of_use(PyObject *use, Bytes *name) {
-    PyObject *text = PyTuple_Check(use) && PyTuple_Size(use) == USE_FIELDS ? PyTuple_GetItem(use, USE_NAME) : NULL;
-    if (text == NULL || !PyUnicode_Check(text)) {
-        PyErr_SetString(PyExc_TypeError, "a use is a tuple of a key, a name, places and a link type");
+    if (require_use(use) < 0) {
         return NULL;
     }
+    PyObject *text = PyTuple_GetItem(use, USE_NAME);
     Py_ssize_t size;
     const char *plain = PyUnicode_AsUTF8AndSize(text, &size);
     if (plain != NULL) {
@@ -1096,13 +1104,11 @@ PyObject *plain_functions(PyObject *Py_UNUSED(module), PyObject *args) {
         PyObject *use = PyTuple_GetItem(uses, i), *kept = name_of_use(use, &name), *item = NULL;
         PyObject *type = kept != NULL ? PyTuple_GetItem(use, USE_LINK_TYPE) : NULL;
         const unsigned long long offset = type != NULL ? PyLong_AsUnsignedLongLong(PyTuple_GetItem(offsets, i)) : 0;
-        if (type != NULL && !PyErr_Occurred() && PyBytes_Check(type)) {
+        if (type != NULL && !PyErr_Occurred()) {
             FunctionFields found;
             int answer = is_plain_function(bytes_of(section), offset, bytes_of(key).at, name, &found);
             answer = answer == 1 ? can_be_bound(&found, bytes_of(type), accepted, &known) : answer;
             item = answer < 0 ? NULL : answer ? PyLong_FromUnsignedLong(found.function) : Py_NewRef(Py_None);
-        } else if (type != NULL && !PyErr_Occurred()) {
-            PyErr_SetString(PyExc_TypeError, "plain_functions() takes types as bytes");
         }
         if (item == NULL || PyList_Append(result, item) < 0) {
             Py_CLEAR(result);
@@ -1245,18 +1251,8 @@ static int is_state_of(const uint8_t *state, Bytes names) {
     return memcmp(own, state, sizeof own) == 0;
 }
 
-static PyObject *parts_of(Bytes parts) {
-    PyObject *result = PyTuple_New((Py_ssize_t)(parts.size / NAME_BYTES));
-    for (size_t at = 0; result != NULL && at < parts.size; at += NAME_BYTES) {
-        if (!put(result, (uint32_t)(at / NAME_BYTES), new_bytes(parts.at + at, NAME_BYTES))) {
-            Py_CLEAR(result);
-        }
-    }
-    return result;
-}
-
-/* valid_closure(data: bytes, file_name: bytes, segments: bytes) -> (parts: tuple[bytes, ...], homes: int) | None
- * The parts of the linked closure about which this file is, and how many of them, from the first one, it contains whole. None unless the
+/* valid_closure(data: bytes, file_name: bytes, segments: bytes) -> (parts: bytes, homes: int) | None
+ * The ids of the parts of the linked closure about which this file is, joined, and how many of them, from the first one, it contains whole. None unless the
  * file is intact and records that the closure is valid while the index has these segments: names of equal length, each followed by a slash. */
 PyObject *valid_closure(PyObject *Py_UNUSED(module), PyObject *args) {
     PyObject *data, *file_name, *segments;
@@ -1272,7 +1268,7 @@ PyObject *valid_closure(PyObject *Py_UNUSED(module), PyObject *args) {
     if (holds != 1) {
         return holds < 0 ? NULL : Py_NewRef(Py_None);
     }
-    PyObject *parts = parts_of(found.parts);
+    PyObject *parts = new_bytes(found.parts.at, found.parts.size);
     return parts != NULL ? Py_BuildValue("(NI)", parts, found.homes) : NULL;
 }
 

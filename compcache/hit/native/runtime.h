@@ -119,6 +119,8 @@ PyObject *read_frame(PyObject *module, PyObject *args);
 PyObject *function_record(PyObject *module, PyObject *payload);
 PyObject *read_function(PyObject *module, PyObject *args);
 PyObject *find_in_closure(PyObject *module, PyObject *const *args, Py_ssize_t count);
+/* Whether an object is a use. Returns 0, or -1 with a TypeError. */
+int require_use(PyObject *use);
 PyObject *uses_by_module(PyObject *module, PyObject *args);
 PyObject *plain_functions(PyObject *module, PyObject *args);
 PyObject *needs_record(PyObject *module, PyObject *payload);

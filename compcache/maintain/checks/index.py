@@ -12,7 +12,7 @@ from compcache.files import reraise_interrupt
 from compcache.formats.entry import index_name
 from compcache.formats.index import NUMBER_SIZE, STAMP_SIZE
 from compcache.formats.table import all_entries
-from compcache.publish.index_merge import readable_segments
+from compcache.publish.open_segments import readable_segments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,7 +12,9 @@ from compcache.numba.registered.refusals import Unidentifiable, Unrepeatable
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Recorded", "collect_dependencies", "library_of", "remember_library", "set_dependencies", "start_recording"]
+    from compcache.numba.identity.linked import Linked
+
+__all__ = ["Recorded", "add_linked", "collect_dependencies", "library_of", "remember_library", "set_dependencies", "start_recording"]
 
 
 class Recorded(NamedTuple):
@@ -22,11 +24,13 @@ class Recorded(NamedTuple):
         dependencies: the implementations that the compiler used.
         names: the digests of the names that the compiler looked up.
         problem: the reason why the dependencies are unknown; None if they are known.
+        linked: the overloads in the code that have entries of their own.
     """
 
     dependencies: frozenset[Dependency] = frozenset()
     names: frozenset[int] = frozenset()
     problem: Unidentifiable | None = None
+    linked: frozenset[Linked] = frozenset()
 
 
 #: The dependencies of each library's code.
@@ -67,6 +71,12 @@ def set_dependencies(library: Any, recorded: Recorded) -> None:
     _records[library] = recorded
 
 
+def add_linked(library: Any, overload: Linked) -> None:
+    """Record that the code of a library, and all code that the library is linked into from now on, contains an overload."""
+    recorded = collect_dependencies(library)
+    _records[library] = recorded._replace(linked=recorded.linked | {overload})
+
+
 def collect_dependencies(library: Any, scope: scopes.Scope | None = None) -> Recorded:
     """Return the dependencies of a library's code and of the libraries that are linked into it; record the result for the library.
 
@@ -89,10 +99,10 @@ def collect_dependencies(library: Any, scope: scopes.Scope | None = None) -> Rec
             reason = f"the code generator {scope.address_generator} puts an address of this process into the code"
             parts.append(Recorded(problem=Unrepeatable(reason)))
         parts.append(_dependencies_in_scope(scope))
-    dependencies, names, problems = zip(*parts, strict=True)
+    dependencies, names, problems, linked = zip(*parts, strict=True)
     problem = max(filter(None, problems), key=lambda error: isinstance(error, Unrepeatable), default=None)  # the strictest one
     changed = scope.changed - parts[-1].dependencies if scope is not None else frozenset()
-    _records[library] = Recorded(frozenset().union(*dependencies) - changed, frozenset().union(*names), problem)
+    _records[library] = Recorded(frozenset().union(*dependencies) - changed, frozenset().union(*names), problem, frozenset().union(*linked))
     return _records[library]
 
 

@@ -96,7 +96,7 @@ def load_declared(state: State, details: str = "?") -> Declared | None:
     for code in usable:
         keep_mapped(code)
         count_hit()
-    note_code(state.key.content.reads)
+    note_code(state.key.content.reads, [code.record for code in usable])
     declared = Declared(rows, usable, details)
     state.compiled = _find_compiled_identities(state, state.key, declared)
     return declared

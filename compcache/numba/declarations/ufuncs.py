@@ -276,7 +276,7 @@ def _add_loop(lazy: LazyUfunc, ufunc: Any, args: tuple[Any, ...], keywords: dict
 
 def _note_loop(lazy: LazyUfunc, loop: Loop) -> None:
     """Record a loop that a call adds, and the values that its functions read."""
-    note_code(loop.key.content.reads)
+    note_code(loop.key.content.reads, [loop.loaded.record])
     added_loops(lazy).append(loop)
 
 

@@ -14,21 +14,28 @@ from numba.core.targetconfig import ConfigStack
 from compcache import frontend
 from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
-from compcache.numba.compilation import scopes
+from compcache.numba.compilation import libraries, scopes
 from compcache.numba.dispatch.cache_object import CacheObject
 from compcache.numba.entries import load, starts
 from compcache.numba.entries.names import make_func_name, make_label
 from compcache.numba.fingerprints import history
+from compcache.numba.fingerprints.content import find_parts
 from compcache.numba.fingerprints.fixed_code import Compiled, note_compiled
 from compcache.numba.fingerprints.numba_values import name_of_pipeline
+from compcache.numba.fingerprints.walk import WITHOUT_NUMBA
 from compcache.numba.identity.key import Identity, flags_text, identify, type_text
+from compcache.numba.identity.linked import decode_linked, find_linked, linked_overload, note_linked
 from compcache.numba.lazy.entries import Key, find_record
 from compcache.numba.lazy.garbage import few_collections
 from compcache.numba.registered.options import compiler_options, declared_locals
 from compcache.numba.registered.refusals import NotLazy, Unidentifiable, examines_program
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from compcache.numba.dispatch.backend import Backend
+    from compcache.numba.fingerprints.history import Functions
+    from compcache.numba.fingerprints.walk import Part
 
 __all__ = ["FunctionCache"]
 
@@ -39,45 +46,92 @@ class FunctionCache(CacheObject):
     Args:
         backend, owner, function, is_requested, fallback: as in `CacheObject`.
         explains_starts: whether to record why later processes must import Numba for the function.
+        pinned: the entries of overloads that ran without Numba, each by its argument types: the name, the lines and, if known, the
+            implementations (`Record.base`), and the functions in the code.
     """
 
     def __init__(
-        self, backend: Backend, owner: Any, function: Any, *, is_requested: bool = True, fallback: Any = None, explains_starts: bool = False
-    ) -> None:
+        self, backend: Backend, owner: Any, function: Any, *, is_requested: bool = True, fallback: Any = None,
+        explains_starts: bool = False, pinned: Mapping[Any, tuple[Sequence[str], Functions]] | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(backend, owner, function, is_requested=is_requested, fallback=fallback)
         self._stored_early: dict[Any, bool] = {}
         self._explains_starts = explains_starts
+        self._pinned = pinned or {}
         self._keys: dict[Any, Key | NotLazy | None] = {}
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return the stored compile result for a signature, or None. Count a hit or a miss."""
-        if not self._enabled:
-            return None
-        if self._has_own_locator:
-            return self._load_from_fallback(sig, target_context)
+        """Return the stored compile result for a signature, or None. Count a hit or a miss, unless the overload ran without Numba."""
         parsed = _parse_signature(sig)
-        if getattr(self._owner, "_compiler", None) is None:
+        if getattr(self._owner, "_compiler", None) is None and (self._enabled or self._pinned):
             target_context.typing_context.refresh()  # first, as before a compilation, for the same order of templates
             target_context.refresh()  # a ufunc compiles its wrapper even if the function is found
+        pinned = self._pinned.get(_argument_types(parsed))
+        cres = self._load_former(*pinned, parsed, target_context) if pinned is not None else None
+        if cres is not None or not self._enabled:
+            return cres
+        if self._has_own_locator:
+            return self._load_from_fallback(sig, target_context)
         identity = self._identify(parsed, target_context)
+        is_current = isinstance(identity, Identity) and not _old_code_in(identity.parts)
+        cres = None if is_current else self._load_linked(parsed, target_context)
+        if cres is not None:
+            return cres
         if not isinstance(identity, Identity):
             return self._load_delegated(sig, target_context, identity)
+        return self._load_identified(identity, parsed, target_context, is_current=is_current)
+
+    def _load_identified(self, identity: Identity, sig: Any, target_context: Any, *, is_current: bool) -> Any:
+        """Return the stored compile result for an identity, or None. Count a hit or a miss, unless the result was flushed.
+
+        `is_current` says whether all code of this process was compiled from the present values.
+        """
         if identity.key in self._flushed:
             return None
-        cres = self._load(identity, parsed, target_context)
+        # Numba would link code that this process has compiled or loaded earlier.
+        cres = self._load(identity, sig, target_context) if is_current or not _old_code_in(identity.parts[1:]) else None
         if cres is not None:
-            self._record_loaded(identity, parsed)
-        elif self._was_delegated(identity, parsed):
+            self._record_loaded(identity, sig, cres)
+        elif self._was_delegated(identity, sig):
             return self._load_delegated(sig, target_context)
         else:
-            self._record_not_found(identity, parsed)
+            self._record_not_found(identity, sig)
         return cres
 
-    def _record_loaded(self, identity: Identity, sig: Any) -> None:
+    def _load_former(self, base: Sequence[str], functions: Functions | None, sig: Any, target_context: Any) -> Any:
+        """Return the compile result of an entry whose code this process has already, or None if the entry no longer exists.
+
+        Globals may have changed since that code was loaded. `base` and `functions` are those of `load_result`.
+        """
+        args = _argument_types(sig)
+        cres = load.load_result(self._cache, base, lambda _: args, self._function, self._owner, target_context, functions)
+        if cres is not None:
+            note_compiled(self._owner, args, Compiled(base[0].rpartition("-")[2], base[1]))
+        return cres
+
+    def _load_linked(self, sig: Any, target_context: Any) -> Any:
+        """Return the compile result of an overload that is linked into loaded code, with the former values of globals. Count a hit.
+
+        Without a cache, this process would have compiled the overload with its callers. The result is None if no loaded code has it.
+        """
+        for record, functions in history.take_unread():
+            entry = load.find_entry(self._cache, *record.base)
+            if entry is not None:
+                note_linked(decode_linked(entry[1], functions))
+        with contextlib.suppress(Unidentifiable):
+            linked = find_linked(linked_overload(self._owner, self._function, _argument_types(sig)))
+            cres = self._load_former((linked.name, linked.lines), None, sig, target_context) if linked is not None else None
+            if cres is not None:
+                self._backend.count(hit=True)
+                return cres
+        return None
+
+    def _record_loaded(self, identity: Identity, sig: Any, cres: Any) -> None:
         """Count a hit, and record the code and its identity."""
         self._backend.count(hit=True)
         self._log("loaded from", make_func_name(identity, sig))
         history.note_code(identity.parts)  # the loaded code contains the code of its callees
+        note_linked(libraries.collect_dependencies(cres.library).linked)
         self._record_compiled(sig, identity)
         if self._explains_starts:
             self._record_start(sig, self._make_start_key(sig), is_new=False)
@@ -90,15 +144,12 @@ class FunctionCache(CacheObject):
         scopes.record_miss(scopes.Miss(self._function, _argument_types(sig), partial(self._store_early, sig)))
 
     def _load(self, identity: Identity, sig: Any, target_context: Any) -> Any:
-        """Return the stored compile result, or None if there is no usable entry.
-
-        An entry is unusable if it cannot be loaded, or if this process has compiled one of its callees with other values of globals.
-        """
-        if history.has_old_code(identity.parts[1:]):
-            return None  # Numba would link the code that this process has compiled earlier
+        """Return the stored compile result, or None if there is no entry that can be loaded."""
+        args = _argument_types(sig)
         try:
-            name = make_func_name(identity, sig)
-            return load.load_result(self._cache, name, identity.lines, _argument_types(sig), self._function, target_context)
+            base = make_func_name(identity, sig), identity.lines
+            functions = history.named_functions(identity.parts)
+            return load.load_result(self._cache, base, lambda _: args, self._function, self._owner, target_context, functions)
         except Exception as error:  # noqa: BLE001 - the entry may refer to a name that no longer exists, which is a miss
             reraise_interrupt(error)
             self._record_reason(sig, f"the entry cannot be loaded: {type(error).__name__}: {error}")
@@ -152,7 +203,7 @@ class FunctionCache(CacheObject):
         """
         from compcache.numba.entries import save
 
-        stale = history.has_old_code(identity.parts[1:])
+        stale = _old_code_in(identity.parts[1:])
         if not stale and not history.is_latest(identity.parts[0]):
             stale = self._full_name()
         if stale:
@@ -160,6 +211,7 @@ class FunctionCache(CacheObject):
             return True  # an entry would give other processes code that was compiled with other values
         self._record_compiled(sig, identity)
         name = make_func_name(identity, sig)
+        libraries.add_linked(data.library, linked_overload(self._owner, self._function, _argument_types(sig), name, identity.lines))
         try:
             save.save_result(self._cache, identity, name, data, self._backend.targets, seconds)
             self._record_stored(identity, sig, name)
@@ -301,6 +353,18 @@ class FunctionCache(CacheObject):
             "pipeline": (name_of_pipeline(self._owner) or ("", compiler.Compiler.__qualname__))[1],
             "locals": ", ".join(f"{k}: {type_text(v)}" for k, v in sorted(types_of_locals.items())),
         }
+
+
+def _old_code_in(parts: Sequence[Part]) -> str | None:
+    """Return the name of a function whose code in this process was compiled from other values, or from values that cannot be compared.
+
+    The result is None if there is no such function.
+    """
+    without_numba = history.functions_noted_as(WITHOUT_NUMBA, parts)
+    try:
+        return history.has_old_code([*parts, *find_parts(without_numba)])
+    except Unidentifiable:
+        return f"{without_numba[0].__module__}.{without_numba[0].__qualname__}"
 
 
 @functools.cache

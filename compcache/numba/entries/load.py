@@ -20,15 +20,19 @@ from compcache.numba.entries.generators import restore_generator
 from compcache.numba.entries.helper_symbols import helper_address
 from compcache.numba.entries.mapped_library import MappedLibrary, Stored, keep_mapped, make_entry_point, set_environments
 from compcache.numba.identity.dependencies import Dependency, decode_names, is_current, matching_names
+from compcache.numba.identity.linked import Linked, decode_linked, linked_overload
 from compcache.numba.identity.settings import requested_cpu
 from compcache.numba.lazy.description import DESCRIPTION, KIND_OBJECT, Description, Request
 from compcache.numba.registered.refusals import Unidentifiable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from compcache import Cache, TypedCallTarget
+    from compcache.numba.fingerprints.history import Functions
     from compcache.numba.identity.key import Identity
 
-__all__ = ["find_entry", "load_library", "load_result", "replace_argument_types", "run_image"]
+__all__ = ["find_entry", "load_library", "load_result", "run_image"]
 
 
 def find_entry(
@@ -50,7 +54,7 @@ def find_entry(
 
 def _outdated_reason(description: Description) -> str:
     """Return why the compiler would use other implementations now; "" if it would use the implementations of the description."""
-    for dependency in [Dependency(*row) for row in description.dependencies]:
+    for dependency in [Dependency(*row) for row in description.used]:
         try:
             if not is_current(dependency):
                 return f"the implementation {dependency.name} has changed since the code was compiled"
@@ -61,20 +65,22 @@ def _outdated_reason(description: Description) -> str:
 
 
 def load_result(
-    cache: Cache, name: str, lines: str, args: tuple[Any, ...], function: Any, target_context: Any, implementations: str = ""
-) -> Any:
+    cache: Cache, base: Sequence[str], adapt_args: Callable[[tuple[Any, ...]], tuple[Any, ...]], function: Any, owner: Any,
+    target_context: Any, functions: Functions | None,
+) -> Any:  # fmt: skip
     """Return the compile result of an entry, or None if no entry is valid.
 
     Args:
         cache: the cache.
-        name: the name of the entry.
-        lines: the digest of the source lines, as in `Request`.
-        args: the types of the arguments.
+        base: the name of the entry, the digest of the source lines and, if known, the implementations, as in `Request`.
+        adapt_args: returns the argument types in this process for those in the entry.
         function: the Python function.
+        owner: the dispatcher or callback that compiles the function.
         target_context: Numba's target context.
-        implementations: as in `Request`.
+        functions: the functions in the code; None if they are unknown, so that callers of the code cannot be stored.
     """
-    entry = find_entry(cache, name, lines, implementations)
+    name, lines, *_ = base
+    entry = find_entry(cache, *base)
     if entry is None:
         return None
     target, description = entry
@@ -92,13 +98,14 @@ def load_result(
     else:
         cres = _create_compile_result(target, description, symbols, payload, function, target_context)
     if cres is not None:
-        libraries.set_dependencies(cres.library, _decode_dependencies(description))
         libraries.remember_library(cres.fndesc.llvm_func_name, cres.library)
-        cres = replace_argument_types(cres, args)
+        cres = _replace_argument_types(cres, adapt_args(tuple(cres.signature.args)))
+        itself = linked_overload(owner, function, cres.signature.args, name, lines)
+        libraries.set_dependencies(cres.library, _decode_dependencies(description, functions, itself))
     return cres
 
 
-def replace_argument_types(cres: Any, args: tuple[Any, ...]) -> Any:
+def _replace_argument_types(cres: Any, args: tuple[Any, ...]) -> Any:
     """Return a compile result with the requested argument types. The types in its descriptor are replaced too.
 
     Numba may treat types with equal content as different. For example, the type of an omitted argument whose default value cannot be hashed
@@ -176,10 +183,12 @@ def _environment_globals(module: str | None) -> dict[str, Any]:
     return import_module(module).__dict__
 
 
-def _decode_dependencies(description: Description) -> libraries.Recorded:
-    """Return the dependencies that an entry's description contains."""
-    rows = [Dependency(*row) for row in description.dependencies]
-    return libraries.Recorded(frozenset(rows), decode_names(description.asked))
+def _decode_dependencies(description: Description, functions: Functions | None, itself: Linked) -> libraries.Recorded:
+    """Return the dependencies that an entry's description contains. If the functions in the code are unknown, they are a problem."""
+    if functions is None:
+        return libraries.Recorded(problem=Unidentifiable(f"{itself.name} was compiled from values that have changed since"))
+    rows = [Dependency(*row) for row in description.used]
+    return libraries.Recorded(frozenset(rows), decode_names(description.asked), None, decode_linked(description, functions) | {itself})
 
 
 def run_image(cache: Cache, name: str, description: Description, symbols: tuple[str, ...], library: Any) -> None:

@@ -27,9 +27,11 @@ from compcache.numba.entries.held_objects import copied_objects_reason
 from compcache.numba.entries.named_addresses import replace_addresses_by_names
 from compcache.numba.entries.names import format_signature
 from compcache.numba.entries.sources import read_sources
+from compcache.numba.fingerprints.history import named_functions
 from compcache.numba.fingerprints.walk import SIZE_OF_LINES
 from compcache.numba.identity.dependencies import encode_names, matching_names
 from compcache.numba.identity.key import without_addresses
+from compcache.numba.identity.linked import encode_linked
 from compcache.numba.identity.settings import requested_cpu, requested_cpu_and_features
 from compcache.numba.lazy.c_helpers import THREADING
 from compcache.numba.lazy.description import DESCRIPTION, KIND_IMAGE, KIND_OBJECT, Description
@@ -86,7 +88,7 @@ def save_result(
         CompcacheError: the entry could not be stored.
     """
     library = cres.library
-    recorded = libraries.collect_dependencies(library)
+    recorded = _name_linked(libraries.collect_dependencies(library), identity, name)
     text = _require_assembly(cres, library._final_module)
     checked = _make_checked_fields(_digest_reported_lines(identity, text, shows_files=cres.objectmode or bool(cres.lifted)), recorded)
     token = _find_token(cres)
@@ -154,6 +156,12 @@ def _make_checked_fields(lines: str, recorded: libraries.Recorded) -> tuple[str,
         raise NotCacheable(str(recorded.problem)) from recorded.problem
     asked = encode_names(recorded.names)
     return requested_cpu(), lines, tuple(sorted(recorded.dependencies)), asked, matching_names(asked)
+
+
+def _name_linked(recorded: libraries.Recorded, identity: Identity, name: str) -> libraries.Recorded:
+    """Return the dependencies of the code of an entry, with the overloads that are linked into the code."""
+    rows = encode_linked(recorded.linked, named_functions(identity.parts), name)
+    return recorded._replace(dependencies=recorded.dependencies | rows)
 
 
 def _pickle(value: Any, cres: Any, text: str) -> bytes:
@@ -321,6 +329,7 @@ def save_library(
     if library.has_dynamic_globals:
         raise NotCacheable(_DYNAMIC_GLOBALS)
     library._ensure_finalized()
+    recorded = _name_linked(recorded, identity, name)
     checked = _make_checked_fields(_digest_reported_lines(identity, str(library._final_module)) or identity.lines[:SIZE_OF_LINES], recorded)
     try:
         source = image_source.prepare_image(str(library._final_module), (symbol,))

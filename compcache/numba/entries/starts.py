@@ -207,7 +207,7 @@ def find_stored_entry(cache_object: Any, cache: Cache, signature: Any, key: Key 
 
 def _covers_implementations(key: Key | None, description: Description) -> bool:
     """Return whether a key covers all of the user's implementations that the compiler used or tried. None covers no implementation."""
-    names = {name for name, _ in description.dependencies} | set(description.answered)
+    names = {name for name, _ in description.used} | set(description.answered)
     if not names or key is None:
         return not names
     covered = {id(function) for function in key.content.registered}

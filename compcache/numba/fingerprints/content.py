@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from compcache.numba.fingerprints.walk import Fingerprint
 
-__all__ = ["Content", "content_of"]
+__all__ = ["Content", "content_of", "find_parts"]
 
 
 class Content:
@@ -62,6 +62,19 @@ def content_of(function: Any, options: Any, functions: Iterable[Any] = ()) -> Co
         raise
     except Unidentifiable as error:
         raise NotLazy(str(error)) from error
+
+
+@examines_program(NotLazy)
+def find_parts(functions: Iterable[Any]) -> tuple[Part, ...]:
+    """Return these functions and their callees, each with the digest of its own reads.
+
+    Raises:
+        Unidentifiable: a function reads a value that only Numba knows, that has no content, or that raised an exception.
+    """
+    walk = Walk(without_numba=True)
+    for function in functions:
+        walk.refer_to_function(function, "")
+    return walk.finish().parts
 
 
 def _walk_content(function: Any, options: Any, functions: Iterable[Any]) -> Content:

@@ -1,7 +1,8 @@
 """Records which values functions read when this process compiled or loaded them.
 
 A caller is linked with code that this process already has. If a function reads other values now, because a global has changed, the caller's
-key would be computed from the present values, but the code would be compiled from the former values.
+key would be computed from the present values, but the code would be compiled from the former values. Loaded code contains the code of its
+callees. Without a cache, this process would have compiled these callees with the former values, so their entries are recorded, too.
 """
 
 from __future__ import annotations
@@ -14,15 +15,26 @@ if TYPE_CHECKING:
     from typing import Any
 
     from compcache.numba.fingerprints.walk import Part
+    from compcache.numba.lazy.entries import Record
 
-__all__ = ["has_old_code", "is_latest", "note_code"]
+    Functions = list[tuple[str, weakref.ref[Any]]]
+
+__all__ = ["functions_noted_as", "has_old_code", "is_latest", "named_functions", "note_code", "take_unread"]
 
 #: The digests of each function by their kinds, the latest last.
 _digests: weakref.WeakKeyDictionary[Any, dict[str, dict[bytes, None]]] = weakref.WeakKeyDictionary()
+#: The records of code that was loaded without Numba, each with the functions in the code, whose linked overloads are not recorded yet.
+_unread: list[tuple[Record, Functions]] = []
 
 
-def note_code(parts: Iterable[Part]) -> None:
-    """Record the digests that the values read by functions had when the functions were compiled or loaded, the newest last."""
+def note_code(parts: Iterable[Part], records: Iterable[Record] = ()) -> None:
+    """Record the digests that the values read by functions had when the functions were compiled or loaded, the newest last.
+
+    `records` are those of the code, if it was loaded without Numba.
+    """
+    parts = list(parts)
+    if len(parts) > 1:
+        _unread.extend([(record, named_functions(parts)) for record in records])
     for part in parts:
         digests = _digests.setdefault(part.function, {}).setdefault(part.kind, {})
         digests.pop(part.digest, None)  # a known digest moves to the end, because `is_latest` compares the last one
@@ -42,6 +54,24 @@ def is_latest(part: Part) -> bool:
     """Return whether the latest code of a function was compiled from the same values."""
     known = _known_digests(part)
     return not known or next(reversed(known)) == part.digest
+
+
+def functions_noted_as(kind: str, parts: Iterable[Part]) -> list[Any]:
+    """Return the functions of these parts that have recorded digests of a kind."""
+    return [part.function for part in parts if kind in _digests.get(part.function, {})]
+
+
+def named_functions(parts: Iterable[Part]) -> Functions:
+    """Return the full name of, and a weak reference to, each function of these parts, in order."""
+    functions = dict.fromkeys([part.function for part in parts])
+    return [(f"{function.__module__}.{function.__qualname__}", weakref.ref(function)) for function in functions]
+
+
+def take_unread() -> list[tuple[Record, Functions]]:
+    """Return the records of all code that was loaded without Numba since the last call, each with the functions in the code."""
+    taken = _unread.copy()
+    _unread.clear()
+    return taken
 
 
 def _known_digests(part: Part) -> dict[bytes, None]:

@@ -6,13 +6,15 @@ import re
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from numba.core import types
+
 from compcache.numba.fingerprints.fingerprint import fingerprint, fingerprint_of_value
 from compcache.numba.fingerprints.numba_values import is_plain_type
 from compcache.numba.identity.settings import config_text, platform_text, versions_text
 from compcache.numba.registered.refusals import Unidentifiable, examines_program
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from compcache.numba.fingerprints.walk import Part
 
@@ -31,7 +33,7 @@ class Identity(NamedTuple):
         lines: the digest of the source lines.
         name: the module and the qualified name of the function.
         components: the components of the key by name, and further notes for display.
-        parts: the functions from which the key was computed, the function itself first.
+        parts: the functions from which the key was computed, the function itself first, those of its arguments last.
     """
 
     key: str
@@ -71,7 +73,17 @@ def identify(function: Any, *, sig: Any, flags: str, extra: Mapping[str, str], c
         state.update(data)
     name = f"{function.__module__}.{function.__qualname__}"
     shown = {"name": name, **components, **{f"read {where}": value for where, value in content.reads.items()}}
-    return Identity(state.hexdigest(), content.lines, name, shown, content.parts)
+    of_args = [fingerprint(dispatcher.py_func).parts for dispatcher in _dispatchers_in(getattr(sig, "args", sig))]
+    return Identity(state.hexdigest(), content.lines, name, shown, sum(of_args, content.parts))
+
+
+def _dispatchers_in(types_: Iterable[Any]) -> Iterator[Any]:
+    """Yield the dispatchers of jitted functions whose types are among these types, or in tuples among them."""
+    for type_ in types_:
+        if isinstance(type_, types.Dispatcher):
+            yield type_.dispatcher
+        elif isinstance(type_, types.BaseTuple):
+            yield from _dispatchers_in(type_.types)
 
 
 def signature_text(sig: Any) -> str:

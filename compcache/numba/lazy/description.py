@@ -19,10 +19,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["DESCRIPTION", "KIND_IMAGE", "KIND_OBJECT", "Description", "Request"]
+__all__ = ["DESCRIPTION", "KIND_IMAGE", "KIND_OBJECT", "LINKED", "Description", "Request"]
 
 #: The kind of the entries of data that contain descriptions (`compcache.frontend`).
 DESCRIPTION = "pickle:numba"
+#: The prefix of a dependency's content if the dependency is an overload that is linked into the code. No such dependency is compared.
+LINKED = "linked "
 #: The kinds of code: machine code in the image, or object code as Numba serializes it.
 KIND_IMAGE, KIND_OBJECT = 1, 2
 _HEAD = Struct("<III")
@@ -86,7 +88,8 @@ class Description(Record):
     Attributes:
         cpu: the CPU that the user had chosen, or "".
         lines: the digests of the source lines and of their files, in this order, as far as the code reports them.
-        dependencies: the name and the content of each implementation that the compiler used and the key does not cover.
+        dependencies: the name and the content of each implementation that the compiler used and the key does not cover; also the entries of
+            the overloads that are linked into the code (`LINKED`).
         asked: the names by which the compiler looked up implementations (`encode_names`).
         answered: all of the user's implementations that matched these names.
         pickled: Numba's metadata.
@@ -127,7 +130,7 @@ class Description(Record):
     def __repr__(self) -> str:
         parts = [f"{len(self.pickled)} bytes of description", f"{len(self.bitcode)} bytes of code to link"]
         parts += ["reports source lines"] * bool(self.lines)
-        parts += [f"used {name}" for name, _ in self.dependencies]
+        parts += [f"used {name}" for name, _ in self.used]
         return f"<{', '.join(parts)}>"
 
     @property
@@ -136,11 +139,15 @@ class Description(Record):
         return not self.bitcode
 
     @property
+    def used(self) -> list[tuple[str, str]]:
+        """The dependencies that are implementations."""
+        return [(name, content) for name, content in self.dependencies if not content.startswith(LINKED)]
+
+    @property
     def implementations(self) -> str:
         """A digest of the implementations that the compiler used or that matched a name; "" if there are no such implementations."""
-        if not self.dependencies and not self.answered:
-            return ""
-        return digest([dump_marshalled(([tuple(d) for d in self.dependencies], self.answered))]).hex()
+        used = self.used
+        return digest([dump_marshalled((used, self.answered))]).hex() if used or self.answered else ""
 
     def check(self, request: Request) -> None:
         """Check the conditions of the entry.

@@ -228,7 +228,7 @@ def _load_overload(state: State, types: str, functions: list[Any]) -> Loaded | N
         return None
     state.loaded[name] = loaded, key
     keep_mapped(loaded)
-    note_code(key.content.reads)
+    note_code(key.content.reads, [loaded.record])
     count_hit()
     return loaded
 

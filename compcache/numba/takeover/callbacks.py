@@ -26,15 +26,14 @@ def make_callback(state: State) -> Any:
     from numba.core import entrypoints, sigutils
     from numba.core.ccallback import CFunc
 
-    from compcache.numba.takeover.declared import PinnedCache, compile_and_record, map_pinned_entries
+    from compcache.numba.takeover.declared import compile_and_record, make_pinned_cache
 
     entrypoints.init_all()
     options = {name: value for name, value in state.options.items() if name != "cache"}
     callback = CFunc(state.function, sigutils.normalize_signature(signature), locals={}, options=options)
     declared = state.declared
-    bases = [code.record.base for code in declared.loaded] if declared is not None else []
-    pinned = map_pinned_entries([signature], bases) if bases else {}
-    callback._cache = PinnedCache(backend, callback, state, pinned)
+    found = [(code.record.base, state.key) for code in declared.loaded] if declared is not None else []
+    callback._cache = make_pinned_cache(state, backend, callback, [signature], found)
     compile_and_record(state, backend, callback.compile, lambda: _make_callback_fields(callback, backend))
     return callback
 

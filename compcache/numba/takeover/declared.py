@@ -13,63 +13,42 @@ from typing import TYPE_CHECKING, Any
 from compcache.errors import CacheWarning, CompcacheError
 from compcache.numba.compilation import scopes
 from compcache.numba.dispatch.function_cache import FunctionCache
-from compcache.numba.entries.load import load_result
 from compcache.numba.entries.starts import are_settings_from_environment, argument_text, find_stored_entry, store_fields
-from compcache.numba.fingerprints.fixed_code import Compiled, fixed_code, note_compiled
-from compcache.numba.fingerprints.history import note_code
+from compcache.numba.fingerprints.fixed_code import Compiled, fixed_code
+from compcache.numba.fingerprints.history import named_functions
 from compcache.numba.lazy.entries import key_of
 from compcache.numba.registered.refusals import NotLazy, Unidentifiable
 from compcache.numba.registered.type_texts import NUMBERS
 from compcache.numba.takeover import lazy_dispatchers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from compcache.numba.dispatch.backend import Backend
     from compcache.numba.lazy.entries import Key
     from compcache.numba.lazy.state import State
 
-__all__ = ["PinnedCache", "compile_and_record", "is_key_current", "make_declared", "record_compiled_identities"]
+__all__ = ["compile_and_record", "is_key_current", "make_declared", "make_pinned_cache", "record_compiled_identities"]
 
 
-class PinnedCache(FunctionCache):
-    """A cache object that returns the entries that were found when a function was declared.
-
-    For any other signature, it behaves like `FunctionCache`.
+def make_pinned_cache(
+    state: State, backend: Backend, owner: Any, signatures: Sequence[Any], found: Iterable[tuple[Sequence[str], Key | None]]
+) -> FunctionCache:
+    """Return the cache object for signatures whose code was found without Numba: the entries with this code, or other entries.
 
     Args:
-        backend: the backend that loads and stores.
-        owner: the dispatcher or callback that has this cache object.
         state: the state of the function.
-        pinned: the name, the lines and, if known, the implementations of an entry (`Record.base`), by the types of the arguments.
+        backend: the backend that loads and stores.
+        owner: the dispatcher or callback that has the cache object.
+        signatures: the signatures, as text or objects.
+        found: the name, the lines and, if known, the implementations of the entry for each signature (`Record.base`), with the key at that
+            time; or nothing.
     """
-
-    def __init__(self, backend: Backend, owner: Any, state: State, pinned: Mapping[Any, tuple[str, ...]]) -> None:
-        super().__init__(backend, owner, state.function, is_requested=state.requests_caching)
-        self._pinned = pinned
-
-    def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return the stored compile result for a signature, or None if no entry is valid."""
-        from numba.core import sigutils
-
-        args = tuple(sigutils.normalize_signature(sig)[0])
-        base = self._pinned.get(args)
-        if base is not None:
-            if getattr(self._owner, "_compiler", None) is None:
-                target_context.refresh()
-            name, lines, *implementations = base
-            cres = load_result(self._cache, name, lines, args, self._function, target_context, *implementations)
-            if cres is not None:
-                note_compiled(self._owner, args, Compiled(name.rpartition("-")[2], lines))
-                return cres
-        return super().load_overload(sig, target_context)
-
-
-def map_pinned_entries(signatures: Sequence[Any], bases: Iterable[tuple[str, ...]]) -> dict[Any, tuple[str, ...]]:
-    """Return the entries of `PinnedCache` by argument types, for signatures (text or objects) and the `Record.base` of each."""
     from numba.core import sigutils
 
-    return {tuple(sigutils.normalize_signature(signature)[0]): base for signature, base in zip(signatures, bases, strict=True)}
+    types = [tuple(sigutils.normalize_signature(signature)[0]) for signature in signatures]
+    pinned = {args: (base, named_functions(key.content.parts) if key else []) for args, (base, key) in zip(types, found, strict=False)}
+    return FunctionCache(backend, owner, state.function, is_requested=state.requests_caching, pinned=pinned)
 
 
 def make_declared(state: State, backend: Backend) -> Any:
@@ -81,8 +60,8 @@ def make_declared(state: State, backend: Backend) -> Any:
     lazy_dispatchers.register_unfinished(state, dispatcher)
     declared = state.declared
     signatures = state.signatures or ()
-    pinned = map_pinned_entries(signatures, [code.record.base for code in declared.loaded]) if declared is not None else {}
-    dispatcher._cache = PinnedCache(backend, dispatcher, state, pinned)
+    found = [(code.record.base, state.key) for code in declared.loaded] if declared is not None else []
+    dispatcher._cache = make_pinned_cache(state, backend, dispatcher, signatures, found)
 
     def compile_all() -> None:
         with typeinfer.register_dispatcher(dispatcher):
@@ -122,10 +101,7 @@ def compile_and_record(state: State, backend: Backend, compile_all: Callable[[],
         make_fields: returns the fields of the record, or None if only Numba can use the code.
     """
     compile_all()
-    if state.declared is not None:
-        note_code(lazy_dispatchers.find_running_parts(state, state.key) if state.key is not None else ())
-        return
-    if state.key is None or not is_key_current(state) or not are_settings_from_environment():
+    if state.declared is not None or state.key is None or not is_key_current(state) or not are_settings_from_environment():
         return
     try:
         fields = make_fields()

@@ -6,6 +6,7 @@ even if the program's globals have changed in the meantime.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from compcache.numba.fingerprints.state import replaced_defaults_reason
@@ -16,7 +17,6 @@ from compcache.numba.takeover.lazy_dispatchers import (
     apply_decorator,
     dispatchers,
     find_lazy_backend,
-    find_running_parts,
     register_unfinished,
     unfinished,
 )
@@ -104,23 +104,21 @@ def _load_earlier_overloads(state: State, dispatcher: Any, backend: Backend) -> 
     from numba.core import entrypoints
     from numba.core.compiler_lock import global_compiler_lock
 
-    from compcache.numba.entries.load import load_result, replace_argument_types
-    from compcache.numba.fingerprints.history import note_code
+    from compcache.numba.entries.load import load_result
+    from compcache.numba.fingerprints.history import named_functions
 
     entrypoints.init_all()
     for loaded, key in state.loaded.values():
         with global_compiler_lock:
-            record = loaded.record
             context = dispatcher.targetctx
-            cres = load_result(backend.cache, record.entry, record.lines, (), state.function, context, record.implementations)
-            if cres is not None and key.functions:
-                cres = replace_argument_types(cres, _replace_functions(cres.signature.args, iter(key.functions)))
+            adapt_args = partial(_replace_functions, functions=iter(key.functions))
+            functions = named_functions(key.content.parts)
+            cres = load_result(backend.cache, loaded.record.base, adapt_args, state.function, dispatcher, context, functions)
             if cres is None or tuple(cres.signature.args) in dispatcher.overloads:
                 continue
             context.insert_user_function(cres.entry_point, cres.fndesc, [cres.library])
             dispatcher.add_overload(cres)
             state.loaded_signatures.add(tuple(cres.signature.args))
-        note_code(find_running_parts(state, key))
 
 
 def _replace_functions(types_: Iterable[Any], functions: Iterator[Any]) -> tuple[Any, ...]:

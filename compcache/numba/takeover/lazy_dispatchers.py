@@ -4,29 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compcache.numba.fingerprints.content import content_of
 from compcache.numba.lazy.entries import open_cache
 from compcache.numba.lazy.installed import installed_backend
 from compcache.numba.lazy.stand_ins import numba_decorator, original
-from compcache.numba.registered.refusals import Unidentifiable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from compcache.numba.dispatch.backend import Backend
-    from compcache.numba.fingerprints.walk import Part
-    from compcache.numba.lazy.entries import Key
     from compcache.numba.lazy.state import State
 
-__all__ = [
-    "LazyDispatcher",
-    "apply_decorator",
-    "dispatchers",
-    "find_lazy_backend",
-    "find_running_parts",
-    "register_unfinished",
-    "unfinished",
-]
+__all__ = ["LazyDispatcher", "apply_decorator", "dispatchers", "find_lazy_backend", "register_unfinished", "unfinished"]
 
 
 class LazyDispatcher(NamedTuple):
@@ -102,27 +90,3 @@ def find_lazy_backend() -> Backend | None:
         recorders.start_recording(from_the_start=not entrypoints._already_initialized)
         _private_backend = Backend(cache)
     return _private_backend
-
-
-def find_running_parts(state: State, key: Key) -> list[Part]:
-    """Return the functions in the code that runs under a key, each with the digest of the values that it reads.
-
-    If a value has changed since the code was compiled, the digest of the function is a mark that equals no digest.
-    """
-    from compcache.numba.fingerprints.fingerprint import fingerprint
-    from compcache.numba.fingerprints.walk import Part
-
-    current: dict[int, bytes] = {}
-    parts: dict[int, Part] = {}
-    try:
-        content = content_of(state.function, tuple(sorted(state.key_options.items())), key.functions)
-        current = {id(part.function): part.digest for part in content.parts}
-        parts = {id(part.function): part for part in fingerprint(state.function).parts}
-    except Unidentifiable:
-        pass
-    return [
-        parts[id(old.function)]
-        if current.get(id(old.function)) == old.digest and id(old.function) in parts
-        else Part(old.function, b"read before Numba was imported")
-        for old in key.content.parts
-    ]

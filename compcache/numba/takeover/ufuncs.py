@@ -10,7 +10,6 @@ from compcache import frontend
 from compcache.errors import CompcacheError
 from compcache.numba.dispatch.gufunc_cache import wrapper_symbol
 from compcache.numba.entries.starts import are_settings_from_environment, find_stored_entry, pickle_environments, store_fields
-from compcache.numba.fingerprints.history import note_code
 from compcache.numba.lazy.description import Description
 from compcache.numba.lazy.entries import START, Record, key_of
 from compcache.numba.lazy.stand_ins import real_numba
@@ -59,18 +58,13 @@ def _compiler_options(state: State) -> dict[str, Any]:
 
 def _make_pinned_cache(state: State, backend: Backend, owner: Any, signatures: Any, loops: Sequence[Loop]) -> Any:
     """Return a cache object for the loops of a ufunc, which loads the entries of the loops that ran before."""
-    from compcache.numba.takeover.declared import PinnedCache, map_pinned_entries
+    from compcache.numba.takeover.declared import make_pinned_cache
 
     declared = state.declared
-    bases = declared.details[-1] if declared is not None else [loop.base for loop in loops]
-    return PinnedCache(backend, owner, state, map_pinned_entries(signatures, map(tuple, bases)) if bases else {})
-
-
-def _add_loops(state: State, ufunc: Any, signatures: Any, loops: Sequence[Loop]) -> None:
-    """Add the loops that ran without Numba to Numba's ufunc."""
-    for signature, loop in zip(signatures, loops, strict=True):
-        ufunc.add(signature)
-        note_code(lazy_dispatchers.find_running_parts(state, loop.key))
+    found: list[Any] = (
+        [(loop.base, loop.key) for loop in loops] if declared is None else [(base, state.key) for base in declared.details[-1]]
+    )
+    return make_pinned_cache(state, backend, owner, signatures, found)
 
 
 # ---------------------------------------------------------------------------------------------------- vectorize
@@ -84,7 +78,8 @@ def _make_dufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
     signatures: Any = state.signatures if state.signatures is not None else [_numba_types(loop) for loop in loops]
     ufunc._dispatcher.cache = _make_pinned_cache(state, backend, ufunc._dispatcher, signatures, loops)
     if state.signatures is None:
-        _add_loops(state, ufunc, signatures, loops)
+        for signature in signatures:  # of the loops that ran without Numba
+            ufunc.add(signature)
         ufunc._compile_for_argtys = partial(_compile_dufunc_loop, state, backend, ufunc, ufunc._compile_for_argtys)
         return ufunc
 
@@ -220,7 +215,8 @@ def _make_gufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
         signatures = [ufunc._get_function_type(*_numba_types(loop)) for loop in loops]
     builder.nb_func.cache = _make_pinned_cache(state, backend, builder.nb_func, signatures, loops)
     if state.signatures is None:
-        _add_loops(state, ufunc, signatures, loops)
+        for signature in signatures:  # of the loops that ran without Numba
+            ufunc.add(signature)
         ufunc.build_ufunc()
         ufunc.add = partial(_compile_gufunc_loop, state, backend, builder, ufunc.add)
         return ufunc

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Backend", "BackendMissingError", "ObjectInfo", "TooLargeError", "open_backend"]
 
-_CONNECT = "250ms"
+_CONNECT_SECONDS = 0.25
 _PART = 1 << 20
 _LONGEST = "1h"  # never reached: `Requests` gives up earlier
 #: The errors for a missing file, and for a link, a socket or anything else that `read_file` refuses: the object does not exist. The first
@@ -266,7 +266,7 @@ class _ObjectStore:
         plain = settings.url.startswith("http:") or any(
             value.startswith("http:") for name, value in os.environ.items() if "ENDPOINT" in name.upper()
         )
-        options: dict[str, Any] = {"connect_timeout": _CONNECT, "timeout": _LONGEST, "allow_http": plain}
+        options: dict[str, Any] = {"connect_timeout": f"{_CONNECT_SECONDS}s", "timeout": _LONGEST, "allow_http": plain}
         if settings.kind == "http" and settings.credentials is not None:  # the client supports passwords for object stores only
             user, password = settings.credentials
             basic = base64.b64encode(f"{user}:{password}".encode()).decode()
@@ -426,7 +426,7 @@ class _Redis:
         self._temporary_errors = exceptions.ConnectionError, exceptions.TimeoutError, exceptions.TryAgainError, exceptions.ClusterDownError
         self._permanent_errors = exceptions.AuthenticationError, exceptions.AuthorizationError
         self._redis = client.from_url(
-            plain, socket_connect_timeout=0.25, socket_timeout=3600.0, single_connection_client=False, retry=no_retry
+            plain, socket_connect_timeout=_CONNECT_SECONDS, socket_timeout=3600.0, single_connection_client=False, retry=no_retry
         )
         pool = self._redis.connection_pool
         pool.connection_class = _bounded_connection(pool.connection_class)
