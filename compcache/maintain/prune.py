@@ -13,7 +13,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compcache.directory.places import QUARANTINE, STATISTICS
+from compcache.directory.places import MODULE_LISTS, QUARANTINE, STATISTICS
 from compcache.errors import CompcacheError, FormatError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats import known_faults
@@ -28,6 +28,7 @@ from compcache.maintain.report_types import PrunedFile, PrunedModule, PruneRepor
 from compcache.maintain.unindexed import Unindexed, index_modules
 from compcache.publish.index_merge import merge_all
 from compcache.publish.locks import wait_lock
+from compcache.publish.module_lists import stray_lists
 from compcache.publish.module_rows import read_row
 from compcache.publish.open_segments import readable_segments
 from compcache.publish.packs import clean_packs
@@ -336,8 +337,8 @@ def rewrite_index(store: Store, gone: Collection[bytes], *, resized: bool = Fals
 def find_leftovers(store: Store, policy: PrunePolicy, now: float, torn: Iterable[str]) -> tuple[PrunedFile, ...]:
     """Return the leftovers in a cache directory.
 
-    These are temporary and quarantined files past their age limits, damaged statistics files and unused unpacked bundles. If the policy has
-    `stale`, they include directories of other formats.
+    These are temporary and quarantined files past their age limits, damaged statistics files, lists of modules without index
+    segments, and unused unpacked bundles. If the policy has `stale`, they include directories of other formats.
 
     Args:
         store: the cache directory.
@@ -352,6 +353,8 @@ def find_leftovers(store: Store, policy: PrunePolicy, now: float, torn: Iterable
         *_older_files(store, store.directory(QUARANTINE), now - policy.quarantine_for, "in quarantine"),
     ]
     found += _older_files(store, store.directory(STATISTICS), now - policy.grace, "damaged statistics", torn)
+    lists = store.directory(MODULE_LISTS)
+    found += _older_files(store, lists, now - policy.grace, "a list of modules without its index segment", stray_lists(store))
     for directory in unused_bundles(store, now):
         found += [PrunedFile(path, size, "an unpacked bundle that is not used") for path, size, _ in files_below(store, directory)]
     if policy.stale is not None:

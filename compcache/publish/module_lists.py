@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache import files as file_ops
 from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check
-from compcache.directory.places import INDEX, MODULE_LISTS
+from compcache.directory.places import INDEX, MODULE_LISTS, PARTS
 from compcache.errors import FormatError
 from compcache.files import reraise_interrupt
 from compcache.formats.entry import is_pack
@@ -76,6 +76,7 @@ __all__ = [
     "merge_list",
     "relation_key",
     "remove_list",
+    "stray_lists",
     "write_empty_list",
     "write_list",
 ]
@@ -336,6 +337,12 @@ class _List:
             reraise_interrupt(error)
             if isinstance(error, OSError) and is_shortage(error):
                 raise store.unreadable(store.path(INDEX, self.segment.name), error) from error
+
+
+def stray_lists(store: Store) -> set[str]:
+    """Return the names of lists whose segments do not exist: a merge ended before it removed them, or their segments are being written."""
+    lists = set(store.names(MODULE_LISTS))
+    return lists.difference(map(_list_name, [*store.names(INDEX), *store.names(PARTS)]))
 
 
 def _list_name(segment: str) -> str:

@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 __all__ = ["Ledger", "Uses", "fold", "fold_long", "fold_small", "last_uses_since", "read_ledger", "zero_counters"]
 
 _MAX_FILE = 1 << 31  # bytes
+#: How often the files are opened again if others were sealed or folded meanwhile.
+_ATTEMPTS = 16
 #: The age in hours from which counters are kept by day instead of by hour.
 _HOURLY = 31 * 24
 _LOCK = "stats-fold"
@@ -94,10 +96,22 @@ class Ledger(NamedTuple):
         return {name: count for (name, module_id), (count, _) in self.uses.items() if module_id == MISSES_ID}
 
 
-def _statistics_files(store: Store) -> list[str]:
-    """Return the names of all statistics files and journals, which are in the same directory."""
+def _statistics_files(store: Store, since: Uses | None = None) -> list[str]:
+    """Return the names of the statistics files and journals, which are in the same directory, without files unchanged since `since`."""
     names = store.names_in(store.directory(STATISTICS))
-    return [name for name in names if JOURNALS.includes(name) or STATISTICS.includes(name)]
+    names = [name for name in names if JOURNALS.includes(name) or STATISTICS.includes(name)]
+    return (
+        names if since is None else [name for name in names if name not in since.torn and not _has_size(store, name, since.files.get(name))]
+    )
+
+
+def _has_size(store: Store, name: str, size: int | None) -> bool:
+    """Return whether a statistics file exists and has this size in bytes."""
+    try:
+        return store.files.stat(store.path(STATISTICS, name)).st_size == size
+    except OSError as error:
+        reraise_interrupt(error)
+        return False
 
 
 def read_ledger(store: Store) -> Ledger:
@@ -115,13 +129,14 @@ class Uses:
         store: the cache directory.
         names: the names of the files; None for all files.
         verify: read long sums in full first, to find damaged sums.
+        since: only the files that have changed since these statistics were read.
     """
 
-    def __init__(self, store: Store, names: Iterable[str] | None = None, *, verify: bool = False) -> None:
-        current = _statistics_files(store) if names is None else list(names)
-        for _ in range(4):
+    def __init__(self, store: Store, names: Iterable[str] | None = None, *, verify: bool = False, since: Uses | None = None) -> None:
+        current = _statistics_files(store, since) if names is None else list(names)
+        for _ in range(_ATTEMPTS):
             self._open(store, current, verify=verify)
-            opened, current = current, current if names is not None else _statistics_files(store)
+            opened, current = current, current if names is not None else _statistics_files(store, since)
             if current == opened:
                 break  # if the names differ, files were sealed or folded in the meantime
 
@@ -297,16 +312,8 @@ def _spill_journal(read: Callable[[int, int], bytes]) -> Iterator[UsesInSum]:
 
 
 def last_uses_since(store: Store, earlier: Uses) -> dict[bytes, float]:
-    """Return the time of the last use of each module used since the statistics `earlier` were read, or shortly before.
-
-    Only files that have changed are read.
-    """
-    changed = []
-    for name in _statistics_files(store):
-        with suppress(OSError):  # the file was folded in the meantime
-            if name not in earlier.torn and store.files.stat(store.path(STATISTICS, name)).st_size != earlier.files.get(name):
-                changed.append(name)
-    return Uses(store, changed).ledger().last_uses()
+    """Return the time of the last use of each module used since the statistics `earlier` were read, or shortly before."""
+    return Uses(store, since=earlier).ledger().last_uses()
 
 
 def _effective_files(inputs: Mapping[str, Collection[str]]) -> list[str]:

@@ -10,6 +10,7 @@ from helpers import FreshProcessError, constant, run_fresh
 from test_system_linker import make_program
 
 from compcache import Cache, ModuleSource
+from compcache.images.elf.exported import shared_library
 from compcache.images.linkers.find import LINKER_VARIABLE, find_linker
 
 if TYPE_CHECKING:
@@ -105,3 +106,13 @@ def test_without_a_linker_what_is_not_written_is_an_object_and_says_why(director
         run_fresh(directory, _ADD.format(text=_UNKNOWN + local), PATH="/nowhere")
     with Cache(directory) as cache:
         assert not cache.has("g")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("linker", ["", "ld"])
+def test_images_have_no_soname(linker: str, directory: Path, linkers: Callable[..., dict[str, str]]) -> None:
+    """To open an image, the dynamic linker reads the soname of each image of the process that has one: three times as slow with 4,000."""
+    environment = linkers("ld") | ({LINKER_VARIABLE: linker} if linker else {})
+    assert run_fresh(directory, _ADD.format(text=constant("f", 7)), **environment)[:3] == (7, "shared", [])
+    (path,) = directory.rglob("*.ccm")
+    assert shared_library(str(path)).soname == ""

@@ -67,7 +67,7 @@ def linked(data: bytes) -> bytes:
     if linker is None:
         pytest.skip("GNU ld is not installed")
     platform = [symbol for symbol in undefined_symbols(data) if platform_symbols.is_platform_symbol(symbol)]
-    return link_shared(linker, [data], soname="compcache-module.so", export=["check"], libraries=platform_symbols.platform_paths(platform))
+    return link_shared(linker, [data], export=["check"], libraries=platform_symbols.platform_paths(platform))
 
 
 def run(image: bytes, result: Any = ctypes.c_int64) -> Any:
@@ -367,9 +367,9 @@ def test_random_modules_of_the_other_architecture_compute_what_they_do_when_link
     paths = [f"{root}/lib/libm.so.6", f"{root}/lib/libc.so.6"]
     for seed in range(24):
         code = compile_object(random_module(seed).text, "aarch64-unknown-linux-gnu")
-        image, *_ = write_shared([code], soname="m", export="check", optional=(), imports=(), providers=_FIRST_VERSION)
+        image, *_ = write_shared([code], export="check", optional=(), imports=(), providers=_FIRST_VERSION)
         (tmp_path / f"written{seed}.so").write_bytes(image)
-        theirs = link_shared(Linker((linker,), "test"), [code], soname="m", export=["check"], libraries=paths)
+        theirs = link_shared(Linker((linker,), "test"), [code], export=["check"], libraries=paths)
         (tmp_path / f"linked{seed}.so").write_bytes(theirs)
     shown = []
     for kind in ("written", "linked"):
@@ -392,7 +392,7 @@ define i64 @check() {
 }
 """
     code = compile_object(text, "aarch64-unknown-linux-gnu")
-    image, *_ = write_shared([code], soname="m", export="check", optional=("other",), imports=(), providers={})
+    image, *_ = write_shared([code], export="check", optional=("other",), imports=(), providers={})
     sections = dict(named(image, read_sections(image, ET_DYN), every=True))
     addresses = {row[0]: row[3] for row in _section_rows(image)}
     words = struct.unpack_from("<8I", image, sections[".text"].offset)
@@ -463,7 +463,7 @@ def test_damaged_objects_raise_the_declared_error_alone(count: int) -> None:
             damaged[at] = choose.choice((0, 1, 0x7F, 0xFF, choose.randrange(256)))
         cut = choose.choice((len(good), len(good), choose.randrange(len(good))))
         try:
-            write_shared([bytes(damaged[:cut])], soname="m", export="check", optional=(), imports=(), providers={"sin": Provider("m", "")})
+            write_shared([bytes(damaged[:cut])], export="check", optional=(), imports=(), providers={"sin": Provider("m", "")})
         except FormatError:
             refused += 1
     assert refused > count // 10

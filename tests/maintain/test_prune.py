@@ -13,9 +13,11 @@ from helpers import adder, caller, flip_byte, module_file, run_fresh, snapshot
 from mock_directory import DyingFiles, FaultyFiles, KilledError, Operation, cache_on, no_permission
 
 from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, PrunePolicy, StorageError
+from compcache.directory.places import MODULE_LISTS
 from compcache.files import Tree
 from compcache.maintain import remove
 from compcache.maintain.prune import carry_out, propose, prune
+from compcache.publish import module_lists
 from compcache.store import Store
 from compcache.usage import size_estimate
 
@@ -140,6 +142,23 @@ def test_the_index_forgets_what_was_removed(cache: Cache) -> None:
     assert report
     numbers = {step.name: step.numbers for step in report.steps}["index"]
     assert numbers["stale"] == numbers["missing"] == 0
+
+
+def test_lists_without_segments_go_after_their_time(cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A merge that was killed between the removal of a segment and of its list leaves the list."""
+    monkeypatch.setattr(module_lists, "_FEW", 0)
+    monkeypatch.setattr(module_lists, "_FEWEST", 0)
+    add(cache, "f")
+    cache.functions()
+    lists = directory / MODULE_LISTS.directory
+    (listed,) = lists.glob("*.list")
+    stray = listed.with_name(f"01-{'0' * len(listed.stem[3:])}.list")
+    shutil.copy(listed, stray)
+    store = Store(str(directory))
+    assert prune(store, PrunePolicy()).leftovers == ()
+    report = prune(store, PrunePolicy(), now=time.time() + 3700)
+    assert [os.path.basename(file.path) for file in report.leftovers] == [stray.name]
+    assert [path.name for path in lists.glob("*.list")] == [listed.name]
 
 
 def test_leftovers_go_after_their_time(cache: Cache, directory: Path) -> None:

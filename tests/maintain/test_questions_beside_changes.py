@@ -18,6 +18,7 @@ from mock_directory import FaultyFiles, Operation, cache_on
 
 from compcache import Cache, ModuleSource, NotCachedError, PrunePolicy, StorageError, frontend
 from compcache.cli.report.story import collect_story
+from compcache.files import Tree
 from compcache.formats.index import Index
 from compcache.formats.volumes import Volumes
 from compcache.inspect import functions
@@ -33,6 +34,7 @@ from compcache.usage.module_files import list_modules, statuses_by_directory
 from compcache.usage.snapshot import Slices, seconds_of
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
@@ -109,6 +111,24 @@ def test_the_greatest_number_is_found_while_others_merge(cache: Cache, directory
 
     monkeypatch.setattr(Index, "look_up", look_up_after_a_merge)
     assert greatest_number(reading.index) == greatest_number(Store(str(directory)).index) > 0
+
+
+def test_a_use_is_seen_whose_journal_others_seal_meanwhile(cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prune keeps what was used since its plan."""
+    module_id = bytes.fromhex(cache.add_module(ModuleSource(adder("f", 1))))
+    reading, stat, others = Store(str(directory)), Tree.stat, [fold]
+    earlier = ledger.Uses(reading)
+    with Cache(directory) as other:
+        other.get_target("f")
+
+    def stat_after_a_fold(tree: Tree, path: str) -> os.stat_result:
+        if tree is reading.files and others:
+            others.pop()(directory)
+        return stat(tree, path)
+
+    monkeypatch.setattr(Tree, "stat", stat_after_a_fold)
+    assert list(ledger.last_uses_since(reading, earlier)) == [module_id]
+    assert not others
 
 
 # ------------------------------------------------------------------------------------------------------- all changes, at all operations
@@ -241,7 +261,7 @@ def compact(place: Path, built: BuiltModule) -> None:
             cache.compact(grace=0)
 
 
-def fold(place: Path, _: BuiltModule) -> None:
+def fold(place: Path, _: BuiltModule | None = None) -> None:
     store = Store(str(place))
     ledger.fold(store, seconds_of(store, Slices(store).lists), now=1e10)
 

@@ -274,6 +274,83 @@ while time.monotonic() < end:
 result = dict(counts)
 """
 )
+UPKEEP = (
+    _COMMON
+    + r"""
+from compcache import PrunePolicy, StorageError
+while time.monotonic() < end:
+    time.sleep(0.25)
+    cache.prune(PrunePolicy(max_modules=NAMES))
+    counts["prunes"] += 1
+    try:
+        cache.compact(grace=0)
+        counts["compactions"] += 1
+    except StorageError as error:  # an addition compacts it at this moment
+        assert "another process is compacting" in str(error), error
+result = dict(counts)
+"""
+)
+ASKER = (
+    _COMMON
+    + r"""
+import threading
+from compcache import PrunePolicy, frontend
+from compcache.cli.report.story import collect_story
+kept = {"kept%d" % k for k in range(8)}
+def of(name, rows):
+    counts[name] += 1
+    names = {row if isinstance(row, str) else row[0] for row in rows}
+    assert kept <= names, (name, kept - names)
+    assert all(name.startswith(("kept", "leaf", "branch", "pad")) for name in names)
+def may_be_gone(question):
+    try:
+        return question()
+    except (NotCachedError, FileNotFoundError) as error:  # FileNotFoundError: as documented, of one module
+        counts["gone"] += 1
+        assert not isinstance(error, FileNotFoundError) or error.errno is None, error
+def check(cache):
+    findings = cache.check(checksums=chance.random() < 0.5).errors
+    assert all(finding.kind == "dangling" for finding in findings), findings
+    counts["check"] += 1
+def report(cache):
+    info, stats, story = cache.info(), cache.stats(), collect_story(cache, None, 20)
+    assert min(info.modules, info.functions, stats.modules) >= len(kept), (info, stats)
+    counts["report"] += 1
+def of_one(cache):
+    name = "%s%d" % (chance.choice(["leaf", "branch", "kept"]), chance.randrange(8))
+    for question in (cache.function, cache.realizations, cache.dependencies, cache.graph, cache.explain):
+        answer = may_be_gone(lambda: question(name))
+        assert answer or not name.startswith("kept") or question == cache.dependencies, (question, name)
+    may_be_gone(lambda: cache.graph(name, reverse=True))
+    may_be_gone(lambda: cache.module(chance.choice(cache.modules()).module_id))
+    may_be_gone(lambda: cache.export([name], "%s.%d-%s.bundle" % (directory, number, threading.get_ident())))
+    counts["one"] += 1
+QUESTIONS = [
+    lambda cache: of("functions", cache.functions()),
+    lambda cache: of("list_functions", frontend.list_functions(cache)),
+    lambda cache: of("list_names", frontend.list_names(cache, "kept", 100)),
+    lambda cache: of("modules", [function for row in cache.modules() for function in row.functions]),
+    lambda cache: of("list_modules", [function for row in frontend.list_modules(cache) for function in row.functions]),
+    lambda cache: of("graph", [node.name for node in cache.graph().nodes if node.kind == "function"]),
+    lambda cache: of("pinned", cache.pinned()),
+    lambda cache: cache.prune(PrunePolicy(max_modules=NAMES), dry_run=True),
+    check, report, of_one,
+]
+errors = []
+def ask(cache):
+    try:
+        while time.monotonic() < end and not errors:
+            chance.choice(QUESTIONS)(cache)
+    except BaseException as error:
+        import traceback
+        errors.append(traceback.format_exc())
+threads = [threading.Thread(target=ask, args=[each]) for each in (cache, cache, Cache(directory))]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert not errors, errors[0]
+result = dict(counts)
+"""
+)
 
 
 def run_everybody(directory: Path, seconds: float, crowd: list[str], names: int) -> dict[str, int]:
@@ -297,6 +374,20 @@ def require_clean(directory: Path) -> None:
         rebuild_index(cache._store)
         for module_id in cache._store.module_ids():
             cache._store.open_module(module_id).close()
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(SECONDS + 300)
+def test_all_questions_beside_everybody_at_once(directory: Path) -> None:
+    """All questions, in threads and processes, beside additions, prunes, compactions and rebuilds. Pinned functions are always there."""
+    with Cache(directory) as cache:
+        for number in range(8):
+            cache.add_module(ModuleSource(adder(f"kept{number}", number)))
+            cache.pin(f"kept{number}")
+    total = run_everybody(directory, SECONDS, [WRITER, WRITER, UPKEEP, REBUILDER, ASKER, ASKER], 40)
+    print(total)
+    assert min(total[name] for name in ("calls", "prunes", "compactions", "rebuilds", "check", "report", "one", "functions")) > 0
+    require_clean(directory)
 
 
 @pytest.mark.stress

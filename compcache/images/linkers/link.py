@@ -101,7 +101,7 @@ def link_shared(
     linker: Linker,
     objects: Sequence[bytes],
     *,
-    soname: str,
+    soname: str = "",
     libraries: Sequence[str] = (),
     run_paths: Sequence[str] = (),
     export: Sequence[str] | None = None,
@@ -112,6 +112,7 @@ def link_shared(
     `libraries` are paths of libraries. A shared library is recorded as needed only if it resolves a strong reference of an object. Loading
     an image also searches `run_paths` for it. `export` limits the dynamic symbol table to these names; None keeps every visible symbol.
     Symbols that no input defines stay undefined, for the process that loads the image. `timeout` is in seconds.
+    Without a `soname`, the shared object has none.
 
     Raise `LinkerError` if the linker cannot be started, fails, hangs or produces nothing, and `FormatError` if `export` is given and an
     object is not ELF. No files remain.
@@ -122,7 +123,7 @@ def link_shared(
     link = _Link(
         linker,
         objects,
-        (*_linker_flags(linker), "-soname", soname, *(word for path in run_paths for word in ("-rpath", path))),
+        (*_linker_flags(linker), *(("-soname", soname) if soname else ()), *(word for path in run_paths for word in ("-rpath", path))),
         paths,
         timeout,
     )

@@ -28,7 +28,6 @@ __all__ = ["KIND", "LOADED", "NoSharedObjectError", "is_comparable", "make", "re
 #: The kind's name in module records.
 KIND = "shared"
 LOADED = "shared objects through dlopen"
-_SONAME = "compcache-module.so"
 _GLIBC_VERSION = re.compile(r"GLIBC_(\d+)\.(\d+)(?:\.\d+)*")
 _MOST_SHOWN = 20
 
@@ -72,7 +71,7 @@ def write(
     known_providers = {symbol: provider for symbol, provider in providers.items() if provider is not None}
     run_paths = unusual_directories(dict.fromkeys(named.values()))
     image, places, needed = write_shared(
-        objects, soname=_SONAME, export=export, optional=optional, imports=imports, providers=known_providers, run_paths=run_paths
+        objects, export=export, optional=optional, imports=imports, providers=known_providers, run_paths=run_paths
     )
     _require_loadable(len(image))
     libraries = {symbol.library for symbol in needed if not symbol.is_weak}
@@ -145,7 +144,7 @@ def make(
         named_files = [library.file() for library in libraries if isinstance(library, Library)]
         paths = [*archives, *shared, *filter(None, named_files), *platform_symbols.all_paths()]
     code = [rename_undefined(objects[0], versions), *objects[1:]]
-    image = link_shared(linker, code, soname=_SONAME, libraries=paths, run_paths=unusual_directories(shared), export=[export])
+    image = link_shared(linker, code, libraries=paths, run_paths=unusual_directories(shared), export=[export])
     if archives:
         _check_archives(image, {*imports, *known})
     return _detach_imports(protect_dynamic(image), imports, export)

@@ -25,7 +25,7 @@ __all__ = ["Dynamic", "NeededSymbol", "Strings"]
 _SHT_STRTAB, _SHT_GNU_HASH, _SHT_GNU_VERSYM, _SHT_GNU_VERNEED = 3, 0x6FFFFFF6, 0x6FFFFFFF, 0x6FFFFFFE
 _SHF_WRITE = 1
 _STT_OBJECT, _STV_PROTECTED = 1, 3
-_NULL, _NEEDED, _STRTAB, _SYMTAB, _RELA, _RELASZ, _RELAENT, _STRSZ, _SYMENT, _SONAME = 0, 1, 5, 6, 7, 8, 9, 10, 11, 14
+_NULL, _NEEDED, _STRTAB, _SYMTAB, _RELA, _RELASZ, _RELAENT, _STRSZ, _SYMENT = 0, 1, 5, 6, 7, 8, 9, 10, 11
 _INIT_ARRAY, _FINI_ARRAY, _INIT_ARRAYSZ, _FINI_ARRAYSZ, _RUNPATH, _FLAGS = 25, 26, 27, 28, 29, 30
 _GNU_HASH, _VERSYM, _RELACOUNT, _FLAGS_1, _VERNEED, _VERNEEDNUM = 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFF9, 0x6FFFFFFB, 0x6FFFFFFE, 0x6FFFFFFF
 _BIND_NOW, _NOW = 8, 1
@@ -71,23 +71,18 @@ class Strings:
 class Dynamic:
     """The sections for the dynamic linker. The constructor determines their sizes; `fill` sets their contents once addresses are known.
 
+    The image has no soname, which the dynamic linker would read in each image of the process whenever it opens another one.
+
     Args:
         symbols: the symbols that the image needs from other images.
         export: the symbol that the image exports.
-        soname: the name of the image.
         run_paths: further directories with needed libraries.
         relocations: the number of relocations for the dynamic linker.
         arrays: the image's sections by name. Only ``.init_array`` and ``.fini_array`` are used.
     """
 
     def __init__(
-        self,
-        symbols: Sequence[NeededSymbol],
-        export: str,
-        soname: str,
-        run_paths: Sequence[str],
-        relocations: int,
-        arrays: Mapping[str, Output],
+        self, symbols: Sequence[NeededSymbol], export: str, run_paths: Sequence[str], relocations: int, arrays: Mapping[str, Output]
     ) -> None:
         self._strings = Strings()
         self._needed_symbols = symbols
@@ -98,7 +93,6 @@ class Dynamic:
         self._exported_name = self._strings.add(export)
         needed = dict.fromkeys([symbol.library for symbol in symbols if symbol.library and not symbol.is_weak])
         self._tags: list[tuple[int, int]] = [(_NEEDED, self._strings.add(library)) for library in needed]
-        self._tags.append((_SONAME, self._strings.add(soname)))
         if run_paths:
             self._tags.append((_RUNPATH, self._strings.add(":".join(run_paths))))
         versions, self._needs = self._versions(needed)

@@ -45,7 +45,6 @@ class Provider(NamedTuple):
 def write_shared(
     objects: Sequence[bytes],
     *,
-    soname: str,
     export: str,
     optional: Collection[str],
     imports: Collection[str],
@@ -56,7 +55,6 @@ def write_shared(
 
     Args:
         objects: the objects from LLVM.
-        soname: the name of the image.
         export: the one symbol that the image exports.
         optional: the symbols of other images that may be missing, in addition to weak references.
         imports: the symbols whose addresses are filled in when code is loaded. The dynamic linker does not see these symbols.
@@ -71,7 +69,7 @@ def write_shared(
         FormatError: an object is malformed, or has parts that the writer does not support. A linker may support them.
     """
     try:
-        return _write_image([read_input(data) for data in objects], soname, export, optional, imports, providers, run_paths)
+        return _write_image([read_input(data) for data in objects], export, optional, imports, providers, run_paths)
     except (struct.error, IndexError, ValueError, OverflowError, KeyError) as error:
         reraise_interrupt(error)
         if isinstance(error, FormatError):
@@ -80,7 +78,7 @@ def write_shared(
 
 
 def _write_image(
-    inputs: Sequence[Input], soname: str, export: str, optional: Collection[str], imports: Collection[str],
+    inputs: Sequence[Input], export: str, optional: Collection[str], imports: Collection[str],
     providers: Mapping[str, Provider], run_paths: Sequence[str],
 ) -> tuple[bytes, dict[str, bytes], list[NeededSymbol]]:  # fmt: skip
     linking = inputs[0].linking
@@ -92,7 +90,7 @@ def _write_image(
     symbols = Symbols(inputs, reserve_common(inputs, outputs), outputs, export)
     tables = scan(inputs, symbols.external, imports)
     needed = [_needed_symbol(symbols.undefined[name], optional, providers) for name in tables.names]
-    dynamic = Dynamic(needed, export, soname, run_paths, tables.relocations, outputs)
+    dynamic = Dynamic(needed, export, run_paths, tables.relocations, outputs)
     frames = sum([len(section.frames) for obj in inputs for section in obj.sections])
     for output in (*dynamic.outputs(), *_table_sections(tables, linking.stub_size, frames)):
         outputs[output.name] = output
