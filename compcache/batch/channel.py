@@ -162,7 +162,12 @@ class Channel:
         return messages
 
     def _decode(self, data: bytes) -> list[Any]:
-        """Add received bytes to the buffer, and return the messages that they complete."""
+        """Add received bytes to the buffer, and return the messages that they complete.
+
+        Raises:
+            EOFError: the other end is closed.
+            ChannelError: a packet or a message is damaged.
+        """
         if not data and self._has_hung_up():  # an empty packet from an open socket is a stray packet
             raise EOFError
         self._read += data
@@ -180,7 +185,8 @@ class Channel:
     def _pop_part(self) -> tuple[int, bytes] | None:
         """Remove the next packet, and stray bytes before it, from the received bytes.
 
-        Return the length of the packet's message and the part in the packet; None if no complete packet has arrived.
+        Return the length of the packet's message and the part in the packet; None if no complete packet has arrived. Raise `ChannelError`
+        if the packet is damaged.
         """
         start = self._read.find(self._token)
         if start < 0:

@@ -252,7 +252,7 @@ class WorkerPool:
         self.close()
 
     def _start_job(self, job: PreparedJob) -> Outcome | None:
-        """Start a job; return its outcome if it cannot be started."""
+        """Start a job, and return None. If it cannot be started, return its outcome."""
         started = time.perf_counter()
         try:
             payload = job.payload()

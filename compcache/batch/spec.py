@@ -72,7 +72,10 @@ def _file_job(path: str, *, text: bool, untrusted: bool) -> Job:
 
 
 def _import_file(path: str) -> Any:
-    """Import a Python file as a top-level module, so that worker processes can import its functions by name. Return the module."""
+    """Import a Python file as a top-level module, so that worker processes can import its functions by name. Return the module.
+
+    The file's directory is put first on `sys.path`. Raise `SpecError` if the module cannot be imported from this file.
+    """
     if not os.path.isfile(path):
         raise SpecError(f"the file {path} does not exist: correct the path")
     directory, name = os.path.split(os.path.abspath(path))
@@ -99,7 +102,7 @@ def _import_module(name: str, spec: str) -> Any:
 
 
 def _read_attribute_jobs(module: Any, attribute: str, spec: str) -> Iterator[Any]:
-    """Yield the jobs that an attribute of a module holds, or returns if it is a function."""
+    """Yield the jobs that an attribute of a module holds, or returns if it is a function. Raise `SpecError` if there are no jobs."""
     value = module
     for attribute_name in attribute.split("."):
         if not hasattr(value, attribute_name):

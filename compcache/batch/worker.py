@@ -161,7 +161,10 @@ def _run_job(cache: Any, assignment: Assignment, main_module: MainModule) -> Out
 
 
 def _import_main(main_module: MainModule) -> None:
-    """Import the parent's main module as `__main__` of this process, once, without its code under ``if __name__ == "__main__"``."""
+    """Import the parent's main module as `__main__` of this process, once, without its code under ``if __name__ == "__main__"``.
+
+    Raise `ImportError` if the module has no file.
+    """
     global _has_main  # noqa: PLW0603 - a process has one main module
     import runpy
     import types

@@ -200,8 +200,8 @@ def _require_exports(visible: Sequence[object], values: GlobalValues, *, may_be_
         raise UndefinedSymbolError("the module exports nothing, because it defines no functions and no visible variables")
     if any(variable.name == "llvm.global_ctors" for variable in values.variables):
         raise UndefinedSymbolError(
-            "the module has constructors, but exports nothing, and a module is loaded only if one of its exports is needed: compile the "
-            "constructors and the code that needs them as one module, or export a function in functions= and load this function first"
+            "the module has constructors, but exports nothing, so no load would run them: compile the constructors and the code that needs "
+            "them as one module, or export a function in functions= and load this function first"
         )
     remainder = f" and {len(hidden) - _SHOWN} more" if len(hidden) > _SHOWN else ""
     raise UndefinedSymbolError(

@@ -386,7 +386,7 @@ def _parse_variable(line: str) -> GlobalValue | None:
 
 
 def _leading_name(text: str) -> tuple[str, int]:
-    """Return the name at the start of a text, and the position after it. The name of an unnamed (numbered) value is empty."""
+    """Return the name at the start of a text, and the position after it. The name of a numbered value is empty. Raise `ValueError`."""
     match = _NAME.match(text)
     if match is None:
         raise ValueError(f"the LLVM assembly has no name at {text[:80]!r}")

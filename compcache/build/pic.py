@@ -204,7 +204,7 @@ def _with_calls(chunk: str, name: str, value: str) -> str:
     """Return a piece of the text, up to the end of a function, with calls that return the address of a thread-local variable.
 
     Calls replace LLVM's intrinsic for such addresses. A function with direct uses, from older compilers, gets one call at its start, whose
-    result is named `value`.
+    result is named `value`. Raise `CompileError` if an initializer contains the address.
     """
     use = re.escape(_reference_text(name)) + r"(?![-$._A-Za-z0-9])"
     chunk = re.sub(rf"^{use} = [^\n]*\n", "", chunk, count=1, flags=re.MULTILINE)

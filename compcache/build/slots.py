@@ -621,7 +621,7 @@ def _thunk(name: str, declaration: str, function_type: str) -> str:
 
 
 def _parameters_start(function_type: str) -> int:
-    """Return the position of the parameter list of a function type."""
+    """Return the position of the parameter list of a function type. Raise `ValueError` for another type."""
     depth = 0
     for index in range(len(function_type) - 1, -1, -1):
         depth += {")": 1, "(": -1}.get(function_type[index], 0)

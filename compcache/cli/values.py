@@ -119,7 +119,10 @@ def _parse_bool(text: str) -> bool:
 
 
 def _parse_buffer(type_: Type, text: str) -> Any:
-    """Return a writable buffer: the elements of ``1,2,0*98``, or the bytes of ``@FILE`` (``@-``: standard input)."""
+    """Return a writable buffer: the elements of ``1,2,0*98``, or the bytes of ``@FILE`` (``@-``: standard input).
+
+    Raise `ValueError` for an invalid list, and for a file that ends within an element.
+    """
     format_: Any = _FORMATS[type_.kind, type_.size]
     if text.startswith("@"):
         data = _read_file(text[1:])

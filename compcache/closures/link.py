@@ -231,7 +231,7 @@ class _Linking:
             return None
 
     def _found_names(self, recipe: Recipe, module_id: bytes) -> dict[str, bool] | None:
-        """Return `Part.found` for a module."""
+        """Return `Part.found` for a module, or None if look-ups find other content under the name of one of its exports."""
         found: dict[str, bool] = {}
         for name in [export.name for export in recipe.exports]:
             found[name] = self._is_found(name, module_id)

@@ -42,7 +42,7 @@ class _Bits:
         self.end = 8 * len(data)
 
     def fixed(self, width: int) -> int:
-        """Return the number in the next `width` bits."""
+        """Return the number in the next `width` bits. Like all methods, raise `FormatError` at the end of the stream."""
         start, self.at = self.at, self.at + width
         if self.at > self.end:
             raise FormatError("the bitcode is truncated")
@@ -134,7 +134,7 @@ def _enter_block(bits: _Bits) -> tuple[int, int, int]:
 
 
 def _read_records(bits: _Bits, width: int) -> list[tuple[int, list[int], bytes]]:
-    """Return the records of a block as (code, [code, *values], blob), without nested blocks."""
+    """Return the records of a block as (code, [code, *values], blob), without nested blocks. Raise `FormatError` for a malformed record."""
     abbreviations: list[list[tuple[int, int]]] = []
     records: list[tuple[int, list[int], bytes]] = []
     while True:

@@ -263,7 +263,7 @@ class PlainLoader:
         return target
 
     def _look_up_in_closure(self, func_name: str) -> "tuple[LoadedModule, tuple[Any, ...], PlainClosure, bytes, None] | None":
-        """Return what `_look_up` returns, if the loaded closure has the function and it needs nothing."""
+        """Return what `_look_up` returns if the loaded closure has the function without needs, else None."""
         closure = self._closure
         if closure is None or closure[4] is None or closure[1] is not self._names:
             return None
@@ -486,7 +486,7 @@ class PlainLoader:
     # ------------------------------------------------------------------ commit
 
     def held(self, func_name: str) -> "TypedCallTarget | None":
-        """Return the call target of a function if it is in memory."""
+        """Return the call target of a function in memory, else None."""
         weak = self._by_name.get(func_name)
         return weak() if weak is not None else None
 

@@ -265,6 +265,6 @@ def missing_function_error(path: str, func_name: str, error: NotCachedError) -> 
 def raise_not_copyable() -> NoReturn:
     """Raise the `TypeError` for copying or pickling a cache."""
     raise TypeError(
-        "a Cache cannot be copied or pickled, because it holds open files, loaded code and perhaps a signing key: pass its path "
-        "and open it where it is needed, with the key or trust of that process (call targets can be pickled)"
+        "a Cache cannot be copied or pickled, because it holds open files and loaded code: pass its path, and open the path with the "
+        "settings of the other process (call targets can be pickled)"
     )

@@ -467,7 +467,7 @@ class Plan:
             raise self._loader.condemn(self._sources, choice.module_id, error) from error
 
     def _require_imports(self, choice: Choice) -> None:
-        """Check that no import of a choice has run out of realizations. Raise `UndefinedSymbolError` if an import has none."""
+        """Raise `UndefinedSymbolError` if an import of a choice has run out of realizations."""
         for _, imported, _, kind in choice.imports:
             node = self._nodes.get(self._node_name(imported, kind))
             if node is not None and node.uses and kind[:_DIGEST] not in node.uses:
@@ -669,7 +669,7 @@ def _require_llvm(store: Store, file: ModuleFile) -> None:
 
 
 def require_features(store: Store, file: ModuleFile, record: FunctionRecord) -> None:
-    """Check that this host has the features that a function requires. Raise `IncompatibleTargetError` if a feature is missing."""
+    """Raise `IncompatibleTargetError` if this host lacks a feature that a function requires."""
     from compcache.formats.records import decode_module
 
     header = decode_module(file.read_record(0))

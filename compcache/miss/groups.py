@@ -301,7 +301,7 @@ def _member_digest(source: _Source, request: Request) -> str:
 
 
 def _require_same_processors(sources: Sequence[_Source]) -> None:
-    """Check that all sources are for the same processors. Raise `CompileError` if two sources are for different processors."""
+    """Raise `CompileError` if two sources are for different processors."""
     for source in sources[1:]:
         first = sources[0]
         if [request.machine[:2] for request in source.requests] != [request.machine[:2] for request in first.requests]:

@@ -79,6 +79,6 @@ def _print_code(code: str | bytes) -> str:
 
 
 def _require_not_file_name(code: str | bytes) -> None:
-    """Check that the code is not the name of a file. Raise `CompileError` if the code looks like the name of a file."""
+    """Raise `CompileError` if the code looks like the name of a file."""
     if isinstance(code, str) and 0 < len(code.splitlines()) <= 1 and code.rpartition(".")[2].strip() in _SUFFIXES:
         raise CompileError(f"compile(): {code!r} looks like the name of a file: pass its content, open({code!r}, 'rb').read()") from None

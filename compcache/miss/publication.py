@@ -74,6 +74,6 @@ def _warn_of_null(modules: Iterable[BuiltModule]) -> None:
         listed = ", ".join(map(repr, names[:_MOST_NAMED])) + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "")
         warn(
             f"weak references to {listed} are null: no module defines them now, and later definitions will not be used; "
-            "add the module that defines them together with this one, or name them in imports=",
+            "add the module that defines them together with the module that uses them, or name them in imports=",
             CacheWarning,
         )

@@ -92,7 +92,10 @@ def _install(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool 
 
 
 def _install_without_import(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool) -> Backend:
-    """Install the backend without importing Numba first, and return it. If a backend is already installed, return that backend."""
+    """Install the backend without importing Numba first, and return it. If a backend is already installed, return that backend.
+
+    See `install` for the exceptions.
+    """
     from compcache.cache import Cache, default_directory
     from compcache.files import absolute_path
     from compcache.numba.dispatch.backend import Backend

@@ -121,8 +121,8 @@ def _read_secret_file(path: str, label: str) -> str:
             is_open = False
         if not is_open:
             raise ValueError(
-                f"{label} is in the memory of process {pid}, which this process cannot read: that process has ended, belongs to another "
-                "user, or runs on another host; use $VARIABLE or @file instead of the value, and set the variable on every host"
+                f"{label} is in the memory of process {pid}, which has ended, is another user's or runs on another host: use $VARIABLE "
+                "or @file instead of the value, and set the variable on every host"
             )
     with open(place, "rb") as file:
         data = file.read(_LONGEST + 1)

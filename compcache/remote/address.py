@@ -87,7 +87,7 @@ class RemoteSettings(NamedTuple):
         return f"RemoteSettings({self.shown!r}, {self.mode!r})"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("the settings of a remote store cannot be pickled: they may contain a password")
+        raise TypeError("the settings of a remote store cannot be pickled, because they may contain a password: pass the URL")
 
 
 class Stores(NamedTuple):
@@ -122,7 +122,7 @@ class Stores(NamedTuple):
         return f"Stores({', '.join(map(repr, self.each))})"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("the settings of a remote store cannot be pickled: they may contain a password")
+        raise TypeError("the settings of a remote store cannot be pickled, because they may contain a password: pass the URL")
 
 
 def split_urls(text: str) -> list[str]:

@@ -13,6 +13,7 @@ from helpers import adder, caller, flip_byte, module_file, run_fresh, snapshot
 from mock_directory import DyingFiles, FaultyFiles, KilledError, Operation, cache_on, no_permission
 
 from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, PrunePolicy, StorageError
+from compcache.directory.places import MODULE_LISTS
 from compcache.files import Tree
 from compcache.maintain import remove
 from compcache.maintain.prune import carry_out, propose, prune
@@ -149,7 +150,7 @@ def test_lists_without_segments_go_after_their_time(cache: Cache, directory: Pat
     monkeypatch.setattr(module_lists, "_FEWEST", 0)
     add(cache, "f")
     cache.functions()
-    lists = directory / module_lists.MODULE_LISTS.directory
+    lists = directory / MODULE_LISTS.directory
     (listed,) = lists.glob("*.list")
     stray = listed.with_name(f"01-{'0' * len(listed.stem[3:])}.list")
     shutil.copy(listed, stray)

@@ -260,6 +260,7 @@ _NAMED_TUPLE = "from collections import namedtuple\nP = namedtuple('P', 'a b')\n
     f"{_NAMED_TUPLE}P.__new__.__defaults__ = (V,)\ndef f(x): return P(x).b",
     f"{_NAMED_TUPLE}class Q(P):\n    def __new__(cls, a, b, *, c=V): pass\ndef f(x): return Q(x, 1).b",
     f"{_NAMED_TUPLE}class Q(P):\n    def __new__(cls, aV, b): pass\ndef f(x): return Q(x, b=1).b",
+    f"{_NAMED_TUPLE}class Q(namedtuple('Q', 'b a' if V == 3 else 'a b')):\n    def __new__(cls, *v): pass\ndef f(x): return Q(x, 1).b",
     "import numpy as np\nA = np.ma.array([1.0, 2.0]) if V == 3 else np.array([1.0, 2.0])\ndef f(x): return x + A[1]",
 ])  # fmt: skip
 def test_what_compiled_code_reads_counts(text: str) -> None:

@@ -202,7 +202,7 @@ _DECLARED = """
 """
 _CHANGING = """
     import numpy as np
-    from DECORATORS import njit, vectorize
+    from DECORATORS import njit, prange, vectorize
 
     K = 1
 
@@ -234,14 +234,24 @@ _CHANGING = """
     def ufunc(x):
         return deep(x) + 3
 
-    answers = [applied(argument, 1), float(ufunc(1.5))]
+    @njit(cache=True)
+    def in_loop(x):
+        return x + K
+
+    @njit(cache=True, parallel=True)
+    def parallel(a):
+        for i in prange(a.size):
+            a[i] = in_loop(a[i])
+        return a.sum()
+
+    answers = [applied(argument, 1), float(ufunc(1.5)), parallel(np.zeros(2))]
     K = 5
 
     @njit(cache=True)
     def caller(x):
         return inner(x), second(x), argument(x), deep(x)
 
-    print(repr(repr([*answers, first(1), caller(1), caller(1.5), caller(np.float32(2)), inner(1), applied(argument, 2)])))
+    print(repr(repr([*answers, first(1), caller(1), caller(1.5), caller(np.float32(2)), inner(1), applied(argument, 2), in_loop(1.0)])))
 """
 _INSTALLED = """
 import runpy, sys

@@ -60,7 +60,7 @@ def split_ids(joined: bytes) -> tuple[bytes, ...]:
 
 
 def _read_result(store: Store, name: str, state: bytes) -> tuple[tuple[tuple[bytes, ...], int] | None] | None:
-    """Return the stored result for this state of the index, in a tuple of its own, or None if there is none."""
+    """Return the stored result for this state of the index in a tuple, or None without one. The result of an invalid closure is None."""
     data = store.read_file(CLOSURES, name) or b""
     start = len(MAGIC) + SEAL_SIZE
     sealed, content = data[:start], data[start:]

@@ -203,7 +203,7 @@ def _output_name(name: str, *, mapped: bool) -> str:
 
 
 def _read_relocations(data: bytes, sections: Sequence[Section]) -> dict[int, tuple[tuple[int, int, int, int], ...]]:
-    """Return the relocations of each section, by the section's number. Raise `FormatError` if a section has two tables."""
+    """Return the relocations of each section, by the section's number. Raise `FormatError` for a second table or dynamic relocations."""
     relocations: dict[int, tuple[tuple[int, int, int, int], ...]] = {}
     for section in sections:
         if section.type == SHT_RELA:

@@ -10,7 +10,7 @@ from compcache.numba.identity.dependencies import Dependency, dependency_of, dep
 from compcache.numba.registered.refusals import Unidentifiable, Unrepeatable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from compcache.numba.identity.linked import Linked
 
@@ -91,7 +91,7 @@ def collect_dependencies(library: Any, scope: scopes.Scope | None = None) -> Rec
     if earlier is not None and scope is None:
         return earlier
     parts = [earlier] if earlier is not None else []
-    parts += [_records.get(linked) or _unrecorded_dependencies(linked) for linked in getattr(library, "_linking_libraries", ())]
+    parts += [_records.get(linked) or _unrecorded_dependencies(linked) for linked in _linking_libraries(library)]
     if scope is None:
         parts.append(_present_dependencies(scopes.tried_outside_scopes.values()))
     else:
@@ -104,6 +104,15 @@ def collect_dependencies(library: Any, scope: scopes.Scope | None = None) -> Rec
     changed = scope.changed - parts[-1].dependencies if scope is not None else frozenset()
     _records[library] = Recorded(frozenset().union(*dependencies) - changed, frozenset().union(*names), problem, frozenset().union(*linked))
     return _records[library]
+
+
+def _linking_libraries(library: Any) -> Iterator[Any]:
+    """Yield the libraries that are linked into a library. In place of Numba's internal libraries, yield those that are linked into them."""
+    for linked in getattr(library, "_linking_libraries", ()):
+        if linked not in _records and linked.name.startswith(_INTERNAL_PREFIXES):
+            yield from _linking_libraries(linked)
+        else:
+            yield linked
 
 
 def _dependencies_in_scope(scope: scopes.Scope) -> Recorded:
@@ -136,8 +145,6 @@ def _unrecorded_dependencies(library: Any) -> Recorded:
 
     If the library contains a user's function that was compiled before compilations were recorded, the dependencies are unknown.
     """
-    if library.name.startswith(_INTERNAL_PREFIXES):
-        return Recorded()
     if not _History.is_complete:
         defined = [f.name for f in library._final_module.functions if not f.is_declaration]
         if not all("_ZN5numba" in name or not name.startswith("_ZN") for name in defined):

@@ -181,7 +181,7 @@ def declare_ufunc(state: State) -> Any:
 
 
 def _load_ufunc(lazy: LazyUfunc) -> Any:
-    """Return the NumPy ufunc of the stored loops, which the first call creates; None if there is none, and Numba is imported."""
+    """Return the NumPy ufunc of the stored loops, which the first call creates; None if Numba was imported before that call."""
     stored = object.__getattribute__(lazy, "_stored")
     if stored is None and not has_numba():
         learn_numpy(is_needed=True)
