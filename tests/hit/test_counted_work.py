@@ -343,8 +343,9 @@ def _histogram(names: list[str]) -> dict[str, int]:
 #: A look-up, which asks again whether there is nothing at all, the number of the addition, which looks at no file of a module then, and the
 #: load of what was built; listing the index for each of them, before the lock and for the merge.
 LOOK_UPS_OF_A_MISS, LISTINGS_OF_A_MISS = 4, 5
-#: For the sum and for what was used since; of files that were there before and did not change, each is read once.
-LISTINGS_OF_STATISTICS = 2
+#: For the sum, for what was used since, and again after reading, because others may have sealed a file meanwhile. Of files that were there
+#: before and did not change, each is read once.
+LISTINGS_OF_STATISTICS = 3
 #: The number of the addition, the module, and its index segment.
 RENAMES_OF_AN_ADDITION = 3
 
