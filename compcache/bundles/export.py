@@ -74,7 +74,11 @@ def _collect_modules(
     """Collect the modules of functions and, with `closure`, of the functions that they import.
 
     Returns:
-        The content and the signature file of each module by module_id, the lines of the listing, and the names of the functions.
+        The content and the signature file of each module by module_id, the lines of the listing, and the names of the functions and of
+        all their imports.
+
+    Raises:
+        NotCachedError: one of `names` is not cached, or no realization of a function can run on one of the processors.
     """
     contents: dict[bytes, bytes] = {}
     signatures: dict[bytes, bytes] = {}

@@ -233,7 +233,7 @@ def _read_store(url: str, mode: str) -> RemoteSettings:
     if parts.scheme not in _KINDS:
         raise ValueError(f"the remote store {safe_url!r} has an unknown URL scheme: write {_URL_FORMS}")
     if parts.scheme == "file" and parts.netloc not in ("", "localhost"):
-        raise ValueError(f"the remote store {safe_url!r} names the host {parts.netloc!r}: write file:///directory")
+        raise ValueError(f"the remote store {safe_url!r} names a host, which URLs of directories cannot: write file:///directory")
     if parts.scheme == "file" and not parts.path.startswith("/"):
         raise ValueError(f"the remote store {safe_url!r} does not name an absolute path: write file:///directory")
     if parts.scheme != "file" and not parts.scheme.startswith("unix") and not parts.netloc:

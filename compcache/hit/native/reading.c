@@ -1252,8 +1252,9 @@ static int is_state_of(const uint8_t *state, Bytes names) {
 }
 
 /* valid_closure(data: bytes, file_name: bytes, segments: bytes) -> (parts: bytes, homes: int) | None
- * The ids of the parts of the linked closure about which this file is, joined, and how many of them, from the first one, it contains whole. None unless the
- * file is intact and records that the closure is valid while the index has these segments: names of equal length, each followed by a slash. */
+ * The joined ids of the parts of the linked closure that the file describes, and how many of them, from the first one, the closure contains
+ * whole. None unless the file is intact and says that the closure is valid while the index has these segments, which are names of equal
+ * length, each followed by a slash. */
 PyObject *valid_closure(PyObject *Py_UNUSED(module), PyObject *args) {
     PyObject *data, *file_name, *segments;
     ClosureFields found;

@@ -175,9 +175,9 @@ def _read_section(
         or kind != expected
         or (output in (".bss", ".tbss")) != (kind == SHT_NOBITS and flags & SHF_ALLOC != 0)
     ):
-        raise FormatError(f"the section {name} has the type {kind:#x}, which only linkers support for this name")
+        raise FormatError(f"the section {name} has the type {kind:#x}, which only linkers support in a section with this name")
     if bool(flags & SHF_TLS) != (output in (".tdata", ".tbss")) or (flags & SHF_WRITE and flags & SHF_EXECINSTR):
-        raise FormatError(f"the section {name} has the flags {flags:#x}, which only linkers support for this name")
+        raise FormatError(f"the section {name} has the flags {flags:#x}, which only linkers support in a section with this name")
     if alignment & (alignment - 1) or alignment > MAX_ALIGNMENT:
         raise FormatError(f"the section {name} has the alignment {alignment:#x}, which is not a power of two up to {MAX_ALIGNMENT:#x}")
     content = b""
