@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import functools
+import subprocess
+import sys
 from collections import Counter
+from typing import TYPE_CHECKING
 
 from helpers import PACKAGE_ROOT
 from run import read_mutants
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @functools.cache
@@ -35,3 +41,13 @@ def test_every_mutant_applies_and_has_its_tests() -> None:
     problems += [f"two mutants are called {name}" for name, number in Counter(mutant.name for mutant in mutants).items() if number > 1]
     assert mutants
     assert not problems, "\n".join(problems)
+
+
+def test_mutants_of_python_code_parse_and_use_names_that_exist(tmp_path: Path) -> None:
+    """A test notices a `NameError` or a `SyntaxError`, whether or not it notices what the mutant is for."""
+    for mutant in read_mutants():
+        if mutant.file.endswith(".py"):
+            (tmp_path / f"{mutant.group}.{mutant.name}.py").write_text(mutant.apply(text_of(mutant.file)), encoding="utf-8")
+    options = "--isolated", "--no-cache", "--select=F821,F823", "--output-format=concise", "--target-version=py311"
+    done = subprocess.run([sys.executable, "-m", "ruff", "check", *options, tmp_path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
