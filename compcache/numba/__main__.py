@@ -91,7 +91,7 @@ def _run_file(arguments: list[str]) -> None:
     from compcache.numba.lazy._dispatch import compile_source
 
     # Only `compile` has a message for NUL bytes.
-    code = compile(source, path, "exec", dont_inherit=True) if b"\0" in source else compile_source(source, path)
+    code = compile(source, path, "exec") if b"\0" in source else compile_source(source, path)
     exec(code, vars(main_module))  # noqa: S102 - the command runs programs
 
 
