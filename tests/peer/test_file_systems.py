@@ -100,7 +100,19 @@ def require_right(status: int, output: str, errors: str) -> dict[str, Any]:
 @pytest.mark.parametrize("lost", [0.0, 0.1])
 def test_two_clients_share_a_directory(double: Any, tmp_path: Path, lost: float) -> None:
     """Additions, hits, removals, prunes and questions from both: every answer is right, and nothing raises."""
-    with Hosts(double, tmp_path, "--seconds", "2", "--lost", str(lost)) as hosts:
+    wanted = {"stale", "locks refused"} | ({"answers lost"} if lost else set())
+    for number in range(6):  # on a busy machine there may be too few requests for each fault
+        root = tmp_path / str(number)
+        root.mkdir()
+        wanted -= share_directory(double, root, lost)
+        if not wanted:
+            break
+    assert not wanted
+
+
+def share_directory(double: Any, root: Path, lost: float) -> set[str]:
+    """Let six processes use a directory through two mounts, require that all is right, and return the faults that there were."""
+    with Hosts(double, root, "--seconds", "2", "--lost", str(lost)) as hosts:
         started = [
             subprocess.Popen(
                 load(hosts.mounts[seed % 2] / "cache", seed, SECONDS),
@@ -114,11 +126,9 @@ def test_two_clients_share_a_directory(double: Any, tmp_path: Path, lost: float)
     assert not any("damaged" in text for user in users for text in user["warnings"]), users
     counts = hosts.counts()
     print(counts, sum(sum(user["done"].values()) for user in users), "requests")
-    assert counts["stale"] > 0
-    assert counts["locks refused"] > 0
-    assert lost == 0 or counts["answers lost"] > 0
     with Cache(hosts.server / "cache") as cache:
         assert cache.check().errors == ()
+    return {fault for fault, count in counts.items() if count}
 
 
 def test_the_double_keeps_a_file_open_that_one_thread_closes_while_another_looks_at_it(
