@@ -13,6 +13,7 @@ function which `call_in_caller` calls has no LLVM thread, and gets an error with
 
 from __future__ import annotations
 
+import _imp
 import _thread
 import atexit
 import contextlib
@@ -25,7 +26,7 @@ from _queue import Empty, SimpleQueue  # a program may have a module `queue` of 
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from compcache.errors import CompileError
-from compcache.interrupts import interrupt_in
+from compcache.interrupts import interrupt_in, suppress
 from compcache.llvm import llvm
 
 if TYPE_CHECKING:
@@ -178,6 +179,7 @@ class _Task(Generic[_T]):
                 interrupt = error
 
     def _await_change(self, timeout: float) -> None:
+        _release_import_lock()
         with contextlib.suppress(Empty):
             self._changes.get(timeout=timeout)
 
@@ -273,6 +275,24 @@ def _is_inside_llvm() -> bool:
     while is_owned():
         lock.release()
     return False
+
+
+def _release_import_lock() -> None:
+    """Release the lock of Python's import system if an interrupt has kept this thread from releasing it.
+
+    Otherwise the LLVM thread would wait forever at its next import. A signal handler that has interrupted the import system itself runs
+    while the lock is rightly held.
+    """
+    if not _imp.lock_held():
+        return
+    caller: FrameType | None = sys._getframe()
+    while caller is not None:
+        if caller.f_code.co_filename == "<frozen importlib._bootstrap>" and caller.f_code.co_name in ("_get_module_lock", "cb"):
+            return
+        caller = caller.f_back
+    with suppress(RuntimeError):  # another thread holds the lock, for a moment
+        while _imp.lock_held():
+            _imp.release_lock()
 
 
 def _forget_tasks() -> None:

@@ -183,6 +183,48 @@ def test_interrupts_while_code_is_compiled(directory: Path, kind: str) -> None:
     assert (wrong, findings, threads) == (0, [], 1)
 
 
+#: What a process needs for the tests of the import system's lock. One that hangs ends with the stacks of its threads.
+LOCKED = f"""\
+import _imp, faulthandler, sys
+sys.path.insert(0, {TESTS!r})
+from compcache import Cache
+from helpers import adder
+faulthandler.dump_traceback_later(60, exit=True)
+cache = Cache(directory)
+
+def answer(number):
+    return cache.compile(adder(f"f{{number}}", number))[f"f{{number}}"](2)
+"""
+
+
+def test_a_lock_that_an_interrupted_import_has_left_stops_no_compilation(directory: Path) -> None:
+    """As an exception of a signal handler leaves it, between the two lines of the import system that take it and see to its release."""
+    script = """
+_imp.acquire_lock()
+_imp.acquire_lock()
+result = answer(1), _imp.lock_held()
+"""
+    assert run_fresh(directory, LOCKED + script) == (3, False)
+
+
+def test_a_signal_handler_that_interrupts_the_import_system_leaves_it_its_lock(directory: Path) -> None:
+    script = """
+TEXT = '''
+def _get_module_lock():
+    _imp.acquire_lock()
+    try:
+        return answer(3)
+    finally:
+        _imp.release_lock()
+'''
+names = {"_imp": _imp, "answer": answer}
+answer(1)
+exec(compile(TEXT, "<frozen importlib._bootstrap>", "exec"), names)
+result = names["_get_module_lock"](), _imp.lock_held()
+"""
+    assert run_fresh(directory, LOCKED + script) == (5, False)
+
+
 @pytest.mark.fault
 def test_a_storm_of_interrupts(directory: Path) -> None:
     for round_ in range(4):
