@@ -31,7 +31,7 @@ from compcache.llvm import llvm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import FrameType
+    from types import CodeType, FrameType
 
 __all__ = ["call_in_caller", "check_abandoned", "in_llvm_thread", "time_spent"]
 
@@ -250,7 +250,15 @@ def _stack_size(size: int) -> Iterator[None]:
         threading.stack_size(before)
 
 
-# ---------------------------------------------------------------- LLVM's lock
+# ---------------------------------------------------------------- locks that interrupts leave
+
+
+def _running_code() -> Iterator[CodeType]:
+    """Yield the code of this thread's frames, the innermost first."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        yield frame.f_code
+        frame = frame.f_back
 
 
 def _llvm_lock() -> Any:
@@ -267,11 +275,8 @@ def _is_inside_llvm() -> bool:
     is_owned = getattr(lock, "_is_owned", None)
     if lock is None or is_owned is None or not is_owned():
         return False
-    caller: FrameType | None = sys._getframe()
-    while caller is not None:
-        if caller.f_code is llvm.ffi._lib_fn_wrapper.__call__.__code__:
-            return True
-        caller = caller.f_back
+    if any(code is llvm.ffi._lib_fn_wrapper.__call__.__code__ for code in _running_code()):
+        return True
     while is_owned():
         lock.release()
     return False
@@ -285,11 +290,9 @@ def _release_import_lock() -> None:
     """
     if not _imp.lock_held():
         return
-    caller: FrameType | None = sys._getframe()
-    while caller is not None:
-        if caller.f_code.co_filename == "<frozen importlib._bootstrap>" and caller.f_code.co_name in ("_get_module_lock", "cb"):
-            return
-        caller = caller.f_back
+    places = {(code.co_filename, code.co_name) for code in _running_code()}
+    if not places.isdisjoint([("<frozen importlib._bootstrap>", name) for name in ("_get_module_lock", "cb")]):
+        return
     with suppress(RuntimeError):  # another thread holds the lock, for a moment
         while _imp.lock_held():
             _imp.release_lock()

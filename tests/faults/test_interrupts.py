@@ -207,20 +207,22 @@ result = answer(1), _imp.lock_held()
     assert run_fresh(directory, LOCKED + script) == (3, False)
 
 
-def test_a_signal_handler_that_interrupts_the_import_system_leaves_it_its_lock(directory: Path) -> None:
-    script = """
+@pytest.mark.parametrize("name", ["_get_module_lock", "cb"])
+def test_a_signal_handler_that_interrupts_the_import_system_leaves_it_its_lock(directory: Path, name: str) -> None:
+    """These two functions of the import system hold the lock while Python code runs."""
+    script = f"""
 TEXT = '''
-def _get_module_lock():
+def {name}():
     _imp.acquire_lock()
     try:
         return answer(3)
     finally:
         _imp.release_lock()
 '''
-names = {"_imp": _imp, "answer": answer}
+names = {{"_imp": _imp, "answer": answer}}
 answer(1)
 exec(compile(TEXT, "<frozen importlib._bootstrap>", "exec"), names)
-result = names["_get_module_lock"](), _imp.lock_held()
+result = names["{name}"](), _imp.lock_held()
 """
     assert run_fresh(directory, LOCKED + script) == (5, False)
 
