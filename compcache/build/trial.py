@@ -105,10 +105,9 @@ def assembly_parts(text: str) -> str | None:
     """
     if not has_assembly(text):
         return None
-    at_the_top = has_module_assembly(text)
     chunks = text.split("\n}\n")
     doubtful = [" asm " in chunk and any(not _is_harmless(line) for line in _assembly_lines(chunk)) for chunk in chunks]
-    if not at_the_top and not any(doubtful):
+    if not has_module_assembly(text) and not any(doubtful):
         return None
     if "blockaddress(" in text:
         return text

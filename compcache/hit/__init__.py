@@ -219,9 +219,9 @@ class PlainLoader:
         self.decoded = 0  # the number of globals decoded by loads that succeeded
         self.opened = 0  # the number of images mapped by loads that succeeded
 
-    def count_with(self, recorder_of: "Callable[[Any, str], Any]") -> None:
+    def count_with(self, get_recorder: "Callable[[Any, str], Any]") -> None:
         """Count hits with the recorder of the directory."""
-        self._recorder = recorder_of(self._files, self._root)
+        self._recorder = get_recorder(self._files, self._root)
         self._recorder.watch(self)
 
     def close_plain(self) -> None:

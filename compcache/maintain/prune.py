@@ -18,7 +18,7 @@ from compcache.errors import CompcacheError, FormatError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats import known_faults
 from compcache.formats.makers import Versions
-from compcache.hit.closures.validity import remove_closures
+from compcache.hit.closures.validity import remove_results
 from compcache.interrupts import suppress
 from compcache.maintain.candidates import Census, Chooser
 from compcache.maintain.packing import free_removed
@@ -114,6 +114,9 @@ def propose(
     """Plan a prune without removing anything; see `prune` for the arguments.
 
     With `fold_statistics`, the statistics files are folded before they are read.
+
+    Raises:
+        TypeError: `policy` is not a `PrunePolicy`.
     """
     _require_policy(policy)
     started, begun = time.perf_counter(), time.time()
@@ -316,7 +319,7 @@ def rewrite_index(store: Store, gone: Collection[bytes], *, resized: bool = Fals
         gone: the ids of the removed modules.
         resized: update the sizes in the module lists.
     """
-    remove_closures(store, gone)
+    remove_results(store, gone)
     with wait_lock(store, "index-merge", timeout=_INDEX_LOCK_SECONDS):
         segments = readable_segments(store.index)
         try:

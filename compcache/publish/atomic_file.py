@@ -35,6 +35,9 @@ def make_directories(files: Files, path: str) -> bool:
     """Create a directory and its missing parents, and return whether this call created the directory.
 
     The directories are private to this user, independent of the umask.
+
+    Raises:
+        OSError: a directory could not be created.
     """
     missing = []
     created = True
@@ -68,8 +71,8 @@ def publish(files: Files, temporary: str, path: str, parts: Iterable[bytes | mem
 
     Args:
         files: the file operations to use.
-        temporary: a directory on the same file system, for the temporary file.
-        path: the final path. An existing file is replaced, never overwritten in place.
+        temporary: a directory on the same file system, for the temporary file. It is created if it does not exist.
+        path: the final path. An existing file is replaced, never overwritten in place. Missing parent directories are created.
         parts: the content.
         sync: sync the content to disk before the rename, so that a crash cannot leave a truncated file.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from contextlib import contextmanager
 from functools import partial, reduce
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -375,8 +376,15 @@ def _module_id_of(entry: bytes) -> bytes:
 
 def _read_entries(segment: Segment, read: Callable[[], Iterable[bytes]]) -> Iterator[bytes]:
     """Yield the entries that `read` returns. Raise `_UnreadableError` if the segment is damaged or cannot be read."""
-    try:
+    with _reading(segment):
         yield from read()
+
+
+@contextmanager
+def _reading(segment: Segment) -> Iterator[None]:
+    """Raise `_UnreadableError` if the context finds that the segment is damaged or cannot be read."""
+    try:
+        yield
     except (FormatError, OSError) as error:
         reraise_interrupt(error)
         raise _UnreadableError(segment, error) from error
@@ -397,11 +405,8 @@ def _merge_functions(segments: Sequence[Segment], gone: Container[bytes]) -> Ite
 
 
 def _count_functions(segment: Segment) -> int:
-    try:
+    with _reading(segment):
         return segment.functions.count
-    except (FormatError, OSError) as error:
-        reraise_interrupt(error)
-        raise _UnreadableError(segment, error) from error
 
 
 def _read_range(segment: Segment, number: int, bits: int) -> list[bytes]:
@@ -409,14 +414,11 @@ def _read_range(segment: Segment, number: int, bits: int) -> list[bytes]:
 
 
 def _merge_requirements(segments: Iterable[Segment]) -> set[str]:
-    found: set[str] = set()
+    texts: set[str] = set()
     for segment in segments:
-        try:
-            found.update(segment.requirements.values())
-        except (FormatError, OSError) as error:
-            reraise_interrupt(error)
-            raise _UnreadableError(segment, error) from error
-    return found
+        with _reading(segment):
+            texts.update(segment.requirements.values())
+    return texts
 
 
 def keep_newest(modules: dict[bytes, bytes], data: bytes) -> None:

@@ -215,12 +215,12 @@ def _with_thread_locals(printed: str, request: Request, is_cached: Callable[[str
 
 
 def _compile(context: Any, module: Any, source: _Checked, request: Request, target: Any, is_cached: Callable[[str], bool]) -> Translated:
-    """Compile a checked module to its object. See `translate` for the exceptions."""
+    """Compile a checked module, which is changed, to its object. See `translate` for the exceptions."""
     printed, values = source.printed, source.values
     layout, module.data_layout = codegen.target_data(target)
     variables = lines_of_variables(printed)
-    names, local, assembly = aliases(variables), thread_locals(variables), read_assembly(printed)
-    exports = _choose_exports(variables, names, local, values, assembly.defined, request)
+    function_aliases, own_thread_locals, assembly = aliases(variables), thread_locals(variables), read_assembly(printed)
+    exports = _choose_exports(variables, function_aliases, own_thread_locals, values, assembly.defined, request)
     resolution = resolve_declarations(
         module,
         printed,
@@ -229,7 +229,7 @@ def _compile(context: Any, module: Any, source: _Checked, request: Request, targ
         request.requests,
         lambda names: codegen.call_in_caller(_select_names, names, is_cached),
         shared=request.shared,
-        thread_locals=local,
+        thread_locals=own_thread_locals,
         defined=assembly.defined | section_bounds(printed),
         is_beside=request.is_beside,
         assumed=request.assumed,
@@ -245,6 +245,13 @@ def _compile(context: Any, module: Any, source: _Checked, request: Request, targ
             module, context, printed, values, exports, resolution, request.provided, request.is_beside
         )
     _set_linkages(module, values, exports, resolution, context, hide_others=hides, kept_symbols=assembly.mentioned)
+    optimized, portable_code = _optimize(context, module, printed, request, target)
+    prepared = Prepared(exports, function_aliases, resolution, encoded, portable_code, source.data, inlined, bodies)
+    return emit(module, optimized, context, target, request, prepared)
+
+
+def _optimize(context: Any, module: Any, printed: str, request: Request, target: Any) -> tuple[str, bytes]:
+    """Optimize a module, in place. Return its new text, and its bitcode before optimization for other CPUs, or b"" if none is stored."""
     # Code with assembly is never compiled for another CPU, and writing bitcode with invalid assembly aborts the process.
     may_be_portable = request.keep_bitcode and request.level and not has_assembly(printed) and not request.members
     unoptimized = codegen.copy(module, context) if may_be_portable else None  # takes a sixth of the time of writing bitcode
@@ -252,21 +259,25 @@ def _compile(context: Any, module: Any, source: _Checked, request: Request, targ
         codegen.optimize(module, target, request.level)
     optimized = str(module)
     # Vectors have the width of the target's registers, so code for other CPUs must be optimized again.
-    code = unoptimized.as_bitcode() if unoptimized is not None and (request.portable or is_vectorized(optimized)) else b""
-    prepared = Prepared(exports, names, resolution, encoded, code, source.data, inlined, bodies)
-    return emit(module, optimized, context, target, request, prepared)
+    is_stored = unoptimized is not None and (request.portable or is_vectorized(optimized))
+    return optimized, unoptimized.as_bitcode() if is_stored else b""
 
 
 def _choose_exports(
-    variables: str, names: Mapping[str, Alias], local: Collection[str], values: GlobalValues, assembly: Collection[str], request: Request
+    variables: str,
+    function_aliases: Mapping[str, Alias],
+    own_thread_locals: Collection[str],
+    values: GlobalValues,
+    assembly: Collection[str],
+    request: Request,
 ) -> tuple[Export, ...]:
     """Return the exports of a module. `variables` are its lines of variables, and `assembly` has the symbols that its assembly defines."""
     merged = merged_variables(variables) if request.shared and not request.members else {}
     choose = partial(
         choose_exports,
         values,
-        aliases=names,
-        thread_locals=local,
+        aliases=function_aliases,
+        thread_locals=own_thread_locals,
         merged=merged,
         assembly=assembly,
         second_names=variable_aliases(variables),
