@@ -14,7 +14,7 @@ from compcache.build.ir_text import ATTACHMENTS, lines_from, lines_of_variables,
 from compcache.errors import CompileError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from compcache.build.ir_text import Definition
 
@@ -303,12 +303,8 @@ def with_init_arrays(text: str, constructors: Constructors, keep: Iterable[str] 
             names.append(f"ptr @{quote(name)}")
     replaced_lines = [line for line in lines_from(text, "@llvm.") if _LIST.match(line) or _USED.match(line)]
     kept_list = next(filter(None, map(_USED.match, replaced_lines)), None)
-    kept = [*_split_items(kept_list[1]), *names] if kept_list else names
+    kept = [*re.findall(rf"ptr {_NAME}", kept_list[1]), *names] if kept_list else names
     lines.append(f'@llvm.used = appending global [{len(kept)} x ptr] [{", ".join(kept)}], section "llvm.metadata"')
     for line in replaced_lines:
         text = text.replace(line + "\n", "\n", 1)
     return text + "\n" + "\n".join(lines) + "\n"
-
-
-def _split_items(items: str) -> Iterator[str]:
-    return (match[0] for match in re.finditer(rf"ptr {_NAME}", items))

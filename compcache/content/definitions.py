@@ -77,7 +77,7 @@ class Definitions(NamedTuple):
 
 
 def without_comments(text: str) -> str:
-    """Remove comments and source file names, which do not affect the code, from a printed module."""
+    """Return a printed module without comments and source file names, which do not affect the code."""
     lines = [line for line in text.split("\n") if not line.startswith("source_filename = ")]
     return _HIDING.sub(lambda match: "" if match[0][0] == ";" else match[0], "\n".join(lines))
 

@@ -370,7 +370,7 @@ class Loader(PlainLoader):
         return Choice(source, record, offset)
 
     def _open_source(self, module_id: bytes, sources: Sources) -> Source:
-        """Open a module and add it to `sources`. If the load has too many files open, they are closed first."""
+        """Open a module and add it to `sources`. If too many files are open, close them first. See `open_source` for the exceptions."""
         has_others = len(sources)
         if len(sources.opened) == _MOST_FILES:
             for source in sources.opened:

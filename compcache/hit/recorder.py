@@ -96,7 +96,7 @@ class Recorder:
     def refused(self, name: str, reason: str) -> None:
         """Record that a file is not used, or that a function was not cached. Nothing is counted."""
 
-    def asked(self, name: str, answer: str) -> None:
+    def remote_answered(self, name: str, answer: str) -> None:
         """Record that the remote store answered about a function. Nothing is counted here. The asking process counts it."""
 
     def waited(self, what: str, seconds: float, *, owned: "bool | None") -> None:

@@ -159,8 +159,9 @@ def carry_out(store: Store, proposal: PruneProposal) -> PruneReport:
     store.require_writable()
     planned = proposal.report
     removed = _remove_planned(store, proposal)
-    if removed:
-        _rewrite_volumes(store)
+    with suppress(CompcacheError, OSError):  # removed modules in volumes then still take space
+        if removed:
+            free_removed(store)
     leftovers = clear_leftovers(store, planned.leftovers)
     gone = {removal.entry.module_id for removal in removed}
     indexed: tuple[bytes, ...] = ()
@@ -267,12 +268,6 @@ def _remove_planned(store: Store, proposal: PruneProposal) -> tuple[Removal, ...
     store.stats.count("evicted_bytes", freed)
     remember_size(store, proposal.report.size_before - freed)
     return tuple(removed)
-
-
-def _rewrite_volumes(store: Store) -> None:
-    """Free the space of removed modules in volumes. Failures are ignored; the modules then still take space."""
-    with suppress(CompcacheError, OSError):
-        free_removed(store)
 
 
 def _modules_to_keep(store: Store, proposal: PruneProposal) -> set[bytes]:

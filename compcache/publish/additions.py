@@ -32,7 +32,7 @@ def merge(store: Store, *, is_listed: bool = False) -> None:
     """Merge the index and its packs if many additions have accumulated. If that fails, issue a warning.
 
     Long merges that require no keys run in another process, so that additions do not wait for them. `is_listed` says that the index was
-    refreshed just before the addition.
+    refreshed just before the addition; if it has few additions, it is then not refreshed again.
     """
     if is_listed and sum(segment.level == 0 for segment in store.index.segments) <= FANOUT:
         return

@@ -89,7 +89,7 @@ def publish(files: Files, temporary: str, path: str, parts: Iterable[bytes | mem
 def publish_all(
     files: Files, temporary: str, contents: Iterable[tuple[str, Iterable[bytes | memoryview]]], *, sync: bool = True
 ) -> list[os.stat_result]:
-    """Publish several files, given as (path, parts), like `publish`. They are synced together.
+    """Publish several files, given as (path, parts), like `publish`, and return their `fstat` results. They are synced together.
 
     Raises:
         OSError: a file could not be written or renamed. Files that were renamed before are published. Temporary files are removed.
@@ -241,7 +241,7 @@ def is_settled(status: os.stat_result) -> bool:
 
 
 def has_settled(newest: int) -> bool:
-    """Return the result of `is_settled` for a file whose latest timestamp is `newest`, in nanoseconds."""
+    """Return whether a file is settled (`is_settled`) whose latest timestamp is `newest`, in nanoseconds."""
     return abs(time.time_ns() - newest) > _TICK
 
 

@@ -83,7 +83,7 @@ class LinkedClosures:
         Its module may have been bound before this loader met a closure, or may be whole in another loaded closure.
         """
         loader = self._loader
-        if self._early:
+        if self._early:  # modules that are no longer loaded have no bindings
             self._early = {early_id for early_id in self._early if loader._loaded(early_id) is not None}
         if not self._early and not self._containers:
             return False

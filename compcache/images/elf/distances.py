@@ -46,7 +46,7 @@ _MOST_SECTIONS = 0xFF00
 
 
 def with_distances(data: bytes, symbol: str, head: bytes, names: Sequence[str], kind: int) -> bytes:
-    """Add a constant to an object: `head`, then the distances from the constant's start to symbols, four bytes each.
+    """Return an object with an added constant: `head`, then the distances from the constant's start to symbols, four bytes each.
 
     Args:
         data: the object.

@@ -173,13 +173,9 @@ def place(outputs: Iterable[Output], start: int, page: int) -> Layout:
         if output.type != SHT_NOBITS:
             layout.end = position
     layout.end = max(layout.end, layout.written_offset)
-    _number_sections(layout)
-    return layout
-
-
-def _number_sections(layout: Layout) -> None:
     for number, output in enumerate(layout.outputs.values(), 1):
         output.number = number
+    return layout
 
 
 def _sort_outputs(outputs: list[Output], first_names: Sequence[str], last_names: Sequence[str]) -> list[Output]:
