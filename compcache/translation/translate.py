@@ -259,8 +259,9 @@ def _optimize(context: Any, module: Any, printed: str, request: Request, target:
         codegen.optimize(module, target, request.level)
     optimized = str(module)
     # Vectors have the width of the target's registers, so code for other CPUs must be optimized again.
-    is_stored = unoptimized is not None and (request.portable or is_vectorized(optimized))
-    return optimized, unoptimized.as_bitcode() if is_stored else b""
+    if unoptimized is None or not (request.portable or is_vectorized(optimized)):
+        return optimized, b""
+    return optimized, unoptimized.as_bitcode()
 
 
 def _choose_exports(
