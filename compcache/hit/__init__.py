@@ -378,7 +378,7 @@ class PlainLoader:
         return (row, closure) if self._is_compatible(closure) else None
 
     def _find_closure(self, runtime: "Any", module_id: bytes) -> "PlainClosure | None":
-        """Return a linked closure that a file records as valid for this state of the index and this processor, or None.
+        """Return a linked closure that is recorded as valid for this index and this processor, or None.
 
         Raises:
             OSError: there is no such file, or it cannot be read.

@@ -99,7 +99,7 @@ class Recorder:
         """Record that a file is not used, or that a function was not cached. Nothing is counted."""
 
     def remote_answered(self, name: str, answer: str) -> None:
-        """Record that the remote store answered about a function. Nothing is counted here. The asking process counts it."""
+        """Record that the remote store answered about a function. The asking process counts it."""
 
     def waited(self, what: str, seconds: float, *, owned: "bool | None") -> None:
         """Record that this thread waited for another process. Nothing is counted."""
@@ -264,7 +264,7 @@ def recorder_for(files: "Tree", root: str, *, readonly: bool) -> "Recorder | Nul
 
 
 def shared_recorder(files: "Tree | Door", root: str) -> "Recorder":
-    """Return the one recorder of a directory in this process. It writes through `files` from now on."""
+    """Return the one recorder of a directory in this process. It writes through `files` now."""
     recorder = _recorders.get(root)
     if recorder is None:
         return _recorders.setdefault(root, Recorder(files, root))
