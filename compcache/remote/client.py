@@ -382,7 +382,7 @@ class RemoteStore:
             return False
         if dropped:
             self.count("remote_dropped", dropped)
-        self._process_token()
+        self._process_token()  # so that `flush` asks the helper for the packs of this process too
         self.count("remote_offered")
         wake_helper(self.settings)
         return True

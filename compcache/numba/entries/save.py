@@ -84,6 +84,7 @@ def save_result(
         seconds: the CPU time that Numba took to compile the code, in seconds.
 
     Raises:
+        NotYetCacheable: a recursive callee is not compiled yet.
         NotCacheable: the code depends on objects that only this process has.
         CompcacheError: the entry could not be stored.
     """

@@ -35,6 +35,7 @@ def fingerprint(function: Any) -> Fingerprint:
 
 @examines_program(Unidentifiable)
 def _finish(walk: Walk) -> Fingerprint:
+    """Finish a walk. An exception of the program becomes `Unidentifiable` here, while `walk.mode` says which code was examined."""
     return walk.finish()
 
 

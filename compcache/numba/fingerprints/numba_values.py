@@ -182,7 +182,7 @@ def _feed_ufunc(walk: Walk, value: Any, layout: str, identity: Any, dispatcher: 
 def _feed_cfunc(walk: Walk, value: Any, where: str) -> None:
     """Feed a callback. Running code could read its address, which differs between processes."""
     if walk.mode == RUN:
-        walk.feed_unknown(value, where)  # running code contains the address of the callback
+        walk.feed_unknown(value, where)
         return
     walk.feed_token("cfunc")
     walk.feed_value(value._sig, where)

@@ -45,7 +45,7 @@ _MAX_VALUES = 50_000
 
 
 class Part:
-    """A function of a walk, and the digest of its own reads. The kind of the digest: with Numba, without Numba, or of code that runs."""
+    """A function of a walk, and the digest of its own reads. `kind` is `WITH_NUMBA`, `WITHOUT_NUMBA`, or `RUN` for code that runs."""
 
     __slots__ = ("digest", "function", "kind")
 
@@ -319,14 +319,12 @@ class Walk:
         Returns:
             Whether the callable itself is compiled (`register_jitable`). With Numba this is always False.
         """
-        from compcache.numba.fingerprints.implementations import find_overloads, name_of
+        from compcache.numba.fingerprints.implementations import find_overloads, name_of, registered_here
 
         if not self.without_numba:
             for implementation in find_overloads(value):
                 self.feed_token("overload", name_of(implementation.function))
             return False
-        from compcache.numba.fingerprints.implementations import registered_here
-
         overloads, jitables = registered_here(value)
         for function, options in overloads:
             self.refer_to_dependency("overload", function, options)
@@ -439,10 +437,10 @@ class Walk:
             self._depth -= 1
 
     def feed_by_name(self, value: Any, where: str) -> None:
-        """Feed a value that its module and name identify.
+        """Feed a value that its module and name identify. Of a value without a name, or from inside a function, feed only the type.
 
         Raises:
-            Unidentifiable: the value has no name, or is defined inside a function.
+            Unidentifiable: the type does not suffice (`feed_unknown`).
         """
         name = qualified_name_of(value)
         if name is None or "<locals>" in name:
