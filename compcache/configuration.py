@@ -124,13 +124,17 @@ def project_setting(variable: str, directory: str) -> tuple[str, str]:
     Raises:
         SettingError: the project's ``[tool.compcache]`` has a setting that is unknown, invalid or not allowed in projects.
     """
-    ancestor = os.path.abspath(directory)
-    while (parent := os.path.dirname(ancestor)) != ancestor:
-        ancestor = parent
-        path = os.path.join(ancestor, "pyproject.toml")
+    for path in _project_files(os.path.abspath(directory)):
         if os.path.isfile(path):
             return _read_project(path, _file_state(path)).get(variable, ""), path
     return "", ""
+
+
+@lru_cache(maxsize=16)
+def _project_files(directory: str) -> tuple[str, ...]:
+    """Return the paths of the ``pyproject.toml`` that may apply to a directory, the nearest first."""
+    parent = os.path.dirname(directory)
+    return () if parent == directory else (os.path.join(parent, "pyproject.toml"), *_project_files(parent))
 
 
 @lru_cache(maxsize=64)

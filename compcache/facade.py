@@ -1,8 +1,7 @@
-"""The members of `Cache` that a hit needs. The other members are defined in `compcache.cache`, and imported on first use.
+"""The members of `Cache` that a hit needs. The other members are defined in `compcache.cache`, and imported on first use."""
 
-For a hit, a new process imports only this file and the code for plain hits. `Cache` is still one class. A member that is defined elsewhere
-has a placeholder (`Later`), which `compcache.cache.install_members` replaces with the definition from a file of `PARTS`.
-"""
+# For a hit, a new process imports only this file and the code for plain hits. `Cache` is still one class. A member that is defined
+# elsewhere has a placeholder (`Later`), which `compcache.cache.install_members` replaces with the definition from a file of `PARTS`.
 
 import os
 import sys

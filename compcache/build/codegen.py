@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
+import sys
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from compcache.arch.known import architecture
@@ -225,13 +226,17 @@ def check_triple(module: Any) -> None:
     """Check that a module is for this platform, and set its triple to this process's triple.
 
     Raises:
-        IncompatibleTargetError: the module is for another platform, or its pointers do not have 64 bits.
+        IncompatibleTargetError: the module is for another platform or byte order, or its pointers do not have 64 bits.
     """
     triple = module.triple
     if triple not in _NO_TRIPLE and platform_of(triple) != host_platform():
         raise IncompatibleTargetError(
             f"the module is for {triple!r} ({platform_of(triple)}), but this process is {host_platform()}: compile the module "
             "for this platform, or leave out the target triple"
+        )
+    if module.data_layout.startswith("E") and sys.byteorder == "little":
+        raise IncompatibleTargetError(
+            "the module's data layout is big-endian, but this process is little-endian: compile it for this platform"
         )
     pointers = re.search(r"(?:^|-)p:(\d+)", module.data_layout)
     if pointers and pointers[1] != "64":

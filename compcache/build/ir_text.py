@@ -47,6 +47,7 @@ __all__ = [
     "unquote",
     "with_image_symbols",
     "with_lines",
+    "with_symbols",
 ]
 
 _NAME = re.compile(r'"([^"]*)"|([-$._A-Za-z0-9]+)')
@@ -66,9 +67,6 @@ _MOST_ELEMENTS = 4096
 _WIDEST_INTEGER = 4096
 _MOST_ALIGNMENT = 1 << 24
 _DEEPEST = 1000
-_COLLECTORS = frozenset(("shadow-stack", "statepoint-example", "coreclr", "erlang", "ocaml"))
-_COLLECTOR = re.compile(r'^define [^\n]* gc "([^"]*)"', re.MULTILINE)
-_RENAMED = re.compile(r"^(?:declare|define (?!internal |private ))[^\n@]*\b(?:x86_vectorcallcc|cc 80) [^\n]*?@([^(\n]*)", re.MULTILINE)
 _VECTOR = re.compile(r"<(?:vscale x )?(\d{4,}) x ")
 _INTEGER = re.compile(r"(?<![-$.\w@%\"])i(\d{4,})\b")
 _ALIGNMENT = re.compile(r"^(?:@[^\n]*, align (\d+)|define [^\n]*\)[^()\n]* align (\d+)[^()\n]*)", re.MULTILINE)
@@ -163,6 +161,14 @@ def quote(name: str) -> str:
     return '"' + "".join(chr(b) if b in _PRINTABLE else f"\\{b:02X}" for b in data) + '"'
 
 
+def with_symbols(text: str) -> str:
+    """Return the text of a printed module with the symbols of the object as names.
+
+    LLVM leaves out the first byte of names that start with the byte 1. Compilers mark names in this way that LLVM must not change.
+    """
+    return text.replace('@"\\01', '@"').replace('$"\\01', '$"') if '"\\01' in text else text
+
+
 def is_vectorized(text: str) -> bool:
     """Return whether printed code contains vectors. Their width depends on the CPU that the code was optimized for."""
     return _ANY_VECTOR.search(text) is not None
@@ -202,17 +208,10 @@ def long_lines(text: str, length: int) -> Iterator[tuple[int, int]]:
 
 
 def find_extreme_construct(text: str, *, printed: bool = False) -> str | None:
-    """Return a description of a construct that makes LLVM run forever, abort the process or rename a symbol; None if there is none.
+    """Return a description of a construct that makes LLVM run forever or abort the process; None if there is none.
 
     `printed` says that LLVM has printed the code, so each type and constant is on one line.
     """
-    renamed = _RENAMED.search(text) if "x86_vectorcallcc" in text or " cc 80 " in text else None
-    if renamed is not None:
-        return f"the function {renamed[1]!r} with the calling convention x86_vectorcallcc, which changes the symbol's name: use fastcc"
-    if ' gc "' in text:
-        unknown = {match[1] for match in _COLLECTOR.finditer(text)} - _COLLECTORS
-        if unknown:
-            return f"a function with the garbage collector {min(unknown)!r}, which LLVM does not support"
     has_long_numbers = any(pattern.search(text) for pattern in _LONG_NUMBERS)
     shown = "\n".join([text[start:end] for start, end in long_lines(text, 2 * _DEEPEST)]) if printed and not has_long_numbers else text
     plain = _STRING_OR_COMMENT.sub('""', shown)

@@ -27,6 +27,8 @@ __all__ = ["DIRECTORY", "JOURNALS_OF_HOST", "SUFFIX", "Recorder", "encode_batch"
 
 #: The values of `compcache.store.PLACES`, which a plain hit does not import.
 DIRECTORY, SUFFIX = "stats", ".journal1"
+#: The value of `compcache.files.FILE_MODE`.
+_FILE_MODE = 0o600
 
 SWITCH_VARIABLE = "COMPCACHE_STATS"
 _PAUSE_SECONDS = 1.0
@@ -198,18 +200,16 @@ class Recorder:
 
     def _open(self) -> "Opened":
         """Open the journal, creating it and its directory if the cache directory exists."""
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
-            return self._files.open_owned(self._journal, flags)
+            return self._files.open_owned(self._journal, flags, _FILE_MODE)
         except FileNotFoundError as error:
             _reraise_interrupt(error)
-            from compcache.files import FILE_MODE
-
             try:
                 self._files.mkdir(f"{self._root}/{DIRECTORY}")
-            except FileExistsError as exists:  # another thread or process has created it, or only the file was missing
+            except FileExistsError as exists:  # another thread or process has created it
                 _reraise_interrupt(exists)
-            return self._files.open_owned(self._journal, flags | os.O_CREAT, FILE_MODE)
+            return self._files.open_owned(self._journal, flags, _FILE_MODE)
 
 
 def encode_batch(lines: "Iterable[str]") -> bytes:

@@ -22,6 +22,7 @@ from compcache.build.ir_text import (
     read_assembly,
     read_values,
     section_bounds,
+    with_symbols,
 )
 from compcache.build.large_data.variables import replace_large_variables
 from compcache.build.pic import (
@@ -35,8 +36,8 @@ from compcache.build.pic import (
     with_addresses,
 )
 from compcache.build.slots import imported_thread_locals, read_requests, resolve_declarations, restore_resolution, with_nobuiltin_imports
-from compcache.build.source import ModuleSource
-from compcache.build.trial import assembly_parts, has_assembly, try_in_child
+from compcache.build.source import ModuleSource, check_name
+from compcache.build.trial import assembly_parts, has_assembly, is_rare, try_in_child
 from compcache.content.functions import symbol_digests
 from compcache.digest import is_content_name
 from compcache.errors import CompileError
@@ -165,16 +166,24 @@ def _read_source(context: Any, request: Request, label: str = "") -> tuple[Any, 
     if data or not isinstance(request.ir, str):
         check_extremes(printed, printed=True)
     values = read_values(printed)
+    _check_names(values)
     attributes = _target_attributes(printed, values)
     check_attributes(attributes, host.platform_name())
-    readable = without_unknown_features(printed, attributes, host.platform_name())
-    if readable is not None:
-        module, printed = codegen.parse(readable, context), readable
+    readable = with_symbols(without_unknown_features(printed, attributes, host.platform_name()))
+    if readable is not printed:
+        module, printed, values = codegen.parse(readable, context), readable, read_values(readable)
         attributes = _target_attributes(printed, values)
     contents = symbol_digests(printed, data.values())
     request = request._replace(machine=_safe_machine(request.machine, attributes))
     _try_if_suspicious(printed, values, request, attributes)
     return module, _Checked(printed, values, attributes, data), request, contents
+
+
+def _check_names(values: GlobalValues) -> None:
+    """Raise `InvalidNameError` for a symbol that is not UTF-8. llvmlite cannot find it. Names within the module may have any bytes."""
+    for value in (*values.functions, *values.variables):
+        if not value.name.isascii() and value.linkage not in ("internal", "private"):
+            check_name(value.name, "symbol")
 
 
 def _check_outline(outline: str, request: Request) -> None:
@@ -351,7 +360,7 @@ def _try_if_suspicious(printed: str, values: GlobalValues, request: Request, att
     machine = request.machine
     pairs = {("target-cpu", machine.cpu), ("target-features", machine.features)}
     pairs |= {pair for text in set(attributes.values()) for pair in TARGET_ATTRIBUTE.findall(text)}
-    if codegen.is_suspicious(pairs) or requires_more_than(_intrinsics(values), machine.requires):
+    if codegen.is_suspicious(pairs) or requires_more_than(_intrinsics(values), machine.requires) or is_rare(printed, values.functions):
         codegen.call_in_caller(try_in_child, printed, machine, request.level)
 
 
@@ -395,17 +404,19 @@ def _set_linkages(
         module.get_function(name).linkage = _INTERNAL
     ready = {*resolution.slots, *resolution.storage, *resolution.thunks}
     exported = {export.symbol for export in exports}.difference(resolution.imports)
-    for name, linkage, value in _iterate_definitions(module, values):
+    for name, linkage, find in _iterate_definitions(module, values):
         if name in ready or name.startswith("llvm."):
             continue
         if name in resolution.imports:
-            value().linkage = "weak_odr" if "_odr" in linkage else "weak_any"
-            value().visibility = "default"
+            value = find()
+            value.linkage = "weak_odr" if "_odr" in linkage else "weak_any"
+            value.visibility = "default"
         elif name in exported:
-            value().linkage = _EXTERNAL
-            value().visibility = "hidden"
+            value = find()
+            value.linkage = _EXTERNAL
+            value.visibility = "hidden"
         elif linkage in VISIBLE_LINKAGES:
-            _make_private(value(), internal=hide_others and name not in kept_symbols)
+            _make_private(find(), internal=hide_others and name not in kept_symbols)
 
 
 def _iterate_definitions(module: Any, values: GlobalValues) -> Iterator[tuple[str, str, Callable[[], Any]]]:
