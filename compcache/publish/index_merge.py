@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import heapq
 from contextlib import contextmanager
-from functools import partial, reduce
+from functools import reduce
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from compcache.digest import DIGEST_SIZE, KEY_SIZE, check, digest, name_key
+from compcache.digest import DIGEST_SIZE, KEY_SIZE, blake2b, check, name_key
 from compcache.errors import FormatError
 from compcache.files import reraise_interrupt
 from compcache.formats.index import (
@@ -29,7 +29,7 @@ from compcache.formats.table_writer import encoded_size, table_parts
 from compcache.interrupts import suppress
 from compcache.publish.atomic_file import publish
 from compcache.publish.locks import try_lock
-from compcache.publish.module_lists import merge_list, remove_list
+from compcache.publish.module_lists import merge_list, remove_lists_of
 from compcache.publish.open_segments import open_segments, readable_segments
 from compcache.publish.scratch import Scratch
 
@@ -223,13 +223,22 @@ def publish_segment(
     spooled = Scratch(modules)
     if level is None:
         level = segment_level(spooled.size // MODULE.size)
-    write = partial(_segment_parts, Scratch(functions), spooled, set(requirements), greatest)
-    name = f"{level:02d}-{digest(write(), size=NAME_SIZE).hex()}{index.suffix}"
-    path = f"{index.directory}/{name}"
-    if prepare is not None:
-        prepare(name)
+    state, name = blake2b(digest_size=NAME_SIZE), ""
+
+    def parts() -> Iterator[bytes]:
+        for part in _segment_parts(Scratch(functions), spooled, set(requirements), greatest):
+            state.update(part)
+            yield part
+
+    def path() -> str:
+        nonlocal name
+        name = f"{level:02d}-{state.hexdigest()}{index.suffix}"
+        if prepare is not None:
+            prepare(name)
+        return f"{index.directory}/{name}"
+
     # Additions are not synced: after a power failure prune indexes their modules again, or a program adds the modules again.
-    publish(index.files, index.temporary, path, write(), sync=level > 0)
+    publish(index.files, index.temporary, path, parts(), sync=level > 0)
     return name
 
 
@@ -465,8 +474,8 @@ def replace_segments(
     for segment in replaced:
         if segment.name != name:
             _remove_segment(index, segment.name)
-            if store is not None:
-                remove_list(store, segment.name)
+    if store is not None:
+        remove_lists_of(store, {segment.name for segment in replaced} - {name})
     index.refresh()
 
 
@@ -496,8 +505,7 @@ def replace_by_merged(store: Store, parts: Sequence[Segment], replaced: Sequence
         )
     except _UnreadableError as problem:
         raise problem.error from problem
-    for segment in replaced:
-        remove_list(store, segment.name)
+    remove_lists_of(store, [segment.name for segment in replaced])
     return count
 
 

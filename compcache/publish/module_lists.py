@@ -75,7 +75,7 @@ __all__ = [
     "last_part_of",
     "merge_list",
     "relation_key",
-    "remove_list",
+    "remove_lists_of",
     "stray_lists",
     "write_empty_list",
     "write_list",
@@ -288,7 +288,7 @@ class _List:
 
     def rebuild(self) -> SortedKeys | _InMemory:
         """Discard the list, recreate it from the modules, and return its keys."""
-        remove_list(self._store, self.segment.name)
+        remove_lists_of(self._store, [self.segment.name])
         self.segment.listed = None
         self._keys = self._make()
         return self._keys
@@ -415,10 +415,11 @@ def write_empty_list(store: Store, segment: str) -> None:
         _publish_list(store, segment, (), ())
 
 
-def remove_list(store: Store, segment: str) -> None:
-    """Remove the list of a segment, if it has one. Ignore `OSError`."""
-    with suppress(OSError):
-        store.files.unlink(store.path(MODULE_LISTS, _list_name(segment)))
+def remove_lists_of(store: Store, segments: Iterable[str]) -> None:
+    """Remove the lists of segments. Most segments have no list. Ignore `OSError`."""
+    for name in {*store.names(MODULE_LISTS)}.intersection(map(_list_name, segments)):
+        with suppress(OSError):
+            store.files.unlink(store.path(MODULE_LISTS, name))
 
 
 class ModuleLists:

@@ -221,7 +221,7 @@ class RemoteStore:
     def fetch(self, names: Iterable[str], *, plain: bool = False, insists: bool = False, first: int = 0) -> tuple[str, ...]:
         """Fetch functions and their imports into the local cache, and return the names of the fetched functions.
 
-        See `inquire` for the arguments.
+        If the store does not answer, the remaining functions are not fetched. See `inquire` for the arguments.
         """
         unique_names = list(dict.fromkeys(names))
         fetched: list[str] = []

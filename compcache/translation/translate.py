@@ -412,17 +412,19 @@ def _set_linkages(
         module.get_function(name).linkage = _INTERNAL
     ready = {*resolution.slots, *resolution.storage, *resolution.thunks}
     exported = {export.symbol for export in exports}.difference(resolution.imports)
-    for name, linkage, value in _iterate_definitions(module, values):
+    for name, linkage, find in _iterate_definitions(module, values):
         if name in ready or name.startswith("llvm."):
             continue
         if name in resolution.imports:  # a merged variable: another module may provide it
-            value().linkage = "weak_odr" if "_odr" in linkage else "weak_any"
-            value().visibility = "default"
+            value = find()
+            value.linkage = "weak_odr" if "_odr" in linkage else "weak_any"
+            value.visibility = "default"
         elif name in exported:
-            value().linkage = _EXTERNAL
-            value().visibility = "hidden"
+            value = find()
+            value.linkage = _EXTERNAL
+            value.visibility = "hidden"
         elif linkage in VISIBLE_LINKAGES:
-            _make_private(value(), internal=hide_others and name not in kept_symbols)
+            _make_private(find(), internal=hide_others and name not in kept_symbols)
 
 
 def _iterate_definitions(module: Any, values: GlobalValues) -> Iterator[tuple[str, str, Callable[[], Any]]]:

@@ -109,6 +109,7 @@ class SharedLibrary:
             number += 1
 
 
+@functools.lru_cache(maxsize=16)  # each image exports one name
 def gnu_hash(name: bytes) -> int:
     """Return the hash of a name in GNU's hash table."""
     value = 5381

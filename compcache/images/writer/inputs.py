@@ -20,7 +20,7 @@ from compcache.images.elf.parts import (
     SHT_PROGBITS,
     SHT_RELA,
     SHT_SYMTAB,
-    SYMBOL,
+    all_object_symbols,
     read_bytes,
     read_header,
     read_linked_strings,
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from compcache.arch.architecture import Linking
-    from compcache.images.elf.parts import Section
+    from compcache.images.elf.parts import Section, Symbol
     from compcache.images.writer.frames import Frame
 
-__all__ = ["COMMON", "RELOCATION", "STT_TLS", "Input", "InputSection", "InputSymbol", "read_input"]
+__all__ = ["COMMON", "RELOCATION", "STT_TLS", "Input", "InputSection", "read_input"]
 
 SHT_INIT_ARRAY, SHT_FINI_ARRAY = 14, 15
 _SHT_NULL, _SHT_STRTAB, _SHT_GROUP, _SHT_LLVM_ADDRSIG = 0, 3, 17, 0x6FFF4C03
@@ -80,28 +80,6 @@ class InputSection(NamedTuple):
     frames: tuple[Frame, ...] = ()
 
 
-class InputSymbol(NamedTuple):
-    """A symbol of an object. `name` is empty for local symbols."""
-
-    name: str
-    info: int
-    visibility: int
-    section: int
-    value: int
-    size: int
-    string: int  # the offset of its name in the string table
-
-    @property
-    def binding(self) -> int:
-        """One of the ``STB_`` numbers."""
-        return self.info >> 4
-
-    @property
-    def type(self) -> int:
-        """One of the ``STT_`` numbers."""
-        return self.info & 0xF
-
-
 class Input(NamedTuple):
     """A relocatable object."""
 
@@ -109,7 +87,7 @@ class Input(NamedTuple):
     machine: int
     linking: Linking
     sections: tuple[InputSection, ...]
-    symbols: tuple[InputSymbol, ...]
+    symbols: tuple[Symbol, ...]
     strings: bytes
     has_properties: bool
 
@@ -217,24 +195,22 @@ def _read_relocations(data: bytes, sections: Sequence[Section]) -> dict[int, tup
     return relocations
 
 
-def _read_symbols(data: bytes, sections: tuple[Section, ...]) -> tuple[tuple[InputSymbol, ...], bytes]:
+def _read_symbols(data: bytes, sections: tuple[Section, ...]) -> tuple[tuple[Symbol, ...], bytes]:
     tables = [section for section in sections if section.type == SHT_SYMTAB]
     if len(tables) != 1:
         raise FormatError(f"the object must have one symbol table, not {len(tables)}")
-    strings = read_linked_strings(data, sections, tables[0])
-    found = []
-    for string, info, other, section, value, size in SYMBOL.iter_unpack(read_table(data, tables[0], SYMBOL)):
-        name = read_string(strings, string) if info >> 4 else ""
-        _check_symbol(name, info, other, section, len(sections))
-        found.append(InputSymbol(name, info, other, section, value, size, string))
-    return tuple(found), strings
+    symbols = all_object_symbols(data)
+    for symbol in symbols:
+        _check_symbol(symbol, len(sections))
+    return symbols, read_linked_strings(data, sections, tables[0])
 
 
 _TYPES = frozenset((STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_SECTION, STT_FILE, STT_TLS))
 _VISIBILITIES = frozenset((0, 2, 3))
 
 
-def _check_symbol(name: str, info: int, other: int, section: int, count: int) -> None:
+def _check_symbol(symbol: Symbol, count: int) -> None:
+    _, name, _, info, other, section, _, _ = symbol
     is_known = info >> 4 <= _STB_WEAK and info & 0xF in _TYPES and other in _VISIBILITIES
     if "@" in name and section == _SHN_UNDEF:
         raise FormatError(f"the undefined symbol {name!r} has a version in its name, which only linkers support")
