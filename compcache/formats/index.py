@@ -330,10 +330,10 @@ class Index:
             reraise_interrupt(error)
             self.problem = f"{self.directory} cannot be read: {error.strerror or error}"
             return []
-        unused = self.damaged.keys() | self.ignored
+        known = {segment.name for segment in self._segments or ()}
         self.unfinished = any(name.endswith(self.suffix + "-part") for name in found)
-        names = [name for name in found if _is_segment_name(name, self.suffix) and name not in unused]
-        return sorted(names, key=_place_of)
+        names = [name for name in found if name in known or _is_segment_name(name, self.suffix)]
+        return sorted({*names}.difference(self.damaged, self.ignored), key=_place_of)
 
     def add(self, name: str) -> None:
         """Add a segment that this process has written, without listing the directory."""

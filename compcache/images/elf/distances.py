@@ -19,10 +19,10 @@ from compcache.images.elf.parts import (
     SHT_SYMTAB,
     STB_GLOBAL,
     SYMBOL,
+    object_symbols,
     read_header,
     read_linked_strings,
     read_sections,
-    read_symbols,
     read_table,
 )
 
@@ -46,7 +46,7 @@ _MOST_SECTIONS = 0xFF00
 
 
 def with_distances(data: bytes, symbol: str, head: bytes, names: Sequence[str], kind: int, own: Collection[str] = ()) -> bytes:
-    """Add a constant to an object: `head`, then the distances from the constant's start to symbols, four bytes each.
+    """Return an object with an added constant: `head`, then the distances from the constant's start to symbols, four bytes each.
 
     Args:
         data: the object.
@@ -58,14 +58,14 @@ def with_distances(data: bytes, symbol: str, head: bytes, names: Sequence[str], 
         own: the symbols that the code of the object defines.
 
     Raises:
-        CompileError: the object has no symbol with a name in `own`. LLVM changes the names of some symbols.
+        CompileError: the object has no symbol with a name that is in both `names` and `own`. LLVM changes the names of some symbols.
         FormatError: the object is malformed, has no symbol table, or has too many sections.
     """
     sections, number, titles = _require_tables(data)
     table, new_section = sections[number], len(sections)
     strings = {n: bytearray(read_linked_strings(data, tuple(sections), table._replace(link=n))) for n in {table.link, titles}}
     content = head + bytes(_WORD * len(names))
-    symbols, numbers = _add_undefined(data, tuple(sections), table, names, own, strings[table.link])
+    symbols, numbers = _add_undefined(data, table, names, own, strings[table.link])
     symbols += SYMBOL.pack(
         _add_name(strings[table.link], symbol), STB_GLOBAL << 4 | _STT_OBJECT, _STV_PROTECTED, new_section, 0, len(content)
     )  # fmt: skip
@@ -105,13 +105,13 @@ def _require_tables(data: bytes) -> tuple[list[Section], int, int]:
 
 
 def _add_undefined(
-    data: bytes, sections: tuple[Section, ...], table: Section, names: Sequence[str], own: Collection[str], strings: bytearray
+    data: bytes, table: Section, names: Sequence[str], own: Collection[str], strings: bytearray
 ) -> tuple[bytearray, dict[str, int]]:
     """Return a symbol table with a hidden undefined symbol for each missing name, and the numbers of the symbols by name.
 
-    The missing names are added to `strings`. Raise `CompileError` if a name in `own` is missing.
+    The missing names are added to `strings`. Raise `CompileError` if a missing name is in `own`.
     """
-    numbers = {symbol.name: (symbol.position - table.offset) // SYMBOL.size for symbol in read_symbols(data, sections, table)}
+    numbers = {symbol.name: (symbol.position - table.offset) // SYMBOL.size for symbol in object_symbols(data)}
     symbols = bytearray(read_table(data, table, SYMBOL))
     for name in names:
         if name not in numbers:
