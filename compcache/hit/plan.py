@@ -510,7 +510,7 @@ class Plan:
         self._pending.append(name)
 
     def _reachable(self) -> dict[str, Choice]:
-        """Return the choices for the root and everything that it reaches, by name."""
+        """Return the choices for the root and everything that it reaches, by node. Their imports are changed to nodes' names."""
         chosen: dict[str, Choice] = {}
         stack = [self._root]
         while stack:
