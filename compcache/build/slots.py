@@ -196,7 +196,7 @@ def resolve_declarations(
     own = {function.name for function in values.functions if not function.is_declaration}
     resolver = _Resolver(requests, cached_among, shared=shared, defined=defined, own=own, is_beside=is_beside)
     resolver.add_values(functions)
-    resolver.add_values(variables, lambda name: _storage_of(module.get_global_variable(name).global_value_type, target_data))
+    resolver.add_values(variables, lambda name: _storage_of(module.get_global_variable(name), target_data))
     _fit_values(resolver.storage, module)
     missing = _keep_optimizer_copies(resolver.missing, module, functions, variables)
     _check_no_thread_locals([*resolver.imports, *missing], thread_locals)
@@ -506,8 +506,13 @@ def _function_storage(name: str, definition: GlobalDefinition) -> Storage:
     return Storage("pointer", 8)
 
 
-def _storage_of(llvm_type: Any, target_data: Any) -> Storage:
-    """Return the form and the size of a variable's storage, from its LLVM type."""
+def _storage_of(variable: Any, target_data: Any) -> Storage:
+    """Return the form and the size of a variable's storage, from its LLVM type. Raise `GlobalValidationError` if the type has no size."""
+    llvm_type = variable.global_value_type
+    if not _has_size(llvm_type):
+        raise GlobalValidationError(
+            f"globals= defines {variable.name!r}, whose type in the code has no size: declare the variable as an array of bytes"
+        )
     size = target_data.get_abi_size(llvm_type)
     text = str(llvm_type)
     if llvm_type.is_pointer:
@@ -520,6 +525,13 @@ def _storage_of(llvm_type: Any, target_data: Any) -> Storage:
     if fields == ["ptr", "i64"]:
         return Storage("span", size)
     return Storage("inline", size)
+
+
+def _has_size(llvm_type: Any) -> bool:
+    """Return whether LLVM knows the size of a type. LLVM aborts the process for the size of other types."""
+    if llvm_type.is_struct or llvm_type.is_array:
+        return not str(llvm_type).endswith(" = type opaque") and all(map(_has_size, llvm_type.elements))
+    return not str(llvm_type).startswith("target(")
 
 
 def _fit_values(storage: dict[str, tuple[GlobalDefinition, Storage]], module: Any) -> None:
