@@ -45,7 +45,7 @@ __all__ = [
     "restore_resolution",
     "shared_function",
     "undefined_symbols_error",
-    "with_nobuiltin_imports",
+    "with_nobuiltin",
 ]
 
 SLOT_PREFIX = "compcache.slot."
@@ -54,6 +54,8 @@ _MOST_SHOWN = 20  # a screenful
 _LEAST_ALIGNMENT = 16
 #: Kinds of values that are not addresses of code, or are valid only in one process.
 _NOT_CALLED = frozenset(("boolean", "buffer", "bytes", "float", "identity", "integer", "member", "object", "pickle", "text"))
+#: The part of a function's head between the parameters and the attributes.
+_BEFORE_ATTRIBUTES = re.compile(r"(?: (?:local_)?unnamed_addr)?(?: addrspace\(\d+\))?")
 _ALIGN = re.compile(r", align (\d+)")
 _QUOTED = re.compile(r'"[^"]*"')
 _LINKAGE_WORDS = frozenset(("external", "extern_weak", "dso_local", "dso_preemptable", "hidden", "protected", "default", "dllimport"))
@@ -138,16 +140,23 @@ def is_known_by_name(symbol: str) -> bool:
     return symbol.startswith(("_Zn", "_Zd")) or platform_symbols.is_platform_symbol(symbol)
 
 
-def with_nobuiltin_imports(text: str, imports: Collection[str]) -> str:
-    """Return a printed module whose imports are `nobuiltin`, so that LLVM does not treat them as platform functions of the same names."""
-    builtin_names = {symbol for symbol in imports if is_known_by_name(symbol)}
-    if not builtin_names:
-        return text
+def with_nobuiltin(text: str, functions: Iterable[GlobalValue], imports: Collection[str]) -> str:
+    """Return a printed module whose own functions and imports are `nobuiltin`.
 
-    def marked(line: str) -> str:
-        return f"{line} nobuiltin" if not builtin_names.isdisjoint(references(line)) else line
+    So LLVM does not treat them as platform functions of the same names. `functions` are the functions of the module.
+    """
+    imported = {symbol for symbol in imports if is_known_by_name(symbol)}
+    own = {f.text for f in functions if not f.is_declaration and is_known_by_name(f.name)}
+    if imported:
+        text = with_lines(text, "declare ", lambda line: line if imported.isdisjoint(references(line)) else f"{line} nobuiltin")
+    return with_lines(text, "define ", lambda line: _with_nobuiltin(line) if line in own else line) if own else text
 
-    return with_lines(text, "declare ", marked)
+
+def _with_nobuiltin(line: str) -> str:
+    """Return the first line of a function's definition with the attribute `nobuiltin`."""
+    suffix = parse_head(line[len("define ") :]).suffix
+    after = _BEFORE_ATTRIBUTES.match(suffix)[0]  # type: ignore[index] # the pattern may be empty
+    return f"{line.removesuffix(suffix)}{after} nobuiltin{suffix.removeprefix(after)}"
 
 
 def resolve_declarations(

@@ -35,7 +35,7 @@ from compcache.build.pic import (
     variable_aliases,
     with_addresses,
 )
-from compcache.build.slots import imported_thread_locals, read_requests, resolve_declarations, restore_resolution, with_nobuiltin_imports
+from compcache.build.slots import imported_thread_locals, read_requests, resolve_declarations, restore_resolution, with_nobuiltin
 from compcache.build.source import ModuleSource, check_name
 from compcache.build.trial import assembly_parts, has_assembly, is_rare, try_in_child
 from compcache.content.functions import symbol_digests
@@ -91,7 +91,7 @@ def translate(context: Any, request: Request) -> Translated:
     if request.members:
         return _translate_group(context, request)
     module, (printed, values, attributes, data), request, contents = _read_source(context, request)
-    rewritten = with_nobuiltin_imports(for_shared_object(printed), request.requests.imports)
+    rewritten = with_nobuiltin(for_shared_object(printed), values.functions, request.requests.imports)
     rewritten, request = _with_thread_locals(rewritten, request)
     weak = weak_functions(rewritten) if request.exports is None else frozenset()
     overridden = weak.intersection(request.overridden)
@@ -111,7 +111,7 @@ def translate_member(context: Any, request: Request, label: str) -> Member:
         CompileError: the source cannot be compiled.
     """
     module, (printed, values, _, data), request, _ = _read_source(context, request, f"{label}.")
-    rewritten = with_nobuiltin_imports(for_shared_object(printed), request.requests.imports)
+    rewritten = with_nobuiltin(for_shared_object(printed), values.functions, request.requests.imports)
     if rewritten is not printed:
         module = codegen.parse(rewritten, context)
     copied = {value.name for value in (*values.functions, *values.variables) if value.linkage == "available_externally"}

@@ -439,3 +439,15 @@ def test_two_symbols_can_stand_for_one_thing(cache: Cache, directory: Path, kind
     cache.add_module(ModuleSource(text, imports={"a": "f", "b": "f"}))
     script = "from compcache import Cache\ncache = Cache(directory)\nresult = [cache.get_target(name)() for name in ('only', 'both')]"
     assert run_fresh(directory, script) == [5, 10]
+
+
+@pytest.mark.parametrize("head", ["", "internal ", "dso_local "])
+@pytest.mark.parametrize("tail", ["", "unnamed_addr ", 'local_unnamed_addr noinline section ".text.own" comdat ', "noinline prefix i64 7 "])
+def test_a_function_with_the_name_of_a_platform_function_is_the_modules_own(cache: Cache, head: str, tail: str) -> None:
+    """LLVM would compute `floor` of a constant itself."""
+    if "comdat" in tail and head == "internal ":
+        tail = tail.replace("comdat ", "")
+    own = f"define {head}double @floor(double %x) {tail}{{\n  %r = fadd double %x, 100.0\n  ret double %r\n}}\n"
+    text = own + "define double @f() {\n  %r = call double @floor(double 2.5)\n  ret double %r\n}\n"
+    cache.add_module(ModuleSource(("$floor = comdat any\n" if "comdat" in tail else "") + text, {"f": "f64()"}))
+    assert cache.get_target("f")() == 102.5
