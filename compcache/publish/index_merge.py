@@ -232,14 +232,17 @@ def publish_segment(
     return name
 
 
-def module_entries(index: Index, module_id: bytes) -> list[ModuleEntry]:
-    """Return the entries of a module from all segments with trusted writers."""
-    return [
-        ModuleEntry.decode(module_id + value)
-        for segment in open_segments(index)
-        for value in index.look_up(segment, module_id, modules=True) or ()
-        if _is_trusted(index, segment)
-    ]
+def module_entries(index: Index, segments: Iterable[Segment], first: int) -> dict[bytes, list[bytes]]:
+    """Return the entries of the modules whose module_ids begin with the byte `first`, by module_id.
+
+    Only segments with trusted writers are used. A segment that is damaged or cannot be read has no entries.
+    """
+    entries: dict[bytes, list[bytes]] = {}
+    for segment in segments:
+        with suppress(FormatError, OSError):
+            for entry in segment.modules.entries_of_range(first, 8) if _is_trusted(index, segment) else ():
+                entries.setdefault(entry[:DIGEST_SIZE], []).append(entry)
+    return entries
 
 
 def entries_of_modules(index: Index, segment: Segment) -> Iterator[bytes]:
@@ -434,8 +437,8 @@ def _newer(one: bytes, other: bytes) -> bytes:
 
 
 def _newness(data: bytes) -> tuple[int, bytes]:
-    entry = ModuleEntry.decode(data)
-    return entry.stamp.ctime, entry.mac
+    _, _, _, _, changed, *_, mac = MODULE.unpack(data)
+    return changed, mac
 
 
 def replace_segments(
