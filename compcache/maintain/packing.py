@@ -8,7 +8,6 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.digest import DIGEST_SIZE, mac
-from compcache.directory.module_file import ModuleFile
 from compcache.directory.places import MODULES, SIGNATURES
 from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
@@ -28,6 +27,7 @@ from compcache.usage.module_files import files_of_directory
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from compcache.directory.module_file import ModuleFile
     from compcache.formats.volume import Member, Volume
     from compcache.store import Store
     from compcache.usage.module_files import Progress
@@ -46,6 +46,7 @@ _GROWTH = 2
 #: A volume of at most this many bytes is rewritten with every addition.
 _LITTLE = 1 << 20
 _MAC_SIZE = 16
+_NO_STAMP = Stamp(0, 0, 0, 0)
 
 
 def free_removed(store: Store) -> None:
@@ -87,7 +88,7 @@ class Packing:
         self._old: list[Volume] = []
         self._signed = False  # whether modules may have signatures beside their files
         self._files = Scratch()  # module_id and stamp of each file whose module is in a volume now
-        self._entries = Scratch()  # the index entries of the modules in the new volume that were verified, with any stamps
+        self._entries = Scratch()  # the index entries of the verified modules in the new volume, without stamps
         self.packed = 0
         self.volume: Volume | None = None
 
@@ -147,7 +148,7 @@ class Packing:
             old = [(volume, members_of(volume, first)) for volume in self._old]
             kept = [volume for volume in self._store.volumes.current() if volume not in self._old and self._store.volumes.is_own(volume)]
             others = [(volume, members_of(volume, first)) for volume in (kept if small else ())]
-            known = {} if self._store.exposed else index_merge.module_entries(self._store.index, segments, first)
+            known = index_merge.module_entries(self._store.index, segments, first)
             for module_id in sorted({*small, *chain.from_iterable(members for _, members in old)}):
                 entries = known.get(module_id, [])
                 found = None
@@ -190,17 +191,13 @@ class Packing:
         Return None if the module is damaged, missing or not used by this cache, or no longer has its own file.
         """
         store = self._store
-        entry = self._entry_with(file.stamp, entries)
         try:
-            module = ModuleFile(store.files, store.module_path(module_id), module_id)
-            if not entry or Stamp.packed(module.open(store)) != file.stamp:
-                module, entry = self._verified(module_id, entries)
-            with module:
+            with store.open_module(module_id, leave_stamp=False) as module:
                 if module.volume is not None:
                     return None
-                data = module.read(0, module.size)
+                data, entry = module.read(0, module.size), self._encode_entry(module, entries)
             intact_footer(data, module_id)
-        except (OSError, CompcacheError) as error:
+        except (FileNotFoundError, CompcacheError) as error:
             reraise_interrupt(error)
             return None
         return Content(module_id, data, store.signatures_of(module_id) if self._signed else b"", file.modified), entry
@@ -213,33 +210,26 @@ class Packing:
         for volume, members in old:
             content = content_of(volume, module_id, members[module_id]) if module_id in members else None
             if content is not None:
-                entry = self._entry_with(Stamp.packed(volume.status), entries)
-                with suppress(FileNotFoundError, CompcacheError):
-                    entry = entry or self._verified(module_id, entries)[1]
-                return content, entry
+                with suppress(FileNotFoundError, CompcacheError), self._store.open_module(module_id, leave_stamp=False) as module:
+                    return content, self._encode_entry(module, entries)
+                return content, b""
         return None
 
-    def _entry_with(self, stamp: bytes, entries: list[bytes]) -> bytes:
-        """Return the index entry with a stamp, or b"". The entry of a cache with a key has a MAC of this key."""
-        return stamp and next((entry for entry in entries if entry == self._restamped(entry, stamp)), b"")
-
-    def _restamped(self, entry: bytes, stamp: bytes) -> bytes:
-        """Return an index entry with another stamp, with the MAC of this cache's key."""
-        signed = entry[:DIGEST_SIZE] + stamp + entry[DIGEST_SIZE + STAMP_SIZE : -_MAC_SIZE]
-        key = self._store.mac_key
-        return signed + (mac(signed, key)[:_MAC_SIZE] if key else bytes(_MAC_SIZE))
-
-    def _verified(self, module_id: bytes, entries: list[bytes]) -> tuple[ModuleFile, bytes]:
-        """Open and verify a module, and return it with an index entry. See `Store.open_module` for the exceptions."""
-        module = self._store.open_module(module_id, leave_stamp=False)
+    def _encode_entry(self, module: ModuleFile, entries: list[bytes]) -> bytes:
+        """Return an index entry of a verified module, without a stamp. `entries` are the present index entries of the module."""
         functions = max([ModuleEntry.decode(entry).functions for entry in entries], default=0)
-        return module, self._store.entry_of(module, module.status(), functions).encode()
+        return self._store.entry_of(module, _NO_STAMP, functions).encode()
 
     def _write_stamps(self, stamp: bytes) -> None:
         """Add stamps of the volume to the index for the modules that were just verified, as for published files."""
         store = self._store
-        entries = (self._restamped(entry, stamp) for entry in self._entries.pieces(MODULE.size))
-        index_merge.publish_segment(store.index, None, (), entries, (), prepare=partial(write_empty_list, store))
+
+        def entries() -> Iterator[bytes]:
+            for entry in self._entries.pieces(MODULE.size):
+                signed = entry[:DIGEST_SIZE] + stamp + entry[DIGEST_SIZE + STAMP_SIZE : -_MAC_SIZE]
+                yield signed + (mac(signed, store.mac_key)[:_MAC_SIZE] if store.mac_key else bytes(_MAC_SIZE))
+
+        index_merge.publish_segment(store.index, None, (), entries(), (), prepare=partial(write_empty_list, store))
         store.index.refresh()
 
     def remove_old(self) -> None:

@@ -437,8 +437,8 @@ def _newer(one: bytes, other: bytes) -> bytes:
 
 
 def _newness(data: bytes) -> tuple[int, bytes]:
-    _, _, _, _, changed, *_, mac = MODULE.unpack(data)
-    return changed, mac
+    fields = MODULE.unpack(data)
+    return fields[4], fields[-1]
 
 
 def replace_segments(
