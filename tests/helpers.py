@@ -144,10 +144,9 @@ def module_file(directory: os.PathLike[str] | str, module_id: str) -> Path:
 def module_entries(index: Index, module_id: bytes) -> list[ModuleEntry]:
     """The entries of a module in all segments that are used."""
     from compcache.formats.index import ModuleEntry
-    from compcache.publish import index_merge
-    from compcache.publish.open_segments import open_segments
 
-    return list(map(ModuleEntry.decode, index_merge.module_entries(index, open_segments(index), module_id[0]).get(module_id, ())))
+    found = [index.look_up(segment, module_id, modules=True) for segment in index.segments]
+    return [ModuleEntry.decode(module_id + value) for values in found for value in values or ()]
 
 
 def flip_byte(path: Path, offset: int) -> None:

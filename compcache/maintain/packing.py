@@ -12,12 +12,11 @@ from compcache.directory.places import MODULES, SIGNATURES
 from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.formats.footer import intact_footer
-from compcache.formats.index import MODULE, STAMP_SIZE, ModuleEntry, Stamp
+from compcache.formats.index import MODULE, STAMP_SIZE, Stamp
 from compcache.interrupts import suppress
 from compcache.publish import index_merge
 from compcache.publish.locks import wait_lock
 from compcache.publish.module_lists import write_empty_list
-from compcache.publish.open_segments import readable_segments
 from compcache.publish.packs import stored_packs
 from compcache.publish.removal import unlink
 from compcache.publish.scratch import Scratch
@@ -27,7 +26,6 @@ from compcache.usage.module_files import files_of_directory
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from compcache.directory.module_file import ModuleFile
     from compcache.formats.volume import Member, Volume
     from compcache.store import Store
     from compcache.usage.module_files import Progress
@@ -140,7 +138,6 @@ class Packing:
     def _contents(self) -> Iterator[Content]:
         """Yield the contents of the new volume in the order of module_ids: modules of small files, then of old volumes."""
         done = 0
-        segments = readable_segments(self._store.index)
         for first, fan in enumerate(map("{:02x}".format, range(256))):
             small = self._small_files(fan) if self._small else {}
             # Signatures are listed after the files, because they are published before the files.
@@ -148,30 +145,26 @@ class Packing:
             old = [(volume, members_of(volume, first)) for volume in self._old]
             kept = [volume for volume in self._store.volumes.current() if volume not in self._old and self._store.volumes.is_own(volume)]
             others = [(volume, members_of(volume, first)) for volume in (kept if small else ())]
-            known = index_merge.module_entries(self._store.index, segments, first)
             for module_id in sorted({*small, *chain.from_iterable(members for _, members in old)}):
-                entries = known.get(module_id, [])
                 found = None
                 if module_id in small:
-                    found = self._file_content(module_id, small[module_id], entries, others)
+                    found = self._file_content(module_id, small[module_id], others)
                     done += 1
                     if self._progress is not None:
                         self._progress(done, self._small)
                 if found is None:
-                    found = self._volume_content(module_id, old, entries)
+                    found = self._volume_content(module_id, old)
                 if found is not None:
                     self._entries.write(found[1])
                     yield found[0]
 
-    def _file_content(
-        self, module_id: bytes, file: _SmallFile, entries: list[bytes], others: list[_Members]
-    ) -> tuple[Content, bytes] | None:
+    def _file_content(self, module_id: bytes, file: _SmallFile, others: list[_Members]) -> tuple[Content, bytes] | None:
         """Return the content and an index entry of a module file, or None if it is unusable or one of `others` has the same content.
 
         `others` are the volumes that stay. A usable file is recorded as packed. A module with other notes in a volume that stays is marked
         as removed.
         """
-        found = self._read_file(module_id, file, entries)
+        found = self._read_file(module_id, file)
         if found is None:
             return None
         for volume, members in others:
@@ -185,7 +178,7 @@ class Packing:
         self.packed += 1
         return found
 
-    def _read_file(self, module_id: bytes, file: _SmallFile, entries: list[bytes]) -> tuple[Content, bytes] | None:
+    def _read_file(self, module_id: bytes, file: _SmallFile) -> tuple[Content, bytes] | None:
         """Verify a module file, and return its content and an index entry.
 
         Return None if the module is damaged, missing or not used by this cache, or no longer has its own file.
@@ -195,14 +188,14 @@ class Packing:
             with store.open_module(module_id, leave_stamp=False) as module:
                 if module.volume is not None:
                     return None
-                data, entry = module.read(0, module.size), self._encode_entry(module, entries)
+                data, entry = module.read(0, module.size), store.entry_of(module, _NO_STAMP).encode()
             intact_footer(data, module_id)
         except (FileNotFoundError, CompcacheError) as error:
             reraise_interrupt(error)
             return None
         return Content(module_id, data, store.signatures_of(module_id) if self._signed else b"", file.modified), entry
 
-    def _volume_content(self, module_id: bytes, old: list[_Members], entries: list[bytes]) -> tuple[Content, bytes] | None:
+    def _volume_content(self, module_id: bytes, old: list[_Members]) -> tuple[Content, bytes] | None:
         """Return the content of a module from the first old volume that has the module, or None if there is no such volume.
 
         The second item of the result is an index entry, or b"" if the module is not used by this cache.
@@ -211,14 +204,9 @@ class Packing:
             content = content_of(volume, module_id, members[module_id]) if module_id in members else None
             if content is not None:
                 with suppress(FileNotFoundError, CompcacheError), self._store.open_module(module_id, leave_stamp=False) as module:
-                    return content, self._encode_entry(module, entries)
+                    return content, self._store.entry_of(module, _NO_STAMP).encode()
                 return content, b""
         return None
-
-    def _encode_entry(self, module: ModuleFile, entries: list[bytes]) -> bytes:
-        """Return an index entry of a verified module, without a stamp. `entries` are the present index entries of the module."""
-        functions = max([ModuleEntry.decode(entry).functions for entry in entries], default=0)
-        return self._store.entry_of(module, _NO_STAMP, functions).encode()
 
     def _write_stamps(self, stamp: bytes) -> None:
         """Add stamps of the volume to the index for the modules that were just verified, as for published files."""

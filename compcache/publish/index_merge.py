@@ -60,7 +60,6 @@ __all__ = [
     "merge",
     "merge_additions",
     "merge_all",
-    "module_entries",
     "needs_merge",
     "newest_additions",
     "publish_segment",
@@ -230,19 +229,6 @@ def publish_segment(
     # Additions are not synced: after a power failure prune indexes their modules again, or a program adds the modules again.
     publish(index.files, index.temporary, path, write(), sync=level > 0)
     return name
-
-
-def module_entries(index: Index, segments: Iterable[Segment], first: int) -> dict[bytes, list[bytes]]:
-    """Return the entries of the modules whose module_ids begin with the byte `first`, by module_id.
-
-    Only segments with trusted writers are used. A segment that is damaged or cannot be read has no entries.
-    """
-    entries: dict[bytes, list[bytes]] = {}
-    for segment in segments:
-        with suppress(FormatError, OSError):
-            for entry in segment.modules.entries_of_range(first, 8) if _is_trusted(index, segment) else ():
-                entries.setdefault(entry[:DIGEST_SIZE], []).append(entry)
-    return entries
 
 
 def entries_of_modules(index: Index, segment: Segment) -> Iterator[bytes]:
