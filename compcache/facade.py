@@ -1,15 +1,14 @@
-"""The members of `Cache` that a hit needs. The other members are defined in `compcache.cache`, and imported on first use.
+"""The members of `Cache` that a hit needs. The other members are defined in `compcache.cache`, and imported on first use."""
 
-For a hit, a new process imports only this file and the code for plain hits. `Cache` is still one class. A member that is defined elsewhere
-has a placeholder (`Later`), which `compcache.cache.install_members` replaces with the definition from a file of `PARTS`.
-"""
+# For a hit, a new process imports only this file and the code for plain hits. `Cache` is still one class. A member that is defined
+# elsewhere has a placeholder (`Later`), which `compcache.cache.install_members` replaces with the definition from a file of `PARTS`.
 
 import os
 import sys
 from _weakref import ref
 
 from compcache.hit import open_plain
-from compcache.hit.recorder import recorder_of
+from compcache.hit.recorder import shared_recorder
 from compcache.hit.target import load_runtime
 from compcache.settings import are_set, setting, users_directory
 
@@ -399,5 +398,5 @@ def _open_plain(path: "Any") -> "PlainLoader | None":
 
         plain.count_with(lambda files, root: logging_recorder_for(files, root, readonly=False))
     else:
-        plain.count_with(recorder_of)
+        plain.count_with(shared_recorder)
     return plain

@@ -110,15 +110,6 @@ def run_fresh(directory: os.PathLike[str] | str, script: str, **environment: str
     return ast.literal_eval(done.stdout.splitlines()[-1])
 
 
-def create_journals(directory: os.PathLike[str] | str) -> None:
-    """Create all journals of this host. A hit whose process finds no journal imports what creates one."""
-    from compcache.directory.places import JOURNALS
-    from compcache.hit.recorder import JOURNALS_OF_HOST
-
-    for number in range(JOURNALS_OF_HOST):
-        Path(directory, JOURNALS.directory, JOURNALS.file_name(f"{os.uname().nodename}.{number}")).touch()
-
-
 def store_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have modules stored as objects, as on platforms on which there are no shared objects of ELF's."""
     monkeypatch.setenv("COMPCACHE_LINKER", "none")

@@ -15,7 +15,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
 import pytest
-from helpers import PACKAGE_ROOT, constant, create_journals, run_fresh
+from helpers import PACKAGE_ROOT, constant, run_fresh
 
 from compcache import Cache, ModuleSource
 
@@ -367,7 +367,6 @@ def test_callers_use_what_the_facade_offers() -> None:
 
 def test_a_hit_runs_no_module_of_the_miss_path(cache: Cache) -> None:
     cache.add_module(ModuleSource(constant("f", 1)))
-    create_journals(cache.path)
     script = """
     from compcache import Cache
     Cache(directory).get_target("f")()
@@ -380,7 +379,6 @@ def test_a_hit_runs_no_module_of_the_miss_path(cache: Cache) -> None:
 def test_a_hit_out_of_a_volume_runs_what_reads_volumes_and_no_more(cache: Cache) -> None:
     cache.add_module(ModuleSource(constant("f", 1)))
     cache.compact(grace=0.0)
-    create_journals(cache.path)
     script = """
     from compcache import Cache
     Cache(directory).get_target("f")()

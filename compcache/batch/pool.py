@@ -90,7 +90,13 @@ class _Worker:
         )
 
     def assign(self, job: PreparedJob, payload: bytes, timeout: float | None) -> bool:
-        """Send a job to the worker; return False if the worker has already ended."""
+        """Send a job to the worker; return False if the worker has already ended. The output of the previous job is discarded.
+
+        The deadline, `timeout` seconds (None: no deadline), starts now. `payload` is the pickled job.
+
+        Raises:
+            ChannelError: the descriptor of the channel was closed or replaced.
+        """
         self.output.seek(0)  # the worker shares the offset
         self.output.truncate()
         self.job = job

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
+import sys
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from compcache.arch.known import architecture
@@ -75,7 +76,7 @@ def host_platform() -> str:
 def platform_of(triple: str) -> str:
     """Return the architecture, operating system and object format of a triple, without the vendor, versions and C library.
 
-    For example, ``x86_64-unknown-linux6.18.44-gnu2.36.0`` gives ``x86_64-linux-elf``.
+    For example, ``x86_64-unknown-linux6.18.44-gnu2.36.0`` gives ``x86_64-linux-elf``. Other systems keep their text, with ELF.
     """
     arch, _, system_text = triple.partition("-")
     arch = architecture(arch).name
@@ -154,7 +155,7 @@ def parse(ir: _Plain, context: Any) -> Any:
     An LLVM module is copied. Bitcode of several modules becomes one module.
 
     Raises:
-        CompileError: LLVM rejects the code.
+        CompileError: LLVM rejects the code, or the text contains NUL or characters that UTF-8 cannot encode.
     """
     check_abandoned()
     initialize()
@@ -216,22 +217,26 @@ def _copy_module(module: Any, context: Any) -> Any:
     """
     with module.clone() as neutral:
         neutral.triple = ""
-        copy = llvm.parse_bitcode(neutral.as_bitcode(), context)
-    copy.triple = module.triple
-    return copy
+        copied = llvm.parse_bitcode(neutral.as_bitcode(), context)
+    copied.triple = module.triple
+    return copied
 
 
 def check_triple(module: Any) -> None:
     """Check that a module is for this platform, and set its triple to this process's triple.
 
     Raises:
-        IncompatibleTargetError: the module is for another platform, or its pointers do not have 64 bits.
+        IncompatibleTargetError: the module is for another platform or byte order, or its pointers do not have 64 bits.
     """
     triple = module.triple
     if triple not in _NO_TRIPLE and platform_of(triple) != host_platform():
         raise IncompatibleTargetError(
             f"the module is for {triple!r} ({platform_of(triple)}), but this process is {host_platform()}: compile the module "
             "for this platform, or leave out the target triple"
+        )
+    if module.data_layout.startswith("E") and sys.byteorder == "little":
+        raise IncompatibleTargetError(
+            "the module's data layout is big-endian, but this process is little-endian: compile it for this platform"
         )
     pointers = re.search(r"(?:^|-)p:(\d+)", module.data_layout)
     if pointers and pointers[1] != "64":

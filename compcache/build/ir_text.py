@@ -39,6 +39,7 @@ __all__ = [
     "read_functions",
     "read_module",
     "read_values",
+    "referenced_name",
     "references",
     "section_bounds",
     "split_at",
@@ -47,6 +48,7 @@ __all__ = [
     "unquote",
     "with_image_symbols",
     "with_lines",
+    "with_symbols",
 ]
 
 _NAME = re.compile(r'"([^"]*)"|([-$._A-Za-z0-9]+)')
@@ -66,9 +68,6 @@ _MOST_ELEMENTS = 4096
 _WIDEST_INTEGER = 4096
 _MOST_ALIGNMENT = 1 << 24
 _DEEPEST = 1000
-_COLLECTORS = frozenset(("shadow-stack", "statepoint-example", "coreclr", "erlang", "ocaml"))
-_COLLECTOR = re.compile(r'^define [^\n]* gc "([^"]*)"', re.MULTILINE)
-_RENAMED = re.compile(r"^(?:declare|define (?!internal |private ))[^\n@]*\b(?:x86_vectorcallcc|cc 80) [^\n]*?@([^(\n]*)", re.MULTILINE)
 _VECTOR = re.compile(r"<(?:vscale x )?(\d{4,}) x ")
 _INTEGER = re.compile(r"(?<![-$.\w@%\"])i(\d{4,})\b")
 _ALIGNMENT = re.compile(r"^(?:@[^\n]*, align (\d+)|define [^\n]*\)[^()\n]* align (\d+)[^()\n]*)", re.MULTILINE)
@@ -163,6 +162,14 @@ def quote(name: str) -> str:
     return '"' + "".join(chr(b) if b in _PRINTABLE else f"\\{b:02X}" for b in data) + '"'
 
 
+def with_symbols(text: str) -> str:
+    """Return the text of a printed module with the symbols of the object as names.
+
+    LLVM leaves out the first byte of names that start with the byte 1. Compilers mark names in this way that LLVM must not change.
+    """
+    return text.replace('@"\\01', '@"').replace('$"\\01', '$"') if '"\\01' in text else text
+
+
 def is_vectorized(text: str) -> bool:
     """Return whether printed code contains vectors. Their width depends on the CPU that the code was optimized for."""
     return _ANY_VECTOR.search(text) is not None
@@ -202,17 +209,10 @@ def long_lines(text: str, length: int) -> Iterator[tuple[int, int]]:
 
 
 def find_extreme_construct(text: str, *, printed: bool = False) -> str | None:
-    """Return a description of a construct that makes LLVM run forever, abort the process or rename a symbol; None if there is none.
+    """Return a description of a construct that makes LLVM run forever or abort the process; None if there is none.
 
     `printed` says that LLVM has printed the code, so each type and constant is on one line.
     """
-    renamed = _RENAMED.search(text) if "x86_vectorcallcc" in text or " cc 80 " in text else None
-    if renamed is not None:
-        return f"the function {renamed[1]!r} with the calling convention x86_vectorcallcc, which changes the symbol's name: use fastcc"
-    if ' gc "' in text:
-        unknown = {match[1] for match in _COLLECTOR.finditer(text)} - _COLLECTORS
-        if unknown:
-            return f"a function with the garbage collector {min(unknown)!r}, which LLVM does not support"
     has_long_numbers = any(pattern.search(text) for pattern in _LONG_NUMBERS)
     shown = "\n".join([text[start:end] for start, end in long_lines(text, 2 * _DEEPEST)]) if printed and not has_long_numbers else text
     plain = _STRING_OR_COMMENT.sub('""', shown)
@@ -278,7 +278,7 @@ def references(text: str) -> tuple[str, ...]:
     if '"' not in text:
         pieces = [_NAME.match(piece) for piece in text.split("@")[1:]]
         return tuple(dict.fromkeys([match[2] for match in pieces if match]))
-    return tuple(dict.fromkeys(map(_name_in, _find_references(text))))
+    return tuple(dict.fromkeys(map(referenced_name, _find_references(text))))
 
 
 def _find_references(text: str) -> list[str]:
@@ -286,8 +286,8 @@ def _find_references(text: str) -> list[str]:
     return [token for token in _TOKEN.findall(text) if token[0] == "@"]
 
 
-def _name_in(token: str) -> str:
-    """Return the name in a reference."""
+def referenced_name(token: str) -> str:
+    """Return the name in a reference: ``@name`` or ``@"quoted name"``."""
     return unquote(token[2:-1]) if token[1] == '"' else token[1:]
 
 
@@ -386,7 +386,10 @@ def _parse_variable(line: str) -> GlobalValue | None:
 
 
 def _leading_name(text: str) -> tuple[str, int]:
-    """Return the name at the start of a text, and the position after it. The name of a numbered value is empty. Raise `ValueError`."""
+    """Return the name at the start of a text, and the position after it. The name of a numbered value is empty.
+
+    Raise `ValueError` if the text does not begin with a name.
+    """
     match = _NAME.match(text)
     if match is None:
         raise ValueError(f"the LLVM assembly has no name at {text[:80]!r}")
@@ -457,7 +460,7 @@ def leading_type(text: str) -> str:
 
 def symbol_counts(text: str) -> dict[str, int]:
     """Return the number of occurrences of each name in a module, its definition included."""
-    return {_name_in(token): count for token, count in Counter(_find_references(text)).items()}
+    return {referenced_name(token): count for token, count in Counter(_find_references(text)).items()}
 
 
 def parse_head(head: str) -> Head:

@@ -1,7 +1,7 @@
 """Compiles code that might abort LLVM in a child process first.
 
-LLVM aborts the process or runs forever for some code: invalid inline assembly, CPU features that contradict the triple, and malicious
-inputs. The parent process calls `try_in_child`; the child process runs `main`.
+LLVM aborts the process or runs forever for some code: invalid inline assembly, CPU features that contradict the triple, constructs that
+it translates for some platforms only, and malicious inputs. The parent process calls `try_in_child`; the child process runs `main`.
 
 Inline assembly is the common case, and only a small part of a module needs a trial because of it: top-level assembly, and the functions
 that contain assembly, with their attributes and registers. `assembly_parts` reduces a module to this part. Two templates cannot fail: an
@@ -16,17 +16,22 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from compcache.arch.known import architecture
 from compcache.build import codegen
 from compcache.build.ir_text import read_values
 from compcache.errors import CompileError
+from compcache.formats.host import platform_name
 from compcache.processes.detached import isolated_command
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from compcache.build.ir_text import GlobalValue
     from compcache.targets.machine import Machine
 
 __all__ = [
-    "TRUSTED", "UNTRUSTED", "Limits", "assembly_parts", "functions_with_assembly", "has_assembly", "has_module_assembly", "main",
-    "try_in_child",
+    "TRUSTED", "UNTRUSTED", "Limits", "assembly_parts", "functions_with_assembly", "has_assembly", "has_module_assembly", "is_rare",
+    "main", "try_in_child",
 ]  # fmt: skip
 
 
@@ -51,6 +56,27 @@ _FEW = 3
 _CONSTRAINT = re.compile(r"(?:[=+]?[&]?\*?(?:r|m|g|rm|imr|0|1|2|3)|~\{\w+\})\Z")
 _OPERAND = re.compile(r"(?:i8|i16|i32|i64|ptr)\b")
 _RESULT = re.compile(r"(?:void|i8|i16|i32|i64|ptr) \Z")
+#: Signs of constructs that LLVM translates only for some platforms, each with the pattern of the construct.
+_RARE = {
+    ' gc "': re.compile(""),
+    "vscale x ": re.compile(""),
+    " xor (": re.compile(""),  # a constant
+    "ptrtoint (": re.compile(r"\bptrtoint \([^()]* to i(?!(?:8|16|32|64)\))"),
+    " = comdat ": re.compile(r" = comdat (?!any|nodeduplicate)"),
+    "cc": re.compile(
+        r"\b(?:define|declare|call|invoke|callbr) (?:[a-z]\w* )*?"
+        r"(?!(?:fast|cold|tail|swift|swifttail|preserve_most)cc )(?:cc ?\d+|[a-z]\w*cc(?:\(\d+\))?) "
+    ),
+}
+#: The intrinsics that LLVM translates for every platform. Others are for one architecture, or some pass has to replace them first.
+_ORDINARY = re.compile(
+    r"llvm\.(?:abs|acos|addressofreturnaddress|asin|assume|atan2?|bitreverse|bswap|ceil|copysign|cosh?|ctlz|ctpop|cttz|dbg|debugtrap"
+    r"|donothing|eh\.typeid|exp|exp10|exp2|expect|experimental\.(?:constrained|noalias)|fabs|floor|fma|fmuladd|fpto[su]i|frameaddress|frexp"
+    r"|fsh[lr]|global_[cd]tors|invariant|is|launder|ldexp|lifetime|ll?rint|ll?round|load\.relative|log|log10|log2|masked"
+    r"|max(?:imum)?(?:num)?|mem(?:cpy|move|set)\.p\d|min(?:imum)?(?:num)?|modf|nearbyint|objectsize|powi?|prefetch|ptrmask"
+    r"|readcyclecounter|returnaddress|rint|round|roundeven|[su](?:add|cmp|max|min|mul|shl|sub)|sideeffect|sincos|sinh?|sqrt|stackrestore"
+    r"|stacksave|strip|tanh?|threadlocal|trap|trunc|ubsantrap|va_copy|va_end|va_start|vector\.reduce)(?:\.|\Z)"
+)
 
 
 def try_in_child(code: str | bytes, machine: Machine, level: int, limits: Limits = TRUSTED) -> None:
@@ -95,6 +121,21 @@ def _signal_number(name: str) -> int:
     return int(getattr(signal, name, 0))
 
 
+# ------------------------------------------------------------ rare constructs
+
+
+def is_rare(text: str, functions: Iterable[GlobalValue]) -> bool:
+    """Return whether a printed module contains constructs that LLVM may be unable to translate for this platform.
+
+    `functions` are the functions of the module. LLVM ends the process for calling conventions and garbage collectors that the platform
+    lacks, for intrinsics of other platforms, and for constants that no relocation can express.
+    """
+    if any(sign in text and pattern.search(text) for sign, pattern in _RARE.items()):
+        return True
+    own = architecture(platform_name()).intrinsics or "llvm.none."
+    return any(f.name.startswith("llvm.") and not f.name.startswith(own) and not _ORDINARY.match(f.name) for f in functions)
+
+
 # ------------------------------------------------------------ inline assembly
 
 
@@ -105,10 +146,9 @@ def assembly_parts(text: str) -> str | None:
     """
     if not has_assembly(text):
         return None
-    at_the_top = has_module_assembly(text)
     chunks = text.split("\n}\n")
-    doubtful = [" asm " in chunk and any(not _is_harmless(line) for line in _assembly_lines(chunk)) for chunk in chunks]
-    if not at_the_top and not any(doubtful):
+    doubtful = [" asm " in chunk and any(not _is_harmless(line) for line in chunk.split("\n") if " asm " in line) for chunk in chunks]
+    if not has_module_assembly(text) and not any(doubtful):
         return None
     if "blockaddress(" in text:
         return text
@@ -129,10 +169,6 @@ def functions_with_assembly(text: str) -> frozenset[str]:
     """Return the names of the functions of a printed module that contain inline assembly."""
     bodies = [chunk for chunk in text.split("\n}\n") if " asm " in chunk]
     return frozenset([value.name for body in bodies for value in read_values(body).functions if not value.is_declaration])
-
-
-def _assembly_lines(chunk: str) -> list[str]:
-    return [line for line in chunk.split("\n") if " asm " in line]
 
 
 def _without_body(chunk: str) -> str:

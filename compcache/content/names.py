@@ -301,11 +301,10 @@ def _archive_digests(source: ModuleSource) -> list[str]:
 def source_digests(source: ModuleSource) -> tuple[bytes, bytes]:
     """Return a digest of a frozen source without options, CPU and identity, and its `content_digest`. The code is hashed only once."""
     state = blake2b(digest_size=_NAME_BYTES, person=_PERSON)
-    for part in _frame_parts(_code_parts(source)):
-        state.update(part)
+    for _ in map(state.update, _frame_parts(_code_parts(source))):
+        pass
     code = state.digest()
-    for part in _frame_parts(option_parts(source)):
-        state.update(part)
+    state.update(b"".join(_frame_parts(option_parts(source))))
     return code, state.digest()
 
 

@@ -33,11 +33,11 @@ def _names_in_bitcode(code: bytes) -> tuple[str, ...] | None:
 def _names_by_llvm(code: str | bytes) -> tuple[str, ...]:
     from compcache.build import codegen
     from compcache.build.exports import choose_exports
-    from compcache.build.ir_text import read_values
+    from compcache.build.ir_text import read_values, with_symbols
     from compcache.build.pic import aliases, variable_aliases
 
     with codegen.new_context() as context:
-        text = str(codegen.parse(codegen.plain_source(code), context))
+        text = with_symbols(str(codegen.parse(codegen.plain_source(code), context)))
         exports = choose_exports(read_values(text), None, aliases(text), second_names=variable_aliases(text))
         return tuple([export.symbol for export in exports if not export.link_only])
 
@@ -62,7 +62,8 @@ def weak_definitions(code: str | bytes) -> frozenset[str]:
 
 def names_without_llvm(code: str | bytes) -> tuple[str, ...] | None:
     """Return the names of the externally visible functions in LLVM code, or None if only LLVM can determine them."""
-    return visible_definitions(code) if isinstance(code, str) else _names_in_bitcode(code)
+    names = visible_definitions(code) if isinstance(code, str) else _names_in_bitcode(code)
+    return None if names is None else tuple([name.removeprefix("\1") for name in names])  # see `ir_text.with_symbols`
 
 
 def _definitions(text: str) -> list[tuple[str, list[str]]] | None:

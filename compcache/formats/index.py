@@ -79,7 +79,7 @@ class Stamp(Record):
     @staticmethod
     def of(status: os.stat_result) -> Stamp:
         """Create the stamp of a file from its `stat` result."""
-        return Stamp(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        return Stamp(*_stamp(status))
 
     @staticmethod
     def packed(status: os.stat_result) -> bytes:
@@ -128,7 +128,9 @@ def entry_for(data: bytes, module_id: bytes, status: os.stat_result) -> list[Tru
 
 
 def _stamp(status: os.stat_result) -> tuple[int, int, int, int]:
-    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    """Return the fields of a file's stamp. Times after the year 2262 wrap around, as in the native runtime."""
+    times = [(time + (1 << 63)) % (1 << 64) - (1 << 63) for time in (status.st_mtime_ns, status.st_ctime_ns)]
+    return status.st_ino, status.st_size, times[0], times[1]
 
 
 def in_order(rows: list[Numbered], is_near: Callable[[bytes], bool] | None) -> list[tuple[bytes, int]]:
@@ -330,10 +332,10 @@ class Index:
             reraise_interrupt(error)
             self.problem = f"{self.directory} cannot be read: {error.strerror or error}"
             return []
-        unused = self.damaged.keys() | self.ignored
+        known = {segment.name for segment in self._segments or ()}
         self.unfinished = any(name.endswith(self.suffix + "-part") for name in found)
-        names = [name for name in found if _is_segment_name(name, self.suffix) and name not in unused]
-        return sorted(names, key=_place_of)
+        names = [name for name in found if name in known or _is_segment_name(name, self.suffix)]
+        return sorted({*names}.difference(self.damaged, self.ignored), key=_place_of)
 
     def add(self, name: str) -> None:
         """Add a segment that this process has written, without listing the directory."""

@@ -111,14 +111,14 @@ class Door:
             raise PermissionError(f"{self.root} belongs to another user, or other users can write to it")
         self._entered = opened, opened.number, (status.st_dev, status.st_ino)
 
-    def renew(self) -> int:
-        """Return the descriptor of the root. Open the root again if it was closed or its path leads elsewhere."""
+    def renew(self) -> "tuple[Opened, int, tuple[int, int]]":
+        """Return the open root. Open it again if it was closed or its path leads elsewhere."""
         entered = self._entered
-        if entered is None or not self._runtime.is_at(entered[1], self.root):
+        while entered is None or not self._runtime.is_at(entered[1], self.root):
             self.leave()
             self.enter()
             entered = self._entered
-        return -1 if entered is None else entered[1]
+        return entered
 
     def leave(self) -> None:
         """Close the root. The next use opens it again."""
@@ -128,15 +128,18 @@ class Door:
             entered[0].number = -1
 
     def open_owned(self, path: str, flags: int, mode: int = 0, may_lack: bool = False) -> "Any":
-        """See `Tree.open_owned`. If the file `may_lack`, a missing file is None: a handler would import much."""
-        if flags & os.O_CREAT or not path.startswith(self._prefix):
+        """See `Tree.open_owned`. If the file `may_lack`, a missing file is None."""
+        # A handler for the error would import much.
+        if not path.startswith(self._prefix):
             return self._full_tree().open_owned(path, flags, mode)
-        entered = self._entered
-        while entered is None:
-            self.enter()
-            entered = self._entered
+        entered = None if flags & os.O_CREAT else self._entered
+        if entered is None:
+            entered = self.renew()
         audit("open", path, None, flags)
-        return self._runtime.open_beneath(entered[1], path[len(self._prefix) :], flags, mode, may_lack)
+        opened = self._runtime.open_beneath(entered[1], path[len(self._prefix) :], flags, mode, may_lack)
+        if mode and mode & ~os.fstat(opened.number).st_mode:
+            self._full_tree()._set_mode(opened.number, mode)  # the umask has changed it
+        return opened
 
     def __getattr__(self, name: str) -> "Any":
         """Return an attribute of `Tree`, which is imported at the first request."""
@@ -219,9 +222,9 @@ class PlainLoader:
         self.decoded = 0  # the number of globals decoded by loads that succeeded
         self.opened = 0  # the number of images mapped by loads that succeeded
 
-    def count_with(self, recorder_of: "Callable[[Any, str], Any]") -> None:
+    def count_with(self, get_recorder: "Callable[[Any, str], Any]") -> None:
         """Count hits with the recorder of the directory."""
-        self._recorder = recorder_of(self._files, self._root)
+        self._recorder = get_recorder(self._files, self._root)
         self._recorder.watch(self)
 
     def close_plain(self) -> None:
@@ -267,12 +270,12 @@ class PlainLoader:
         closure = self._closure
         if closure is None or closure[4] is None or closure[1] is not self._names:
             return None
-        runtime, file, directory = load_runtime(), closure[4], -1
+        runtime, file, root = load_runtime(), closure[4], None
         if runtime.is_ordered(func_name):
-            directory = self._files.renew()
+            root = self._files.renew()
             audit("open", f"{self._root}/{INDEX_DIRECTORY}", None, _LIST)
         found = runtime.find_in_closure(
-            self._functions, closure[0], file[0].number, file[3], func_name, directory, INDEX_DIRECTORY, closure[1]
+            self._functions, closure[0], file[0].number, file[3], func_name, root[1] if root else -1, INDEX_DIRECTORY, closure[1]
         )
         module = self._loaded(closure[0])
         if found is None or module is None:
@@ -375,7 +378,7 @@ class PlainLoader:
         return (row, closure) if self._is_compatible(closure) else None
 
     def _find_closure(self, runtime: "Any", module_id: bytes) -> "PlainClosure | None":
-        """Return a linked closure that is recorded as valid for this state of the index, or None if its file does not record that.
+        """Return a linked closure that is recorded as valid for this index and this processor, or None.
 
         Raises:
             OSError: there is no such file, or it cannot be read.
@@ -401,10 +404,10 @@ class PlainLoader:
     def _refresh_index(self, runtime: "Any") -> bool:
         """Read the present segments of the index. Return False if the index contains an unknown file."""
         files = self._files
-        number = files.renew()
+        root = files.renew()
         directory = f"{self._root}/{INDEX_DIRECTORY}"
         audit("open", directory, None, _LIST)
-        names = runtime.names_beneath(number, INDEX_DIRECTORY)
+        names = runtime.names_beneath(root[1], INDEX_DIRECTORY)
         if names == self._names:
             return True
         self._names = None

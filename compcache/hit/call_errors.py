@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import operator
 import sys
 from itertools import pairwise
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from compcache.errors import ArgumentBufferError, NotCachedError, TargetUnloadedError, UntrustedDirectoryError
 from compcache.files import reraise_interrupt
@@ -12,6 +14,8 @@ from compcache.identity import label_of
 from compcache.signature import CSTR, FLOAT, OBJECT, POINTER, TUPLE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from compcache.hit.target import TypedCallTarget
     from compcache.signature import Parameter
 
@@ -164,13 +168,25 @@ def raise_value(target: TypedCallTarget, index: int, value: object) -> NoReturn:
             raise OverflowError(f"{problem} an address of 64 bits, not {_shorten_value(value)}")
         raise _pointer_error(target, index, value, problem)
     if parameter.type.kind == FLOAT:
-        if hasattr(value, "__float__") or hasattr(value, "__index__"):
+        if _converts(math.fabs, value):
             raise OverflowError(f"{problem} a number that {parameter.type} can hold, not {_shorten_value(value)}")
         raise TypeError(f"{problem} a number ({parameter.type}), not {kind}")
-    if not hasattr(value, "__index__"):
+    if not _converts(operator.index, value):
         raise TypeError(f"{problem} an integer ({parameter.type}), not {kind}")
     low, high = _value_range(parameter.type.kind == "signed", parameter.type.size)
     raise OverflowError(f"{problem} between {low} and {high} ({parameter.type}), not {_shorten_value(value)}")
+
+
+def _converts(convert: Callable[[Any], object], value: object) -> bool:
+    """Return whether a value has the type that a conversion takes, even if its size is too large."""
+    try:
+        convert(value)
+    except (TypeError, ValueError) as error:
+        reraise_interrupt(error)
+        return False
+    except OverflowError as error:
+        reraise_interrupt(error)
+    return True
 
 
 def _pointer_error(target: TypedCallTarget, index: int, value: object, problem: str) -> TypeError:

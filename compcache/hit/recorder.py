@@ -23,10 +23,12 @@ if TYPE_CHECKING:
     from compcache.files import Opened, Tree
     from compcache.hit import Door, PlainLoader
 
-__all__ = ["DIRECTORY", "JOURNALS_OF_HOST", "SUFFIX", "Recorder", "encode_batch", "recorder_for", "recorder_of"]
+__all__ = ["DIRECTORY", "JOURNALS_OF_HOST", "SUFFIX", "Recorder", "encode_batch", "recorder_for", "shared_recorder"]
 
 #: The values of `compcache.store.PLACES`, which a plain hit does not import.
 DIRECTORY, SUFFIX = "stats", ".journal1"
+#: The value of `compcache.files.FILE_MODE`.
+_FILE_MODE = 0o600
 
 SWITCH_VARIABLE = "COMPCACHE_STATS"
 _PAUSE_SECONDS = 1.0
@@ -96,8 +98,8 @@ class Recorder:
     def refused(self, name: str, reason: str) -> None:
         """Record that a file is not used, or that a function was not cached. Nothing is counted."""
 
-    def asked(self, name: str, answer: str) -> None:
-        """Record that the remote store answered about a function. Nothing is counted here. The asking process counts it."""
+    def remote_answered(self, name: str, answer: str) -> None:
+        """Record that the remote store answered about a function. The asking process counts it."""
 
     def waited(self, what: str, seconds: float, *, owned: "bool | None") -> None:
         """Record that this thread waited for another process. Nothing is counted."""
@@ -198,18 +200,16 @@ class Recorder:
 
     def _open(self) -> "Opened":
         """Open the journal, creating it and its directory if the cache directory exists."""
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
-            return self._files.open_owned(self._journal, flags)
+            return self._files.open_owned(self._journal, flags, _FILE_MODE)
         except FileNotFoundError as error:
             _reraise_interrupt(error)
-            from compcache.files import FILE_MODE
-
             try:
                 self._files.mkdir(f"{self._root}/{DIRECTORY}")
-            except FileExistsError as exists:  # another thread or process has created it, or only the file was missing
+            except FileExistsError as exists:  # another thread or process has created it
                 _reraise_interrupt(exists)
-            return self._files.open_owned(self._journal, flags | os.O_CREAT, FILE_MODE)
+            return self._files.open_owned(self._journal, flags, _FILE_MODE)
 
 
 def encode_batch(lines: "Iterable[str]") -> bytes:
@@ -260,11 +260,11 @@ def recorder_for(files: "Tree", root: str, *, readonly: bool) -> "Recorder | Nul
         from compcache.directory.null_recorder import NullRecorder
 
         return NullRecorder()
-    return recorder_of(files, root) if type(files.system) is Files else Recorder(files, root)
+    return shared_recorder(files, root) if type(files.system) is Files else Recorder(files, root)
 
 
-def recorder_of(files: "Tree | Door", root: str) -> "Recorder":
-    """Return the one recorder of a directory in this process, which now writes through `files`."""
+def shared_recorder(files: "Tree | Door", root: str) -> "Recorder":
+    """Return the one recorder of a directory in this process. It writes through `files` now."""
     recorder = _recorders.get(root)
     if recorder is None:
         return _recorders.setdefault(root, Recorder(files, root))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from compcache.build import codegen
 from compcache.build.exports import visible_exports
-from compcache.build.ir_text import read_values
+from compcache.build.ir_text import read_values, with_symbols
 from compcache.build.large_data.variables import abridged
 from compcache.build.pic import aliases
 from compcache.content.assembled_files import reads_files
@@ -75,7 +75,7 @@ def _print_code(code: str | bytes) -> str:
     if isinstance(code, str):
         check_extremes(code, printed=False)
     plain = codegen.plain_source(code)
-    return codegen.run(lambda context: str(codegen.parse(plain, context)))
+    return with_symbols(codegen.run(lambda context: str(codegen.parse(plain, context))))
 
 
 def _require_not_file_name(code: str | bytes) -> None:

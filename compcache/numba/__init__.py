@@ -66,8 +66,9 @@ def install(
         options: further arguments of `compcache.Cache`.
 
     Returns:
-        The backend. It counts hits and misses, and lists the functions that are not cached with the reasons. If the version of Numba is not
-        supported, the backend is not installed: a `CacheWarning` is issued, and Numba works as without compcache.
+        The backend. It counts hits and misses, and lists the functions that are not cached with the reasons. If a backend is already
+        installed with this directory, that backend is returned, and the options are ignored. If the version of Numba is not supported, the
+        backend is not installed: a `CacheWarning` is issued, and Numba works as without compcache.
 
     Raises:
         RuntimeError: the backend is already installed with another directory.
@@ -92,9 +93,9 @@ def _install(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool 
 
 
 def _install_without_import(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool) -> Backend:
-    """Install the backend without importing Numba first, and return it. If a backend is already installed, return that backend.
+    """Install the backend without importing Numba first, and return it.
 
-    See `install` for the exceptions.
+    If a backend is already installed with this directory, ignore the options, and return that backend. See `install` for the exceptions.
     """
     from compcache.cache import Cache, default_directory
     from compcache.files import absolute_path

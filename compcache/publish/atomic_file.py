@@ -10,11 +10,13 @@ from compcache.files import DIRECTORY_MODE, FILE_MODE, reraise_interrupt
 from compcache.interrupts import suppress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from compcache.directory.places import Place
     from compcache.files import Files, Opened
     from compcache.store import Store
+
+    Path = str | Callable[[], str]
 
 __all__ = ["has_settled", "is_settled", "keep_file", "make_directories", "publish", "publish_all", "unique_name"]
 
@@ -35,6 +37,9 @@ def make_directories(files: Files, path: str) -> bool:
     """Create a directory and its missing parents, and return whether this call created the directory.
 
     The directories are private to this user, independent of the umask.
+
+    Raises:
+        OSError: a directory could not be created.
     """
     missing = []
     created = True
@@ -63,13 +68,14 @@ def make_directories(files: Files, path: str) -> bool:
     return created
 
 
-def publish(files: Files, temporary: str, path: str, parts: Iterable[bytes | memoryview], *, sync: bool = True) -> os.stat_result:
+def publish(files: Files, temporary: str, path: Path, parts: Iterable[bytes | memoryview], *, sync: bool = True) -> os.stat_result:
     """Write a file to a temporary name, and rename it to `path` atomically.
 
     Args:
         files: the file operations to use.
-        temporary: a directory on the same file system, for the temporary file.
-        path: the final path. An existing file is replaced, never overwritten in place.
+        temporary: a directory on the same file system, for the temporary file. It is created if it does not exist.
+        path: the final path, or a function that returns it once the content is written. An existing file is replaced, never overwritten
+            in place. Missing parent directories are created.
         parts: the content.
         sync: sync the content to disk before the rename, so that a crash cannot leave a truncated file.
 
@@ -84,9 +90,9 @@ def publish(files: Files, temporary: str, path: str, parts: Iterable[bytes | mem
 
 
 def publish_all(
-    files: Files, temporary: str, contents: Iterable[tuple[str, Iterable[bytes | memoryview]]], *, sync: bool = True
+    files: Files, temporary: str, contents: Iterable[tuple[Path, Iterable[bytes | memoryview]]], *, sync: bool = True
 ) -> list[os.stat_result]:
-    """Publish several files, given as (path, parts), like `publish`. They are synced together.
+    """Publish several files, given as (path, parts), like `publish`, and return their `fstat` results. They are synced together.
 
     Raises:
         OSError: a file could not be written or renamed. Files that were renamed before are published. Temporary files are removed.
@@ -107,7 +113,7 @@ def publish_all(
 class _Draft:
     """A file that is being written under a temporary name."""
 
-    def __init__(self, files: Files, temporary: str, path: str) -> None:
+    def __init__(self, files: Files, temporary: str, path: Path) -> None:
         self._files = files
         self._path = path
         self._scratch = f"{temporary}/{unique_name()}"
@@ -123,23 +129,24 @@ class _Draft:
 
     def publish(self) -> os.stat_result:
         """Rename the file to its final name, and return its `fstat` result."""
+        path = self._path if isinstance(self._path, str) else self._path()
         try:
-            _rename(self._files, self._scratch, self._path)
+            _rename(self._files, self._scratch, path)
         except FileNotFoundError as error:
             reraise_interrupt(error)
-            if not self._was_renamed():
+            if not self._was_renamed(path):
                 raise
         self._is_published = True
         return self._files.fstat(self.descriptor)
 
-    def _was_renamed(self) -> bool:
+    def _was_renamed(self, path: str) -> bool:
         """Return whether the file was renamed although an error was reported.
 
         If an NFS server's answer is lost, the client repeats the request, and the server then reports that the file does not exist. The
         file is recognized by its unique modification time.
         """
         with suppress(OSError):
-            return self._files.lstat(self._path).st_mtime_ns == self._time
+            return self._files.lstat(path).st_mtime_ns == self._time
         return False
 
     def close(self) -> None:
@@ -238,7 +245,7 @@ def is_settled(status: os.stat_result) -> bool:
 
 
 def has_settled(newest: int) -> bool:
-    """Return the result of `is_settled` for a file whose latest timestamp is `newest`, in nanoseconds."""
+    """Return whether a file is settled (`is_settled`) whose latest timestamp is `newest`, in nanoseconds."""
     return abs(time.time_ns() - newest) > _TICK
 
 

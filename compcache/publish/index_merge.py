@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import heapq
-from functools import partial, reduce
+from contextlib import contextmanager
+from functools import reduce
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from compcache.digest import DIGEST_SIZE, KEY_SIZE, check, digest, name_key
+from compcache.digest import DIGEST_SIZE, KEY_SIZE, blake2b, check, name_key
 from compcache.errors import FormatError
 from compcache.files import reraise_interrupt
 from compcache.formats.index import (
@@ -28,7 +29,7 @@ from compcache.formats.table_writer import encoded_size, table_parts
 from compcache.interrupts import suppress
 from compcache.publish.atomic_file import publish
 from compcache.publish.locks import try_lock
-from compcache.publish.module_lists import merge_list, remove_list
+from compcache.publish.module_lists import merge_list, remove_lists_of
 from compcache.publish.open_segments import open_segments, readable_segments
 from compcache.publish.scratch import Scratch
 
@@ -221,13 +222,22 @@ def publish_segment(
     spooled = Scratch(modules)
     if level is None:
         level = segment_level(spooled.size // MODULE.size)
-    write = partial(_segment_parts, Scratch(functions), spooled, set(requirements), greatest)
-    name = f"{level:02d}-{digest(write(), size=NAME_SIZE).hex()}{index.suffix}"
-    path = f"{index.directory}/{name}"
-    if prepare is not None:
-        prepare(name)
+    state, name = blake2b(digest_size=NAME_SIZE), ""
+
+    def parts() -> Iterator[bytes]:
+        for part in _segment_parts(Scratch(functions), spooled, set(requirements), greatest):
+            state.update(part)
+            yield part
+
+    def path() -> str:
+        nonlocal name
+        name = f"{level:02d}-{state.hexdigest()}{index.suffix}"
+        if prepare is not None:
+            prepare(name)
+        return f"{index.directory}/{name}"
+
     # Additions are not synced: after a power failure prune indexes their modules again, or a program adds the modules again.
-    publish(index.files, index.temporary, path, write(), sync=level > 0)
+    publish(index.files, index.temporary, path, parts(), sync=level > 0)
     return name
 
 
@@ -352,20 +362,22 @@ def _choose_segments(segments: Iterable[Segment], levels: range) -> tuple[list[S
 
 def _merge_modules(index: Index, segments: Iterable[Segment], gone: Container[bytes]) -> Iterator[bytes]:
     """Yield the newest module entry of each module in the segments, sorted, without modules in `gone`."""
-    read = [_read_entries(segment, partial(entries_of_modules, index, segment)) for segment in segments]
-    for module_id, entries in groupby(heapq.merge(*read), key=_module_id_of):
+    read = [_read_modules(index, segment) for segment in segments]
+    for module_id, entries in groupby(heapq.merge(*read), key=lambda entry: entry[:DIGEST_SIZE]):
         if module_id not in gone:
             yield reduce(_newer, entries)
 
 
-def _module_id_of(entry: bytes) -> bytes:
-    return entry[:DIGEST_SIZE]
+def _read_modules(index: Index, segment: Segment) -> Iterator[bytes]:
+    with _reading(segment):
+        yield from entries_of_modules(index, segment)
 
 
-def _read_entries(segment: Segment, read: Callable[[], Iterable[bytes]]) -> Iterator[bytes]:
-    """Yield the entries that `read` returns. Raise `_UnreadableError` if the segment is damaged or cannot be read."""
+@contextmanager
+def _reading(segment: Segment) -> Iterator[None]:
+    """Raise `_UnreadableError` if the context finds that the segment is damaged or cannot be read."""
     try:
-        yield from read()
+        yield
     except (FormatError, OSError) as error:
         reraise_interrupt(error)
         raise _UnreadableError(segment, error) from error
@@ -380,32 +392,23 @@ def _merge_functions(segments: Sequence[Segment], gone: Container[bytes]) -> Ite
     for number in range(1 << bits):
         entries: set[bytes] = set()
         for segment in segments:
-            entries.update(_convert_entries(_read_entries(segment, partial(_read_range, segment, number, bits))))
+            with _reading(segment):
+                entries.update(_convert_entries(segment.functions.entries_of_range(number, bits)))
         kept = [entry for entry in entries if entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE] not in gone] if gone else entries
         yield b"".join(newest_additions(kept))
 
 
 def _count_functions(segment: Segment) -> int:
-    try:
+    with _reading(segment):
         return segment.functions.count
-    except (FormatError, OSError) as error:
-        reraise_interrupt(error)
-        raise _UnreadableError(segment, error) from error
-
-
-def _read_range(segment: Segment, number: int, bits: int) -> list[bytes]:
-    return segment.functions.entries_of_range(number, bits)
 
 
 def _merge_requirements(segments: Iterable[Segment]) -> set[str]:
-    found: set[str] = set()
+    texts: set[str] = set()
     for segment in segments:
-        try:
-            found.update(segment.requirements.values())
-        except (FormatError, OSError) as error:
-            reraise_interrupt(error)
-            raise _UnreadableError(segment, error) from error
-    return found
+        with _reading(segment):
+            texts.update(segment.requirements.values())
+    return texts
 
 
 def keep_newest(modules: dict[bytes, bytes], data: bytes) -> None:
@@ -460,8 +463,8 @@ def replace_segments(
     for segment in replaced:
         if segment.name != name:
             _remove_segment(index, segment.name)
-            if store is not None:
-                remove_list(store, segment.name)
+    if store is not None:
+        remove_lists_of(store, {segment.name for segment in replaced} - {name})
     index.refresh()
 
 
@@ -491,8 +494,7 @@ def replace_by_merged(store: Store, parts: Sequence[Segment], replaced: Sequence
         )
     except _UnreadableError as problem:
         raise problem.error from problem
-    for segment in replaced:
-        remove_list(store, segment.name)
+    remove_lists_of(store, [segment.name for segment in replaced])
     return count
 
 

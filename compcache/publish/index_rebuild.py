@@ -27,7 +27,7 @@ from compcache.processes.detached import LateFiles
 from compcache.publish import index_merge
 from compcache.publish.atomic_file import is_settled, publish
 from compcache.publish.index_parts import MARK, OtherReader, fans_of, is_current, known_parts, part_name
-from compcache.publish.module_lists import remove_list, write_list
+from compcache.publish.module_lists import remove_lists_of, write_list
 from compcache.publish.module_rows import make_row
 from compcache.publish.open_segments import readable_segments
 from compcache.publish.quarantine import is_shortage
@@ -131,10 +131,10 @@ def rebuild_index(store: Store) -> int:
         index_merge.replace_segments(
             index, *reading.entries(), level, replaced, reading.greatest, lambda name: write_list(store, name, rows)
         )
-        for segment in replaced:
-            remove_list(store, segment.name)
-    for name in {*parts, *known_names, *known_parts(store), MARK}:
-        remove_list(store, name)
+        remove_lists_of(store, [segment.name for segment in replaced])
+    finished = {*parts, *known_names, *known_parts(store), MARK}
+    remove_lists_of(store, finished)
+    for name in finished:
         with suppress(OSError):
             store.files.unlink(store.path(PARTS, name))
     index.refresh()

@@ -63,7 +63,7 @@ def publish_modules(store: Store, modules: Sequence[BuiltModule | Publication], 
     Raises:
         StorageError: the modules could not be stored. The index is unchanged. Some of the files may exist.
     """
-    drafts = [_make_draft(store, module) for module in modules]
+    drafts = [_make_draft(store, module, order_of(decode_notes(module.sections[4]))) for module in modules]
     _publish(store, drafts, noted_numbers(store) if any(draft.order.number for draft in drafts) else [], signs=signs)
     return [draft.module_id for draft in drafts]
 
@@ -86,7 +86,10 @@ def publish_additions(
     noted = noted_numbers(store)
     named = [[(_module_id_of(module), module) for module in modules] for modules in additions]
     groups = [
-        [(_make_draft(store, module, module_id, is_newest=number is not None), module) for module_id, module in _with_number(group, number)]
+        [
+            (_make_draft(store, module, order, module_id, is_newest=number is not None), module)
+            for module_id, module, order in _with_number(group, number)
+        ]
         for group, number in zip(named, assign_numbers(store, list(map(dict, named)), noted, is_listed=is_listed), strict=True)
     ]
     written = _publish(store, [draft for group in groups for draft, _ in group], noted, signs=signs)
@@ -94,7 +97,7 @@ def publish_additions(
 
 
 def _publish(store: Store, drafts: Sequence[_Draft], noted: Noted, *, signs: bool) -> frozenset[bytes]:
-    """Publish modules and their index entries. Return the module_ids of the files that were written."""
+    """Publish modules and their index entries, and return the ids of the written files. See `publish_modules` for the exceptions."""
     path = store.module_path(drafts[0].module_id) if len(drafts) == 1 else store.directory(MODULES)
     store.require_writable(path)
     try:
@@ -124,18 +127,20 @@ def _module_id_of(module: BuiltModule) -> bytes:
     return module_digest(content, *map(len, content))
 
 
-def _make_draft(store: Store, module: BuiltModule | Publication, module_id: bytes = b"", *, is_newest: bool = False) -> _Draft:
-    encoded = encode_container(*module.sections, store.signing_key, module_id)
-    return _Draft(module, *encoded, order_of(decode_notes(module.sections[4])), is_newest)
+def _make_draft(
+    store: Store, module: BuiltModule | Publication, order: Order, module_id: bytes = b"", *, is_newest: bool = False
+) -> _Draft:
+    return _Draft(module, *encode_container(*module.sections, store.signing_key, module_id), order, is_newest)
 
 
-def _with_number(group: Iterable[tuple[bytes, BuiltModule]], number: int | None) -> Iterator[tuple[bytes, BuiltModule]]:
-    """Yield the modules of an addition with their ids. A number is written to the notes, which the ids do not cover."""
+def _with_number(group: Iterable[tuple[bytes, BuiltModule]], number: int | None) -> Iterator[tuple[bytes, BuiltModule, Order]]:
+    """Yield the modules of an addition with their ids and orders. A number is written to the notes, which the ids do not cover."""
     for module_id, module in group:
+        notes = decode_notes(module.sections[4])
         if number is not None:
-            notes = with_number(decode_notes(module.sections[4]), number)
+            notes = with_number(notes, number)
             module = module._replace(sections=(*module.sections[:4], pack_notes(notes)))  # noqa: PLW2901 - the same with a number
-        yield module_id, module
+        yield module_id, module, order_of(notes)
 
 
 def _modules_text(modules: int) -> str:

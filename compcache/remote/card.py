@@ -123,10 +123,13 @@ def decode_cards(data: bytes) -> dict[str, Card]:
 
 def _decode_card(fields: list[Any], imports: list[list[Any]]) -> Card:
     name, module_id, size, seconds, module, signatures = fields
-    if list(map(type, fields)) != [str, bytes, int, float, bytes, bytes]:
-        raise FormatError("the card is malformed: a field has the wrong type")
-    if len(module_id) != DIGEST_SIZE or size < 0 or len(module) not in (0, size):
-        raise FormatError(f"the card of {name!r} is malformed: a field has the wrong size")
+    for field, value, type_ in zip(Card._fields, fields, (str, bytes, int, float, bytes, bytes), strict=False):
+        if type(value) is not type_:
+            raise FormatError(f"the card is malformed: {field} is of type {type(value).__name__}, not {type_.__name__}")
+    if len(module_id) != DIGEST_SIZE:
+        raise FormatError(f"the card of {name!r} is malformed: module_id has {len(module_id)} bytes, not {DIGEST_SIZE}")
+    if size < 0 or len(module) not in (0, size):
+        raise FormatError(f"the card of {name!r} is malformed: its module has {len(module)} bytes, but the stated size is {size}")
     return Card(name, module_id, size, seconds, module, signatures, tuple([_decode_card(each, []) for each in imports]))
 
 

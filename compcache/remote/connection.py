@@ -131,7 +131,7 @@ class Question:
         _questions.add(self)
 
     def wait(self, seconds: float) -> bool:
-        """Wait at most `seconds` for the answer, and return whether it has arrived. After False, `problem` says whether waiting is useless.
+        """Wait at most `seconds` for the answer, and return whether it has arrived. `problem` gives the reason if no answer will arrive.
 
         Once the helper has reported how long compiling would take, the wait is at least that long. Time during which the helper waits for
         a processor does not count, up to `_LONGEST_QUEUE` seconds, because compiling would take longer too on a busy machine.

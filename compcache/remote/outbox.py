@@ -123,12 +123,11 @@ class Outbox:
         except (ValueError, TypeError) as error:
             reraise_interrupt(error)
             raise FormatError(f"the upload {name} is malformed: {error}") from error
-        texts = [upload.key, *[card_key for card_key, _ in upload.cards]]
-        contents = [upload.module, *[card for _, card in upload.cards]]
-        if not all(isinstance(text, str) for text in texts) or not all(isinstance(content, bytes) for content in contents):
-            raise FormatError(f"the upload {name} is malformed: a key or a module has the wrong type")
-        if not isinstance(upload.seconds, float) or not isinstance(upload.always, bool):
-            raise FormatError(f"the upload {name} is malformed: a field has the wrong type")
+        fields = [("key", key, str), ("module", module, bytes), ("seconds", seconds, float), ("always", always, bool)]
+        fields += [row for card_key, card in upload.cards for row in (("a card's key", card_key, str), ("a card", card, bytes))]
+        for field, value, kind in fields:
+            if not isinstance(value, kind):
+                raise FormatError(f"the upload {name} is malformed: {field} is of type {type(value).__name__}, not {kind.__name__}")
         return upload
 
     def remove(self, name: str) -> None:

@@ -125,6 +125,7 @@ def cpu_table(arch: str, major: int) -> CpuTable | None:
     return CpuTable(json.loads(max(older, key=lambda pair: pair[0])[1].read_text()))
 
 
+@functools.cache
 def table_of(platform: str) -> CpuTable | None:
     """Return the CPU table of a platform (``x86_64-linux-elf``) for the LLVM in use."""
     from compcache.llvm import llvm

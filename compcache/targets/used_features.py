@@ -75,8 +75,8 @@ def check_attributes(attributes: Mapping[str, str], platform: str) -> None:
                 raise CompileError(f'function {name!r} has the attribute "target-cpu"="{cpu}": {error}') from None
 
 
-def without_unknown_features(text: str, attributes: Mapping[str, str], platform: str) -> str | None:
-    """Remove disabled features that this LLVM does not know from a printed module. Return None if there are no such features.
+def without_unknown_features(text: str, attributes: Mapping[str, str], platform: str) -> str:
+    """Return a printed module without disabled features that this LLVM does not know.
 
     With ``-march=``, compilers write all features that they know into the code. Older compilers know features that newer versions of LLVM
     do not have. LLVM prints a warning for each of these features and each function.
@@ -84,7 +84,7 @@ def without_unknown_features(text: str, attributes: Mapping[str, str], platform:
     table = table_of(platform)
     names = {part for group in set(attributes.values()) for _, value in TARGET_ATTRIBUTE.findall(group) for part in value.split(",")}
     if table is None or all(table.knows(name[1:]) for name in names if name[:1] == "-"):
-        return None
+        return text
     knows = table.knows
 
     def known(match: re.Match[str]) -> str:

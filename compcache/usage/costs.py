@@ -81,9 +81,9 @@ def _total(base: bytes, items: Iterable[Item], duplicate: Callable[[str, int, in
     """
     seconds = size = loads = 0.0
     copies, keys = 0, []
-    for text, of_name in groupby(items, lambda item: item[0][len(base) + 1 : -DIGEST_SIZE - 2]):
+    for text, shares in groupby(items, lambda item: item[0][len(base) + 1 : -DIGEST_SIZE - 2]):
         callables = sizes = 0
-        for _, value in of_name:
+        for _, value in shares:
             own_seconds, own_size, own_loads, module_size, is_callable = _SHARE.unpack(value)
             seconds, size, loads, copies = seconds + own_seconds, size + own_size, loads + own_loads, copies + 1
             callables, sizes = callables + is_callable, sizes + module_size * is_callable

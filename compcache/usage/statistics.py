@@ -76,8 +76,9 @@ def cache_stats(store: Store, max_size: int | None, since: float | None = None, 
             )
             for store in sorted({store_of(name)[1] for name in totals} - {""})
         },
+        # Journals name sizes "_bytes".
         counters={name.replace("_bytes", "_size"): value for name, value in sorted(totals.items()) if not store_of(name)[1]},
-    )  # `counters`: journals name sizes "_bytes"
+    )
 
 
 def _remote_stats(totals: dict[str, float]) -> RemoteStats:

@@ -32,7 +32,6 @@ ELSEWHERE = {
     "build/entry_code/selection.py": "assemblers are chosen by the machine's number, and stand in the folder of entry points",
     "build/entry_code/aarch64.py": "the assembler of one architecture, which its errors name",
     "build/entry_code/x86_64.py": "the assembler of one architecture; what has none is compiled by LLVM",
-    "build/ir_text.py": "x86_vectorcallcc is a calling convention of LLVM's",
     "build/llvm_types.py": "x86_fp80 is a type of LLVM's",
     "cli/render/code.py": "x86_fp80 is a type of LLVM's",
 }

@@ -153,9 +153,10 @@ def test_what_is_kept_beside_the_image_is_small_and_gives_its_code(cache: Cache,
     sizes = [path.stat().st_size for path in directory.rglob("*") if path.is_file()]
     assert max(sizes) < 7 * _SIZE + 60_000  # the values once, and little else
     assert cache.check(recompile=True).findings == ()
-    assert run_fresh(
-        directory, f"from compcache import Cache\nresult = Cache(directory).get_target('own_at')({_SIZE - 1})"
-    ) == _BYTES["own"][-1]
+    assert (
+        run_fresh(directory, f"from compcache import Cache\nresult = Cache(directory).get_target('own_at')({_SIZE - 1})")
+        == _BYTES["own"][-1]
+    )
 
 
 @pytest.mark.slow

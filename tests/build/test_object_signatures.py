@@ -31,11 +31,7 @@ define i64 @address(ptr %object) {
   ret i64 %number
 }
 """
-FUNCTIONS = {
-    "same": "object(object)",
-    "add": "object(one: object, other: object, unused: i64)",
-    "address": "i64(object)",
-}
+FUNCTIONS = {"same": "object(object)", "add": "object(one: object, other: object, unused: i64)", "address": "i64(object)"}
 
 
 @pytest.fixture(scope="module")

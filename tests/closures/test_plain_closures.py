@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from helpers import adder, caller, create_journals, run_fresh, sum_of
+from helpers import adder, caller, run_fresh, sum_of
 from test_addresses import SOURCES
 
 from compcache import Cache, ModuleSource
@@ -190,7 +190,6 @@ def test_the_variables_and_constructors_of_home_modules_are_one(tmp_path: Path) 
             cache.add_modules(codes)
             if way == "linked":
                 assert cache.link(["first", "second"], into="set").linked[0].functions == ("first", "second")
-    create_journals(tmp_path / "linked")
     assert run_fresh(tmp_path / "linked", _COUNT.format(first=True)) == [35]
     results = [run_fresh(tmp_path / way, _COUNT.format(first=False)) for way in ("apart", "linked")]
     assert results[0] == results[1]

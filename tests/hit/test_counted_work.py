@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from helpers import PACKAGE_ROOT, adder, caller, create_journals, run_fresh, sum_of
+from helpers import PACKAGE_ROOT, adder, caller, run_fresh, sum_of
 from mock_directory import FaultyFiles, cache_on
 
 from compcache import Cache, ModuleSource, PrunePolicy
@@ -122,7 +122,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def counting(site: Path, directory: Path, name: str, layers: Sequence[Path] = ()) -> str:
-    create_journals(directory)
     return COUNTING.format(site=str(site), directory=str(directory), name=name, layers=[str(layer) for layer in layers])
 
 
@@ -142,6 +141,49 @@ def test_a_hit_imports_few_modules(cache: Cache, directory: Path, site: Path) ->
     assert counted.value == 42
     assert len(own) <= OWN_MODULES, own
     assert len(others) <= OTHER_MODULES, others
+
+
+def test_a_hit_that_creates_its_journal_imports_nothing_more(cache: Cache, directory: Path, site: Path) -> None:
+    cache.add_module(ModuleSource(adder("one", 1)))
+    script = counting(site, directory, "one")
+    run_fresh(directory, script)
+    statistics = directory / "stats"
+    for journal in statistics.glob("*.journal1"):
+        journal.unlink()
+    modules = run_fresh(directory, script)["modules"]
+    assert len([name for name in modules if name.partition(".")[0] == "compcache"]) <= OWN_MODULES, modules
+    assert [journal.stat().st_mode & 0o777 for journal in statistics.glob("*.journal1")] == [0o600]
+
+
+def test_a_journal_has_its_mode_under_any_umask(cache: Cache, directory: Path) -> None:
+    cache.add_module(ModuleSource(adder("one", 1)))
+    journals = directory / "stats"
+    for journal in journals.glob("*.journal1"):
+        journal.unlink()
+    script = """
+    import os
+    from compcache import Cache
+    os.umask(0o777)
+    result = Cache(directory).get_target("one")(41)
+    """
+    assert run_fresh(directory, script) == 42
+    assert [journal.stat().st_mode & 0o777 for journal in journals.glob("*.journal1")] == [0o600]
+
+
+def test_uses_are_written_to_the_directory_that_is_at_the_path(cache: Cache, directory: Path) -> None:
+    for name in ("one", "two"):
+        cache.add_module(ModuleSource(adder(name, 1)))
+    script = """
+    import os, shutil
+    from compcache import Cache
+    with Cache(directory) as opened:
+        module = opened.get_target("one").module_id, opened.get_target("two").module_id
+        os.rename(directory, f"{directory}-moved")
+        shutil.copytree(f"{directory}-moved", directory)
+    result = module[1]
+    """
+    module = run_fresh(directory, script)
+    assert any(module in journal.read_text() for journal in (directory / "stats").glob("*.journal1"))
 
 
 def test_a_hit_opens_few_files_and_reads_little(cache: Cache, directory: Path, site: Path) -> None:

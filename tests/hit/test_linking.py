@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from helpers import PACKAGE_ROOT, adder, compile_object, constant, create_journals, module_file, run_fresh, sum_of
+from helpers import PACKAGE_ROOT, adder, compile_object, constant, module_file, run_fresh, sum_of
 
 from compcache import Cache, ModuleSource
 from compcache.files import Files
@@ -372,7 +372,6 @@ def test_a_closure_of_many_modules_needs_few_descriptors(directory: Path) -> Non
             cache.add_module(ModuleSource(adder(f"f{number}", 1), optimize=0))
         names = [f"f{number}" for number in range(modules)]
         cache.add_module(ModuleSource(sum_of("all", names), imports=names, optimize=0))
-    create_journals(directory)
     script = f"""
         import os, resource
         from compcache import Cache

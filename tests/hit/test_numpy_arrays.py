@@ -150,3 +150,16 @@ def test_an_array_without_dimensions_may_be_the_first(tmp_path: Path) -> None:
         result += [length(made) for made in (numpy.array(1), memoryview(numpy.arange(3)), numpy.arange(4), numpy.arange(5))]
     """
     assert run_fresh(tmp_path, script) == [1, 2, 1, 3, 4, 5]
+
+
+@pytest.mark.parametrize("value", [np.array([1]), np.array([1.5, 2]), np.array("a"), np.datetime64(5, "s")])
+def test_an_array_is_not_a_number_that_is_too_large(cache: Cache, value: Any) -> None:
+    """NumPy's arrays have `__index__` and `__float__`, which refuse all arrays but those of one number."""
+    code = "define i64 @i(i64 %x) {\n  ret i64 %x\n}\ndefine double @d(double %x) {\n  ret double %x\n}\n"
+    cache.add_module(ModuleSource(code))
+    with pytest.raises(TypeError, match="must be an integer"):
+        cache.get_target("i")(value)
+    with pytest.raises(TypeError, match="must be a number"):
+        cache.get_target("d")(value)
+    for name, type_ in (("i", np.int64), ("d", np.float64)):
+        assert cache.get_target(name)(np.array(type_(3))) == cache.get_target(name)(type_(3)) == 3

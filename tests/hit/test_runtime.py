@@ -417,6 +417,30 @@ def test_the_backend_asks_for_zig_only_without_a_compiler(tmp_path: Path, kind: 
     assert requirements() == "['own']"
 
 
+@pytest.mark.parametrize("hook", ["build_editable", "prepare_metadata_for_build_editable"])
+def test_editable_installations_build_in_one_tree_one_after_the_other(tmp_path: Path, hook: str) -> None:
+    """Several environments may be made at the same time."""
+    backend = PACKAGE_ROOT / "build_backend" / "compcache_backend.py"
+    setuptools = tmp_path / "setuptools"
+    setuptools.mkdir()
+    (setuptools / "__init__.py").touch()
+    names = ("build_sdist", "build_wheel", "get_requires_for_build_sdist", "prepare_metadata_for_build_wheel")
+    tried = f"""
+def {hook}(*_):
+    import fcntl
+    with open({str(backend)!r}, "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return "alone"
+"""
+    (setuptools / "build_meta.py").write_text("".join(f"def {name}(): ...\n" for name in names) + tried)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(backend.parent), str(tmp_path)])}
+    script = f"import compcache_backend as b; print(b.{hook}('folder'))"
+    done = subprocess.run([sys.executable, "-S", "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "alone\n"
+
+
 def test_missing_headers_name_the_packages_that_bring_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path / name))
     with pytest.raises(SystemExit, match=r"Python\.h is missing.*python3-dev.*python3-devel"):

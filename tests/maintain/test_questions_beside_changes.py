@@ -35,7 +35,7 @@ from compcache.usage.snapshot import Slices, seconds_of
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from compcache.linker import BuiltModule
@@ -277,12 +277,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltModule:
         return build_source(cache._session(), ModuleSource(adder("new", 7)))
 
 
-@pytest.fixture(params=["files", "volumes"])
-def stored(request: pytest.FixtureRequest, directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module", params=["files", "volumes"])
+def filled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A directory with modules in files, or some of them in a volume, and with statistics, a pin and stored lists of modules."""
-    monkeypatch.setattr(module_lists, "_FEW", 3)
-    monkeypatch.setattr(module_lists, "_FEWEST", 2)
-    with Cache(directory) as cache:
+    directory = tmp_path_factory.mktemp("filled") / "cache"
+    with pytest.MonkeyPatch.context() as patch, Cache(directory) as cache:
+        patch.setattr(module_lists, "_FEW", 3)
+        patch.setattr(module_lists, "_FEWEST", 2)
         for number, name in enumerate([*sorted(LOST), *sorted(KEPT - {"importer"}), "importer"]):
             cache.add_module(ModuleSource(adder(name, number) if name != "importer" else caller(name, "kept0")))
             if name == "kept5" and request.param == "volumes":
@@ -291,7 +292,16 @@ def stored(request: pytest.FixtureRequest, directory: Path, monkeypatch: pytest.
         cache.has("absent")
         cache.pin("kept1")
         cache._store.stats.flush()
-    return directory
+    yield directory
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+def stored(filled: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same, with lists of modules stored as soon as in the directory's making."""
+    monkeypatch.setattr(module_lists, "_FEW", 3)
+    monkeypatch.setattr(module_lists, "_FEWEST", 2)
+    return filled
 
 
 def ask(place: Path, question: str, change: Callable[[], None] | None, at: int) -> tuple[list[Operation], str]:

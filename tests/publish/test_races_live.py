@@ -364,6 +364,17 @@ def run_everybody(directory: Path, seconds: float, crowd: list[str], names: int)
     return total
 
 
+def run_until(directory: Path, crowd: list[str], fewest: dict[str, int]) -> None:
+    """Run everybody for `SECONDS`, and again where a busy machine did less of something than `fewest` says."""
+    total: Counter[str] = Counter()
+    for _ in range(6):
+        total.update(run_everybody(directory, SECONDS, crowd, 40))
+        print(total)
+        if all(total[name] >= number for name, number in fewest.items()):
+            return
+    pytest.fail(f"less was done than {fewest}: {total}")
+
+
 def require_clean(directory: Path) -> None:
     """Nothing is damaged, nothing is left over, and everything that is there works."""
     tree = MockDirectory.read(directory)
@@ -377,16 +388,15 @@ def require_clean(directory: Path) -> None:
 
 
 @pytest.mark.stress
-@pytest.mark.timeout(SECONDS + 300)
+@pytest.mark.timeout(6 * SECONDS + 540)
 def test_all_questions_beside_everybody_at_once(directory: Path) -> None:
     """All questions, in threads and processes, beside additions, prunes, compactions and rebuilds. Pinned functions are always there."""
     with Cache(directory) as cache:
         for number in range(8):
             cache.add_module(ModuleSource(adder(f"kept{number}", number)))
             cache.pin(f"kept{number}")
-    total = run_everybody(directory, SECONDS, [WRITER, WRITER, UPKEEP, REBUILDER, ASKER, ASKER], 40)
-    print(total)
-    assert min(total[name] for name in ("calls", "prunes", "compactions", "rebuilds", "check", "report", "one", "functions")) > 0
+    done = ("calls", "prunes", "compactions", "rebuilds", "check", "report", "one", "functions")
+    run_until(directory, [WRITER, WRITER, UPKEEP, REBUILDER, ASKER, ASKER], dict.fromkeys(done, 1))
     require_clean(directory)
 
 
@@ -394,15 +404,7 @@ def test_all_questions_beside_everybody_at_once(directory: Path) -> None:
 @pytest.mark.timeout(6 * SECONDS + 540)
 def test_everybody_at_once(directory: Path) -> None:
     """8 writers, 8 readers, a pruner and an index rebuild, at the same time for a minute; longer where a busy machine does little in it."""
-    total: Counter[str] = Counter()
-    for _ in range(6):
-        total.update(run_everybody(directory, SECONDS, [WRITER] * 8 + [READER] * 8 + [PRUNER, REBUILDER], 40))
-        print(total)
-        if total["calls"] > 100 and total["removed"] > 0 and total["rebuilds"] > 0:
-            break
-    assert total["calls"] > 100
-    assert total["removed"] > 0
-    assert total["rebuilds"] > 0
+    run_until(directory, [WRITER] * 8 + [READER] * 8 + [PRUNER, REBUILDER], {"calls": 101, "removed": 1, "rebuilds": 1})
     require_clean(directory)
 
 

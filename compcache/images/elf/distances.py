@@ -9,7 +9,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING
 
-from compcache.errors import FormatError
+from compcache.errors import CompileError, FormatError
 from compcache.images.elf.parts import (
     ET_REL,
     SECTION,
@@ -19,15 +19,15 @@ from compcache.images.elf.parts import (
     SHT_SYMTAB,
     STB_GLOBAL,
     SYMBOL,
+    object_symbols,
     read_header,
     read_linked_strings,
     read_sections,
-    read_symbols,
     read_table,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from compcache.images.elf.parts import Section
 
@@ -45,8 +45,8 @@ _PLACE, _COUNT = Struct("<Q"), Struct("<H")
 _MOST_SECTIONS = 0xFF00
 
 
-def with_distances(data: bytes, symbol: str, head: bytes, names: Sequence[str], kind: int) -> bytes:
-    """Add a constant to an object: `head`, then the distances from the constant's start to symbols, four bytes each.
+def with_distances(data: bytes, symbol: str, head: bytes, names: Sequence[str], kind: int, own: Collection[str] = ()) -> bytes:
+    """Return an object with an added constant: `head`, then the distances from the constant's start to symbols, four bytes each.
 
     Args:
         data: the object.
@@ -55,15 +55,17 @@ def with_distances(data: bytes, symbol: str, head: bytes, names: Sequence[str], 
         names: the symbols in the order of their distances. Symbols that the object does not have become hidden undefined symbols, which
             another object has to define.
         kind: the type of the relocations that store a distance in four bytes.
+        own: the symbols that the code of the object defines.
 
     Raises:
+        CompileError: the object has no symbol with a name that is in both `names` and `own`. LLVM changes the names of some symbols.
         FormatError: the object is malformed, has no symbol table, or has too many sections.
     """
     sections, number, titles = _require_tables(data)
     table, new_section = sections[number], len(sections)
     strings = {n: bytearray(read_linked_strings(data, tuple(sections), table._replace(link=n))) for n in {table.link, titles}}
     content = head + bytes(_WORD * len(names))
-    symbols, numbers = _add_undefined(data, tuple(sections), table, names, strings[table.link])
+    symbols, numbers = _add_undefined(data, table, names, own, strings[table.link])
     symbols += SYMBOL.pack(
         _add_name(strings[table.link], symbol), STB_GLOBAL << 4 | _STT_OBJECT, _STV_PROTECTED, new_section, 0, len(content)
     )  # fmt: skip
@@ -103,16 +105,21 @@ def _require_tables(data: bytes) -> tuple[list[Section], int, int]:
 
 
 def _add_undefined(
-    data: bytes, sections: tuple[Section, ...], table: Section, names: Sequence[str], strings: bytearray
+    data: bytes, table: Section, names: Sequence[str], own: Collection[str], strings: bytearray
 ) -> tuple[bytearray, dict[str, int]]:
     """Return a symbol table with a hidden undefined symbol for each missing name, and the numbers of the symbols by name.
 
-    The missing names are added to `strings`.
+    The missing names are added to `strings`. Raise `CompileError` if a missing name is in `own`.
     """
-    numbers = {symbol.name: (symbol.position - table.offset) // SYMBOL.size for symbol in read_symbols(data, sections, table)}
+    numbers = {symbol.name: (symbol.position - table.offset) // SYMBOL.size for symbol in object_symbols(data)}
     symbols = bytearray(read_table(data, table, SYMBOL))
     for name in names:
         if name not in numbers:
+            if name in own:
+                raise CompileError(
+                    f"the object that LLVM emitted has no symbol {name!r}, although the code defines it: LLVM changes the symbols of some "
+                    "calling conventions (vectorcall); give the function another calling convention, or make it internal"
+                )
             numbers[name] = len(symbols) // SYMBOL.size
             symbols += SYMBOL.pack(_add_name(strings, name), STB_GLOBAL << 4, _STV_HIDDEN, 0, 0, 0)
     return symbols, numbers

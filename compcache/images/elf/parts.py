@@ -9,14 +9,16 @@ raise `FormatError`, and no other exception.
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import lru_cache, partial, wraps
 from struct import Struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from compcache.errors import FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+_T = TypeVar("_T")
 
 __all__ = [
     "ELF_MAGIC",
@@ -36,6 +38,7 @@ __all__ = [
     "Header",
     "Section",
     "Symbol",
+    "all_object_symbols",
     "find_section",
     "is_elf",
     "named",
@@ -103,6 +106,7 @@ class Symbol(NamedTuple):
 
     position: int  # of its record in the file
     name: str
+    string: int  # the offset of its name in the string table
     info: int
     other: int
     section: int
@@ -130,6 +134,13 @@ def is_elf(data: bytes) -> bool:
     return data[: len(ELF_MAGIC)] == ELF_MAGIC
 
 
+def _kept_if_small(read: Callable[[bytes], _T]) -> Callable[[bytes], _T]:
+    """Return a function that keeps the results of `read` for the last small files, because each object is read several times."""
+    keep = lru_cache(maxsize=8)(read)
+    return wraps(read)(lambda data: (keep if len(data) < _SMALL else read)(data))
+
+
+@_kept_if_small
 def read_header(data: bytes) -> Header:
     """Return the ELF header of a file.
 
@@ -152,14 +163,16 @@ def read_sections(data: bytes, file_type: int) -> tuple[Section, ...]:
     Raises:
         FormatError: the file is malformed, or its type is not `file_type` (one of the ``ET_`` numbers).
     """
-    return (_read_small if len(data) < _SMALL else _read_sections)(data, file_type)
+    found = read_header(data).type
+    if found != file_type:
+        named_type = _FILE_TYPES.get(found, f"a file of type {found}")
+        raise FormatError(f"the ELF file is {named_type}, not {_FILE_TYPES[file_type]}")
+    return _read_sections(data)
 
 
-def _read_sections(data: bytes, file_type: int) -> tuple[Section, ...]:
+@_kept_if_small
+def _read_sections(data: bytes) -> tuple[Section, ...]:
     header = read_header(data)
-    if header.type != file_type:
-        found = _FILE_TYPES.get(header.type, f"a file of type {header.type}")
-        raise FormatError(f"the ELF file is {found}, not {_FILE_TYPES[file_type]}")
     if header.section_offset == 0:
         return ()
     if header.section_size != SECTION.size:
@@ -167,10 +180,6 @@ def _read_sections(data: bytes, file_type: int) -> tuple[Section, ...]:
     count = header.section_count or _large_section_count(data, header.section_offset)
     records = read_bytes(data, header.section_offset, count * SECTION.size, "the section headers")
     return tuple(map(_as_section, SECTION.iter_unpack(records)))
-
-
-#: Keeps the sections of the last small files, because each object is read several times.
-_read_small = lru_cache(maxsize=8)(_read_sections)
 
 
 def _large_section_count(data: bytes, offset: int) -> int:
@@ -183,11 +192,17 @@ def find_section(sections: tuple[Section, ...], section_type: int) -> Section | 
     return next((section for section in sections if section.type == section_type), None)
 
 
-def object_symbols(data: bytes) -> Iterator[Symbol]:
+def object_symbols(data: bytes) -> list[Symbol]:
     """Return the non-local symbols of a relocatable object, which may be none. Raise `FormatError` for a malformed file."""
+    return [symbol for symbol in all_object_symbols(data) if symbol.info >> 4 != _STB_LOCAL]
+
+
+@_kept_if_small
+def all_object_symbols(data: bytes) -> tuple[Symbol, ...]:
+    """Return the symbols of a relocatable object with the null symbol, or none if it has no table. Raise `FormatError` if malformed."""
     sections = read_sections(data, ET_REL)
     table = find_section(sections, SHT_SYMTAB)
-    return iter(()) if table is None else read_symbols(data, sections, table)
+    return () if table is None else tuple(read_symbols(data, sections, table, local=True))
 
 
 def named(data: bytes, sections: tuple[Section, ...], *, every: bool = False) -> Iterator[tuple[str, Section]]:
@@ -213,9 +228,9 @@ def read_symbols(data: bytes, sections: tuple[Section, ...], table: Section, *, 
     records = read_table(data, table, SYMBOL)
     strings = read_linked_strings(data, sections, table)
     position = table.offset
-    for name, info, *fields in SYMBOL.iter_unpack(records):
-        if info >> 4 != _STB_LOCAL or local:
-            yield Symbol(position, read_string(strings, name), info, *fields)
+    for fields in SYMBOL.iter_unpack(records):
+        if fields[1] >> 4 != _STB_LOCAL or local:
+            yield Symbol(position, read_string(strings, fields[0]), *fields)
         position += SYMBOL.size
 
 

@@ -17,8 +17,8 @@ from compcache.images.elf.parts import (
     SHT_DYNSYM,
     SHT_PROGBITS,
     SHT_RELA,
-    SHT_SYMTAB,
     STB_WEAK,
+    all_object_symbols,
     find_section,
     named,
     object_symbols,
@@ -105,7 +105,7 @@ def undefined_symbols(data: bytes) -> tuple[str, ...]:
     Strong and weak references are included. The names that code generation adds are included too, such as `__tls_get_addr` or
     `_GLOBAL_OFFSET_TABLE_`. An object without a symbol table has none. Raise `FormatError` for a malformed file.
     """
-    return tuple(symbol.name for symbol in object_symbols(data) if not symbol.defined)
+    return tuple([symbol.name for symbol in object_symbols(data) if not symbol.defined])
 
 
 def dynamic_undefined(data: bytes) -> tuple[str, ...]:
@@ -246,8 +246,7 @@ def code_sections(data: bytes) -> tuple[CodeSection, ...]:
     if changed is None:
         raise FormatError(f"the object's code cannot be compared, because linking moves code on the architecture {architecture.name}")
     sections = read_sections(data, ET_REL)
-    names = find_section(sections, SHT_SYMTAB)
-    symbols = () if names is None else tuple(read_symbols(data, sections, names, local=True))
+    symbols = all_object_symbols(data)
     code_parts = []
     for number, section in enumerate(sections):
         if section.type != SHT_PROGBITS or not section.flags & _SHF_EXECINSTR or not section.size:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from compcache.images.writer.relocations import DynamicRelocation
 
-__all__ = ["Dynamic", "NeededSymbol", "Strings"]
+__all__ = ["Dynamic", "NeededSymbol"]
 
 _SHT_STRTAB, _SHT_GNU_HASH, _SHT_GNU_VERSYM, _SHT_GNU_VERNEED = 3, 0x6FFFFFF6, 0x6FFFFFFF, 0x6FFFFFFE
 _SHF_WRITE = 1
@@ -52,7 +52,7 @@ class NeededSymbol(NamedTuple):
     version: str = ""
 
 
-class Strings:
+class _Strings:
     """A string table."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Dynamic:
     def __init__(
         self, symbols: Sequence[NeededSymbol], export: str, run_paths: Sequence[str], relocations: int, arrays: Mapping[str, Output]
     ) -> None:
-        self._strings = Strings()
+        self._strings = _Strings()
         self._needed_symbols = symbols
         self._export = export
         self._arrays = arrays

@@ -20,7 +20,7 @@ from compcache.images.elf.parts import (
     SHT_PROGBITS,
     SHT_RELA,
     SHT_SYMTAB,
-    SYMBOL,
+    all_object_symbols,
     read_bytes,
     read_header,
     read_linked_strings,
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from compcache.arch.architecture import Linking
-    from compcache.images.elf.parts import Section
+    from compcache.images.elf.parts import Section, Symbol
     from compcache.images.writer.frames import Frame
 
-__all__ = ["COMMON", "RELOCATION", "STT_TLS", "Input", "InputSection", "InputSymbol", "read_input"]
+__all__ = ["COMMON", "RELOCATION", "STT_TLS", "Input", "InputSection", "read_input"]
 
-SHT_NOTE, SHT_INIT_ARRAY, SHT_FINI_ARRAY = 7, 14, 15
+SHT_INIT_ARRAY, SHT_FINI_ARRAY = 14, 15
 _SHT_NULL, _SHT_STRTAB, _SHT_GROUP, _SHT_LLVM_ADDRSIG = 0, 3, 17, 0x6FFF4C03
 SHF_WRITE, SHF_EXECINSTR, SHF_MERGE, SHF_STRINGS, SHF_TLS = 1, 4, 0x10, 0x20, 0x400
 _SHF_INFO_LINK, _SHF_GROUP, _SHF_RETAIN, _SHF_EXCLUDE = 0x40, 0x200, 0x200000, 0x80000000
 _SHN_UNDEF, SHN_ABS, COMMON = 0, 0xFFF1, 0xFFF2
-_STB_LOCAL, _STB_GLOBAL, _STB_WEAK = 0, 1, 2
+_STB_WEAK = 2
 STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_SECTION, STT_FILE, STT_TLS = 0, 1, 2, 3, 4, 6
 RELOCATION = Struct("<QIIq")
 _FLAGS_OF_FILE = Struct("<48xI")
@@ -80,28 +80,6 @@ class InputSection(NamedTuple):
     frames: tuple[Frame, ...] = ()
 
 
-class InputSymbol(NamedTuple):
-    """A symbol of an object. `name` is empty for local symbols."""
-
-    name: str
-    info: int
-    visibility: int
-    section: int
-    value: int
-    size: int
-    string: int  # the offset of its name in the string table
-
-    @property
-    def binding(self) -> int:
-        """One of the ``STB_`` numbers."""
-        return self.info >> 4
-
-    @property
-    def type(self) -> int:
-        """One of the ``STT_`` numbers."""
-        return self.info & 0xF
-
-
 class Input(NamedTuple):
     """A relocatable object."""
 
@@ -109,7 +87,7 @@ class Input(NamedTuple):
     machine: int
     linking: Linking
     sections: tuple[InputSection, ...]
-    symbols: tuple[InputSymbol, ...]
+    symbols: tuple[Symbol, ...]
     strings: bytes
     has_properties: bool
 
@@ -170,13 +148,13 @@ def _read_section(
     if is_frames and kind == linking.unwind_type:
         kind = SHT_PROGBITS
     expected = {".init_array": SHT_INIT_ARRAY, ".fini_array": SHT_FINI_ARRAY}.get(output, kind)
-    if (
-        kind not in (SHT_PROGBITS, SHT_NOBITS, SHT_INIT_ARRAY, SHT_FINI_ARRAY)
-        or kind != expected
-        or (output in (".bss", ".tbss")) != (kind == SHT_NOBITS and flags & SHF_ALLOC != 0)
-    ):
+    if kind not in (SHT_PROGBITS, SHT_NOBITS, SHT_INIT_ARRAY, SHT_FINI_ARRAY):
+        raise FormatError(f"the section {name} has the type {kind:#x}, which only linkers support")
+    if kind != expected or (output in (".bss", ".tbss")) != (kind == SHT_NOBITS and flags & SHF_ALLOC != 0):
         raise FormatError(f"the section {name} has the type {kind:#x}, which only linkers support in a section with this name")
-    if bool(flags & SHF_TLS) != (output in (".tdata", ".tbss")) or (flags & SHF_WRITE and flags & SHF_EXECINSTR):
+    if flags & SHF_WRITE and flags & SHF_EXECINSTR:
+        raise FormatError(f"the section {name} is writable and executable, which only linkers support")
+    if bool(flags & SHF_TLS) != (output in (".tdata", ".tbss")):
         raise FormatError(f"the section {name} has the flags {flags:#x}, which only linkers support in a section with this name")
     if alignment & (alignment - 1) or alignment > MAX_ALIGNMENT:
         raise FormatError(f"the section {name} has the alignment {alignment:#x}, which is not a power of two up to {MAX_ALIGNMENT:#x}")
@@ -217,26 +195,26 @@ def _read_relocations(data: bytes, sections: Sequence[Section]) -> dict[int, tup
     return relocations
 
 
-def _read_symbols(data: bytes, sections: tuple[Section, ...]) -> tuple[tuple[InputSymbol, ...], bytes]:
+def _read_symbols(data: bytes, sections: tuple[Section, ...]) -> tuple[tuple[Symbol, ...], bytes]:
     tables = [section for section in sections if section.type == SHT_SYMTAB]
     if len(tables) != 1:
         raise FormatError(f"the object must have one symbol table, not {len(tables)}")
-    strings = read_linked_strings(data, sections, tables[0])
-    found = []
-    for string, info, other, section, value, size in SYMBOL.iter_unpack(read_table(data, tables[0], SYMBOL)):
-        name = read_string(strings, string) if info >> 4 else ""
-        _check_symbol(name, info, other, section, len(sections))
-        found.append(InputSymbol(name, info, other, section, value, size, string))
-    return tuple(found), strings
+    symbols = all_object_symbols(data)
+    for symbol in symbols:
+        _check_symbol(symbol, len(sections))
+    return symbols, read_linked_strings(data, sections, tables[0])
 
 
 _TYPES = frozenset((STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_SECTION, STT_FILE, STT_TLS))
 _VISIBILITIES = frozenset((0, 2, 3))
 
 
-def _check_symbol(name: str, info: int, other: int, section: int, count: int) -> None:
+def _check_symbol(symbol: Symbol, count: int) -> None:
+    _, name, _, info, other, section, _, _ = symbol
     is_known = info >> 4 <= _STB_WEAK and info & 0xF in _TYPES and other in _VISIBILITIES
-    if not is_known or not (section < count or section in (SHN_ABS, COMMON)) or ("@" in name and section == _SHN_UNDEF):
+    if "@" in name and section == _SHN_UNDEF:
+        raise FormatError(f"the undefined symbol {name!r} has a version in its name, which only linkers support")
+    if not is_known or not (section < count or section in (SHN_ABS, COMMON)):
         raise FormatError(
             f"the symbol {name!r} has the type {info:#x} and the visibility {other:#x} in section {section:#x}, which only linkers support"
         )

@@ -19,11 +19,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Layout", "Output", "Piece", "collect", "place"]
 
+#: The ranks of sections with other names: code, then data.
+_OTHER_CODE, _OTHER_DATA = 100, 101
 #: The order of sections in memory. Sections with other names are between the first and the last sections of a segment.
-_READ = (".gnu.hash", ".dynsym", ".dynstr", ".gnu.version", ".gnu.version_r", ".rela.dyn", ".plt", ".text")
-_READ_LAST = (".rodata", ".gcc_except_table", ".eh_frame_hdr", ".eh_frame")
-_WRITTEN = (".tdata", ".tbss", ".init_array", ".fini_array", ".data.rel.ro", ".dynamic", ".got", ".data")
-_WRITTEN_LAST = (".bss",)
+_RANKS = {
+    name: rank
+    for rank, names in (
+        (0, (".gnu.hash", ".dynsym", ".dynstr", ".gnu.version", ".gnu.version_r", ".rela.dyn", ".plt", ".text")),
+        (0, (".tdata", ".tbss", ".init_array", ".fini_array", ".data.rel.ro", ".dynamic", ".got", ".data")),
+        (_OTHER_DATA + 1, (".rodata", ".gcc_except_table", ".eh_frame_hdr", ".eh_frame", ".bss")),
+    )
+    for rank, name in enumerate(names, rank)
+}
 _SORTED = (".init_array", ".fini_array")
 
 
@@ -42,21 +49,9 @@ class Piece:
 class Output:
     """A section of the image. `content` is set if the section is created here rather than from pieces."""
 
-    __slots__ = (
-        "address",
-        "alignment",
-        "content",
-        "entry_size",
-        "flags",
-        "info",
-        "link",
-        "name",
-        "number",
-        "offset",
-        "pieces",
-        "size",
-        "type",
-    )
+    content: bytes | bytearray = b""
+    address = offset = number = info = 0
+    link = ""
 
     def __init__(self, name: str, kind: int, flags: int, alignment: int = 1, entry_size: int = 0, size: int = 0) -> None:
         self.name = name
@@ -66,9 +61,6 @@ class Output:
         self.entry_size = entry_size
         self.size = size
         self.pieces: list[Piece] = []
-        self.content: bytes | bytearray = b""
-        self.address = self.offset = self.number = self.info = 0
-        self.link = ""
 
     def add(self, owner: int, section: InputSection) -> None:
         """Append a section of the object with the number `owner`.
@@ -152,8 +144,8 @@ def place(outputs: Iterable[Output], start: int, page: int) -> Layout:
     """
     by_name = {output.name: output for output in outputs}
     mapped = [output for output in by_name.values() if output.flags & SHF_ALLOC]
-    read = _sort_outputs([output for output in mapped if not output.flags & SHF_WRITE], _READ, _READ_LAST)
-    written = _sort_outputs([output for output in mapped if output.flags & SHF_WRITE], _WRITTEN, _WRITTEN_LAST)
+    read = sorted([output for output in mapped if not output.flags & SHF_WRITE], key=_rank_of)
+    written = sorted([output for output in mapped if output.flags & SHF_WRITE], key=_rank_of)
     layout = Layout([*read, *written, *(output for output in by_name.values() if not output.flags & SHF_ALLOC)])
     position = start
     for output in read:
@@ -173,24 +165,11 @@ def place(outputs: Iterable[Output], start: int, page: int) -> Layout:
         if output.type != SHT_NOBITS:
             layout.end = position
     layout.end = max(layout.end, layout.written_offset)
-    _number_sections(layout)
+    for number, output in enumerate(layout.outputs.values(), 1):
+        output.number = number
     return layout
 
 
-def _number_sections(layout: Layout) -> None:
-    for number, output in enumerate(layout.outputs.values(), 1):
-        output.number = number
-
-
-def _sort_outputs(outputs: list[Output], first_names: Sequence[str], last_names: Sequence[str]) -> list[Output]:
-    """Return the sections in this order: names in `first_names`, code, other names, names in `last_names`."""
-    middle = len(first_names)
-
-    def key(output: Output) -> tuple[int, bool]:
-        if output.name in first_names:
-            return first_names.index(output.name), False
-        if output.name in last_names:
-            return middle + 1 + last_names.index(output.name), False
-        return middle, not output.flags & SHF_EXECINSTR
-
-    return sorted(outputs, key=key)
+def _rank_of(output: Output) -> int:
+    """Return the sort key of a section in its segment."""
+    return _RANKS.get(output.name, _OTHER_CODE if output.flags & SHF_EXECINSTR else _OTHER_DATA)

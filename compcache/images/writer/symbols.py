@@ -10,45 +10,17 @@ from compcache.images.writer.inputs import COMMON, MAX_ALIGNMENT, SHF_WRITE, SHN
 from compcache.images.writer.layout import Output
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
-    from compcache.images.writer.inputs import Input, InputSymbol
+    from compcache.images.elf.parts import Symbol
+    from compcache.images.writer.inputs import Input
 
-__all__ = ["Symbols", "reserve_common", "symbol_sections"]
+__all__ = ["Symbols", "symbol_sections"]
 
 _SHT_STRTAB = 3
 _VISIBILITY_DEFAULT = 0
 _BSS = ".bss"
 _BOUNDS = ("__start_", "__stop_")
-
-
-def reserve_common(inputs: Sequence[Input], outputs: dict[str, Output]) -> dict[tuple[int, int], int]:
-    """Reserve space for tentative definitions at the end of the section ``.bss`` in `outputs`. Create the section if necessary.
-
-    Returns:
-        The offset of each definition in ``.bss``, by (object number, symbol number).
-
-    Raises:
-        FormatError: a definition has an invalid or too large alignment, or is thread-local.
-    """
-    starts = {}
-    for owner, obj in enumerate(inputs):
-        for number, symbol in enumerate(obj.symbols):
-            if symbol.section == COMMON:
-                bss = outputs.setdefault(_BSS, Output(_BSS, SHT_NOBITS, SHF_ALLOC | SHF_WRITE))
-                alignment = max(symbol.value, 1)
-                if symbol.type == STT_TLS:
-                    raise FormatError(f"the common symbol {symbol.name!r} is thread-local, which only linkers support")
-                if alignment & (alignment - 1) or alignment > MAX_ALIGNMENT:
-                    raise FormatError(
-                        f"the common symbol {symbol.name!r} has the alignment {alignment:#x}, which is not a power of two up to "
-                        f"{MAX_ALIGNMENT:#x}"
-                    )
-                start = -(-bss.size // alignment) * alignment
-                starts[owner, number] = start
-                bss.alignment = max(bss.alignment, alignment)
-                bss.size = start + symbol.size
-    return starts
 
 
 class Symbols:
@@ -58,41 +30,42 @@ class Symbols:
     name.
     """
 
-    def __init__(
-        self, inputs: Sequence[Input], common: Mapping[tuple[int, int], int], outputs: Mapping[str, Output], export: str
-    ) -> None:  # fmt: skip
+    def __init__(self, inputs: Sequence[Input], outputs: dict[str, Output], export: str) -> None:
         self._inputs = inputs
-        self._common = common
+        self._common: dict[tuple[int, int], int] = {}  # the offsets of tentative definitions in ``.bss``
         self._outputs = outputs
-        self._homes = {
-            (piece.owner, piece.section.number): (output, piece.offset) for output in outputs.values() for piece in output.pieces
-        }
+        self._homes: list[dict[int, tuple[Output, int]]] = [{} for _ in inputs]
+        for home, piece in [(output, piece) for output in outputs.values() for piece in output.pieces]:
+            self._homes[piece.owner][piece.section.number] = home, piece.offset
         defined: dict[str, tuple[int, int]] = {}
+        undefined = []
         for owner, obj in enumerate(inputs):
             for number, symbol in enumerate(obj.symbols):
-                if symbol.name and symbol.section:
-                    if symbol.name in defined:
-                        raise FormatError(f"two objects define the symbol {symbol.name!r}")
-                    defined[symbol.name] = owner, number
+                _, name, _, info, _, section, _, _ = symbol
+                if section == COMMON:
+                    self._common[owner, number] = _reserve_common(symbol, outputs)
+                if not name or not info >> 4:  # a local symbol
+                    continue
+                if not section:
+                    undefined.append((owner, number, symbol))
+                elif defined.setdefault(name, (owner, number)) != (owner, number):
+                    raise FormatError(f"two objects define the symbol {name!r}")
         if export not in defined:
             raise FormatError(f"the objects do not define the exported symbol {export!r}")
         self._export = defined[export]
         self._bounds: list[tuple[int, int, str]] = []
         self._inside: list[tuple[int, int, tuple[int, int]]] = []
-        self.external: list[dict[int, str]] = []
-        self.undefined: dict[str, InputSymbol] = {}
-        for owner, obj in enumerate(inputs):
-            self.external.append({})
-            for number, symbol in enumerate(obj.symbols):
-                if symbol.name and not symbol.section:
-                    self._add_undefined(owner, number, symbol, defined.get(symbol.name))
+        self.external: list[dict[int, str]] = [{} for _ in inputs]
+        self.undefined: dict[str, Symbol] = {}
+        for owner, number, symbol in undefined:
+            self._add_undefined(owner, number, symbol, defined.get(symbol.name))
 
-    def _add_undefined(self, owner: int, number: int, symbol: InputSymbol, definition: tuple[int, int] | None) -> None:
+    def _add_undefined(self, owner: int, number: int, symbol: Symbol, definition: tuple[int, int] | None) -> None:
         if definition is not None:
             self._inside.append((owner, number, definition))
         elif symbol.name.startswith(_BOUNDS) and symbol.name[2:].partition("_")[2] in self._outputs:
             self._bounds.append((owner, number, symbol.name))
-        elif symbol.visibility == _VISIBILITY_DEFAULT:
+        elif symbol.other == _VISIBILITY_DEFAULT:
             self.external[owner][number] = symbol.name
             known = self.undefined.setdefault(symbol.name, symbol)
             if known.binding > symbol.binding:  # a strong reference replaces a weak one
@@ -100,13 +73,10 @@ class Symbols:
 
     def values(self) -> list[list[int | None]]:
         """Return the addresses of the symbols of each object, by symbol number, or None for symbols without an address in the image."""
-        homes, addresses = self._homes, []
-        for owner, obj in enumerate(self._inputs):
-            row: list[int | None] = []
-            for symbol in obj.symbols:
-                home = homes.get((owner, symbol.section))
-                row.append(None if home is None else home[0].address + home[1] + symbol.value)
-            addresses.append(row)
+        addresses: list[list[int | None]] = []
+        for homes, obj in zip(self._homes, self._inputs, strict=True):
+            starts = {section: output.address + offset for section, (output, offset) in homes.items()}
+            addresses.append([starts[section] + value if section in starts else None for _, _, _, _, _, section, value, _ in obj.symbols])
         for (owner, number), start in self._common.items():
             addresses[owner][number] = self._outputs[_BSS].address + start
         for owner, number, (definer, definition) in self._inside:
@@ -122,7 +92,7 @@ class Symbols:
 
         `owner` is the number of the object, and `section` the number of the symbol's section in it.
         """
-        home = self._homes.get((owner, section))
+        home = self._homes[owner].get(section)
         if home is not None:
             return home[0]
         return self._outputs[_BSS] if (owner, number) in self._common else None
@@ -149,6 +119,26 @@ class Symbols:
         return output
 
 
+def _reserve_common(symbol: Symbol, outputs: dict[str, Output]) -> int:
+    """Reserve space for a tentative definition at the end of the section ``.bss``, which is created if needed. Return its offset there.
+
+    Raises:
+        FormatError: the definition has an invalid or too large alignment, or is thread-local.
+    """
+    bss = outputs.setdefault(_BSS, Output(_BSS, SHT_NOBITS, SHF_ALLOC | SHF_WRITE))
+    alignment = max(symbol.value, 1)
+    if symbol.type == STT_TLS:
+        raise FormatError(f"the common symbol {symbol.name!r} is thread-local, which only linkers support")
+    if alignment & (alignment - 1) or alignment > MAX_ALIGNMENT:
+        raise FormatError(
+            f"the common symbol {symbol.name!r} has the alignment {alignment:#x}, which is not a power of two up to {MAX_ALIGNMENT:#x}"
+        )
+    start = -(-bss.size // alignment) * alignment
+    bss.alignment = max(bss.alignment, alignment)
+    bss.size = start + symbol.size
+    return start
+
+
 def symbol_sections(
     inputs: Sequence[Input], symbols: Symbols, values: Sequence[Sequence[int | None]], export: str, requested: Collection[str],
     thread_start: int,
@@ -169,10 +159,10 @@ def symbol_sections(
     string_start = 0
     for owner, obj in enumerate(inputs):
         row, strings = values[owner], obj.strings
-        for number, (name, info, visibility, section, value, size, string) in enumerate(obj.symbols):
+        for number, (_, name, string, info, visibility, section, value, size) in enumerate(obj.symbols):
             kind = info & 0xF
             if section == 0 or kind == STT_SECTION:
-                if name in requested and name not in seen:  # a symbol of another image
+                if info >> 4 and name in requested and name not in seen:  # a symbol of another image
                     seen.add(name)
                     global_rows.append(pack(string_start + string, info, 0, 0, 0, 0))
             elif kind == STT_FILE or section == SHN_ABS:
@@ -183,7 +173,7 @@ def symbol_sections(
                 if address is None or output is None:
                     continue
                 place = address - thread_start if kind == STT_TLS else address
-                if name == export:
+                if info >> 4 and name == export:
                     global_rows.append(pack(string_start + string, info, visibility, output.number, place, size))
                 else:
                     local_rows.append(pack(string_start + string, kind, 0, output.number, place, size))

@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, NamedTuple
 from compcache.errors import FormatError
 from compcache.files import reraise_interrupt
 from compcache.images.elf.parts import ELF_MAGIC, ET_DYN, SECTION, SHF_ALLOC, SHT_NOBITS, SHT_PROGBITS, STB_WEAK
-from compcache.images.writer.dynamic import Dynamic, NeededSymbol, Strings
+from compcache.images.writer.dynamic import Dynamic, NeededSymbol
 from compcache.images.writer.frames import index_of_frames, index_size
 from compcache.images.writer.inputs import SHF_EXECINSTR, SHF_WRITE, STT_TLS, read_input
 from compcache.images.writer.layout import Output, collect, place
 from compcache.images.writer.relocations import Relocator, scan
-from compcache.images.writer.symbols import Symbols, reserve_common, symbol_sections
+from compcache.images.writer.symbols import Symbols, symbol_sections
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from compcache.images.writer.inputs import Input, InputSymbol
+    from compcache.images.elf.parts import Symbol
+    from compcache.images.writer.inputs import Input
     from compcache.images.writer.layout import Layout
     from compcache.images.writer.relocations import Tables
 
@@ -87,7 +88,7 @@ def _write_image(
     if all(obj.has_properties for obj in inputs):
         raise FormatError("all objects have the section .note.gnu.property, which only linkers can merge")
     outputs = collect(inputs)
-    symbols = Symbols(inputs, reserve_common(inputs, outputs), outputs, export)
+    symbols = Symbols(inputs, outputs, export)
     tables = scan(inputs, symbols.external, imports)
     needed = [_needed_symbol(symbols.undefined[name], optional, providers) for name in tables.names]
     dynamic = Dynamic(needed, export, run_paths, tables.relocations, outputs)
@@ -113,11 +114,14 @@ def _write_image(
     dynamic.fill(start, symbols.size_of_export(), symbols.section_of_export(), relocator.dynamic, linking.relative)
     tail = symbol_sections(inputs, symbols, values, export, frozenset(tables.names), template[0].address if template else 0)
     image = _assemble(inputs, layout, tail, _program_headers(layout, template, linking.page))
-    places = relocator.places.items()
-    return image, {name: b"".join([_PLACE.pack(at - start, addend) for at, addend in found]) for name, found in places}, needed
+    places = {
+        name: b"".join([_PLACE.pack(address - start, addend) for address, addend in references])
+        for name, references in relocator.places.items()
+    }
+    return image, places, needed
 
 
-def _needed_symbol(symbol: InputSymbol, optional: Collection[str], providers: Mapping[str, Provider]) -> NeededSymbol:
+def _needed_symbol(symbol: Symbol, optional: Collection[str], providers: Mapping[str, Provider]) -> NeededSymbol:
     """Return the request for a symbol of another image.
 
     Symbols in `optional` become weak, except thread-local symbols, for which null has no meaning.
@@ -200,17 +204,15 @@ def _program_headers(layout: Layout, template: Sequence[Output], page: int) -> b
 
 def _assemble(inputs: Sequence[Input], layout: Layout, tail: Sequence[Output], segments: bytes) -> bytes:
     """Return the file: headers, mapped sections, unmapped sections, section headers. Unchanged parts of objects are copied only here."""
-    names = Strings()
     parts: list[bytes | bytearray | memoryview] = [b"", segments]
     position = _HEADER.size + len(segments)
     rows = [bytes(SECTION.size)]
     numbers = {output.name: number for number, output in enumerate([*layout.outputs.values(), *tail], 1)}
     strings = Output(".shstrtab", _SHT_STRTAB, 0)
-    for output in (*layout.outputs.values(), *tail, strings):
-        name = names.add(output.name)
-        if output is strings:
-            output.content = names.content
-            output.size = len(names.content)
+    titles = [name.encode("utf-8", "surrogateescape") for name in (*numbers, strings.name)]
+    strings.content = b"\0%b\0" % b"\0".join(titles)
+    strings.size, name = len(strings.content), 1
+    for output, title in zip((*layout.outputs.values(), *tail, strings), titles, strict=True):
         if output.flags & SHF_ALLOC:
             start = output.offset
         else:
@@ -219,9 +221,15 @@ def _assemble(inputs: Sequence[Input], layout: Layout, tail: Sequence[Output], s
             name, output.type, output.flags, output.address, start, output.size, numbers.get(output.link, 0), output.info,
             output.alignment, output.entry_size,
         ))  # fmt: skip
+        name += len(title) + 1
         if output.type != SHT_NOBITS:
-            parts.append(bytes(start - position))
-            parts += _yield_contents(inputs, output)
+            parts += bytes(start - position), output.content
+            at = 0
+            for piece in output.pieces:
+                section = piece.section
+                parts.append(bytes(piece.offset - at))
+                parts.append(piece.content or memoryview(inputs[piece.owner].data)[section.offset : section.offset + section.size])
+                at = piece.offset + section.size
             position = start + output.size
     parts.append(bytes(-position % 8))
     parts[0] = _HEADER.pack(
@@ -229,16 +237,3 @@ def _assemble(inputs: Sequence[Input], layout: Layout, tail: Sequence[Output], s
         len(segments) // _SEGMENT.size, SECTION.size, len(rows), len(rows) - 1,
     )  # fmt: skip
     return b"".join([*parts, *rows])
-
-
-def _yield_contents(inputs: Sequence[Input], output: Output) -> Iterator[bytes | bytearray | memoryview]:
-    if not output.pieces:
-        yield output.content
-    at = 0
-    for piece in output.pieces:
-        section = piece.section
-        yield bytes(piece.offset - at)
-        yield (
-            memoryview(inputs[piece.owner].data)[section.offset : section.offset + section.size] if piece.content is None else piece.content
-        )
-        at = piece.offset + section.size

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["check_code", "check_content", "check_records"]
 
-_ELF = b"\x7fELF"
-
 
 def check_records(state: CheckState) -> tuple[int, dict[str, int]]:
     """Check that the records of every module can be decoded, and add their names, index entries and stamps to `state`.

@@ -48,7 +48,7 @@ class _History:
 
 
 def start_recording(*, from_the_start: bool) -> None:
-    """Note that compilations are recorded from now on; `from_the_start`, that this process has compiled nothing so far."""
+    """Note that all compilations are recorded from now on. `from_the_start` says whether this process has compiled nothing before."""
     _History.is_complete = _History.is_complete and from_the_start
 
 
@@ -101,6 +101,7 @@ def collect_dependencies(library: Any, scope: scopes.Scope | None = None) -> Rec
         parts.append(_dependencies_in_scope(scope))
     dependencies, names, problems, linked = zip(*parts, strict=True)
     problem = max(filter(None, problems), key=lambda error: isinstance(error, Unrepeatable), default=None)  # the strictest one
+    # A callee may depend on content that an implementation got during this compilation. Other processes start with the earlier content.
     changed = scope.changed - parts[-1].dependencies if scope is not None else frozenset()
     _records[library] = Recorded(frozenset().union(*dependencies) - changed, frozenset().union(*names), problem, frozenset().union(*linked))
     return _records[library]
@@ -116,7 +117,7 @@ def _linking_libraries(library: Any) -> Iterator[Any]:
 
 
 def _dependencies_in_scope(scope: scopes.Scope) -> Recorded:
-    """Return the dependencies that a scope has recorded.
+    """Return the dependencies that a scope has recorded; only the problem if a dependency cannot be identified.
 
     The content of an implementation is its content before it ran. An implementation that could not be identified then is a dependency only
     if it accepted the compiler's types.
@@ -133,7 +134,7 @@ def _dependencies_in_scope(scope: scopes.Scope) -> Recorded:
 
 
 def _present_dependencies(functions: Iterable[Any]) -> Recorded:
-    """Return the dependencies on implementations, each with its present content."""
+    """Return the dependencies on implementations, each with its present content; only the problem if one cannot be identified."""
     try:
         return Recorded(frozenset(map(dependency_of, functions)))
     except Unidentifiable as error:

@@ -49,11 +49,9 @@ _images: weakref.WeakKeyDictionary[Any, Mapping[str, int]] = weakref.WeakKeyDict
 
 
 def postpone(library: Any, generate_code: Callable[[Any], None]) -> None:
-    """Delay the generation of a finished library's machine code, unless existing code needs the library now.
+    """Delay the generation of a finished library's machine code with `generate_code`.
 
-    Args:
-        library: the library.
-        generate_code: generates the machine code of the library.
+    The code is generated now if existing code calls the library, or if Numba's own cache has loaded the object code.
     """
     if library._object_caching_enabled and library._compiled_object is not None:
         generate_code(library)  # Numba's own cache has loaded the object code
@@ -102,7 +100,7 @@ def _generate_definers(names: Iterable[str]) -> None:
 
 
 def generate_for(library: Any, name: str) -> None:
-    """Generate the machine code of the function with this name if the code does not exist yet."""
+    """Generate the machine code of a function if the code does not exist yet. The library, or another waiting library, defines it."""
     waiting = _waiting.get(library)
     if waiting is not None and name in waiting.defined:
         generate(library)

@@ -156,7 +156,10 @@ def _restart_clock() -> float:
 
 
 def pop_compile_seconds() -> float:
-    """Return the CPU time of this thread's compilations since the last call, in seconds, and reset it."""
+    """Return the CPU time of this thread's compilations in seconds, and reset it.
+
+    The measurement starts with the outermost compilation, or with the previous call during this compilation.
+    """
     if _stack.scopes:
         _stack.compile_seconds += _restart_clock()
     seconds, _stack.compile_seconds = _stack.compile_seconds, 0.0
@@ -302,7 +305,10 @@ def record_token(token: str) -> None:
 
 
 def next_unique_id(function: Any) -> str:
-    """Return a unique id for the symbols of a function that Numba is about to compile."""
+    """Return a unique id for the symbols of a function that Numba is about to compile.
+
+    The innermost compilation's own function gets the token. Each further id is the token with a number; outside all scopes it is random.
+    """
     if not _stack.scopes:
         return uuid.uuid4().hex
     scope = _stack.scopes[-1]
@@ -340,30 +346,30 @@ def _present_dependency(function: Any) -> Dependency | None:
 
 
 def record_accepted(function: Any) -> None:
-    """Record that one of the user's implementations accepted the compiler's types."""
+    """Record in all running compilations of this thread that one of the user's implementations accepted the compiler's types."""
     for scope in _stack.scopes:
         scope.accepted.add(id(function))
 
 
 def record_address(generator: str) -> None:
-    """Record that the user's code generator with this name puts an address of this process into the code."""
+    """Record that the user's code generator with this name puts an address of this process into the innermost compilation's code."""
     if _stack.scopes:
         _stack.scopes[-1].address_generator = generator
 
 
 def record_name(name: str) -> None:
-    """Record that the compiler looks up implementations of this name."""
+    """Record that the innermost compilation of this thread looks up implementations of this name."""
     if _stack.scopes:
         _stack.scopes[-1].names.add(digest_name(name))
 
 
 def record_generator(implementation: Any) -> None:
-    """Record that an implementation generates code."""
+    """Record that an implementation generates code for the innermost compilation of this thread."""
     if _stack.scopes:
         _stack.scopes[-1].generators[id(implementation)] = implementation
 
 
 def record_type(cls: type) -> None:
-    """Record that code is generated for values of a user-defined class of Numba types."""
+    """Record in all running compilations of this thread that code is generated for values of a user-defined class of Numba types."""
     for scope in _stack.scopes:
         scope.types[cls] = None

@@ -103,7 +103,7 @@ def _make_ctypes_function(address: int, types: list[tuple[str, int]]) -> Any:
     converted: list[Any] = []
     for name, depth in types:
         ctypes_name = names.get(name)
-        if ctypes_name is None or (ctypes_name == "" and (depth or converted)):
+        if ctypes_name is None or (ctypes_name == "" and (depth or converted)):  # "none" can only be the result type
             raise TypeError(f"Cannot convert Numba type '{name}' to ctypes type")
         ctypes_type = getattr(ctypes, ctypes_name) if ctypes_name else None
         for _ in range(depth):

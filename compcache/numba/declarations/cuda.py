@@ -63,7 +63,10 @@ class LazyDeviceFunction(LazyWrapper):
 
 
 def jit(*args: Any, **options: Any) -> Any:
-    """Replace `numba.cuda.jit`. Return a stand-in for a device function without a signature, which Numba does not compile yet."""
+    """Replace `numba.cuda.jit`. Return a stand-in for a device function without a signature, or its decorator.
+
+    For any other arguments, or if Numba is imported, call Numba's own decorator, which may compile the function.
+    """
     is_plain = set(options) <= {"device"} and all(type(value) is bool for value in options.values())
     if has_numba() or not is_plain or len(args) > 1 or any(type(argument) is not _Function for argument in args):
         return _import_cuda().jit(*args, **options)
@@ -71,7 +74,7 @@ def jit(*args: Any, **options: Any) -> Any:
 
 
 def _declare(options: dict[str, Any], function: Any) -> Any:
-    """Return the stand-in for a device function with options, or Numba's object if Numba is imported."""
+    """Return the stand-in for a device function with options. Let Numba decorate it if Numba is imported, or if it is no function."""
     if has_numba() or type(function) is not _Function:
         return _numba_decorator(options)(function)
     return LazyDeviceFunction(function, lambda _: _numba_decorator(options))

@@ -64,7 +64,10 @@ def _decorate(decorator: str, args: tuple[Any, ...], options: dict[str, Any]) ->
 
 
 def _decorate_function(decorator: str, signatures: tuple[str, ...] | None, options: dict[str, Any], function: Any) -> Any:
-    """Decorate a Python function. Any other object is decorated by Numba."""
+    """Decorate a Python function. Any other object is decorated by Numba.
+
+    Without Numba, a function with signatures that is not stored becomes the kernel that was packaged beside its module.
+    """
     state = _create_state(function, decorator, signatures, options)
     if state is not None and signatures is None:
         return _select_result(make_lazy_function(state))
@@ -204,7 +207,7 @@ _STENCIL_OPTIONS = frozenset(("cval", "neighborhood", "standard_indexing"))
 
 
 def _decorate_stencil(options: dict[str, Any], function: Any) -> Any:
-    """Return the stencil of a function. The result is Numba's own stencil if Numba is imported."""
+    """Return the stencil of a function. The result is Numba's own stencil if Numba is imported, or if the object is not a function."""
     if not _is_program_function(function):
         return numba_decorator("stencil")("constant", **options)(function)
     from compcache.numba.declarations.stencils import declare_stencil
@@ -216,7 +219,7 @@ def _decorate_stencil(options: dict[str, Any], function: Any) -> Any:
 def _decorate_ufunc(
     decorator: str, signatures: tuple[str, ...] | None, options: dict[str, Any], args: tuple[Any, ...], function: Any
 ) -> Any:
-    """Return the ufunc of a decorated function. The ufunc is Numba's own if only Numba can interpret the options."""
+    """Return the ufunc of a decorated function. The ufunc is Numba's own if only Numba can interpret the object or the options."""
     if decorator == "vectorize" and is_lazy_function(function):
         function = function.py_func
     state = _create_state(function, decorator, signatures, options)
@@ -232,7 +235,7 @@ def _decorate_ufunc(
 
 
 def _decorate_callback(signature: str, options: dict[str, Any], function: Any) -> Any:
-    """Return the callback of a decorated function. The callback is Numba's own if only Numba can interpret the options."""
+    """Return the callback of a decorated function. The callback is Numba's own if only Numba can interpret the object or the options."""
     state = _create_state(function, "cfunc", (signature,), options)
     if state is not None and not state.reason:
         from compcache.numba.declarations.callbacks import declare_callback

@@ -145,7 +145,8 @@ class Hook:
         If no stand-in can replace the submodule, Numba is imported.
 
         Returns:
-            The specification; None if the name is not a submodule of Numba, or if the stand-in for `numba` is no longer in place.
+            The specification; None if the other finders must find the module, because its name is not a submodule of Numba, the stand-in
+            for `numba` is no longer in place, or Numba's import did not import the submodule.
         """
         del path, target
         if not name.startswith("numba.") or stand_in_of() is not self._module:

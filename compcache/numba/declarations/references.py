@@ -38,9 +38,7 @@ class Reference:
 
     def _compcache_original(self) -> Any:
         """Import Numba if necessary, and return its own object."""
-        real_numba()
-        module, name = object.__getattribute__(self, "_module"), object.__getattribute__(self, "_name")
-        return getattr(import_module(module), name)
+        return _import_named(object.__getattribute__(self, "_module"), object.__getattribute__(self, "_name"))
 
     def _compcache_content(self, walk: Any) -> None:
         """Feed the identity of Numba's object to a walk.
@@ -214,8 +212,7 @@ class _ExceptionClass(type):
     """The metaclass of stand-ins for Numba's warnings and exceptions. Instances and subclasses of Numba's class count as the stand-in's."""
 
     def _compcache_original(cls) -> Any:
-        real_numba()
-        return getattr(import_module("numba.core.errors"), cls.__name__)
+        return _import_named("numba.core.errors", cls.__name__)
 
     def __call__(cls, *args: Any, **keywords: Any) -> Any:
         return cls._compcache_original()(*args, **keywords)

@@ -41,7 +41,7 @@ def _is_program_function(function: Any) -> bool:
 
 
 def overload(func: Any, *args: Any, **options: Any) -> Any:
-    """Replace `numba.extending.overload`. The registration waits until Numba is imported."""
+    """Replace `numba.extending.overload`. The registration for a function of the program waits until Numba is imported."""
     if not _is_program_function(func):
         real = _import_real("overload")
         return real(original(func), *args, **options)
@@ -58,7 +58,7 @@ def overload(func: Any, *args: Any, **options: Any) -> Any:
 
 
 def register_jitable(*args: Any, **options: Any) -> Any:
-    """Replace `numba.extending.register_jitable`. The registration waits until Numba is imported."""
+    """Replace `numba.extending.register_jitable`. The registration of a function of the program waits until Numba is imported."""
 
     def register(function: Any) -> Any:
         """Register a function, or delay the registration until Numba is imported."""
@@ -106,7 +106,7 @@ def intrinsic(*args: Any, **options: Any) -> Any:
     """Replace `numba.extending.intrinsic`. The registration waits until Numba needs the intrinsic."""
 
     def declare(function: Any) -> Any:
-        """Return a lazy intrinsic, or Numba's object if Numba is imported."""
+        """Return a lazy intrinsic. The result is Numba's object if Numba is imported, or for an object that is not the program's."""
         if not _is_program_function(function):
             return _import_real("intrinsic")(**options)(function) if options else _import_real("intrinsic")(function)
         lazy = LazyIntrinsic(function, options)
@@ -130,7 +130,7 @@ def get_cython_function_address(module_name: str, function_name: str) -> int:
 
 
 def is_jitted(function: Any) -> Any:
-    """Replace `numba.extending.is_jitted`."""
+    """Replace `numba.extending.is_jitted`. Import Numba only for a stand-in, which Numba must create to test it."""
     if has_numba() or issubclass(type(function), LazyObject):
         return _import_real("is_jitted")(function)
     return jitted(function) is not None

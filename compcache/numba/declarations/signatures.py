@@ -71,17 +71,18 @@ def declare_function(state: State) -> Any:
     return function
 
 
-def load_declared(state: State, details: str = "?") -> Declared | None:
+def load_declared(state: State, details_shape: str = "?") -> Declared | None:
     """Load the stored code of a declaration, and set `state.key`; if the code is found, set `state.compiled` too.
 
-    `details` is the shape of the stored details (`load_marshalled`). The result is None if the code is not stored, or needs Numba.
+    `details_shape` describes the stored details for `load_marshalled`. The result is None if the code is not stored or needs Numba, if
+    Numba is imported, or if this process has compiled a function in the code from other values.
     """
     try:
         state.key = key_of(state.function, state.key_options, f"{state.decorator} {state.signatures}")
         if has_numba() or has_old_code(state.key.content.reads[1:]):  # Numba compiles the function again for each declaration
             return None
         cache = open_cache()
-        fields = find_fields(cache, state.key, f"([[{{ui}}]][{RECORD}]{details})") if cache is not None else None
+        fields = find_fields(cache, state.key, f"([[{{ui}}]][{RECORD}]{details_shape})") if cache is not None else None
         if fields is None:
             return None
         rows, records, details = fields

@@ -83,9 +83,9 @@ class LazyType:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        if isinstance(other, _StandIn) and all(_fields[id(type_)].key is not None for type_ in (self, other)):
+        if isinstance(other, LazyType) and all(_fields[id(type_)].key is not None for type_ in (self, other)):
             return False  # equal types with known keys are one object
-        if not isinstance(other, _StandIn) and not _has_types():
+        if not isinstance(other, LazyType) and not _has_types():
             return False
         return bool(convert_to_numba_type(self) == other)
 
@@ -169,7 +169,6 @@ class LazyContainerType(LazyType):
         return bool(convert_to_numba_type(self))
 
 
-_StandIn = LazyType
 #: All stand-ins by expression, and their fields by id. Like Numba's types, stand-ins are few and are never freed.
 _interned: dict[str, LazyType] = {}
 _fields: dict[int, _Fields] = {}
@@ -294,7 +293,7 @@ def _real_type(fields: _Fields) -> Any:
 
 
 def convert_to_numba_type(lazy: Any) -> Any:
-    """Convert a stand-in to Numba's own type, and return it. Import Numba if necessary."""
+    """Convert a stand-in to Numba's own type, unless it was converted already, and return it. Import Numba if necessary."""
     real = _real_type(_fields[id(lazy)])  # Numba's interned type, whose class and attributes the stand-in gets
     with _lock:
         if hasattr(type(lazy), "_compcache_text"):
@@ -305,8 +304,7 @@ def convert_to_numba_type(lazy: Any) -> Any:
 
 def _convert_all_types() -> None:
     for lazy in list(_interned.values()):
-        if hasattr(type(lazy), "_compcache_text"):
-            convert_to_numba_type(lazy)
+        convert_to_numba_type(lazy)
 
 
 when_imported(_convert_all_types)

@@ -284,7 +284,7 @@ def _find_loop(state: State, types: tuple[str, ...]) -> tuple[Loop, Any]:
     """Return a ufunc's stored loop for these types, and the further fields of its record. Count a hit.
 
     Raises:
-        _NotStored: no loop is stored, or Numba is imported.
+        _NotStored: no loop is stored, only Numba can load it, or Numba is imported.
     """
     if has_numba():
         raise _NotStored
@@ -394,9 +394,8 @@ def _find_element_type(argument: Any) -> str:
     """
     numpy: Any = sys.modules["numpy"]
     kind = type(argument)
-    if kind is numpy.ndarray or (is_derived_array(argument, numpy) and not kind.__module__.startswith("numpy.ma")):
-        return scalar_name(argument.dtype)
-    if isinstance(argument, numpy.generic) and kind.__module__ == "numpy":
+    is_array = kind is numpy.ndarray or (is_derived_array(argument, numpy) and not kind.__module__.startswith("numpy.ma"))
+    if is_array or (isinstance(argument, numpy.generic) and kind.__module__ == "numpy"):
         return scalar_name(argument.dtype)
     if kind in (bool, int, float, complex):
         return scalar_name(numpy.asarray(argument).dtype)

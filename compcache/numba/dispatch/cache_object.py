@@ -123,7 +123,7 @@ class CacheObject(_Cache):  # type: ignore[misc]
         return entry
 
     def _mark_as_delegated(self, identity: Identity, sig: Any) -> None:
-        """Mark an overload that has an identity as delegated to the fallback cache, unless that cache stores nothing."""
+        """Mark an overload that has an identity as delegated to the fallback cache, unless that cache stores nothing. Ignore failures."""
         if not isinstance(self._fallback, NullCache):
             with contextlib.suppress(StorageError):
                 frontend.put_entry(self._cache, make_func_name(identity, sig), b"", kind=_DELEGATED)

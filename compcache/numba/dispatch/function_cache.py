@@ -61,7 +61,10 @@ class FunctionCache(CacheObject):
         self._keys: dict[Any, Key | NotLazy | None] = {}
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return the stored compile result for a signature, or None. Count a hit or a miss, unless the overload ran without Numba."""
+        """Return the stored compile result for a signature, or None.
+
+        Count a hit or a miss, unless the overload ran without Numba, was flushed, or belongs to the fallback cache.
+        """
         parsed = _parse_signature(sig)
         if getattr(self._owner, "_compiler", None) is None and (self._enabled or self._pinned):
             target_context.typing_context.refresh()  # first, as before a compilation, for the same order of templates
@@ -160,7 +163,7 @@ class FunctionCache(CacheObject):
         self._stored_early[_signature_key(sig)] = self._enabled and self._save(sig, cres)
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Store the compile result for a signature if it can be cached; otherwise delegate it to the fallback cache."""
+        """Store the compile result for a signature, record why it is not cached, or delegate it to the fallback cache (`_save`)."""
         if not self._enabled:
             return
         is_stored = False
@@ -241,7 +244,7 @@ class FunctionCache(CacheObject):
             options = compiler_options(self._owner.targetoptions, self._owner.locals)
             return starts.make_start_key(self._function, options, _argument_types(sig))
         except NotLazy as error:
-            return NotLazy(*error.args)
+            return error.without_traceback()
 
     def _record_start(self, sig: Any, key: Key | NotLazy | None, *, is_new: bool = True) -> None:
         """Record an overload for starts without Numba, if its key is known.

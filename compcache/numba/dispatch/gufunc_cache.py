@@ -28,7 +28,10 @@ class GufuncCache(CacheObject):
     _fallback_class = GufWrapperCache
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return the stored code library with the wrapper for a signature, or None. Count a hit or a miss."""
+        """Return the stored code library with the wrapper for a signature, or None.
+
+        Count a hit or a miss, unless the wrapper was flushed, or belongs to the fallback cache.
+        """
         if not self._enabled:
             return None
         identity = None if self._has_own_locator else self._identify()
@@ -55,7 +58,7 @@ class GufuncCache(CacheObject):
         return load.load_library(self._cache, identity, make_func_name(identity, sig), target_context)
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Store the wrapper if it can be cached; otherwise delegate it to the fallback cache."""
+        """Store the wrapper, record why it is not cached, or delegate it to the fallback cache (`_store`)."""
         if self._enabled and (self._has_own_locator or not self._store(sig, data)):
             self._fallback.save_overload(sig, data)
 
@@ -71,10 +74,10 @@ class GufuncCache(CacheObject):
             return not self._may_delegate(self._identity_error)
         from compcache.numba.entries import save
 
-        recorded = libraries.collect_dependencies(self._owner.cres.library)
+        cres = self._owner.cres
+        recorded = libraries.collect_dependencies(cres.library)
         name = make_func_name(identity, sig)
         try:
-            cres = self._owner.cres
             save.save_library(
                 self._cache, identity, name, cres.signature, data, recorded, wrapper_symbol(cres), make_label(self._full_name(), sig)
             )

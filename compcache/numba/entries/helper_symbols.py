@@ -47,7 +47,7 @@ def helper_address(name: str) -> int:
     from numba.core.runtime import _nrt_python
 
     helpers: dict[str, Any] = _nrt_python.c_helpers
-    address = helpers.get(name.removeprefix("NRT_") if name.startswith("NRT_") else name, 0)
+    address = helpers.get(name.removeprefix("NRT_"), 0)
     address = address or binding.address_of_symbol(name)
     if not address and name in THREADING:
         from numba.np.ufunc.parallel import _launch_threads

@@ -71,7 +71,8 @@ def prepare_image(text: str, wanted: Iterable[str]) -> ImageSource:
         wanted: the functions that the shared object provides. Functions that the code does not define are ignored.
 
     Raises:
-        CannotLink: the code refers to a symbol that only Numba's own linker can provide.
+        CannotLink: the code contains an address of this process, refers to a symbol that only Numba's own linker can provide, defines a
+            thread-local variable, or uses an exception class where a load is impossible.
     """
     if f"@{ADDRESS_PREFIX}" in text or f'@"{ADDRESS_PREFIX}' in text:
         raise CannotLink("the code contains an address that is valid only in this process")
@@ -124,7 +125,7 @@ def _find_helper_symbols(declared: Iterable[str]) -> dict[str, HelperSymbol]:
         if provider and name.startswith(("Py", "_Py")):
             continue
         if provider == "platform" and not binding.address_of_symbol(name):
-            continue
+            continue  # Numba has not registered a function of its own under this name
         if helper_address(name):
             helpers[name] = HelperSymbol(name)
         elif not provider:
@@ -168,7 +169,7 @@ def load_exception_classes(text: str) -> str:
         instruction = line
         for name in _find_exception_classes(line):
             if not is_in_function or " = phi " in line:
-                raise CannotLink(f"the code uses the exception class {name} in a constant")
+                raise CannotLink(f"the code uses the exception class {name} in {'a phi instruction' if is_in_function else 'a constant'}")
             load_count += 1
             value = f"%compcache.exception.{load_count}"
             lines.append(f"  {value} = load ptr, ptr @{name}, align 8")

@@ -68,7 +68,9 @@ def load_result(
     cache: Cache, base: Sequence[str], adapt_args: Callable[[tuple[Any, ...]], tuple[Any, ...]], function: Any, owner: Any,
     target_context: Any, functions: Functions | None,
 ) -> Any:  # fmt: skip
-    """Return the compile result of an entry, or None if no entry is valid.
+    """Return the compile result of an entry, and record its library and dependencies.
+
+    The result is None if no entry is valid, or if the existing environment of the function has another number of constants.
 
     Args:
         cache: the cache.

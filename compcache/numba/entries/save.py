@@ -84,6 +84,7 @@ def save_result(
         seconds: the CPU time that Numba took to compile the code, in seconds.
 
     Raises:
+        NotYetCacheable: a recursive callee is not compiled yet.
         NotCacheable: the code depends on objects that only this process has.
         CompcacheError: the entry could not be stored.
     """
@@ -253,7 +254,7 @@ def _prepare_image_source(cres: Any, text: str) -> tuple[Any, Any]:
     if (
         cres.objectmode
         or not all(isinstance(lifted, ObjModeLiftedWith) for lifted in cres.lifted or ())
-        or _requires_more_than_threads(cres)
+        or set(cres.reload_init) - {_reload_parfors}  # loading the code requires more than Numba's threads
         or hasattr(cres.signature.return_type, "gen_func")
     ):
         return None, None
@@ -281,11 +282,6 @@ def _make_environment_rows(names: Iterable[str]) -> tuple[Any, ...]:
         if environment is not None:
             rows.append((name, environment.globals.get("__name__"), list(environment.consts)))
     return tuple(rows)
-
-
-def _requires_more_than_threads(cres: Any) -> bool:
-    """Return whether Numba must do more than start its threads before it loads the code."""
-    return bool(set(cres.reload_init) - {_reload_parfors})
 
 
 def _drop_unpicklable_parts(fndesc: Any) -> Any:

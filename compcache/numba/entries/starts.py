@@ -69,9 +69,9 @@ def record_start(cache_object: Any, cache: Cache, signature: Any, key: Key) -> N
     if not are_settings_from_environment():
         raise NotLazy("Numba's settings or the installed packages have changed since this process started")
     entry = find_stored_entry(cache_object, cache, signature, key)
-    record = entry and entry.create_record(entry.fndesc.llvm_cpython_wrapper_name)
     if entry is None:
         raise NotLazy("the code of the function is not stored in a form that can be used without Numba")
+    record = entry.create_record(entry.fndesc.llvm_cpython_wrapper_name)
     if record is None:
         raise NotLazy("a constant of the function can be created only by Numba")
     store_fields(cache, key if entry.description.lines else key.without_lines(), record.fields, waits=True)
@@ -113,7 +113,8 @@ _SCALAR_TEXTS = frozenset((*NUMBERS, "none", "unicode_type"))
 def are_settings_from_environment() -> bool:
     """Return whether another process with the same environment variables has the same Numba settings and packages.
 
-    The result is False if the program has changed a setting, or if a package was installed after this process computed its first key.
+    The result is False if the program has changed a setting, if a package was installed after this process computed its first key, or if
+    Numba uses Intel's vector library (SVML). The function reads the settings from the environment, and restores the present ones.
     """
     from numba.core import config
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from llvmlite import ir
 
-from compcache.errors import CompileError
+from compcache.numba.exports.parameters import export_error
 from compcache.numba.lazy.marshalled import dump_marshalled
 
 __all__ = ["RAISE", "KnownException", "describe_exceptions", "make_raising_assembly"]
@@ -58,7 +58,7 @@ def describe_exceptions(func_name: str, text: str) -> list[KnownException]:
     """
     data = {name: _ESCAPE.sub(_unescape, body.encode("latin-1")) for name, body in _DATA.findall(text)}
     constant = [_describe_pickled_exception(func_name, variable, data[content]) for variable, content in _BUFFER.findall(text)]
-    pickles = {variable: content for variable, content in data.items() if ".sha1" not in variable}
+    pickles = {variable: content for variable, content in data.items() if ".sha1" not in variable}  # the other variables contain digests
     computed = [_describe_pickled_exception(func_name, variable, content) for variable, content in pickles.items()]
     return [
         *[exception for exception in constant if exception is not None and not exception.is_computed],
@@ -70,10 +70,6 @@ def _unescape(match: re.Match[bytes]) -> bytes:
     return b"\\" if match[1] == b"\\" else bytes([int(match[1], 16)])
 
 
-def _is_exception(value: Any) -> bool:
-    return isinstance(value, type) and issubclass(value, BaseException)
-
-
 def _describe_pickled_exception(func_name: str, variable: str, content: bytes) -> KnownException | None:
     """Return the exception that one of Numba's pickles describes, or None if the pickle describes another object.
 
@@ -83,17 +79,16 @@ def _describe_pickled_exception(func_name: str, variable: str, content: bytes) -
         CompileError: the exception class is local to a function, or an argument cannot be stored. The message begins with `func_name`.
     """
     description = pickle.loads(content)  # noqa: S301 - Numba has just created the pickle in this process
-    if not (isinstance(description, tuple) and description and _is_exception(description[0])):
+    cls, args, *_ = (*description, None, None) if isinstance(description, tuple) else (None, None)
+    if not (isinstance(cls, type) and issubclass(cls, BaseException)):
         return None
-    cls, args = description[0], description[1] if len(description) > 1 else None
     if "<locals>" in cls.__qualname__:
-        reason = f"the exception class {cls.__qualname__} is defined inside a function; define it in a module"
-        raise CompileError(f"{func_name} cannot be exported: {reason}")
+        raise export_error(func_name, f"the exception class {cls.__qualname__} is defined inside a function; define it in a module")
     arguments = tuple([COMPUTED if isinstance(argument, ir.Value) else argument for argument in args or ()])
     for argument in arguments:
         if not _is_storable(argument):
             reason = f"it raises {cls.__name__} with the argument {argument!r}, which is not a str, a 64-bit int, a float or None"
-            raise CompileError(f"{func_name} cannot be exported: {reason}")
+            raise export_error(func_name, reason)
     return KnownException(variable, cls.__module__, cls.__qualname__, arguments)
 
 

@@ -35,6 +35,7 @@ def fingerprint(function: Any) -> Fingerprint:
 
 @examines_program(Unidentifiable)
 def _finish(walk: Walk) -> Fingerprint:
+    """Finish a walk. An exception of the program becomes `Unidentifiable` here, while `walk.mode` says which code was examined."""
     return walk.finish()
 
 
@@ -94,5 +95,5 @@ def fingerprint_of_implementations(
     if reads_all:
         walk.reach().record_names((), everything=True)
     for implementation in implementations:
-        walk.refer_to_implementation(implementation, "")
+        walk.refer_to_implementation(implementation)
     return walk.finish().content

@@ -43,15 +43,15 @@ def note_compiled(dispatcher: Any, args: tuple[Any, ...], compiled: Compiled) ->
         _compiled.setdefault(dispatcher, {})[args] = compiled
 
 
-#: The identities of the functions that this process has compiled, by the number in their symbols; None if there is no identity.
-_by_symbol: dict[str, Compiled | None] = {}
+#: The identities of the functions that this process has compiled, by the token in their symbols; None if there is no identity.
+_by_token: dict[str, Compiled | None] = {}
 #: The identities of dispatchers that were already compiling when recording began; None if there is no identity.
 _running: weakref.WeakKeyDictionary[Any, Compiled | None] = weakref.WeakKeyDictionary()
 
 
-def note_symbol(number: str, compiled: Compiled | None) -> None:
-    """Record the identity of the function with this number in its symbols, or None if the function has no identity."""
-    _by_symbol[number] = compiled
+def note_symbol(token: str, compiled: Compiled | None) -> None:
+    """Record the identity of the function with this token in its symbols, or None if the function has no identity."""
+    _by_token[token] = compiled
 
 
 def note_running(dispatcher: Any, compiled: Compiled | None) -> None:
@@ -95,9 +95,9 @@ def _compiled_without_cache(dispatcher: Any, result: Any) -> Compiled | None:
     Raises:
         Unidentifiable: the code was compiled from values without an identity.
     """
-    number = getattr(getattr(result, "fndesc", None), "uid", None)
-    if number in _by_symbol:
-        compiled = _by_symbol[number]
+    token = getattr(getattr(result, "fndesc", None), "uid", None)
+    if token in _by_token:
+        compiled = _by_token[token]
     elif dispatcher in _running:
         running = _running[dispatcher]
         compiled = running and Compiled(f"{running.key} {result.signature}", running.lines)

@@ -194,7 +194,7 @@ def _feed_known_import(walk: Walk, module: str, chains: Iterable[tuple[str, ...]
     """
     if is_generator_module(module):
         for chain in (*chains, ()):  # () is the module itself
-            _feed_assigned_value(walk, module, chain, f"the import of {module} in {name}, which runs at compile time,")
+            _feed_assigned_value(walk, module, chain, f"the import of {module} in {name}, which runs at compile time")
         return True
     if module not in sys.modules:
         raise NotLazy(f"{name} runs at compile time, and imports {module or 'its package'}, which is not imported yet")
@@ -260,9 +260,9 @@ def _feed_assigned_value(walk: Walk, module: str, names: tuple[str, ...], where:
 
     name = ".".join((module, *names))
     if not _SETTINGS.isdisjoint(name.split(".")):
-        raise NotLazy(f"{where} reads Numba's settings")
+        raise NotLazy(f"Numba's setting {name}, which other processes may change, is read through {where}")
     if walk.mode == RUN and reads_external_state(name):
-        raise NotLazy(f"{where} reads data that only this process or host has")
+        raise NotLazy(f"{name}, which gives data of this process or host, is read through {where}")
     assigned = set_on_part(module, names)
     if assigned is not MISSING:
         walk.feed_value(assigned, where)

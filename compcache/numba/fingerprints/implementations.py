@@ -314,11 +314,11 @@ def registered_here(function: Any) -> tuple[list[tuple[Any, dict[str, Any]]], li
     if type(function) is FunctionType and _is_numba_imported() and not is_made_by_library(function):
         for implementation in find_overloads(function):
             options = dict(implementation.options)
-            given = {name.lstrip("_"): value for name, value in options.items() if name != "metadata" or value}
+            named_options = {name.lstrip("_"): value for name, value in options.items() if name != "metadata" or value}
             if function in wrapped_by(implementation.function):
-                jitables.append(overload_options({**given, "strict": True}))
+                jitables.append(overload_options({**named_options, "strict": True}))
             else:
-                overloads.append((implementation.function, overload_options(given)))
+                overloads.append((implementation.function, overload_options(named_options)))
     return overloads, jitables
 
 

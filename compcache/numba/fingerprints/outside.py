@@ -79,9 +79,9 @@ def reads_by_name(code: CodeType, reads: Reads, *, may_lead_anywhere: bool = Fal
     Raises:
         Unidentifiable: no key covers an attribute, or an attribute refers to values that no code names.
     """
-    anywhere = NAMESPACE_ATTRIBUTES.intersection((*reads.attributes, *(chain[0] for chain in reads.chains)))
-    if anywhere and not may_lead_anywhere:
-        raise Unidentifiable(f"{code.co_qualname} reads {min(anywhere)}, which refers to values that the code does not name")
+    namespaces = NAMESPACE_ATTRIBUTES.intersection((*reads.attributes, *(chain[0] for chain in reads.chains)))
+    if namespaces and not may_lead_anywhere:
+        raise Unidentifiable(f"{code.co_qualname} reads {min(namespaces)}, which refers to values that the code does not name")
     uncovered = NOT_IN_KEYS.intersection(reads.attributes) - {code.co_name if code.co_name == HASH_METHOD else ""}
     if any(not _LOGGING.isdisjoint(chain) for chain in reads.chains):
         uncovered |= _LOGGER_ATTRIBUTES.intersection(reads.attributes)  # the logger need not be a value that the walk reaches

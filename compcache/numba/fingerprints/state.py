@@ -300,7 +300,7 @@ def _is_written_in_python(cls: type) -> bool:
     """Return whether Python code has created a class, or whether the class adds no data to its objects."""
     base: Any = cls.__base__
     if (cls.__basicsize__, cls.__itemsize__) == (base.__basicsize__, base.__itemsize__):
-        return True  # the class adds no data to its objects
+        return True
     members = vars(cls)
     return "__slots__" in members or "__dict__" in members or any(isinstance(item, python_types.FunctionType) for item in members.values())
 
@@ -343,9 +343,9 @@ def public_names(cls: type) -> list[str]:
 
 
 def registered_with(cls: type) -> list[str]:
-    """Return the classes that were registered with an abstract class or its subclasses.
+    """Return the sorted names of the classes that were registered with an abstract class or its subclasses.
 
-    Registrations of libraries with their own abstract classes are omitted.
+    Registrations of libraries with their own abstract classes are omitted. The list is empty for a class that is not abstract.
     """
     if not hasattr(cls, "_abc_impl"):
         return []

@@ -403,7 +403,7 @@ def _feed_ctypes_function(walk: Walk, value: Any, where: str) -> None:
 
 def _feed_array(walk: Walk, value: Any, where: str) -> None:
     """Feed an array by content. An array that Numba does not copy into code is fed by its name."""
-    from compcache.numba.registered.program_arrays import is_copied, name_of
+    from compcache.numba.registered.program_arrays import is_copied, register_array
 
     if value.dtype.hasobject:
         walk.feed_unknown(value, f"{where} (an array of objects)")
@@ -411,7 +411,7 @@ def _feed_array(walk: Walk, value: Any, where: str) -> None:
     flags = value.flags
     walk.feed_token("array", repr(value.dtype) if value.dtype.names else value.dtype.str, value.shape,
                flags.c_contiguous, flags.f_contiguous, flags.aligned, flags.writeable)  # fmt: skip
-    walk.feed_token("data", value.tobytes() if is_copied(value) else name_of(value))
+    walk.feed_token("data", value.tobytes() if is_copied(value) else register_array(value))
     if type(value) is not sys.modules["numpy"].ndarray:
         walk.feed_value(type(value), f"the class of {where}")  # it decides the type, and its methods read attributes that no code names
     if walk.mode == RUN:

@@ -45,7 +45,7 @@ _MAX_VALUES = 50_000
 
 
 class Part:
-    """A function of a walk, and the digest of its own reads. The kind of the digest: with Numba, without Numba, or of code that runs."""
+    """A function of a walk, and the digest of its own reads. `kind` is `WITH_NUMBA`, `WITHOUT_NUMBA`, or `RUN` for code that runs."""
 
     __slots__ = ("digest", "function", "kind")
 
@@ -289,7 +289,7 @@ class Walk:
         self.feed_value(tuple(sorted(options.items())), f"an option of {where or function.__qualname__}")
         self.refer_to_compiled(function, where)
 
-    def refer_to_implementation(self, implementation: Implementation, where: str) -> None:
+    def refer_to_implementation(self, implementation: Implementation) -> None:
         """Refer to a function that runs while code is generated, and to the options of its registration."""
         from compcache.numba.fingerprints.implementations import name_of
 
@@ -297,8 +297,8 @@ class Walk:
         mode, self.mode = self.mode, RUN
         for name, option in implementation.options:
             self.feed_token("option", name)
-            self.feed_value(option, f"option {name!r} of {where or name_of(implementation.function)}")
-        self.refer_to_running(implementation.function, where, is_overload=implementation.is_overload)
+            self.feed_value(option, f"option {name!r} of {name_of(implementation.function)}")
+        self.refer_to_running(implementation.function, "", is_overload=implementation.is_overload)
         self.mode = mode
 
     def refer_to_running(self, function: Any, where: str, *, is_overload: bool = False) -> None:
@@ -319,14 +319,12 @@ class Walk:
         Returns:
             Whether the callable itself is compiled (`register_jitable`). With Numba this is always False.
         """
-        from compcache.numba.fingerprints.implementations import find_overloads, name_of
+        from compcache.numba.fingerprints.implementations import find_overloads, name_of, registered_here
 
         if not self.without_numba:
             for implementation in find_overloads(value):
                 self.feed_token("overload", name_of(implementation.function))
             return False
-        from compcache.numba.fingerprints.implementations import registered_here
-
         overloads, jitables = registered_here(value)
         for function, options in overloads:
             self.refer_to_dependency("overload", function, options)
@@ -439,10 +437,10 @@ class Walk:
             self._depth -= 1
 
     def feed_by_name(self, value: Any, where: str) -> None:
-        """Feed a value that its module and name identify.
+        """Feed a value that its module and name identify. Of a value without a name, or from inside a function, feed only the type.
 
         Raises:
-            Unidentifiable: the value has no name, or is defined inside a function.
+            Unidentifiable: the type does not suffice (`feed_unknown`).
         """
         name = qualified_name_of(value)
         if name is None or "<locals>" in name:

@@ -70,7 +70,7 @@ class Hooks:
         for cls, (attribute, function, method) in _OWNERS.items():
             self._replaced.replace(cls, "enable_caching", self._make_enable_caching(attribute, function))
             self._replaced.wrap(cls, method, self._make_compile_wrapper(attribute, function))
-        self._replaced.wrap(wrappers._GufuncWrapper, "__init__", self._wrap_gufunc_init)
+        self._replaced.wrap(wrappers._GufuncWrapper, "__init__", self._cache_gufuncs_in_backend)
         if is_first:
             self._adopt_running_lookup()
 
@@ -137,14 +137,14 @@ class Hooks:
             self._adopted.append((owner, attribute, current))
             setattr(owner, attribute, FunctionCache(self._backend, owner, getattr(owner, function), fallback=current))
 
-    def _wrap_gufunc_init(self, original: Any) -> Any:
-        """Return the replacement for the constructor of a gufunc's wrapper, which creates a cache object of the backend."""
+    def _cache_gufuncs_in_backend(self, original: Any) -> Any:
+        """Return a constructor of gufunc wrappers that creates a cache object of the backend if the program requests caching."""
         backend = self._backend
 
         def __init__(  # noqa: N807 - it replaces this method
             self: Any, py_func: Any, cres: Any, sin: Any, sout: Any, cache: Any, is_parfors: Any
         ) -> None:
-            is_backend = isinstance(cache, Backend)
+            is_backend = isinstance(cache, Backend)  # `recorders` handles a backend; False keeps Numba from creating its own cache object
             original(self, py_func, cres, sin, sout, cache if is_backend else False, is_parfors)
             if cache and not is_backend:
                 self.cache = GufuncCache(backend, self, py_func)

@@ -63,7 +63,7 @@ def start_recording(*, from_the_start: bool) -> None:
     _recorders.wrap(manager.DataModelManager, "lookup", _run_before(_record_type))
     _recorders.wrap(base.BaseContext, "add_dynamic_addr", _run_before(_record_address))
     _recorders.wrap(serialize.NumbaPickler, "reducer_override", _wrap_reducer)
-    _recorders.wrap(wrappers._GufuncWrapper, "__init__", _wrap_gufunc_init)
+    _recorders.wrap(wrappers._GufuncWrapper, "__init__", _accept_backend_as_cache)
     _postpone_code()
 
 
@@ -118,6 +118,7 @@ def _make_scope_wrapper(position: int) -> Callable[[Any], Any]:
             pipeline = kwargs.get("pipeline_class") or (args[8] if position == 2 and len(args) > 8 else None)  # noqa: PLR2004
             extra = f"{sorted((k, str(v)) for k, v in declared_locals(named['locals']).items())} {getattr(pipeline, '__name__', '')}"
             function = bytecode.get_function_object(named["func"])
+            # The name becomes a part of symbols, and the name of an array expression contains an address of this process.
             if plain_name(function.__name__) != function.__name__:
                 function.__name__ = function.__qualname__ = plain_name(function.__name__)
             with scopes.compile_scope(function, named["args"], named["return_type"], named["flags"], extra) as scope:
@@ -200,8 +201,8 @@ def _wrap_reducer(original: Any) -> Any:
     return reducer_override
 
 
-def _wrap_gufunc_init(original: Any) -> Any:
-    """Return a wrapper that accepts a backend as the argument `cache`, so that the backend stores the gufunc's wrapper."""
+def _accept_backend_as_cache(original: Any) -> Any:
+    """Return a constructor of gufunc wrappers whose argument `cache` may be a backend, which then stores the wrapper."""
 
     def __init__(  # noqa: N807 - it replaces this method
         self: Any, py_func: Any, cres: Any, sin: Any, sout: Any, cache: Any, is_parfors: Any

@@ -115,11 +115,12 @@ def _contains_type(cls: type, keys: Iterable[Any]) -> bool:
     return any(key is cls or isinstance(key, cls) for key in keys)
 
 
-def _user_values(functions: list[Any]) -> Iterator[Any]:
-    """Yield the texts, numbers and functions that the user passed to a function of Numba, which created these closures."""
-    for function in functions:
-        if not isinstance(function, FunctionType):
-            continue
+def _user_values(values: list[Any]) -> Iterator[Any]:
+    """Yield the qualified names of the functions among these values, and the texts, numbers and user functions in their closure cells.
+
+    Numba's functions in the cells are examined in the same way. Other values are skipped.
+    """
+    for function in [value for value in values if isinstance(value, FunctionType)]:
         yield function.__qualname__
         cells = [item for _, item in cells_of(function)]
         yield from [item for item in cells if isinstance(item, _PLAIN) or (isinstance(item, FunctionType) and not is_made_by_library(item))]

@@ -81,7 +81,7 @@ def type_text(value: Any, omitted: object, functions: list[Any]) -> str:
         if not flags.aligned:
             raise NotLazy(f"an argument is an unaligned array of {value.dtype}")
         text = f"{'' if flags.writeable else 'readonly '}array({scalar_name(value.dtype)}, {value.ndim}d, {order})"
-        if not _is_masked(value):
+        if not isinstance(value, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())):
             _seen.add(text)
         elif text not in _seen:
             raise NotLazy("an argument is a masked array")  # Numba accepts it only if it has seen the same type for another array
@@ -123,10 +123,6 @@ def is_derived_array(value: Any, numpy: Any) -> bool:
 _seen: set[str] = set()
 
 
-def _is_masked(value: Any) -> bool:
-    return isinstance(value, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ()))
-
-
 def scalar_name(dtype: Any) -> str:
     """Return the name of the type of an array's items, in Numba's notation.
 
@@ -143,13 +139,15 @@ def class_text(kind: type) -> str:
     """Return the name of a class of tuples, with the names of its fields.
 
     Raises:
-        NotLazy: other processes cannot find the class under this name, or it is not a plain named tuple.
+        NotLazy: the class is not a plain named tuple, or other processes cannot import it by its name.
     """
     if kind is tuple:
         return "tuple"
     fields, name = getattr(kind, "_fields", None), f"{kind.__module__}.{kind.__qualname__}"
     if fields is None or kind.__bases__ != (tuple,):
         raise NotLazy(f"an argument has the class {name}, which is derived from a tuple but is not a plain named tuple")
-    if kind.__module__ == "__main__" or not is_found_by_name(kind):
-        raise NotLazy(f"an argument has the class {name}, which other processes cannot find by this name")
+    if kind.__module__ == "__main__":
+        raise NotLazy(f"an argument has the class {name}, which other processes cannot import; define the class in a module")
+    if not is_found_by_name(kind):
+        raise NotLazy(f"an argument has the class {name}, which its module does not contain under this name; assign the class to the name")
     return f"{name}{fields}"

@@ -211,7 +211,7 @@ _LAYERS = ("tbb", "omp", "workqueue")
 _TBB = {"darwin": "libtbb.12.dylib", "win32": "tbb12.dll"}.get(sys.platform, "libtbb.so.12")
 _start_lock = allocate_lock()
 _layer: Any = None
-_thread_count = 0  # the number of threads
+_thread_count = 0
 
 
 def _thread_address(name: str) -> int:
@@ -247,7 +247,7 @@ def number_of_threads() -> Any:
 def set_number_of_threads(count: object) -> Any:
     """Implement `numba.set_num_threads`, which starts the threads.
 
-    Return NotImplemented if Numba must set the number, or report that it is invalid.
+    Return None, or NotImplemented if Numba must set the number, or report that it is invalid.
     """
     address = _layer_address("set_num_threads")
     if not address or type(count) is not int or not 1 <= count <= _thread_count:

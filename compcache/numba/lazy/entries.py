@@ -35,23 +35,23 @@ class Key:
 
     Attributes:
         name: the name.
-        anywhere: the name for records of code that reports no source lines.
+        base_name: the name for records of code that reports no source lines.
         content: the content of the function.
         functions: the jitted functions among the arguments.
     """
 
-    __slots__ = ("anywhere", "content", "functions", "name")
+    __slots__ = ("base_name", "content", "functions", "name")
 
     def __init__(self, name: str, content: Content, functions: tuple[Any, ...]) -> None:
-        self.anywhere = name
+        self.base_name = name
         self.name = f"{name}-{content.lines}"
         self.content = content
         self.functions = functions
 
     def without_lines(self) -> Key:
         """Return the key for code that reports no source lines."""
-        key = Key(self.anywhere, self.content, self.functions)
-        key.name = key.anywhere
+        key = Key(self.base_name, self.content, self.functions)
+        key.name = key.base_name
         return key
 
 
@@ -167,7 +167,7 @@ def count_hit() -> None:
 
 def find_record(cache: Cache, key: Key) -> Record | None:
     """Return the stored record of an overload, or None if no record is stored."""
-    fields = find_fields(cache, key, RECORD) or _read_fields(cache, key.anywhere, RECORD)
+    fields = find_fields(cache, key, RECORD) or _read_fields(cache, key.base_name, RECORD)
     return None if fields is None else Record(*fields)
 
 

@@ -117,9 +117,8 @@ def replace_stand_ins(function: Any) -> None:
         try:
             if _is_stand_in(cell.cell_contents):
                 cell.cell_contents = _original_of(cell.cell_contents)
-        except ValueError as error:
+        except ValueError as error:  # an empty cell
             reraise_interrupt(error)
-            continue
 
 
 def names_in_code(code: Any) -> set[str]:

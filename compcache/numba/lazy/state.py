@@ -28,6 +28,8 @@ _OPTIONS_FOR_NUMBA = frozenset(("forceobj", "pipeline_class", "no_cpython_wrappe
 _TARGETS = ("cpu", "parallel")
 #: The reason for a function that needs Numba when Python calls it, but not when compiled code calls it.
 CALLED_BY_CODE = "the function is a generator"
+#: The reason for a function whose calls from Python are not cached. Callers in compiled code are cached, because they contain its code.
+NOT_CACHED = "the function is declared with cache=False"
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -89,12 +91,12 @@ class State:
         return compiler_options(self.options)
 
     def _compcache_content(self, walk: Any) -> None:
-        """Feed the data of the function that compiled code can use: the function and its options.
+        """Feed the data of the function that compiled code can use: the function and its options, or the identities of declared code.
 
         Raises:
-            NotLazy: only Numba can run the function.
+            NotLazy: only Numba can run the function, or its default values were replaced, or its declared code has no identity.
         """
-        if self.reason and self.reason != CALLED_BY_CODE and not self.reason.startswith("the function is declared with cache"):
+        if self.reason not in ("", CALLED_BY_CODE, NOT_CACHED):
             raise NotLazy(f"the function calls {self.function.__qualname__}, which needs Numba: {self.reason}")
         if reason := replaced_defaults_reason(self.function, self.defaults):
             raise NotLazy(reason)
@@ -120,7 +122,7 @@ def _reason_for_numba(function: Any, decorator: str, signatures: tuple[str, ...]
 def _reason_in_options(decorator: str, options: dict[str, Any]) -> str:
     """Return why the options of the decorator need Numba, or ""."""
     if options.get("cache") is False and stand_in_of() is None and not are_decorators_replaced():
-        return "the function is declared with cache=False"
+        return NOT_CACHED
     if options.get("nopython") is False:
         return "the function is declared with nopython=False"
     for name, value in options.items():

@@ -50,7 +50,7 @@ def find_packages() -> tuple[str, bool, list[str]]:
         their metadata.
 
     Raises:
-        UnknownPackagesError: a distribution is missing or cannot be identified.
+        UnknownPackagesError: a distribution is missing or cannot be identified, or Numba uses Intel's vector library.
     """
     rows, chosen = [], []
     seen = set()
@@ -150,7 +150,7 @@ def _distribution_digest(directory: str) -> str:
     """Return the digest of an installed distribution: of its record, or of its files if it is editable.
 
     Raises:
-        UnknownPackagesError: the distribution has no record.
+        UnknownPackagesError: the distribution has no record, or too many files.
     """
     record = _read(f"{directory}/RECORD")
     if record and not is_editable(directory):

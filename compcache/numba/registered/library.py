@@ -138,8 +138,8 @@ def has_own_code(function: Any) -> bool:
 
 
 def _is_library_path(path: str) -> bool:
-    """Return whether a file with code belongs to a library. Text without a file belongs to the module whose namespace it uses."""
-    if path.startswith("<"):  # compiled from text by the module whose namespace it uses
+    """Return whether a file with code belongs to a library. Code from text belongs to the library whose namespace it uses."""
+    if path.startswith("<"):
         return True
     roots = [_STANDARD]
     for name in _LIBRARIES[1:]:

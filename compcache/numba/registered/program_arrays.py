@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = ["ProgramArray", "addresses", "is_copied", "name_of"]
+__all__ = ["ProgramArray", "addresses", "is_copied", "register_array"]
 
 #: The maximum size in bytes of an array that Numba copies (`BaseContext.make_constant_array`).
 _MAX_COPIED_BYTES = 10**6
@@ -36,7 +36,7 @@ def is_copied(array: Any) -> bool:
     return bool(array.nbytes <= _MAX_COPIED_BYTES and (flags.c_contiguous or flags.f_contiguous))
 
 
-def name_of(array: Any) -> str:
+def register_array(array: Any) -> str:
     """Register an array under its name in stored code, and return the name.
 
     The name consists of a digest of the present content, and a number that distinguishes arrays with the same content.
@@ -98,7 +98,7 @@ class ProgramArray(AddressDefinition):
         """Decode the part and the name. Raise `ValueError` if the payload is not valid."""
         array = super().decode(payload)
         if array.part not in (DATA, OBJECT):
-            raise ValueError(array.part)
+            raise ValueError(f"{array.part!r} is not a part of an array")
         return array
 
     def find(self) -> tuple[int, object]:

@@ -167,7 +167,11 @@ def _is_plain_error(cls: type) -> bool:
 
 
 def _objects_read_by_function(function: Any) -> Iterator[Any]:
-    """Yield the objects to which a function's defaults, closure and code refer. Reviewed functions are skipped."""
+    """Yield the objects to which a function's defaults, closure and code refer. Of a reviewed function, yield nothing.
+
+    Raises:
+        _ExternalStateError: the function is not a library's, or reads external state.
+    """
     namespace = function.__globals__
     module = namespace.get("__name__")
     if is_reviewed(function.__module__, function.__qualname__) and is_library_module(function.__module__):
@@ -182,11 +186,17 @@ def _objects_read_by_function(function: Any) -> Iterator[Any]:
 
 
 def _objects_read_by_code(code: types.CodeType, namespace: dict[str, Any], state: frozenset[str], name: str) -> Iterator[Any]:
-    """Yield the objects that a code object and its nested code objects read."""
+    """Yield the objects that a code object and its nested code objects read.
+
+    `state` contains the globals that functions of the module assign. `name` describes the function.
+
+    Raises:
+        _ExternalStateError: the code reads external state, or imports a module that is neither imported nor reviewed.
+    """
     reads = reads_of(code)
-    anywhere = NAMESPACE_ATTRIBUTES.intersection(reads.attributes)
-    if anywhere:
-        raise _ExternalStateError(f"{name}, which reads {min(anywhere)}")
+    namespaces = NAMESPACE_ATTRIBUTES.intersection(reads.attributes)
+    if namespaces:
+        raise _ExternalStateError(f"{name}, which reads {min(namespaces)}")
     for chain in reads.chains:
         if chain[0] in state:
             raise _ExternalStateError(f"{name}, which reads the state of {chain[0]}")

@@ -4,8 +4,8 @@ A *mark* is an object that lists the objects that a collection found to be garba
 modules that no card names, packs that do not decode, leases. The store's clock gives its age. A collection removes a garbage object
 only if a mark older than the grace period lists the same object, unchanged since.
 
-* Listings only propose. Before an object is removed, the collection requests it by its key, and every object that could make it
-  useful. A request that fails is not an answer: it ends the collection.
+* Listings only propose. Before an object is removed, the collection requests it by its key, and every object that could refer to
+  it. A request that fails is not an answer: it ends the collection.
 * At most `DECISION_SECONDS` pass between that request and the removal. `SETTLE_SECONDS` after an upload, the uploader checks whether
   everything is still there, and uploads again what is not (`uploads.py`). So an upload that crosses a collection is complete in the end.
 
@@ -322,7 +322,12 @@ async def _select_concurrently(items: Iterable[ObjectInfo], choose: Callable[[Ob
 
 
 def _card_keys_of(data: bytes) -> Iterator[str]:
-    """Yield the keys of all cards that may name this module. Raise `FormatError` if the bytes are not an intact module."""
+    """Yield the keys of all cards that may name this module.
+
+    Raises:
+        FormatError: the bytes are not an intact module.
+        ValueError, LookupError: the module is for a platform that this version does not know.
+    """
     manifest: Any = WholeManifest(sections_of(data, intact_footer(data))[1])
     platform = platform_shelf(manifest.header.triple, manifest.header.abi)
     for name, *_ in manifest.indexed():

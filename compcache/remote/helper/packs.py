@@ -48,7 +48,7 @@ class StartUp:
     """The functions that one process has requested so far, and the pack that it started with.
 
     Args:
-        first: the first function.
+        first_name: the name of the first function, under which the pack is stored.
         platform: the platform of the process.
         shelves: the shelves that it can use, the best first.
         writes: the positions of the stores that it may write to.
@@ -74,7 +74,7 @@ class StartUp:
         return self.pack.get(name)
 
     def is_over(self) -> bool:
-        """Return whether the start-up has ended: later questions do not belong to it."""
+        """Return whether the start-up has ended, because it asked for nothing lately or has lasted too long."""
         now = time.monotonic()
         return now - self.asked > _QUIET_SECONDS or now - self.began > _LONGEST_SECONDS
 

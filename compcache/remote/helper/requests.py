@@ -50,7 +50,7 @@ class Requests:
 
     Args:
         backend: the client of the store.
-        concurrent: the max_size number of requests that run at a time.
+        concurrent: the maximum number of requests that run at a time.
 
     Attributes:
         latency: a moving average of the seconds that a small request takes.

@@ -34,7 +34,9 @@ def command(
     The same modules give the same bytes. With COMPCACHE_PUBLISH_KEY, the key signs the modules in the bundle.
     """
     if minisign and not setting(PUBLISH_VARIABLE):
-        raise click.UsageError(f"--minisign requires a secret key: set {PUBLISH_VARIABLE} to the key, or to @ and the path of its file")
+        raise click.UsageError(
+            f"--minisign requires a secret key: set {PUBLISH_VARIABLE} to the key, or to '@' and the path of a file with the key"
+        )
     with session.open_to_read() as cache:
         functions = cache.export(resolve_all(cache, names), output, targets=targets, closure=closure, minisign=minisign, linked=linked)
     if as_json:

@@ -135,11 +135,11 @@ def _write_graph(graph: FunctionGraph, format_: str, title: str, sizes: Mapping[
 
 def _nodes_with_edges(graph: FunctionGraph) -> Iterator[dict[str, Any]]:
     """Yield the fields of each node, with its number and the numbers of the nodes to which it refers."""
-    users: list[list[int]] = [[] for _ in graph.nodes]
+    dependencies: list[list[int]] = [[] for _ in graph.nodes]
     for user, dependency in graph.edges:
-        users[user].append(dependency)
-    for number, (node, uses) in enumerate(zip(graph.nodes, users, strict=True)):
-        yield {"number": number, **fields_of(node), "edges": uses}
+        dependencies[user].append(dependency)
+    for number, node in enumerate(graph.nodes):
+        yield {"number": number, **fields_of(node), "edges": dependencies[number]}
 
 
 def _drawing_parts(graph: FunctionGraph, format_: str, title: str, sizes: Mapping[str, int]) -> Iterator[str]:

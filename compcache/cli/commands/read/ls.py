@@ -108,7 +108,7 @@ def _nothing_found_text(directory: str, patterns: tuple[str, ...], *, is_refused
 
 
 def _sort_rows(rows: Iterator[Any], key: Callable[[Any], Any], *, reverse: bool, limit: int | None, is_refused: bool) -> Iterator[Any]:
-    """Return the first `limit` rows in the order of `key`. Only rows of functions and modules may be too many for memory."""
+    """Return the rows in the order of `key`: of functions and modules, which may be too many for memory, only the first `limit` rows."""
     if is_refused:
         refused = sorted(rows, key=key)
         return iter(refused[::-1] if reverse else refused)

@@ -38,7 +38,8 @@ def command(session: Session, textfile: str | None) -> None:
     --textfile is for the textfile collector of Prometheus's node exporter. The command sends no request to a remote store.
     """
     with session.open_to_read() as cache:
-        metrics = [*_cache_metrics(cache.stats()), *_remote_metrics(cache.stats(), cache.remote)]
+        stats = cache.stats()
+        metrics = [*_cache_metrics(stats), *_remote_metrics(stats, cache.remote)]
     text = "".join(_format_metrics(metrics))
     if textfile is None:
         print_text(text.rstrip("\n"))

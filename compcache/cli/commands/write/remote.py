@@ -13,10 +13,12 @@ from compcache.cli.output import plural, print_fields, print_text, printable, si
 from compcache.cli.params import DURATION
 from compcache.cli.session import Session, pass_session
 from compcache.remote.maintenance import LONGEST_UNUSED
+from compcache.settings import setting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sized
 
+    from compcache.cache import Cache
     from compcache.remote.client import RemoteStore
 
 __all__ = ["command"]
@@ -43,7 +45,7 @@ def command() -> None:
 def status(session: Session, url: str | None, as_json: bool) -> None:
     """Show for each store whether it answers, the uploads that wait, and the counters of the helper process."""
     with session.open_with_remote(url, None) as cache:
-        states = _require_remote(cache.remote).status()
+        states = _require_remote(cache, url).status()
     if as_json:
         print_json(states)
         return
@@ -63,7 +65,7 @@ def status(session: Session, url: str | None, as_json: bool) -> None:
 def pull(session: Session, names: tuple[str, ...], url: str | None, as_json: bool) -> int:
     """Fetch functions and the functions that they import. Exit status 1 if a function is not in the store."""
     with session.open_with_remote(url, "read") as cache:
-        _require_remote(cache.remote)
+        _require_remote(cache, url)
         stored = [name for name in names if cache.has(name)]
         fetched = cache.prefetch(names)
     missing = [name for name in names if name not in stored and name not in fetched]
@@ -85,7 +87,7 @@ def pull(session: Session, names: tuple[str, ...], url: str | None, as_json: boo
 def push(session: Session, names: tuple[str, ...], timeout: float, url: str | None, as_json: bool) -> int:
     """Upload the modules of functions and of the functions that they import. Exit status 1 if a module is not uploaded in time."""
     with session.open_with_remote(url, "write") as cache:
-        _require_remote(cache.remote)
+        _require_remote(cache, url)
         count = cache.push(resolve_all(cache, names))
         is_done = cache.flush_uploads(timeout)
     if as_json:
@@ -103,7 +105,7 @@ def push(session: Session, names: tuple[str, ...], timeout: float, url: str | No
 def verify(session: Session, url: str | None, as_json: bool) -> int:
     """Read every card of each store and look for its module. Exit status 1 if a card is damaged or its module is missing."""
     with session.open_with_remote(url, "read") as cache:
-        remote = _require_remote(cache.remote)
+        remote = _require_remote(cache, url)
         reports = list(zip([store.shown for store in remote.settings.each], remote.verify(), strict=True))
     if as_json:
         print_json([{"url": store, **report._asdict()} for store, report in reports])
@@ -150,7 +152,7 @@ def gc(
     with session.open_with_remote(url, "write") as cache:
         if unused_for is not None and unused_for > LONGEST_UNUSED:
             raise click.UsageError(f"--unused-for must be at most {LONGEST_UNUSED / 86400:.0f}d: records of use are not kept longer")
-        remote = _require_remote(cache.remote)
+        remote = _require_remote(cache, url)
         reports = remote.collect_garbage(older_than=older_than, unused_for=unused_for, grace=grace, dry_run=dry_run)
         stores = [remote.settings.each[place].shown for place in remote.settings.writable]
     if as_json:
@@ -164,8 +166,10 @@ def gc(
         print_text(f"{_store_prefix(store, stores)}{verb} {plural(len(report.removed), 'object')}, {size}{remainder}")
 
 
-def _require_remote(remote: RemoteStore | None) -> RemoteStore:
-    """Return the remote store of a cache; raise `click.UsageError` if it is None."""
-    if remote is None:
-        raise click.UsageError("no remote store is set: pass --remote URL, or set COMPCACHE_REMOTE (COMPCACHE_REMOTE_MODE=off disables it)")
-    return remote
+def _require_remote(cache: Cache, url: str | None) -> RemoteStore:
+    """Return the remote stores of a cache. Raise `click.UsageError` if there are none, whether by `url` (--remote) or by the settings."""
+    if cache.remote is None and (url or setting("COMPCACHE_REMOTE")):
+        raise click.UsageError("COMPCACHE_REMOTE_MODE=off disables the remote store: set it to read or write")
+    if cache.remote is None:
+        raise click.UsageError("no remote store is set: pass --remote URL, or set COMPCACHE_REMOTE")
+    return cache.remote
