@@ -292,10 +292,10 @@ class RemoteStore:
         for name, answer in zip(names, answers, strict=True):
             if answer.outcome != FOUND:
                 reason = f": {answer.data}" if isinstance(answer.data, str) and answer.data else ""
-                self._store.stats.asked(name, f"{answer.outcome}{reason}")
+                self._store.stats.remote_answered(name, f"{answer.outcome}{reason}")
                 self.count("remote_errors" if answer.outcome == UNAVAILABLE else "remote_misses")
                 continue
-            self._store.stats.asked(name, FOUND)
+            self._store.stats.remote_answered(name, FOUND)
             adopted = self._adopt(name, answer.data, answer.signatures, answer.store)
             if adopted is not None:
                 fetched.append(name)
