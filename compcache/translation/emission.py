@@ -198,7 +198,8 @@ def _complete_object(compiled: bytes, key: bytes, table: _Table, distance: int |
     completed = with_data(compiled, data)
     if distance is not None:
         in_table = table_symbols_of(table.symbols, table.points, table.slots)
-        completed = with_distances(completed, TABLE_SYMBOL, table_head(key, len(in_table)), in_table, distance, table.symbols)
+        own = set(table.symbols).difference(table.renamed.values())  # the object has no symbols with these names yet
+        completed = with_distances(completed, TABLE_SYMBOL, table_head(key, len(in_table)), in_table, distance, own)
     return rename_definitions(completed, table.renamed) if table.renamed else completed
 
 
