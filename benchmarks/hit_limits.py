@@ -147,9 +147,10 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 
 
 def command(work: Path, code: str) -> list[str]:
-    # The interpreter itself: what `.pth` files of an environment import would be no part of an empty process elsewhere.
+    # The interpreter itself: what `.pth` files and `sitecustomize` import would be no part of an empty process elsewhere.
     made = code.format(work=str(work), packages=sysconfig.get_path("purelib"))
-    return [os.path.realpath(sys.executable), "-I", "-c", f"import sys; sys.path.insert(0, {str(work / 'site')!r})\n{made}"]
+    start = f"import os, sys; sys.path.insert(0, {str(work / 'site')!r})"
+    return [os.path.realpath(sys.executable), "-I", "-S", "-c", f"{start}\n{made}"]
 
 
 def callgrind(work: Path, code: str, *options: str) -> str:

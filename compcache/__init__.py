@@ -148,44 +148,28 @@ __all__ = [
     "load_ipython_extension",
 ]
 
-#: The Python modules of public names that a hit does not need. They are imported on first use (PEP 562).
+#: The public names that a hit does not need, by their Python modules. They are imported on first use (PEP 562).
 _HOMES = {
-    "CacheInfo": "inspect.descriptions",
-    "CacheStats": "usage.summaries",
-    "FunctionGraph": "inspect.descriptions",
-    "FunctionReport": "inspect.descriptions",
-    "FunctionSummary": "usage.summaries",
-    "GroupSummary": "usage.summaries",
-    "ModuleSummary": "usage.summaries",
-    "CompiledFunctions": "hit.compiled",
-    "CheckReport": "maintain.report_types",
-    "CheckStep": "maintain.report_types",
-    "Explanation": "inspect.explain",
-    "ExportedFunction": "usage.summaries",
-    "Finding": "maintain.report_types",
-    "Function": "build.source",
-    "Identity": "identity",
-    "LoadedState": "inspect.descriptions",
-    "ModuleSource": "build.source",
-    "Provenance": "inspect.descriptions",
-    "PrunePolicy": "maintain.policy",
-    "CompactReport": "maintain.report_types",
-    "LinkReport": "maintain.report_types",
-    "LinkedClosure": "maintain.report_types",
-    "PruneReport": "maintain.report_types",
-    "PrunedFile": "maintain.report_types",
-    "PrunedModule": "maintain.report_types",
-    "SettingError": "configuration",
-    "load_ipython_extension": "notebook",
-    "Realization": "inspect.descriptions",
-    "RemoteAnswer": "remote.answer",
-    "RemoteStats": "usage.summaries",
-    "Signature": "signature",
-    "Signer": "inspect.descriptions",
-    "StatsPeriod": "usage.summaries",
-    "TypedCallTarget": "hit.target",
-    "Variant": "inspect.explain",
-    "Verdict": "inspect.explain",
+    name: home
+    for home, names in (
+        ("build.source", "Function ModuleSource"),
+        ("configuration", "SettingError"),
+        ("hit.compiled", "CompiledFunctions"),
+        ("hit.target", "TypedCallTarget"),
+        ("identity", "Identity"),
+        ("inspect.descriptions", "CacheInfo FunctionGraph FunctionReport LoadedState Provenance Realization Signer"),
+        ("inspect.explain", "Explanation Variant Verdict"),
+        ("maintain.policy", "PrunePolicy"),
+        (
+            "maintain.report_types",
+            "CheckReport CheckStep CompactReport Finding LinkReport LinkedClosure PruneReport PrunedFile PrunedModule",
+        ),
+        ("notebook", "load_ipython_extension"),
+        ("remote.answer", "RemoteAnswer"),
+        ("signature", "Signature"),
+        ("usage.summaries", "CacheStats ExportedFunction FunctionSummary GroupSummary ModuleSummary RemoteStats StatsPeriod"),
+    )
+    for name in names.split()
 }
 _SUBMODULES = frozenset(("batch", "clang", "errors", "globals", "numba"))
 

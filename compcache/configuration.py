@@ -43,6 +43,8 @@ _TEXTS = frozenset(("dir", "max_size", "lock_timeout", "min_llvm", "linker"))
 KEYS = _TEXTS | _SWITCHES | _SECRETS | frozenset(_LISTS)
 #: The settings that a project may have. A cloned project must not decide which code runs, or where the code comes from.
 PROJECT_KEYS = frozenset(("max_size", "lock_timeout"))
+#: The settings of the build hooks in the same table (`compcache.packaging.build`).
+BUILD_KEYS = frozenset(("kernels", "targets"))
 
 
 class SettingError(CompcacheError, ValueError):
@@ -81,6 +83,8 @@ def read_switch(text: str) -> bool:
 def read_configuration(files: Iterable[str]) -> dict[str, str]:
     """Return the settings in configuration files, by environment variable. The first file with a key takes precedence.
 
+    If the parsed copy of the files is out of date, write it again.
+
     Raises:
         SettingError: a file cannot be read, is writable by other users, or is not valid.
     """
@@ -114,10 +118,11 @@ def place_of(variable: str, files: Iterable[str]) -> str:
 def project_setting(variable: str, directory: str) -> tuple[str, str]:
     """Return a setting of the project that contains a cache directory, and the path of its ``pyproject.toml``.
 
-    The setting is "" if the project does not set it. Both are "" if no project contains the directory.
+    The setting is "" if the project does not set it, or if its file cannot be read or parsed. Both are "" if no project contains the
+    directory.
 
     Raises:
-        SettingError: the project's ``[tool.compcache]`` is not valid.
+        SettingError: the project's ``[tool.compcache]`` has a setting that is unknown, invalid or not allowed in projects.
     """
     for path in _project_files(os.path.abspath(directory)):
         if os.path.isfile(path):
@@ -137,8 +142,8 @@ def _read_project(path: str, state: str) -> dict[str, str]:  # noqa: ARG001 - an
     import tomllib
 
     try:
-        text = _read_text(path)
-        table = tomllib.loads(text).get("tool", {}).get("compcache", {})
+        settings = tomllib.loads(_read_text(path)).get("tool", {}).get("compcache", {})
+        table = {key: value for key, value in settings.items() if key not in BUILD_KEYS}
     except (SettingError, tomllib.TOMLDecodeError, AttributeError) as error:
         reraise_interrupt(error)
         return {}  # other tools report its errors
@@ -166,7 +171,7 @@ def _read_text(path: str) -> str:
     """Return the content of a configuration file. Symbolic links are followed.
 
     Raises:
-        SettingError: the file cannot be read, is not a regular file, is too large, or can be written by users other than root and this one.
+        SettingError: the file cannot be read, is not UTF-8 or a regular file, is too large, or is writable by other users except root.
     """
     files = Files()
     try:

@@ -8,7 +8,7 @@ import sys
 from _weakref import ref
 
 from compcache.hit import open_plain
-from compcache.hit.recorder import recorder_of
+from compcache.hit.recorder import shared_recorder
 from compcache.hit.target import load_runtime
 from compcache.settings import are_set, setting, users_directory
 
@@ -398,5 +398,5 @@ def _open_plain(path: "Any") -> "PlainLoader | None":
 
         plain.count_with(lambda files, root: logging_recorder_for(files, root, readonly=False))
     else:
-        plain.count_with(recorder_of)
+        plain.count_with(shared_recorder)
     return plain

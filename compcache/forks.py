@@ -111,7 +111,10 @@ _taken: dict[int, list[list[Any]]] = {}
 
 
 def before(taken: list[Any]) -> None:
-    """Wait for the imports of other threads, and acquire the locks. The list `taken` belongs to this fork, and collects the locks."""
+    """Wait at most 5 seconds for the imports of other threads, and acquire the locks that become free within their `patience`.
+
+    The list `taken` belongs to this fork, and collects the acquired locks.
+    """
     held = _taken.setdefault(get_ident(), [])
     if not _is_one_of(taken, held):
         held.append(taken)

@@ -106,7 +106,7 @@ def _canonical_text(value: Any, component: str) -> str:  # noqa: PLR0911 - one f
     """Return a value as text that is equal for equal values, different for different values, and the same in every process.
 
     Raises:
-        TypeError: the value has another type. The message names `component`.
+        TypeError: the value, or a value in it, has a type that identities do not support. The message names `component`.
     """
     kind = type(value)
     if value is None or kind in (bool, int):

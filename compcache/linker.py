@@ -142,7 +142,7 @@ def translate_module(
 
 def translate_requests(machine: Host, requests: Iterable[Request]) -> Translation:
     """Compile the requests for a module, one for each target. Raise the errors of `build_module`."""
-    return Translation(machine, tuple([(request, _translate_for(request, request.is_cached)) for request in requests]))
+    return Translation(machine, tuple([(request, _translate_for(request)) for request in requests]))
 
 
 def optimize_member(request: Request, label: str) -> Member:
@@ -211,11 +211,11 @@ def rebuild_module(
     return built._replace(sections=(*built.sections[:4], pack_notes(inherit_order(new_notes, notes))))
 
 
-def _translate_for(request: Request, is_cached: Callable[[str], bool]) -> Translated:
+def _translate_for(request: Request) -> Translated:
     started = time_spent()
     with _naming_target(request):
         _try_untrusted(request)
-        translated = codegen.run(lambda context: translate(context, request, is_cached))
+        translated = codegen.run(lambda context: translate(context, request))
     return translated._replace(seconds=time_spent() - started)
 
 
@@ -226,7 +226,7 @@ def _try_untrusted(request: Request) -> None:
 
 def _link_for(request: Request, translated: Translated) -> BuiltModule:
     def build(*, shared: bool) -> BuiltModule:
-        code = translated if shared == request.shared else _translate_for(request._replace(shared=shared), request.is_cached)
+        code = translated if shared == request.shared else _translate_for(request._replace(shared=shared))
         return _make_module(code, request.identity, _entries_of(request, code), shared=shared)
 
     with _naming_target(request):

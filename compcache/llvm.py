@@ -12,7 +12,8 @@ from compcache.files import reraise_interrupt
 __all__ = ["llvm"]
 
 
-def _error(reason: Exception) -> MissingPackageError:
+def _missing_error(reason: Exception) -> MissingPackageError:
+    """Return the error for a missing llvmlite, or for an installed llvmlite that cannot be loaded."""
     if isinstance(reason, ModuleNotFoundError) and (reason.name or "").partition(".")[0] == "llvmlite":
         return MissingPackageError.of("llvmlite", "compiling")
     why = f"{type(reason).__name__}: {reason}"
@@ -25,4 +26,4 @@ try:
     import llvmlite.binding as llvm
 except Exception as error:
     reraise_interrupt(error)
-    raise _error(error) from error
+    raise _missing_error(error) from error

@@ -15,8 +15,7 @@ set_field = object.__setattr__
 class Record:
     """A value with the fields that `__slots__` names: frozen, compared and hashed by its fields.
 
-    Subclasses declare `__slots__` and annotate the fields; the constructor takes them in that order or by
-    keyword.
+    Subclasses declare `__slots__` and annotate the fields; the constructor takes them in that order or by keyword.
     """
 
     __slots__: tuple[str, ...] = ()
@@ -24,7 +23,7 @@ class Record:
     def __init__(self, *values: Any, **named: Any) -> None:
         names = self.__slots__
         if named:
-            values += tuple(named.pop(name) for name in names[len(values) :])
+            values += tuple(named.pop(name) for name in names[len(values) :] if name in named)
         if named or len(values) != len(names):
             raise TypeError(f"{type(self).__name__}() must be called with the fields {', '.join(names)}")
         list(map(set_field, [self] * len(names), names, values))  # in C: an addition creates some twenty records

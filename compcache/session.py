@@ -62,7 +62,8 @@ class Session:
     def remote_url(self) -> str | None:
         """Return the URLs of the remote stores, from the argument or the environment; None if there are no remote stores.
 
-        Files with URLs are read each time, because passwords and tokens change. If a file cannot be read, its last URLs are returned.
+        Files with URLs are read each time, because passwords and tokens change. If a file cannot be read, its last URLs are returned. If
+        the URLs have changed, the next look-up opens the remote stores again.
 
         Raises:
             ValueError: a variable or file that the argument names contains no URL, and never contained one.
@@ -87,7 +88,7 @@ class Session:
         return self._remote_given[1] or setting(REMOTE_MODE_VARIABLE) or None
 
     def remote(self) -> RemoteStore | None:
-        """Open the remote store at the first call, and return it; None if no store is set, or the cache is read-only.
+        """Open the remote store at the first call, and return it; None if no store is set, its mode is off, or the cache is read-only.
 
         Raises:
             ValueError: the argument's URL or mode is not valid.
@@ -121,7 +122,8 @@ class Session:
     def _remote_for_miss(self, names: tuple[str, ...]) -> RemoteStore | None:
         """Return the remote store for a miss of these functions, or None.
 
-        The result is None if no store is set, if no function has a content name, or while the store is skipped after failures.
+        The result is None if `remote` returns None, or if no function has a content name. It is also None while the store is skipped after
+        failures, which is counted.
         """
         url = self.remote_url()
         if not url or self.store.readonly:
@@ -155,6 +157,7 @@ class Session:
         return self.loader.holds(name, to_import=True) or bool(self.fetch((name,))) or self._restore_module(name)
 
     def _restore_module(self, name: str) -> bool:
+        """Store the module of a function again if this process holds it, and return whether code can import the function afterwards."""
         target = self.loader.held(name)
         if target is None:
             return False
@@ -165,11 +168,13 @@ class Session:
 
 def _join_texts(name: str, value: object) -> str | None:
     """Return a text unchanged, and a list of texts joined with spaces; None for None. Raise `TypeError` for other values."""
-    if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
-        return " ".join(value)
-    if value is not None and not isinstance(value, str):
-        raise TypeError(f"Cache(): {name} must be a str or a list of str, not {value!r}")
-    return value
+    if value is None or isinstance(value, str):
+        return value
+    items = value if isinstance(value, (list, tuple)) else (value,)
+    for item in items:
+        if not isinstance(item, str):  # the message does not show the value, which may contain a password
+            raise TypeError(f"Cache(): {name} must be a str or a list of str, without values of the type {type(item).__name__}")
+    return " ".join(items)
 
 
 def _split_urls(urls: str) -> list[str]:

@@ -225,10 +225,12 @@ def _read_parameter(part: str, text: str) -> Parameter:
     words = type_text.split()
     is_const = words[:1] == ["const"]
     type_ = _parse_type("".join(words[1:] if is_const else words), text)
-    if (
-        type_.kind == VOID
-        or (is_buffer and type_.kind in (POINTER, CSTR, OBJECT))
-        or (is_const and not is_buffer and type_.kind != POINTER)
-    ):
-        raise SignatureError(f"the signature {text!r} has the parameter {part.strip()!r}, whose type is not allowed for parameters")
-    return Parameter(type_, is_buffer, is_const, name, dimensions)
+    if type_.kind == VOID:
+        problem = "but only results may be void"
+    elif is_buffer and type_.kind in (POINTER, CSTR, OBJECT):
+        problem = "but the elements of buffers must be numbers or bool"
+    elif is_const and not is_buffer and type_.kind != POINTER:
+        problem = "but only buffers and ptr may be const"
+    else:
+        return Parameter(type_, is_buffer, is_const, name, dimensions)
+    raise SignatureError(f"the signature {text!r} has the parameter {part.strip()!r}, {problem}")

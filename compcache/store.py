@@ -155,7 +155,7 @@ class Store(Directory):
             yield from self.find_here(func_name, is_near, linked=linked)
 
     def find_here(self, func_name: str, is_near: IsNear | None = None, *, linked: bool = False) -> Iterable[tuple[bytes, int]]:
-        """Yield the realizations of a function (`find`) from the index that this process has read."""
+        """Return the realizations of a function, in the order of `find`, from the index that this process has read."""
         key = name_key(func_name)
         rows = in_order(self.index.find_numbered(key), is_near) if is_ordered(func_name) else self.index.find(key)
         return rows if linked else (row for row in rows if row[1] < LINKED)
@@ -219,7 +219,10 @@ class Store(Directory):
         return self._renew_index()
 
     def _renew_index(self, *, look: bool = True) -> bool:
-        """Read the index again if `look` is true, and rebuild a damaged or missing index; return whether it has changed."""
+        """Read the index again if `look` is true, and rebuild a damaged or missing index; return whether it has changed.
+
+        Raise `StorageError` if the index cannot be read.
+        """
         if self.index.segments and not self.index.unfinished:
             self._checked_index = False  # if this index disappears, check again whether to rebuild it
         try:
@@ -283,14 +286,11 @@ class Store(Directory):
         return module
 
     def _recognize(self, module: ModuleFile, status: os.stat_result, index: Index | None = None) -> bool:
-        """Return whether an index (None: this store's) has a stamp for the current state of a file. Set the module's fields from it."""
-        return self._set_fields(module, status, (index or self.index).verified(module.module_id, status))
+        """Return whether an index (None: this store's) has a stamp for the current state of a file. Set the module's fields from it.
 
-    def _set_fields(
-        self, module: ModuleFile, status: os.stat_result, entries: Iterable[tuple[int, int, bytes, int, int, bytes, bytes]]
-    ) -> bool:
-        """Set the fields of a module from the first index entry with a valid MAC; return whether there is such an entry."""
-        for image, records, target, flags, functions, key, entry_mac in entries:
+        Entries without a valid MAC are skipped.
+        """
+        for image, records, target, flags, functions, key, entry_mac in (index or self.index).verified(module.module_id, status):
             if self.mac_key:
                 fields = (module.module_id, Stamp.of(status), image, records, target, flags, functions, key)
                 if self._entry_mac(*fields) != entry_mac:
@@ -350,7 +350,7 @@ class Store(Directory):
     def _read_entry(self, module_id: bytes, offset: int, kind: str) -> EntryRecord | None:
         """Return the entry at an offset of a module's file; None if entries of the kind must not be read from this file.
 
-        A pack stays open for the next entries, while its file exists.
+        A pack stays open for the next entries, while its file exists. See `open_module` for the exceptions.
         """
         from compcache.formats.entry import PACK_FLAG, decode_entry, may_be_read
 

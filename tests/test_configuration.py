@@ -16,6 +16,7 @@ from helpers import PACKAGE_ROOT, run_fresh
 from compcache import settings
 from compcache.cli.environment import SETTINGS
 from compcache.configuration import KEYS
+from compcache.packaging.build import read_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -264,6 +265,14 @@ def test_a_project_sets_limits_of_caches_inside_it_and_nothing_else(home: dict[s
     assert run_fresh(project / "cache", LIMIT, **home).startswith(f"{project}/pyproject.toml: [tool.compcache]: ")
     write("[tool", project / "pyproject.toml")
     assert run_fresh(project / "cache", LIMIT, **home) == 5 << 30
+    write("tool.compcache = 3", project / "pyproject.toml")
+    assert run_fresh(project / "cache", LIMIT, **home) == 5 << 30
+
+
+def test_the_settings_of_the_build_hooks_and_the_limits_share_a_table(home: dict[str, str], write: Any, tmp_path: Path) -> None:
+    write('[tool.compcache]\nkernels = ["a.b"]\ntargets = ["x86-64-v2"]\nmax_size = "3M"\n', tmp_path / "pyproject.toml")
+    assert run_fresh(tmp_path / "cache", LIMIT, **home) == 3 << 20
+    assert read_settings(str(tmp_path)) == (("a.b",), ("x86-64-v2",))
 
 
 def test_a_limit_that_is_edited_holds_in_running_processes(home: dict[str, str], write: Any, tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from compcache import (
         (lambda _: Cache(3), TypeError, r"Cache\(\): path must be str or PathLike, not int"),  # type: ignore[arg-type]
         (lambda _: Cache("c", signing_key=3), TypeError, "signing_key must be bytes or str, not int"),  # type: ignore[arg-type]
         (lambda _: Cache("c", lock_timeout="x"), TypeError, "lock_timeout must be int or float, not str"),  # type: ignore[arg-type]
+        (lambda _: Cache("c", remote=["x", b"s3://u:pw@h"]).has_many(["f"]), TypeError, "of the type bytes$"),  # type: ignore[list-item]
         (lambda cache: cache.get_or_compile("f", "code"), TypeError, r"build must be a function.*compile\(code\) takes"),
         (lambda cache: cache.prune("5GB"), TypeError, "requires a compcache.PrunePolicy"),
         (lambda cache: cache.has(3), TypeError, r"a str or a compcache\.Identity, not int"),
@@ -82,10 +83,7 @@ def test_every_option_of_a_cache_is_refused_by_name(directory: Path, option: str
     [
         (lambda cache: cache.has_many(5), "names must be an iterable of .*not int"),
         (lambda cache: cache.graph(5), "names must be an iterable of .*not int"),
-        (
-            lambda cache: frontend.add_missing(cache, *cast("tuple[Any, Any]", (5, lambda: None))),
-            "names must be an iterable of .*not int",
-        ),
+        (lambda cache: frontend.add_missing(cache, *cast("tuple[Any, Any]", (5, lambda: None))), "names must be an iterable of .*not int"),
         (lambda cache: frontend.add_missing(cache, ["f"], cast("Any", "f")), "build must be a function"),
         (lambda cache: cache.add_modules(ModuleSource("")), "must be several sources"),
         (lambda cache: cache.explain("f", {"a": "b"}), "identity must be a compcache.Identity, not dict"),

@@ -69,6 +69,7 @@ class Channel:
         self._identity = _socket_identity(end)
         self._read = bytearray()
         self._message = bytearray()
+        self._received: deque[Any] = deque()  # one read of a stream may complete several messages
         self._parts: deque[bytes] = deque()
         self.is_closed = False
 
@@ -135,11 +136,10 @@ class Channel:
             EOFError: the other end is closed.
             ChannelError: a message is damaged, or a job has closed or replaced the descriptor.
         """
-        while True:
+        while not self._received:
             self._require_own_socket()
-            messages = self._decode(self._socket.recv(_PACKET))
-            if messages:
-                return messages[0]
+            self._received += self._decode(self._socket.recv(_PACKET))
+        return self._received.popleft()
 
     def receive_available(self) -> list[Any]:
         """Return the messages that have arrived, without waiting. Set `is_closed` if no more messages can arrive.

@@ -76,7 +76,7 @@ def host_platform() -> str:
 def platform_of(triple: str) -> str:
     """Return the architecture, operating system and object format of a triple, without the vendor, versions and C library.
 
-    For example, ``x86_64-unknown-linux6.18.44-gnu2.36.0`` gives ``x86_64-linux-elf``.
+    For example, ``x86_64-unknown-linux6.18.44-gnu2.36.0`` gives ``x86_64-linux-elf``. Other systems keep their text, with ELF.
     """
     arch, _, system_text = triple.partition("-")
     arch = architecture(arch).name
@@ -155,7 +155,7 @@ def parse(ir: _Plain, context: Any) -> Any:
     An LLVM module is copied. Bitcode of several modules becomes one module.
 
     Raises:
-        CompileError: LLVM rejects the code.
+        CompileError: LLVM rejects the code, or the text contains NUL or characters that UTF-8 cannot encode.
     """
     check_abandoned()
     initialize()
@@ -217,9 +217,9 @@ def _copy_module(module: Any, context: Any) -> Any:
     """
     with module.clone() as neutral:
         neutral.triple = ""
-        copy = llvm.parse_bitcode(neutral.as_bitcode(), context)
-    copy.triple = module.triple
-    return copy
+        copied = llvm.parse_bitcode(neutral.as_bitcode(), context)
+    copied.triple = module.triple
+    return copied
 
 
 def check_triple(module: Any) -> None:

@@ -24,7 +24,7 @@ from compcache.identity import label_of
 from compcache.signature import BOOL, CSTR, FLOAT, OBJECT, POINTER, SIGNED, TUPLE, UNSIGNED, VOID, Parameter, Signature, Type
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
 __all__ = [
     "API_AT",
@@ -115,7 +115,7 @@ class FunctionHead(NamedTuple):
 
 
 def read_head(head_line: str) -> FunctionHead:
-    """Parse the printed head of a function (without ``define``)."""
+    """Parse the printed head of a function (without ``define``). Raise `ValueError` if the text is not a head."""
     head = parse_head(head_line)
     types = tuple([_leading_type(parameter) for parameter in head.parameters])
     result = _trailing_type(head.prefix)
@@ -199,7 +199,8 @@ def entry_point(
         may_raise: whether the function's attributes allow it to raise a Python exception.
 
     Raises:
-        SignatureMismatchError: the signature does not match the function's LLVM type, or `nogil` is set for Python objects.
+        SignatureMismatchError: the signature does not match the function's LLVM type, or `nogil` is set and the function takes or
+            returns Python objects.
     """
     head, types, result, convention = function
     expected = _expected_types(signature)
@@ -316,6 +317,14 @@ class _Body:
         """Append a branch to `good` if the condition holds, which is likely, otherwise to `bad`."""
         self.emit(f'br i1 {condition}, label %{good}, label %{bad}, !prof !{{!"branch_weights", i32 2000, i32 1}}')
 
+    def require_valid(self, condition: str, index: int, item: str, stem: str) -> None:
+        """Append a check that fails for the argument `index`, the object `item`, unless the condition holds."""
+        good, bad = self.name("ok"), self.name(stem)
+        self.branch(condition, good, bad)
+        self.block(bad)
+        self.emit(f"call void {self.api(FAIL_VALUE)}(ptr %callee, i64 {index}, ptr {item})", "br label %fail")
+        self.block(good)
+
     def require(self, condition: str, otherwise: str) -> None:
         """Append a branch to the block `otherwise` for the case that the condition does not hold."""
         label = self.name("ok")
@@ -329,13 +338,12 @@ class _Body:
 
     def fail_on_error_if(self, suspect: str, index: int, item: str) -> None:
         """Append a check that fails for the argument `index`, the object `item`, if `suspect` holds and an exception is set."""
-        check, good, bad = self.name("check"), self.name("ok"), self.name("bad")
+        check, good = self.name("check"), self.name("ok")
         self.branch(self.value(f"xor i1 {suspect}, true"), good, check)
         self.block(check)
         raised = self.value("call ptr @PyErr_Occurred()")
-        self.branch(self.value(f"icmp eq ptr {raised}, null"), good, bad)
-        self.block(bad)
-        self.emit(f"call void {self.api(FAIL_VALUE)}(ptr %callee, i64 {index}, ptr {item})", "br label %fail")
+        self.require_valid(self.value(f"icmp eq ptr {raised}, null"), index, item, "bad")
+        self.emit(f"br label %{good}")
         self.block(good)
 
 
@@ -389,14 +397,17 @@ def _check_arity(body: _Body, count: int) -> None:
     body.branch(body.value(f"icmp ne i32 {accepted}, 0"), "convert", "fail")
 
 
-def _convert(body: _Body, index: int, parameter: Parameter, types: object, *, readonly: bool) -> list[str]:
-    """Append the conversion of one argument, and return the LLVM arguments for the function."""
-    llvm_type = next(types)  # type: ignore[call-overload]
+def _convert(body: _Body, index: int, parameter: Parameter, types: Iterator[str], *, readonly: bool) -> list[str]:
+    """Append the conversion of one argument, and return the LLVM arguments for the function.
+
+    The LLVM types of these arguments are taken from `types`.
+    """
+    llvm_type = next(types)
     slot = body.value(f"getelementptr inbounds ptr, ptr %args, i64 {index}")
     item = body.value(f"load ptr, ptr {slot}")
     if parameter.is_buffer:
         for _ in range(_extent_count(parameter)):
-            next(types)  # type: ignore[call-overload]
+            next(types)
         return _convert_buffer(body, index, parameter, item, writable=not readonly)
     kind, size = parameter.type.kind, parameter.type.size
     if kind == OBJECT:
@@ -424,11 +435,7 @@ def _check_writable(body: _Body, index: int, item: str) -> None:
     is_address = body.value(f"icmp eq ptr {body.value(f'load ptr, ptr %obj{index}')}, null")
     mark = body.value(f"load i32, ptr {body.value(f'getelementptr inbounds i8, ptr %view{index}, i64 {VIEW_READONLY}')}")
     may_write = body.value(f"select i1 {is_address}, i1 true, i1 {body.value(f'icmp eq i32 {mark}, 0')}")
-    good, bad = body.name("ok"), body.name("readonly")
-    body.branch(may_write, good, bad)
-    body.block(bad)
-    body.emit(f"call void {body.api(FAIL_VALUE)}(ptr %callee, i64 {index}, ptr {item})", "br label %fail")
-    body.block(good)
+    body.require_valid(may_write, index, item, "readonly")
 
 
 def _convert_buffer(body: _Body, index: int, parameter: Parameter, item: str, *, writable: bool) -> list[str]:
@@ -453,11 +460,7 @@ def buffer_request(element: Type, *, writable: bool) -> int:
 def _check_extents(body: _Body, index: int, dimensions: int, item: str) -> list[str]:
     """Append a check of a buffer's number of dimensions, and loads of its extents, and return the LLVM arguments for the extents."""
     count = body.value(f"load i32, ptr {body.value(f'getelementptr inbounds i8, ptr %view{index}, i64 {VIEW_NDIM}')}")
-    good, bad = body.name("ok"), body.name("shape")
-    body.branch(body.value(f"icmp eq i32 {count}, {dimensions}"), good, bad)
-    body.block(bad)
-    body.emit(f"call void {body.api(FAIL_VALUE)}(ptr %callee, i64 {index}, ptr {item})", "br label %fail")
-    body.block(good)
+    body.require_valid(body.value(f"icmp eq i32 {count}, {dimensions}"), index, item, "shape")
     shape = body.value(f"load ptr, ptr {body.value(f'getelementptr inbounds i8, ptr %view{index}, i64 {VIEW_SHAPE}')}")
     places = [body.value(f"getelementptr inbounds i64, ptr {shape}, i64 {axis}") for axis in range(dimensions)]
     return [f"i64 {body.value(f'load i64, ptr {place}')}" for place in places]
@@ -479,11 +482,7 @@ def _convert_integer(body: _Body, index: int, item: str, kind: str, size: int) -
     extend, attribute = ("sext", "signext") if kind == SIGNED else ("zext", "zeroext")
     narrow = body.value(f"trunc i64 {number} to i{8 * size}")
     back = body.value(f"{extend} i{8 * size} {narrow} to i64")
-    good, bad = body.name("ok"), body.name("range")
-    body.branch(body.value(f"icmp eq i64 {number}, {back}"), good, bad)
-    body.block(bad)
-    body.emit(f"call void {body.api(FAIL_VALUE)}(ptr %callee, i64 {index}, ptr {item})", "br label %fail")
-    body.block(good)
+    body.require_valid(body.value(f"icmp eq i64 {number}, {back}"), index, item, "range")
     return [f"i{8 * size} {attribute} {narrow}"]
 
 

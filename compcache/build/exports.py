@@ -63,7 +63,7 @@ class Entries(NamedTuple):
     """The distinct entry points of a module.
 
     `numbers` has the number of each export's entry point; None if Python cannot call the export. `signatures` has the signature of each
-    export, or ``!`` and the reason why it has no signature.
+    export, or ``!`` and the reason why it has no signature, or `LINK_ONLY` and a description if only other modules can use it.
     """
 
     points: tuple[EntryPoint, ...]
@@ -120,6 +120,7 @@ def choose_exports(
     Raises:
         UndefinedSymbolError: the module does not define a requested export, or nothing can be exported.
         CompileError: a requested variable has a signature, or other modules cannot import it.
+        InvalidNameError: the name of a symbol that is exported without a request cannot be a func_name.
     """
     if wanted is None:
         exports = visible_exports(values, aliases, thread_locals, merged, assembly, second_names)
@@ -158,8 +159,8 @@ def visible_exports(
         if (not function.is_declaration or function.name in assembly) and function.linkage in VISIBLE_LINKAGES and not function.is_hidden
     ]
     shared = _link_only(values, variables.difference(thread_locals), merged)
-    others = [Export(check_name(name, "func_name"), name, None, False, link_only="variable") for name in sorted(second_names)]
-    return (*[Export(check_name(name, "func_name"), name, None, False) for name in (*visible, *aliases)], *shared, *others)
+    second = [Export(check_name(name, "func_name"), name, None, False, link_only="variable") for name in sorted(second_names)]
+    return (*[Export(check_name(name, "func_name"), name, None, False) for name in (*visible, *aliases)], *shared, *second)
 
 
 def _link_only(values: GlobalValues, variables: Collection[str], merged: Mapping[str, str]) -> Iterator[Export]:
@@ -190,7 +191,10 @@ def _variable_export(export: Export, thread_locals: Collection[str], functions: 
 
 
 def _require_exports(visible: Sequence[object], values: GlobalValues, *, may_be_empty: bool) -> None:
-    """Raise `UndefinedSymbolError` for a module without exports, unless it may be empty and is empty."""
+    """Raise `UndefinedSymbolError` for a module without exports.
+
+    With `may_be_empty`, a module without functions and a module that defines only the object of ``#include <iostream>`` are accepted.
+    """
     if visible:
         return
     hidden = [f"{f.name!r} ({f.linkage})" for f in values.functions if not f.is_declaration]

@@ -39,6 +39,7 @@ __all__ = [
     "read_functions",
     "read_module",
     "read_values",
+    "referenced_name",
     "references",
     "section_bounds",
     "split_at",
@@ -277,7 +278,7 @@ def references(text: str) -> tuple[str, ...]:
     if '"' not in text:
         pieces = [_NAME.match(piece) for piece in text.split("@")[1:]]
         return tuple(dict.fromkeys([match[2] for match in pieces if match]))
-    return tuple(dict.fromkeys(map(_name_in, _find_references(text))))
+    return tuple(dict.fromkeys(map(referenced_name, _find_references(text))))
 
 
 def _find_references(text: str) -> list[str]:
@@ -285,8 +286,8 @@ def _find_references(text: str) -> list[str]:
     return [token for token in _TOKEN.findall(text) if token[0] == "@"]
 
 
-def _name_in(token: str) -> str:
-    """Return the name in a reference."""
+def referenced_name(token: str) -> str:
+    """Return the name in a reference: ``@name`` or ``@"quoted name"``."""
     return unquote(token[2:-1]) if token[1] == '"' else token[1:]
 
 
@@ -385,7 +386,10 @@ def _parse_variable(line: str) -> GlobalValue | None:
 
 
 def _leading_name(text: str) -> tuple[str, int]:
-    """Return the name at the start of a text, and the position after it. The name of a numbered value is empty. Raise `ValueError`."""
+    """Return the name at the start of a text, and the position after it. The name of a numbered value is empty.
+
+    Raise `ValueError` if the text does not begin with a name.
+    """
     match = _NAME.match(text)
     if match is None:
         raise ValueError(f"the LLVM assembly has no name at {text[:80]!r}")
@@ -456,7 +460,7 @@ def leading_type(text: str) -> str:
 
 def symbol_counts(text: str) -> dict[str, int]:
     """Return the number of occurrences of each name in a module, its definition included."""
-    return {_name_in(token): count for token, count in Counter(_find_references(text)).items()}
+    return {referenced_name(token): count for token, count in Counter(_find_references(text)).items()}
 
 
 def parse_head(head: str) -> Head:

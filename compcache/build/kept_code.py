@@ -55,7 +55,7 @@ class KeptCode:
         return self._objects[level]
 
     def assembly(self, level: int) -> str:
-        """Return the machine code at a level of LLVM's code generator, as assembly text. Raise `CompileError`."""
+        """Return the machine code at a level of LLVM's code generator, as assembly text. See `object` for the exceptions."""
         return str(self._emit(level, lambda module, machine: machine.emit_assembly(module)))
 
     def _emit(self, level: int, emit: Any) -> Any:

@@ -11,7 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.arch.known import architecture
-from compcache.build.ir_text import parse_head, quote, split_at, unquote
+from compcache.build.ir_text import parse_head, quote, referenced_name, split_at
 from compcache.build.llvm_types import Types, split_words
 from compcache.files import reraise_interrupt
 from compcache.formats.host import platform_name
@@ -19,7 +19,7 @@ from compcache.hit.link_types import ADDRESS, IGNORED, THREAD_LOCAL, VARIABLE, V
 from compcache.interrupts import suppress
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from compcache.build.ir_text import Definition
     from compcache.build.llvm_types import Type
@@ -84,7 +84,7 @@ def read_link_types(
         slots: {symbol of a slot: symbol of the function that the slot provides}.
     """
     reader = _Reader(text)
-    types = {symbol: reader.defined(symbol, definitions, aliases) for symbol in exported}
+    types = {symbol: reader.export_type(symbol, definitions, aliases) for symbol in exported}
     foreign = {symbol for symbol in imported if symbol in definitions and definitions[symbol].kind in ("declaration", "external")}
     uses = _Uses(reader, definitions, foreign, slots).read(text) if foreign or slots else {}
     return LinkTypes({symbol: link_type for symbol, link_type in types.items() if link_type}, uses)
@@ -98,38 +98,41 @@ class _Reader:
         self._thunks = frozenset(_GROUP.findall(text)) if '"thunk"' in text else frozenset[str]()
         self._is_rust = '!{!"rustc version ' in text
 
-    def defined(self, symbol: str, definitions: Mapping[str, Definition], aliases: Mapping[str, Alias]) -> str:
-        """Return the type of an export; an empty text if the type is not known."""
+    def export_type(self, symbol: str, definitions: Mapping[str, Definition], aliases: Mapping[str, Alias]) -> str:
+        """Return the type of an export, or "" if the type is not known."""
         definition = definitions[symbol]
         with suppress(ValueError, RecursionError):
             if definition.kind == "function":
-                return self.function(definition.head)
+                return self.function_type(definition.head)
             if symbol in aliases:
                 target = definitions.get(aliases[symbol].target)
                 if target is not None and target.kind == "function" and not aliases[symbol].is_ifunc:
-                    return self.function(target.head)
+                    return self.function_type(target.head)
                 result, _, parameters = aliases[symbol].function_type.partition(" (")
-                return self.function(f"{result} @alias({parameters}")
+                return self.function_type(f"{result} @alias({parameters}")
             if (alias := _SECOND_NAME.search(definition.head)) is not None:
                 return self._alias_type(definition, alias, definitions)
-            return self.variable(definition.head)
+            return self.variable_type(definition.head)
         return ""
 
-    def function(self, head: str) -> str:
-        """Return the type in the head of a definition or declaration."""
+    def function_type(self, head: str) -> str:
+        """Return the type in the head of a definition or declaration, or "" for a thunk. Raise `ValueError` for an unknown type."""
         parts = parse_head(head)
         if self._thunks.intersection(parts.suffix.split()):
             return ""  # a thunk passes its arguments to another function
         words = split_words(parts.prefix)
         return self._link_type(words, parts.parameters, None)
 
-    def call(self, prefix: str, arguments: tuple[str, ...], *, is_used: bool) -> str:
+    def call_type(self, prefix: str, arguments: tuple[str, ...], *, is_used: bool) -> str:
         """Return the type of a call.
 
         Args:
             prefix: the text between ``call`` and the callee.
             arguments: the texts of the arguments.
             is_used: whether the result of the call is used.
+
+        Raises:
+            ValueError: the text contains an unknown type.
         """
         words = split_words(prefix)
         fixed = None
@@ -193,8 +196,8 @@ class _Reader:
         words = [VARIABLE, "?" if read.size <= 0 else str(read.size), "align", str(read.align)]
         return " ".join([*words, *(["constant"] if is_constant else [])])
 
-    def variable(self, head: str, *marks: str) -> str:
-        """Return the type of a variable from its line, followed by `marks`; an empty text if the line has no type."""
+    def variable_type(self, head: str, *marks: str) -> str:
+        """Return the type of a variable from its line, followed by `marks`, or "" if the line has no type."""
         line = head.partition(" = ")[2]
         match = _HEAD.match(line)
         if match is None:
@@ -276,14 +279,14 @@ class _Uses:
         return self._found
 
     def _declared_type(self, symbol: str) -> str:
-        """Return the type of a declaration; an empty text if the declaration does not show a type."""
+        """Return the type of a declaration, or "" if the declaration does not show a type."""
         definition = self._definitions[symbol]
         with suppress(ValueError, RecursionError):
             if symbol in self._variables:
-                return self._reader.variable(definition.head, *([WRITTEN] if symbol in self._changed else []))
+                return self._reader.variable_type(definition.head, *([WRITTEN] if symbol in self._changed else []))
             if definition.kind != "declaration" or f"({VARIADIC})" in definition.head:
                 return ""
-            return f"{self._reader.function(definition.head)} {ADDRESS}"
+            return f"{self._reader.function_type(definition.head)} {ADDRESS}"
         return ""
 
     def _read_body(self, function: str, body: str) -> None:
@@ -313,7 +316,7 @@ class _Uses:
         if match is None or " asm " in text[: match.start()]:
             return None
         name = match[1]
-        symbol = symbols.get(name) or self._written_names.get(name) or self._thunks.get(_unquoted(name) if name[0] == "@" else "", "")
+        symbol = symbols.get(name) or self._written_names.get(name) or self._thunks.get(referenced_name(name) if name[0] == "@" else "", "")
         return (symbol, text[: match.start()], text[match.end() - 1 :]) if symbol else None
 
     def _add_use(self, function: str, symbol: str, prefix: str, rest: str, *, is_used: bool) -> None:
@@ -324,7 +327,7 @@ class _Uses:
             alike = prefix, is_used, *[argument.rpartition(" ")[0] for argument in arguments]
             kind = self._known_calls.get(alike)
             if kind is None:
-                kind = self._known_calls[alike] = self._reader.call(prefix, arguments, is_used=is_used)
+                kind = self._known_calls[alike] = self._reader.call_type(prefix, arguments, is_used=is_used)
         except (ValueError, RecursionError) as error:
             reraise_interrupt(error)
             return
@@ -337,25 +340,20 @@ class _Uses:
 
     def _add_changes(self, function: str, line: str, known: Mapping[str, str]) -> None:
         match = _STORE.match(line)
-        for name in self._targets(match[1], is_store=line.lstrip().startswith("store ")) if match is not None else ():
-            symbol = known.get(name) or self._written_names.get(name, "")
-            if symbol in self._variables:
-                self._changed.setdefault(symbol, function)
-
-    def _targets(self, text: str, *, is_store: bool) -> Iterator[str]:
-        """Yield the operands whose memory a store or a similar instruction changes."""
-        if is_store:
-            text = text[text.rfind(", ptr ") + 2 :] if ", ptr getelementptr" not in text else text[text.find(", ptr getelementptr") + 2 :]
-        match = _TARGET.search(text)
-        if match is not None:
-            yield match[1]
+        if match is None:
+            return
+        operands = match[1]
+        if line.lstrip().startswith("store "):  # the address is the last operand
+            is_expression = ", ptr getelementptr" in operands
+            operands = operands[(operands.find(", ptr getelementptr") if is_expression else operands.rfind(", ptr ")) + 2 :]
+        target = _TARGET.search(operands)
+        name = target[1] if target is not None else ""
+        symbol = known.get(name) or self._written_names.get(name, "")
+        if symbol in self._variables:
+            self._changed.setdefault(symbol, function)
 
 
 def _symbol_in(head: str) -> str:
     """Return the name of the function that a line defines."""
     match = _DEFINED.search(head)
-    return _unquoted(match[1]) if match is not None else ""
-
-
-def _unquoted(reference: str) -> str:
-    return unquote(reference[2:-1]) if reference.startswith('@"') else reference[1:]
+    return referenced_name(match[1]) if match is not None else ""

@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from compcache.build.ir_text import ATTACHMENTS, lines_from, lines_of_variables, quote, unquote, with_lines
+from compcache.build.ir_text import ATTACHMENTS, lines_from, lines_of_variables, quote, referenced_name, with_lines
 from compcache.errors import CompileError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from compcache.build.ir_text import Definition
 
@@ -142,7 +142,7 @@ def aliases(text: str) -> dict[str, Alias]:
     for match in _ALIAS.finditer(text):
         function_type = match[4].strip()
         if function_type.endswith(")") and not _HIDING.intersection(match[2].split()):
-            visible[_bare_name(match[1])] = Alias(function_type, match[3] == "ifunc", _bare_name(match[5].split(",")[0]))
+            visible[referenced_name(match[1])] = Alias(function_type, match[3] == "ifunc", referenced_name(match[5].split(",")[0]))
     return visible
 
 
@@ -152,7 +152,7 @@ def variable_aliases(text: str) -> frozenset[str]:
         return frozenset()
     hiding = {*_HIDING, "thread_local"}
     return frozenset([
-        _bare_name(match[1])
+        referenced_name(match[1])
         for match in _ALIAS.finditer(text)
         # The type of a function ends with a bracket.
         if match[3] == "alias" and not match[4].strip().endswith(")") and hiding.isdisjoint(match[2].replace("(", " ").split())
@@ -164,12 +164,12 @@ def merged_variables(text: str) -> dict[str, str]:
 
     Constants are left out, because their copies are equal, and so are thread-local variables.
     """
-    return {_bare_name(match[1]): match[2] for match in _MERGED.finditer(text) if "thread_local" not in match[4]}
+    return {referenced_name(match[1]): match[2] for match in _MERGED.finditer(text) if "thread_local" not in match[4]}
 
 
 def thread_locals(text: str) -> frozenset[str]:
     """Return the thread-local variables of a printed module, declared or defined."""
-    return frozenset([_bare_name(match[1]) for match in _THREAD_LOCAL.finditer(text)]) if "thread_local" in text else frozenset()
+    return frozenset([referenced_name(match[1]) for match in _THREAD_LOCAL.finditer(text)]) if "thread_local" in text else frozenset()
 
 
 def with_addresses(text: str, imported: Collection[str], provided: Iterable[str]) -> str:
@@ -245,14 +245,10 @@ def shared_thread_locals(variables: str) -> tuple[frozenset[str], frozenset[str]
     for match in _THREAD_LOCAL.finditer(variables) if "thread_local" in variables else ():
         words = match[0][len(match[1]) :].split()[1:]
         if words[0] in ("external", "extern_weak"):
-            declared.add(_bare_name(match[1]))
+            declared.add(referenced_name(match[1]))
         elif not {"internal", "private", "linkonce", "linkonce_odr", "available_externally"}.intersection(words):
-            defined.add(_bare_name(match[1]))
+            defined.add(referenced_name(match[1]))
     return frozenset(declared), frozenset(defined)
-
-
-def _bare_name(reference: str) -> str:
-    return unquote(reference[2:-1]) if reference.startswith('@"') else reference[1:]
 
 
 def find_constructors(text: str) -> Constructors:
@@ -260,7 +256,7 @@ def find_constructors(text: str) -> Constructors:
     lists: dict[str, tuple[tuple[int, str], ...]] = {"ctors": (), "dtors": ()}
     if "@llvm.global_" in text:
         for match in _LIST.finditer(lines_of_variables(text)):
-            lists[match[1]] = tuple([(int(item[1]), _bare_name(item[2])) for item in _ITEM.finditer(match[0])])
+            lists[match[1]] = tuple([(int(item[1]), referenced_name(item[2])) for item in _ITEM.finditer(match[0])])
     return Constructors(lists["ctors"], lists["dtors"])
 
 
@@ -307,12 +303,8 @@ def with_init_arrays(text: str, constructors: Constructors, keep: Iterable[str] 
             names.append(f"ptr @{quote(name)}")
     replaced_lines = [line for line in lines_from(text, "@llvm.") if _LIST.match(line) or _USED.match(line)]
     kept_list = next(filter(None, map(_USED.match, replaced_lines)), None)
-    kept = [*_split_items(kept_list[1]), *names] if kept_list else names
+    kept = [*re.findall(rf"ptr {_NAME}", kept_list[1]), *names] if kept_list else names
     lines.append(f'@llvm.used = appending global [{len(kept)} x ptr] [{", ".join(kept)}], section "llvm.metadata"')
     for line in replaced_lines:
         text = text.replace(line + "\n", "\n", 1)
     return text + "\n" + "\n".join(lines) + "\n"
-
-
-def _split_items(items: str) -> Iterator[str]:
-    return (match[0] for match in re.finditer(rf"ptr {_NAME}", items))

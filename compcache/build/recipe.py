@@ -53,7 +53,7 @@ class StoredDefinition:
 class Recipe(NamedTuple):
     """The inputs for rebuilding an image.
 
-    `code` is bitcode. `optimized` says that the code must not be optimized again. `storage` is that of
+    `code` is bitcode. `optimized` says that the code must not be optimized again. `storage` is as in
     `compcache.build.slots.Resolution`. `libraries` are the names of libraries in the source. `data` has the values of large
     variables, by section (`compcache.build.large_data`); these values are in the image.
     """

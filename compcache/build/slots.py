@@ -189,13 +189,14 @@ def resolve_declarations(
         SignatureMismatchError: a variable is thread-local in the cache but not in the module, or in the module but not in the cache.
         CompileError: a thread-local variable cannot be imported or defined, or `globals=` defines a function as a value.
         GlobalValidationError: a value does not fit its variable.
+        LibraryError: a library that the source names cannot be opened.
     """
     functions = _declared_values(values.functions, shared=shared)
     variables = _declared_values(values.variables, shared=shared)
     own = {function.name for function in values.functions if not function.is_declaration}
     resolver = _Resolver(requests, cached_among, shared=shared, defined=defined, own=own, is_beside=is_beside)
-    resolver.add_functions(functions)
-    resolver.add_variables(variables, lambda name: _storage_of(module.get_global_variable(name).global_value_type, target_data))
+    resolver.add_values(functions)
+    resolver.add_values(variables, lambda name: _storage_of(module.get_global_variable(name), target_data))
     _fit_values(resolver.storage, module)
     missing = _keep_optimizer_copies(resolver.missing, module, functions, variables)
     _check_no_thread_locals([*resolver.imports, *missing], thread_locals)
@@ -212,7 +213,7 @@ def resolve_declarations(
     _check_no_defined_thread_locals(storage, thread_locals)
     thunks = tuple([name for name in functions if SLOT_PREFIX + name in slots or SLOT_PREFIX + name in storage])
     support = _support_text(module, variables, slots, storage, thunks, target_data) if thunks or storage else ""
-    static = resolver.static_symbols(own)
+    static = resolver.static_symbols()
     if static:
         support = (support or _head_text(module)) + static_runtime_text(static)
     libraries_used = frozenset(resolver.from_libraries)
@@ -351,15 +352,15 @@ class _Resolver:
         self.null: list[str] = []
         self._loaded: tuple[Library, ...] | None = None
 
-    def add_functions(self, functions: Mapping[str, GlobalValue]) -> None:
-        """Choose the providers of the declared functions."""
-        remaining = [name for name in functions if not self._add_given(name) and not self._add_linked(name)]
+    def add_values(self, values: Mapping[str, GlobalValue], storage_of: Callable[[str], Storage] | None = None) -> None:
+        """Choose the providers of the declared functions, or of the external variables, whose storage `storage_of` returns."""
+        remaining = [name for name in values if not self._add_given(name, storage_of) and not self._add_linked(name)]
         cached = frozenset(self._cached_among(remaining) if remaining else ())
         for name in remaining:
             if name in cached:
-                self._import(name, name, is_function=True)
+                self._import(name, name, is_function=storage_of is None)
             else:
-                self._require(name, functions[name])
+                self._require(name, values[name])
 
     def _import(self, symbol: str, name: str, *, is_function: bool) -> None:
         if self._shared or not is_function:
@@ -373,7 +374,7 @@ class _Resolver:
             self._import(name, name, is_function=name in functions)
         return {name: name in functions for name in names}
 
-    def _add_given(self, name: str, storage_of: Callable[[str], Storage] | None = None) -> bool:
+    def _add_given(self, name: str, storage_of: Callable[[str], Storage] | None) -> bool:
         """Add a name that this source or a source added together with it provides. Return False if neither provides the name.
 
         `storage_of` returns the storage of a variable; None for functions.
@@ -389,16 +390,6 @@ class _Resolver:
         else:
             return False
         return True
-
-    def add_variables(self, variables: Mapping[str, GlobalValue], storage_of: Callable[[str], Storage]) -> None:
-        """Choose the providers of the external variables."""
-        remaining = [name for name in variables if not self._add_given(name, storage_of) and not self._add_linked(name)]
-        cached = frozenset(self._cached_among(remaining) if remaining else ())
-        for name in remaining:
-            if name in cached:
-                self._import(name, name, is_function=False)
-            else:
-                self._require(name, variables[name])
 
     def _add_linked(self, name: str) -> bool:
         """Add a symbol that the image's own code, the platform or a named library defines. Return False if none of them defines it."""
@@ -419,10 +410,10 @@ class _Resolver:
             self.from_libraries.add(name)
         return True
 
-    def static_symbols(self, own: Collection[str]) -> list[str]:
-        """Return the symbols of the static runtime that the image needs; `own` are the functions that the module defines."""
+    def static_symbols(self) -> list[str]:
+        """Return the symbols of the static runtime that the image needs and the module does not define."""
         if any(isinstance(library, Archive) for library in self.libraries):  # members of archives may use any of these symbols
-            return [name for name in sorted(STATIC_RUNTIME) if name not in own]
+            return [name for name in sorted(STATIC_RUNTIME) if name not in self._own]
         return self.static
 
     def _require(self, name: str, value: GlobalValue) -> None:
@@ -515,8 +506,13 @@ def _function_storage(name: str, definition: GlobalDefinition) -> Storage:
     return Storage("pointer", 8)
 
 
-def _storage_of(llvm_type: Any, target_data: Any) -> Storage:
-    """Return the form and the size of a variable's storage, from its LLVM type."""
+def _storage_of(variable: Any, target_data: Any) -> Storage:
+    """Return the form and the size of a variable's storage, from its LLVM type. Raise `GlobalValidationError` if the type has no size."""
+    llvm_type = variable.global_value_type
+    if not _has_size(llvm_type):
+        raise GlobalValidationError(
+            f"globals= defines {variable.name!r}, whose type in the code has no size: declare the variable as an array of bytes"
+        )
     size = target_data.get_abi_size(llvm_type)
     text = str(llvm_type)
     if llvm_type.is_pointer:
@@ -529,6 +525,13 @@ def _storage_of(llvm_type: Any, target_data: Any) -> Storage:
     if fields == ["ptr", "i64"]:
         return Storage("span", size)
     return Storage("inline", size)
+
+
+def _has_size(llvm_type: Any) -> bool:
+    """Return whether LLVM knows the size of a type. LLVM aborts the process for the size of other types."""
+    if llvm_type.is_struct or llvm_type.is_array:
+        return not str(llvm_type).endswith(" = type opaque") and all(map(_has_size, llvm_type.elements))
+    return not str(llvm_type).startswith("target(")
 
 
 def _fit_values(storage: dict[str, tuple[GlobalDefinition, Storage]], module: Any) -> None:

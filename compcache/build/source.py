@@ -99,7 +99,7 @@ class ModuleSource:
     Raises:
         TypeError: a parameter has an unsupported type. The message names the parameter and the supported types.
         ValueError: the name or the version of a maker is invalid, or an entry is too large.
-        InvalidNameError: the name in `part_of`, or the kind of an entry, cannot be used.
+        InvalidNameError: the name in `part_of`, or the kind of an entry, is not a valid name (`check_name`).
     """
 
     def __init__(

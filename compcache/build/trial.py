@@ -146,10 +146,9 @@ def assembly_parts(text: str) -> str | None:
     """
     if not has_assembly(text):
         return None
-    at_the_top = has_module_assembly(text)
     chunks = text.split("\n}\n")
-    doubtful = [" asm " in chunk and any(not _is_harmless(line) for line in _assembly_lines(chunk)) for chunk in chunks]
-    if not at_the_top and not any(doubtful):
+    doubtful = [" asm " in chunk and any(not _is_harmless(line) for line in chunk.split("\n") if " asm " in line) for chunk in chunks]
+    if not has_module_assembly(text) and not any(doubtful):
         return None
     if "blockaddress(" in text:
         return text
@@ -170,10 +169,6 @@ def functions_with_assembly(text: str) -> frozenset[str]:
     """Return the names of the functions of a printed module that contain inline assembly."""
     bodies = [chunk for chunk in text.split("\n}\n") if " asm " in chunk]
     return frozenset([value.name for body in bodies for value in read_values(body).functions if not value.is_declaration])
-
-
-def _assembly_lines(chunk: str) -> list[str]:
-    return [line for line in chunk.split("\n") if " asm " in line]
 
 
 def _without_body(chunk: str) -> str:

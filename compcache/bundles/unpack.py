@@ -75,8 +75,6 @@ def import_bundle(store: Store, path: str, trusted: tuple[PublicKey, ...], *, as
             modules = [_read_module(store, path, name, bundle) for name in bundle.names if MODULE_MEMBER.fullmatch(name)]
     except OSError as error:
         reraise_interrupt(error)
-        if isinstance(error, FormatError):
-            raise
         raise StorageError(f"cannot read the bundle {path}: {error.strerror or error}", path=path, errno=error.errno) from error
     keys = (*store.trusted_keys, *trusted)
     for module in () if as_layer else modules:
@@ -120,17 +118,16 @@ def _require_signature(path: str, module: _Module, keys: tuple[PublicKey, ...]) 
     Raises:
         IntegrityError: no trusted key has signed the module.
     """
-    if not keys and not module.is_pickled:
-        return
     if keys:
         from compcache.signing.signatures import is_signed
 
         if is_signed(module.signatures, keys, module.module_id, module.requirement):
             return
-    if keys:
         reason = "no trusted key has signed it; nothing was imported"
-    else:
+    elif module.is_pickled:
         reason = "it holds pickled values, which require a signature by a trusted key; nothing was imported"
+    else:
+        return
     name = module.module_id.hex()
     raise IntegrityError(f"the module {name} in the bundle {path} is refused: {reason}", path=path, reason=reason)
 

@@ -259,7 +259,10 @@ class Cache(_Parts):
         return self._load_stored(func_name, owner, accept)
 
     def _load_stored(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget:
-        """Load a function, retargeting it if necessary. Count a hit unless the function was in memory."""
+        """Load a function, retargeting it if necessary, and start background work (tuning) for it once.
+
+        Count a hit unless the function was in memory.
+        """
         started = perf_counter()
         held_before = self._loader.held(func_name)
         try:
@@ -272,7 +275,7 @@ class Cache(_Parts):
             from compcache.closures.background import start_background_work
 
             start_background_work(self._session(), self._tuners, target, tunes=self._tunes)
-        if target is not held_before:  # the target was not in memory before
+        if target is not held_before:
             self._store.stats.hit(func_name, target._context.module.module_id, perf_counter() - started)
         return target
 

@@ -218,6 +218,7 @@ class Questions(Facade):
 
         Raises:
             FileNotFoundError: the module does not exist, or is damaged.
+            StorageError: the module cannot be read.
             ValueError: `module_id` is not 32 hexadecimal digits.
         """
         self._require_open()

@@ -80,7 +80,7 @@ def optimization_level(unit: Unit) -> int:
 
 
 def preprocess(unit: Unit) -> Translation:
-    """Run the preprocessor, and run it again if a file was written in the meantime.
+    """Run the preprocessor, and return its result. Run it again if a file was written in the meantime.
 
     Raises:
         CompileError: the preprocessor reports errors.

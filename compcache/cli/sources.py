@@ -132,14 +132,11 @@ def _read_code(path: str) -> bytes:
     with open(path, "rb") as file:
         content = file.read()
     ending = os.path.splitext(path)[1]
-    if ending != ".ll" and _is_text(content) and not _CODE.search(content):
+    is_text = b"\0" not in content[:_HEAD] and not content.startswith(b"BC")
+    if ending != ".ll" and is_text and not _CODE.search(content):
         from compcache.clang.compilers import LANGUAGES
 
         endings_text = " ".join([ending for _, endings in LANGUAGES.values() for ending in endings])
         name = f"the extension {ending!r}" if ending else "its name without an extension"
         raise CompileError(f"the file is not LLVM code, and {name} does not identify its language; known extensions: {endings_text}")
     return content
-
-
-def _is_text(content: bytes) -> bool:
-    return b"\0" not in content[:_HEAD] and not content.startswith(b"BC")

@@ -127,7 +127,7 @@ def _parse_buffer(type_: Type, text: str) -> Any:
     if text.startswith("@"):
         data = _read_file(text[1:])
         if len(data) % type_.size:
-            raise ValueError(f"the file has {len(data)} bytes, which is not a multiple of the element size, {type_.size} bytes")
+            raise ValueError(f"the file has {len(data)} bytes, but must have a multiple of {type_.size} bytes, the size of an element")
     else:
         values = _parse_elements(type_, text)
         data = bytearray(struct.pack(f"={len(values)}{format_}", *values))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build import codegen
 from compcache.build.inlining.imported import Inlined
-from compcache.build.ir_text import leading_type, parse_head, quote, unquote
+from compcache.build.ir_text import leading_type, parse_head, quote, referenced_name
 from compcache.build.slots import restore_resolution
 from compcache.closures.parts import Copies, copies_of, without_static_runtime
 from compcache.errors import CompileError, LinkError
@@ -221,7 +221,7 @@ class _Linker:
         return self._include([(number, key) for key in copies.whole])
 
     def _include(self, places: Iterable[tuple[int, str]]) -> bool:
-        """Add definitions to the work list, unless they are in it. Always return True."""
+        """Add definitions to the work list, unless they are in it. Return True, the result of the callers, because they are included."""
         new = [place for place in places if place not in self._seen]
         self._seen.update(new)
         self._waiting.extend(new)
@@ -362,18 +362,18 @@ def _with_shared_definitions(text: str, homes: set[str]) -> str:
         if line.startswith("define "):
             line = _COMDAT.sub("", line)  # noqa: PLW2901 - the same line
             match = _TOKEN.search(line)
-            if match is not None and _bare_name(match[0]) in homes:
+            if match is not None and referenced_name(match[0]) in homes:
                 declared.append(_declaration(line))
-                line = line.replace(match[0], f"@{quote(_bare_name(match[0]) + _HOME)}", 1)  # noqa: PLW2901
+                line = line.replace(match[0], f"@{quote(referenced_name(match[0]) + _HOME)}", 1)  # noqa: PLW2901
         elif line.startswith("@"):
             line = _COMDAT.sub("", line)  # noqa: PLW2901
             token, _, definition = line.partition(" = ")
             match = _VARIABLE.match(definition)
-            if match is not None and (match[1] == "alias" or _bare_name(token) in homes):
+            if match is not None and (match[1] == "alias" or referenced_name(token) in homes):
                 declared.append(_external_declaration(token, definition, match))
                 if match[1] == "alias":
                     continue
-                line = f"@{quote(_bare_name(token) + _HOME)} = {definition}"  # noqa: PLW2901
+                line = f"@{quote(referenced_name(token) + _HOME)} = {definition}"  # noqa: PLW2901
         lines.append(line)
     return "\n".join([*lines, *declared, ""])
 
@@ -398,7 +398,3 @@ def _external_declaration(token: str, definition: str, match: re.Match[str]) -> 
         kind = whole
     local = "thread_local " if "thread_local" in definition[: match.end()] else ""
     return f"{token} = external {local}{'global' if match[1] == 'alias' else match[1]} {kind}"
-
-
-def _bare_name(token: str) -> str:
-    return unquote(token[2:-1]) if token.startswith('@"') else token[1:]

@@ -20,13 +20,13 @@ from compcache.formats import host
 from compcache.formats.entry import ENTRY, PART_OF, STUB, EntryRecord, decode_entry
 from compcache.formats.graph import decode_notes, pack_notes
 from compcache.formats.group import GROUP, MEMBER
-from compcache.formats.linked import KIND, NAME, decode_closure, encode_closure, marked
+from compcache.formats.linked import KIND, NAME, decode_closure, encode_closure, mark_linked
 from compcache.formats.linked import Closure as Label
 from compcache.formats.makers import makers_text, read_makers
 from compcache.formats.manifest import SUSPECT
 from compcache.formats.manifest_writer import iterate_frames
 from compcache.formats.records import decode_module
-from compcache.hit.closures.validity import is_valid
+from compcache.hit.closures.validity import valid_parts
 from compcache.images import making
 from compcache.images.kinds import is_mapped
 from compcache.linker import link_translated
@@ -102,7 +102,7 @@ def link(session: Session, names: Iterable[str] | None, into: str | None) -> Lin
         compact(session.store)
         planner = Planner(session.store)
         for closure in linked:
-            is_valid(planner, bytes.fromhex(closure.module_id), session.store.state())
+            valid_parts(planner, bytes.fromhex(closure.module_id), session.store.state())
     return LinkReport(tuple(linked), unlinked)
 
 
@@ -261,21 +261,21 @@ class _Linking:
         """Return whether a look-up of a name returns a module first. The result is always True for content names."""
         return not is_ordered(name) or next(iter(self._store.find(name)), (b"", 0))[0] == module_id
 
-    def _build_module(self, found: Linked) -> BuiltModule:
-        parts = [*found.homes, *[module_id for module_id in found.parts if module_id not in found.homes]]
+    def _build_module(self, linked: Linked) -> BuiltModule:
+        parts = [*linked.homes, *[module_id for module_id in linked.parts if module_id not in linked.homes]]
         numbers = {module_id: number for number, module_id in enumerate(parts)}
-        others = [module_id for module_id in dict.fromkeys(found.bound.values()) if module_id not in numbers]
+        others = [module_id for module_id in dict.fromkeys(linked.bound.values()) if module_id not in numbers]
         numbers |= {module_id: len(numbers) + at for at, module_id in enumerate(others)}
-        bindings = {name: numbers[module_id] for name, module_id in found.bound.items() if is_ordered(name)}
-        label = self._into if self._into is not None else found.names[0]
-        data = encode_closure(Label(label, len(found.homes), found.names, bindings))
+        bindings = {name: numbers[module_id] for name, module_id in linked.bound.items() if is_ordered(name)}
+        label = self._into if self._into is not None else linked.names[0]
+        data = encode_closure(Label(label, len(linked.homes), linked.names, bindings))
         entry = EntryRecord(KIND, NAME, 0, tuple(numbers), data, gone=False)
-        makers = makers_text(dict.fromkeys([maker for module_id in found.parts for maker in self._makers.get(module_id, ())]))
-        built = link_translated(found.translated._replace(makers=makers), [entry])
-        exported = [export.name for export in found.translated.prepared.exports]
-        contents = b"".join([self._content_digest(name, found.bound[name]) for name in exported])
+        makers = makers_text(dict.fromkeys([maker for module_id in linked.parts for maker in self._makers.get(module_id, ())]))
+        built = link_translated(linked.translated._replace(makers=makers), [entry])
+        exported = [export.name for export in linked.translated.prepared.exports]
+        contents = b"".join([self._content_digest(name, linked.bound[name]) for name in exported])
         notes = {**decode_notes(built.sections[4]), **({"contents": contents} if any(contents) else {})}
-        functions = marked(built.functions, [KIND])
+        functions = mark_linked(built.functions, [KIND])
         return built._replace(sections=(*built.sections[:4], pack_notes(notes)), indexed=(*functions, *built.indexed[len(functions) :]))
 
     def _content_digest(self, name: str, module_id: bytes) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from compcache.closures.background import keys_not_linked, tried_file
@@ -13,7 +14,7 @@ from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.formats.manifest import LINKED
 from compcache.hit.closures import HEAD, MAGIC, seal
-from compcache.hit.closures.validity import is_valid
+from compcache.hit.closures.validity import valid_parts
 from compcache.publish.atomic_file import keep_file
 from compcache.publish.locks import wait_lock
 from compcache.usage.ledger import read_ledger
@@ -45,9 +46,8 @@ def link_used(session: Session, func_name: str) -> tuple[str, ...]:
         if owned is False:
             return ()
         tried = keys_not_linked(store)
-        names = [name for name in _functions_to_link(store, func_name) if name_key(name) not in tried and not _is_linked(store, name)][
-            :_MOST_LINKED
-        ]
+        unlinked = (name for name in _functions_to_link(store, func_name) if name_key(name) not in tried and not _is_linked(store, name))
+        names = list(islice(unlinked, _MOST_LINKED))
         if not names:
             return ()
         report = link(session, names, None)
@@ -69,7 +69,7 @@ def _functions_to_link(store: Store, func_name: str) -> list[str]:
 def _is_linked(store: Store, func_name: str) -> bool:
     """Return whether a function has a valid linked closure."""
     marked = [module_id for module_id, offset in store.find(func_name, linked=True) if offset >= LINKED]
-    return any(is_valid(Planner(store), module_id, store.state()) is not None for module_id in marked)
+    return any(valid_parts(Planner(store), module_id, store.state()) is not None for module_id in marked)
 
 
 def _store_tried(store: Store, keys: set[bytes]) -> None:

@@ -16,7 +16,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from compcache.build.ir_text import unquote
+from compcache.build.ir_text import referenced_name, unquote
 from compcache.digest import digest
 from compcache.files import reraise_interrupt
 
@@ -77,7 +77,7 @@ class Definitions(NamedTuple):
 
 
 def without_comments(text: str) -> str:
-    """Remove comments and source file names, which do not affect the code, from a printed module."""
+    """Return a printed module without comments and source file names, which do not affect the code."""
     lines = [line for line in text.split("\n") if not line.startswith("source_filename = ")]
     return _HIDING.sub(lambda match: "" if match[0][0] == ";" else match[0], "\n".join(lines))
 
@@ -193,7 +193,7 @@ class _Reader:
         if header.mentions:
             raise Unreadable  # metadata of the module that names functions
         return Definitions(
-            {_key_of_reference(key): definition for key, definition in definitions.items()}, self._digest_of_scanned(header, shared)
+            {referenced_name(key): definition for key, definition in definitions.items()}, self._digest_of_scanned(header, shared)
         )
 
     # ---------------------------------------------------------------- one definition
@@ -279,7 +279,7 @@ class _Reader:
     def _check_strings(self, text: str) -> None:
         """Raise `Unreadable` if inline assembly names a global, because the text shows no other reference."""
         if not self._names:
-            self._names = {_key_of_reference(token).removeprefix("\1") for token in (*self._functions, *self._variables, *self._declared)}
+            self._names = {referenced_name(token).removeprefix("\1") for token in (*self._functions, *self._variables, *self._declared)}
         if any(not self._names.isdisjoint(_WORD.findall(unquote(string))) for string in _STRING.findall(text)):
             raise Unreadable
 
@@ -307,9 +307,7 @@ class _Reader:
     def _make_definition(self, key: str, scanned: _Scanned, shared: Mapping[str, int]) -> Definition:
         is_declared = key in self._declared or (key in self._variables and self._words_before_value(key)[0] in ("external", "extern_weak"))
         is_private = key in self._addressed or self._is_own(key)
-        return Definition(
-            self._digest_of_scanned(scanned, shared), tuple(map(_key_of_reference, scanned.mentions)), is_declared, is_private
-        )
+        return Definition(self._digest_of_scanned(scanned, shared), tuple(map(referenced_name, scanned.mentions)), is_declared, is_private)
 
     def _words_before_value(self, token: str) -> list[str]:
         match = _GLOBAL.match(self._variables[token])
@@ -337,8 +335,3 @@ class _Reader:
 def _first_name(line: str) -> str:
     """Return the first global that a line names. Raise `StopIteration` if there is none."""
     return next(match[0] for match in _TOKEN.finditer(line) if match[0][0] == "@")
-
-
-def _key_of_reference(token: str) -> str:
-    """Return the key of the global that a reference names."""
-    return unquote(token[2:-1]) if token.startswith('@"') else token[1:]

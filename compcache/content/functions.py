@@ -154,7 +154,7 @@ def _collect_reached(definitions: Definitions, provided: _External) -> dict[str,
 
 
 def _group_units(roots: Mapping[str, _Reached]) -> tuple[tuple[str, ...], ...]:
-    """Group functions that share an item which must not exist in two modules, directly or through other functions."""
+    """Return groups of the functions that share an item which must not exist in two modules, directly or through other functions."""
     units: list[tuple[int, list[str]]] = []
     for name, reached in roots.items():
         own_bits, names = reached.own, [name]

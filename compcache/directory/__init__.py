@@ -62,7 +62,9 @@ class Directory:
         self.exposed = False  # whether other users can write here, so that only signed files are used
 
     def check_root(self) -> bool:
-        """Check the owner and the permissions of the directory. Return whether the directory exists.
+        """Check the owner and the permissions of the directory, and return whether it exists.
+
+        Sets the users whose files are used. Sets `exposed` if other users can write to the directory but the cache has a key.
 
         Raises:
             UntrustedDirectoryError: other users can write to the directory, and the cache has neither `trust` nor a key.

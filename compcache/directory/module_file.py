@@ -32,9 +32,8 @@ _CLOSED = _Closed()
 class ModuleFile:
     """An open, verified module, which must be closed after use.
 
-    `opened` is the open file that contains the module. `size` is the size of the module in bytes, `stored` the bytes that it takes on
-    disk. The other fields without an underscore are set
-    by `describe` and by the store.
+    `opened` is the open file that contains the module. `size` is the size of the module in bytes, and `stored` the size that it takes on
+    disk. `describe` sets the fields from `image` to `key`.
     """
 
     __slots__ = (

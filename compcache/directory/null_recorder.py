@@ -29,7 +29,7 @@ class NullRecorder:
     def refused(self, name: str, reason: str) -> None:
         """Ignore that a file was rejected, or that a function was not cached."""
 
-    def asked(self, name: str, answer: str) -> None:
+    def remote_answered(self, name: str, answer: str) -> None:
         """Ignore that the remote store answered about a function."""
 
     def waited(self, what: str, seconds: float, *, owned: bool | None) -> None:

@@ -20,7 +20,7 @@ _CHECK = Struct(">I")
 
 
 def deflate(data: bytes) -> bytes:
-    """Compress data to a zlib stream."""
+    """Return data as a zlib stream. Little data is stored uncompressed in it."""
     size = len(data)
     if size <= _STORED:
         return b"".join([_HEAD.pack(b"\x78\x01", 1, size, size ^ 0xFFFF), data, _CHECK.pack(zlib.adler32(data))])

@@ -79,7 +79,7 @@ class Stamp(Record):
     @staticmethod
     def of(status: os.stat_result) -> Stamp:
         """Create the stamp of a file from its `stat` result."""
-        return Stamp(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        return Stamp(*_stamp(status))
 
     @staticmethod
     def packed(status: os.stat_result) -> bytes:
@@ -128,7 +128,9 @@ def entry_for(data: bytes, module_id: bytes, status: os.stat_result) -> list[Tru
 
 
 def _stamp(status: os.stat_result) -> tuple[int, int, int, int]:
-    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    """Return the fields of a file's stamp. Times after the year 2262 wrap around, as in the native runtime."""
+    times = [(time + (1 << 63)) % (1 << 64) - (1 << 63) for time in (status.st_mtime_ns, status.st_ctime_ns)]
+    return status.st_ino, status.st_size, times[0], times[1]
 
 
 def in_order(rows: list[Numbered], is_near: Callable[[bytes], bool] | None) -> list[tuple[bytes, int]]:

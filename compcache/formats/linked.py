@@ -20,16 +20,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["KIND", "NAME", "Closure", "decode_closure", "encode_closure", "marked"]
+__all__ = ["KIND", "NAME", "Closure", "decode_closure", "encode_closure", "mark_linked"]
 
 #: The kind and the name of the entry.
 KIND, NAME = "linked", "closures"
 
 
-def marked(functions: Iterable[tuple[str, int, str]], kinds: Iterable[str]) -> list[tuple[str, int, str]]:
-    """Return the (name, record offset, requirement) of a module's functions for the index, with `LINKED` if it is a linked closure.
+def mark_linked(functions: Iterable[tuple[str, int, str]], kinds: Iterable[str]) -> list[tuple[str, int, str]]:
+    """Return the index entries (name, record offset, requirement) of a module's functions, with `LINKED` in offsets of a linked closure.
 
-    `kinds` are the kinds of the module's entries.
+    `kinds` are the kinds of the module's entries, which show whether the module is a linked closure.
     """
     flag = LINKED if KIND in kinds else 0
     return [(name, offset | flag, requirement) for name, offset, requirement in functions]

@@ -83,8 +83,9 @@ def decode_makers(payload: bytes) -> str:
         text = payload[1:].decode()
     except UnicodeDecodeError:
         raise FormatError("the record of makers contains a text that is not UTF-8") from None
-    if not all(map(_LINE.fullmatch, text.split("\n"))):
-        raise FormatError("the record of makers is damaged: a line is not a name and a version")
+    invalid = [line for line in text.split("\n") if not _LINE.fullmatch(line)]
+    if invalid:
+        raise FormatError(f"the record of makers is damaged: its line {invalid[0]!r} is not a name and a version")
     return text
 
 

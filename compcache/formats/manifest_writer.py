@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from compcache.digest import KEY_SIZE, check
 from compcache.formats.entry import ENTRY, PICKLED, EntryRecord, decode_entry, index_name
-from compcache.formats.linked import marked
+from compcache.formats.linked import mark_linked
 from compcache.formats.manifest import (
     FRAME,
     FUNCTION,
@@ -186,7 +186,7 @@ class WholeManifest:
         """Return the (name, record offset, requirement) of functions and entries, for the index. Entries have their `index_name`."""
         requirement = self.header.requirement()
         entries = self.entries()
-        functions = marked(self.functions(), [record.kind for _, record in entries])
+        functions = mark_linked(self.functions(), [record.kind for _, record in entries])
         return functions + [(index_name(record.kind, record.name), offset, requirement) for offset, record in entries]
 
     def imports(self) -> tuple[str, ...]:

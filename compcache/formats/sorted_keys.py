@@ -113,8 +113,10 @@ class SortedKeys:
 
     def __init__(self, read: Read, size: int) -> None:
         tail = read(max(size - TAIL_SIZE, 0), TAIL_SIZE)
-        if len(tail) != TAIL_SIZE or tail[: len(_MAGIC)] != _MAGIC:
-            raise FormatError("the file is not a file of sorted keys, or is truncated")
+        if len(tail) != TAIL_SIZE:
+            raise FormatError(f"the file of sorted keys is truncated: it has {size} bytes, fewer than its end needs")
+        if tail[: len(_MAGIC)] != _MAGIC:
+            raise FormatError("the file does not end like a file of sorted keys")
         if check(tail[:-CHECK_SIZE]) != tail[-CHECK_SIZE:]:
             raise FormatError("the file of sorted keys is damaged: the checksum of its end does not match")
         _, index_offset, index_length, summary_size, summary = _TAIL.unpack_from(tail)

@@ -10,8 +10,7 @@ from compcache.globals.definition import GlobalDefinition, Storage, invalid_erro
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any
+    from collections.abc import Iterator
 
     from compcache.globals.definition import LoadContext
 
@@ -83,7 +82,7 @@ def _is_found(module: str, qualname: str, value: object) -> bool:
 def _is_same_object(current: object, value: object) -> bool:
     """Return whether two objects are identical. Bound class methods are compared by equality, because each look-up creates a new object."""
     is_method = isinstance(getattr(value, "__self__", None), type) and type(current) is type(value)
-    return current is value or (is_method and current == value)  # methods are equal if their function and class are the same
+    return current is value or (is_method and current == value)
 
 
 @register
@@ -208,7 +207,10 @@ class DictMember(GlobalDefinition):
         mapping = _find_object(self.module, self.qualname)
         if not isinstance(mapping, dict):
             raise invalid_error(f"{location} must be a dict, not an object of type {type(mapping).__qualname__}")
-        value = _dict_value(mapping, self.key, location)
+        try:
+            value = mapping[self.key]
+        except KeyError:
+            raise invalid_error(f"the dict {location} has no key {self.key!r}") from None
         module, _, qualname = self.expected.partition(":")
         expected = _find_object(module, qualname)
         if not isinstance(expected, type) or not isinstance(value, expected):
@@ -221,10 +223,3 @@ def _decode_key(tagged: bytes) -> str | int | bytes:
     if tag == b"b":
         return data
     return data.decode() if tag == b"s" else int(data)
-
-
-def _dict_value(mapping: Mapping[Any, object], key: object, location: str) -> object:
-    try:
-        return mapping[key]
-    except (KeyError, TypeError):
-        raise invalid_error(f"the dict {location} has no key {key!r}") from None

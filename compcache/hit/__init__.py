@@ -222,9 +222,9 @@ class PlainLoader:
         self.decoded = 0  # the number of globals decoded by loads that succeeded
         self.opened = 0  # the number of images mapped by loads that succeeded
 
-    def count_with(self, recorder_of: "Callable[[Any, str], Any]") -> None:
+    def count_with(self, get_recorder: "Callable[[Any, str], Any]") -> None:
         """Count hits with the recorder of the directory."""
-        self._recorder = recorder_of(self._files, self._root)
+        self._recorder = get_recorder(self._files, self._root)
         self._recorder.watch(self)
 
     def close_plain(self) -> None:
@@ -378,7 +378,7 @@ class PlainLoader:
         return (row, closure) if self._is_compatible(closure) else None
 
     def _find_closure(self, runtime: "Any", module_id: bytes) -> "PlainClosure | None":
-        """Return a linked closure that is recorded as valid for this state of the index, or None if its file does not record that.
+        """Return a linked closure that is recorded as valid for this index and this processor, or None.
 
         Raises:
             OSError: there is no such file, or it cannot be read.

@@ -98,7 +98,7 @@ class Source:
         return self.file
 
     def release(self) -> None:
-        """Release everything that the load holds of the module."""
+        """Close the file, and drop the reference to the mapped module."""
         self.file.close()
         self.loaded = None
 
@@ -232,7 +232,7 @@ class Loader(PlainLoader):
 
         The load is repeated if another thread has loaded or unloaded one of the modules.
         """
-        target = self.linked.take(func_name, owner) if self.linked is not None and accept is None else None
+        target = self.linked.load_listed(func_name, owner) if self.linked is not None and accept is None else None
         while target is None:
             target = self._load_once(func_name, owner, accept, again=again)
         return target
@@ -370,7 +370,7 @@ class Loader(PlainLoader):
         return Choice(source, record, offset)
 
     def _open_source(self, module_id: bytes, sources: Sources) -> Source:
-        """Open a module and add it to `sources`. If the load has too many files open, they are closed first."""
+        """Open a module and add it to `sources`. If too many files are open, close them first. See `open_source` for the exceptions."""
         has_others = len(sources)
         if len(sources.opened) == _MOST_FILES:
             for source in sources.opened:

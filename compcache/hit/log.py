@@ -86,7 +86,7 @@ class LoggingRecorder(NullRecorder):
         """Record that a file is not used, or that a function was not cached."""
         _logger.debug("refused %s: %s", name, reason)
 
-    def asked(self, name: str, answer: str) -> None:
+    def remote_answered(self, name: str, answer: str) -> None:
         """Record that the remote store answered about a function."""
         _logger.debug("remote store %s: %s", name, answer)
 

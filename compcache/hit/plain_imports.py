@@ -32,7 +32,7 @@ class Part:
 
     Attributes:
         module_id: its module.
-        where: the opened file of the module.
+        where: the opened module (`PlainLoader._open_module`).
         record: the function's record.
         imports: the imports, by key.
         together: imports that were looked up together: another function of their module, the imports, and their numbers there.

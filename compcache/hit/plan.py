@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from compcache.digest import KEY_SIZE
 from compcache.errors import (
     CompcacheError,
@@ -405,7 +407,7 @@ class Plan:
         return self._read_link_type(choice, choice.record.link_type), self._read_link_type(user, kind)
 
     def _read_link_type(self, choice: Choice, kind: bytes) -> str:
-        """Return a link type as text, or "" if unknown. A malformed record condemns the module."""
+        """Return a link type as text, or "" if unknown. A malformed record condemns the module, and its exception is raised."""
         from compcache.hit.link_types import read_type
 
         try:
@@ -457,7 +459,7 @@ class Plan:
         return best
 
     def _read_needs(self, choice: Choice) -> None:
-        """Read the needs of a choice. A malformed record condemns the module."""
+        """Read the needs of a choice. A malformed record condemns the module, and its exception is raised."""
         try:
             listed = choice.source.listed
             if listed is None or not listed.is_in_listing:
@@ -558,14 +560,9 @@ def _array_length(choice: Choice) -> int:
 def _may_have_more(node: _Node) -> bool:
     """Return whether a node without a choice has untried realizations."""
     for candidate in node.candidates:
-        node.candidates = _chain(candidate, node.candidates)
+        node.candidates = chain([candidate], node.candidates)
         return True
     return False
-
-
-def _chain(first: tuple[bytes, int], rest: Iterator[tuple[bytes, int]]) -> Iterator[tuple[bytes, int]]:
-    yield first
-    yield from rest
 
 
 def _describe_symbol(symbol: str) -> str:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from compcache.files import Opened, Tree
     from compcache.hit import Door, PlainLoader
 
-__all__ = ["DIRECTORY", "JOURNALS_OF_HOST", "SUFFIX", "Recorder", "encode_batch", "recorder_for", "recorder_of"]
+__all__ = ["DIRECTORY", "JOURNALS_OF_HOST", "SUFFIX", "Recorder", "encode_batch", "recorder_for", "shared_recorder"]
 
 #: The values of `compcache.store.PLACES`, which a plain hit does not import.
 DIRECTORY, SUFFIX = "stats", ".journal1"
@@ -98,8 +98,8 @@ class Recorder:
     def refused(self, name: str, reason: str) -> None:
         """Record that a file is not used, or that a function was not cached. Nothing is counted."""
 
-    def asked(self, name: str, answer: str) -> None:
-        """Record that the remote store answered about a function. Nothing is counted here. The asking process counts it."""
+    def remote_answered(self, name: str, answer: str) -> None:
+        """Record that the remote store answered about a function. The asking process counts it."""
 
     def waited(self, what: str, seconds: float, *, owned: "bool | None") -> None:
         """Record that this thread waited for another process. Nothing is counted."""
@@ -260,11 +260,11 @@ def recorder_for(files: "Tree", root: str, *, readonly: bool) -> "Recorder | Nul
         from compcache.directory.null_recorder import NullRecorder
 
         return NullRecorder()
-    return recorder_of(files, root) if type(files.system) is Files else Recorder(files, root)
+    return shared_recorder(files, root) if type(files.system) is Files else Recorder(files, root)
 
 
-def recorder_of(files: "Tree | Door", root: str) -> "Recorder":
-    """Return the one recorder of a directory in this process, which now writes through `files`."""
+def shared_recorder(files: "Tree | Door", root: str) -> "Recorder":
+    """Return the one recorder of a directory in this process. It writes through `files` now."""
     recorder = _recorders.get(root)
     if recorder is None:
         return _recorders.setdefault(root, Recorder(files, root))

@@ -296,7 +296,7 @@ def _raise_value(target: "TypedCallTarget", index: int, value: object) -> "NoRet
 
 
 def _pointer_address(value: object) -> "int | None":
-    """Return the address that a pointer argument means, or None if its buffer is the address, or if it has none."""
+    """Return the address in a call target or a ctypes pointer, or None for other arguments."""
     if isinstance(value, TypedCallTarget):
         return value.address
     from compcache.hit.call_errors import pointer_address

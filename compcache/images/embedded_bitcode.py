@@ -65,10 +65,13 @@ def _read_object(data: bytes) -> bytes:
     if not is_elf(data):
         kind = next((kind for magic, kind in _OTHER_OBJECTS.items() if data.startswith(magic)), "not an object file")
         raise FormatError(f"the file is {kind}, from which LLVM bitcode cannot be read: {_ADVICE}")
+    unusable = ""
     for name, content in named_sections(data, _SECTIONS):
         if content.startswith(BITCODE_MAGIC):
             return content
-        raise FormatError(f"the file is an ELF file whose section {name} is not LLVM bitcode: {_ADVICE}")
+        unusable = name
+    if unusable:
+        raise FormatError(f"the file is an ELF file whose section {unusable} is not LLVM bitcode: {_ADVICE}")
     raise FormatError(f"the file is an ELF file of machine code without LLVM bitcode: {_ADVICE}")
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from compcache.display import Shown
-from compcache.errors import CompcacheError, FormatError
+from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.hit.loader import Loader
 from compcache.hit.miss import miss_reason
@@ -166,7 +166,7 @@ def explain(
     error = _load_error(Loader(store, allow_pickle=loader.allow_pickle), func_name)
     components = identity.components() if identity is not None else _read_identity_components(store, copies)
     label = identity.label if identity is not None else label_of(func_name) or func_name
-    refusals = _read_label_refusals(store, label)
+    refusals = tuple([refusal for refusal in read_refusals(store) if _is_of_label(refusal.name, label)])
     same_label = _functions_of_label(store, func_name, label, progress)
     overloads = _overloads(store, loader, func_name, same_label) if error is not None and not copies else ()
     reason, message = ("", "") if error is None else (miss_reason(error), str(error))
@@ -178,7 +178,8 @@ def explain(
         error, reason, message = None, "", ""
     separate = find_separate_state(store, loader, func_name) if copies else ()
     variants = _compare_variants(store, same_label, components)
-    variants += [variant for variant in _compare_variants(store, _older_additions(func_name, copies), components) if variant.differences]
+    older = [(copy.created, func_name, module_id) for module_id, copy in list(copies.items())[1:]]
+    variants += [variant for variant in _compare_variants(store, older, components) if variant.differences]
     if identity is not None:
         variants.sort(key=lambda variant: _MAX_COMPARED if variant.differences is None else len(variant.differences))
     shown_variants = tuple(variants[:_MAX_SHOWN])
@@ -201,11 +202,6 @@ def _is_of_label(name: str | None, label: str) -> bool:
     return name is not None and (name == label or name.startswith(f"{label}("))
 
 
-def _read_label_refusals(store: Store, label: str) -> tuple[Refusal, ...]:
-    """Return the stored refusals of the functions with a label, the latest first."""
-    return tuple([refusal for refusal in read_refusals(store) if _is_of_label(refusal.name, label)])
-
-
 def _load_error(loader: Loader, func_name: str) -> Exception | None:
     """Try to load a function as a hit does, close the loader, and return the error of the load; None if the load succeeds."""
     try:
@@ -224,7 +220,7 @@ def _read_identity_components(store: Store, modules: Mapping[bytes, object]) -> 
         try:
             with store.open_module(module_id) as module:
                 identity = read_notes(module).get("identity")
-        except (FileNotFoundError, CompcacheError, FormatError) as error:
+        except (FileNotFoundError, CompcacheError) as error:
             reraise_interrupt(error)
             continue
         if isinstance(identity, dict):
@@ -245,11 +241,6 @@ def _functions_of_label(store: Store, func_name: str, label: str, progress: Prog
         existing = statuses_of(layer, {module_id for _, module_id in pairs})
         additions += [(existing[module_id].modified, name, module_id) for name, module_id in pairs if module_id in existing]
     return sorted(additions, reverse=True)
-
-
-def _older_additions(func_name: str, copies: Mapping[bytes, Realization]) -> list[_Addition]:
-    """Return all additions of a plain name except the newest, in the order of `copies`."""
-    return [(copy.created, func_name, module_id) for module_id, copy in list(copies.items())[1:]]
 
 
 def _overloads(store: Store, loader: Loader, func_name: str, additions: list[_Addition]) -> tuple[Overload, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from compcache.errors import CompcacheError, FormatError
+from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.formats.graph import INLINED
 from compcache.formats.manifest import decode_function
@@ -31,7 +31,7 @@ def describe_inlined(store: Store, module_id: bytes, offset: int) -> tuple[str, 
         with store.open_module(module_id) as module:
             nodes = read_graph(module).nodes
             symbol = decode_function(module.read_record(offset)).symbol
-    except (FileNotFoundError, CompcacheError, FormatError) as error:
+    except (FileNotFoundError, CompcacheError) as error:
         reraise_interrupt(error)
         return ()
     references = nodes[symbol].references if symbol in nodes else ()

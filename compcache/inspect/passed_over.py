@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from compcache.errors import CompcacheError, FormatError
+from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.formats.manifest import decode_function, decode_needs
 from compcache.hit.link_types import fits, read_type
@@ -33,7 +33,7 @@ def describe_passed_over(store: Store, module_id: bytes, offset: int) -> tuple[s
     try:
         with store.open_module(module_id) as module:
             expected_types = {name: read_type(module.read_record, kind) for name, kind in _read_import_types(module, offset)}
-    except (FileNotFoundError, CompcacheError, FormatError) as error:
+    except (FileNotFoundError, CompcacheError) as error:
         reraise_interrupt(error)
         return ()
     for name, expected in expected_types.items():
@@ -66,7 +66,7 @@ def _read_realization_types(store: Store, name: str) -> Iterator[tuple[bytes, st
             with store.open_module(module_id) as module:
                 kind = decode_function(module.read_record(offset)).link_type
                 text = read_type(module.read_record, kind)
-        except (FileNotFoundError, CompcacheError, FormatError) as error:
+        except (FileNotFoundError, CompcacheError) as error:
             reraise_interrupt(error)
             continue
         yield module_id, text

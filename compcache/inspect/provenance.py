@@ -16,10 +16,7 @@ from compcache.interrupts import suppress
 from compcache.publish.module_reader import read_notes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from compcache.directory.module_file import ModuleFile
-    from compcache.signing.keys import PublicKey
     from compcache.store import Store
 
 __all__ = ["provenance"]
@@ -74,10 +71,11 @@ def _check_signers(store: Store, holder: Store, module: ModuleFile) -> tuple[Sig
     if not names:
         return ()
     requirement = decode_module(module.read_record(0)).requirement()
+    accepted_keys = (*store.trusted_keys, *([store.publish_key.public()] if store.publish_key is not None else []))
 
     def status_of(name: str) -> str:
         """Check the signatures under a key's name, and return the result."""
-        keys = [key for key in _accepted_keys(store) if key.name == name]
+        keys = [key for key in accepted_keys if key.name == name]
         if not keys:
             return "unknown"
         return "trusted" if is_signed(content, keys, module.module_id, requirement) else "wrong"
@@ -86,11 +84,6 @@ def _check_signers(store: Store, holder: Store, module: ModuleFile) -> tuple[Sig
         return tuple([Signer(name, status_of(name)) for name in names])
     except MissingPackageError:  # PyNaCl
         return tuple([Signer(name, "unchecked") for name in names])
-
-
-def _accepted_keys(store: Store) -> Iterable[PublicKey]:
-    """Return the trusted keys of a store, and the public part of its publish key."""
-    return (*store.trusted_keys, *([store.publish_key.public()] if store.publish_key is not None else []))
 
 
 def _keyed_digest_status(store: Store, module: ModuleFile) -> str:

@@ -130,6 +130,7 @@ class LayeredStore(Store):
     Raises:
         UntrustedDirectoryError: another user owns a layer or can write to it.
         FormatError: a layer is a file and not a bundle.
+        StorageError: a layer is a bundle that cannot be read, or cannot be unpacked because no directory is writable.
     """
 
     __slots__ = ("_found_in", "_is_merged_opened", "entries", "layers", "merged", "verified")
@@ -354,7 +355,12 @@ class LayeredStore(Store):
         return super().is_cache() or any(layer.is_cache() for layer in self.layers)
 
     def open_module(self, module_id: bytes, *, leave_stamp: bool = True) -> ModuleFile:
-        """See `Store`. A module that is missing or unusable in this directory is opened in a layer."""
+        """See `Store`. A module that is missing or unusable in this directory is opened in a layer.
+
+        Raises:
+            FileNotFoundError: the module does not exist in any directory.
+            IntegrityError, StorageError: the module is unusable in each directory that has it. This is the first such error.
+        """
         known_store = self._found_in.get(module_id)
         stores = (self, *self.layers) if known_store is None else (known_store, self, *self.layers)
         failure: OSError | None = None

@@ -93,9 +93,9 @@ class Chooser:
         self.makers: set[str] = set()
 
     def choose(self) -> Plan:
-        """Return the plan of the prune."""
+        """Return the plan of the prune. More candidates are read until they meet the limits, or are all modules."""
         fresh = self._fresh_generations() if self._policy.stale is not None else frozenset()
-        copies = self._duplicate_modules() if self._policy.duplicates else frozenset()
+        copies = self._possible_duplicates() if self._policy.duplicates else frozenset()
         excess = size, count = self._excess()
         while True:
             chosen = _LeastRecentlyUsed(size, count)
@@ -220,7 +220,7 @@ class Chooser:
         return known[1]
 
     def _read_entries(self, module_ids: Iterable[bytes]) -> dict[bytes, Entry]:
-        """Return the entries of the existing modules among `module_ids`, by module_id."""
+        """Return the entries of the existing modules among `module_ids`, except packs, by module_id."""
         slices = self._slices
         present = statuses_of(self._store, sorted(module_ids))
         rows = slices.lists.rows(present)
@@ -258,15 +258,16 @@ class Chooser:
             newest[entry.generation] = max(recency, newest.get(entry.generation, recency))
         return frozenset([key for key, used in newest.items() if used >= cutoff(self._policy.stale, self._now)])
 
-    def _duplicate_modules(self) -> frozenset[bytes]:
-        """Return the ids of the modules with functions that other modules also realize."""
+    def _possible_duplicates(self) -> frozenset[bytes]:
+        """Return the ids of the modules that may realize the same functions as other modules, except removed modules.
+
+        The lists of the other modules do not include unlisted modules, so all unlisted modules count as possible duplicates.
+        """
         slices = self._slices
-        found: set[bytes] = set()
-        for holders in slices.lists.several_holders():
-            found.update(holders)
+        module_ids = {module_id for holders in slices.lists.several_holders() for module_id in holders}
         for row in slices.unlisted.values():
-            found.update([row.module_id, *[module_id for name in row.names for module_id in slices.lists.holders(name)]])
-        return frozenset(found - slices.gone)
+            module_ids.update([row.module_id, *[module_id for name in row.names for module_id in slices.lists.holders(name)]])
+        return frozenset(module_ids - slices.gone)
 
     def _add_related(self, found: dict[bytes, Entry]) -> None:
         """Add to `found` the importers and the duplicates of its modules, and transitively those of the added modules."""

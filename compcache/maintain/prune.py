@@ -18,7 +18,7 @@ from compcache.errors import CompcacheError, FormatError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats import known_faults
 from compcache.formats.makers import Versions
-from compcache.hit.closures.validity import remove_closures
+from compcache.hit.closures.validity import remove_results
 from compcache.interrupts import suppress
 from compcache.maintain.candidates import Census, Chooser
 from compcache.maintain.packing import free_removed
@@ -114,6 +114,9 @@ def propose(
     """Plan a prune without removing anything; see `prune` for the arguments.
 
     With `fold_statistics`, the statistics files are folded before they are read.
+
+    Raises:
+        TypeError: `policy` is not a `PrunePolicy`.
     """
     _require_policy(policy)
     started, begun = time.perf_counter(), time.time()
@@ -156,8 +159,9 @@ def carry_out(store: Store, proposal: PruneProposal) -> PruneReport:
     store.require_writable()
     planned = proposal.report
     removed = _remove_planned(store, proposal)
-    if removed:
-        _rewrite_volumes(store)
+    with suppress(CompcacheError, OSError):  # removed modules in volumes then still take space
+        if removed:
+            free_removed(store)
     leftovers = clear_leftovers(store, planned.leftovers)
     gone = {removal.entry.module_id for removal in removed}
     indexed: tuple[bytes, ...] = ()
@@ -266,12 +270,6 @@ def _remove_planned(store: Store, proposal: PruneProposal) -> tuple[Removal, ...
     return tuple(removed)
 
 
-def _rewrite_volumes(store: Store) -> None:
-    """Free the space of removed modules in volumes. Failures are ignored; the modules then still take space."""
-    with suppress(CompcacheError, OSError):
-        free_removed(store)
-
-
 def _modules_to_keep(store: Store, proposal: PruneProposal) -> set[bytes]:
     """Return the modules of a plan that must be kept because of changes since planning, with their planned dependencies.
 
@@ -316,7 +314,7 @@ def rewrite_index(store: Store, gone: Collection[bytes], *, resized: bool = Fals
         gone: the ids of the removed modules.
         resized: update the sizes in the module lists.
     """
-    remove_closures(store, gone)
+    remove_results(store, gone)
     with wait_lock(store, "index-merge", timeout=_INDEX_LOCK_SECONDS):
         segments = readable_segments(store.index)
         try:

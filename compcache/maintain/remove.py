@@ -9,7 +9,7 @@ from compcache.files import reraise_interrupt
 from compcache.formats.entry import EntryRecord, sequence_after
 from compcache.formats.group import GROUP
 from compcache.formats.linked import decode_closure
-from compcache.hit.closures.validity import remove_closures
+from compcache.hit.closures.validity import remove_results
 from compcache.identity import label_of
 from compcache.interrupts import suppress
 from compcache.maintain.pins import pinned, unpin
@@ -125,12 +125,16 @@ def remove_modules(store: Store, module_ids: list[bytes]) -> list[bytes]:
         if removed and _has_short_index(store):
             rewrite_index(store, frozenset(removed))
         elif removed:
-            remove_closures(store, frozenset(removed))
+            remove_results(store, frozenset(removed))
     return removed
 
 
 def remove_linked(store: Store, func_name: str | None) -> tuple[str, ...]:
-    """Remove the linked closures of a function, or all linked closures if `func_name` is None. Return their module_ids."""
+    """Remove the linked closures of a function, or all linked closures if `func_name` is None. Return their module_ids.
+
+    Raises:
+        StorageError: the cache is read-only, or a closure could not be removed.
+    """
     store.require_writable()
     linked = [
         module_id

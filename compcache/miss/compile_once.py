@@ -351,7 +351,7 @@ def _publish_or_keep(session: Session, func_name: str, built: BuiltModule) -> No
 
 
 def _publish_and_load(session: Session, func_name: str, miss: Exception, built: BuiltModule) -> TypedCallTarget:
-    """Publish the built module and load its function.
+    """Publish the built module, load its function, and return the call target.
 
     If other processes have removed the module, or functions that the build received, keep them in memory.
     """

@@ -59,11 +59,11 @@ def publish_built(
     return [tuple([module_id.hex() for module_id, _ in addition]) for addition in additions]
 
 
-def _forget_older_names(session: Session, given_names: Iterable[BuiltModule], published: Iterable[tuple[bytes, BuiltModule]]) -> None:
+def _forget_older_names(session: Session, modules: Iterable[BuiltModule], published: Iterable[tuple[bytes, BuiltModule]]) -> None:
     """Forget loaded functions whose plain names have newer modules now. Existing call targets stay valid."""
-    for old_name, (module_id, new_name) in zip(given_names, published, strict=True):
-        if new_name is not old_name:  # the addition has received a number
-            for name, *_ in filter(lambda function: is_ordered(function[0]), new_name.functions):
+    for module, (module_id, published_module) in zip(modules, published, strict=True):
+        if published_module is not module:  # the addition has received a number
+            for name in [name for name, *_ in module.functions if is_ordered(name)]:
                 session.loader.forget_name(name, module_id)
 
 

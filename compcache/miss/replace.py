@@ -32,8 +32,8 @@ def replace(session: Session, given_sources: ModuleSource | Iterable[ModuleSourc
     return module_ids
 
 
-def _remove_superseded(store: Store, module_ids: Iterable[str]) -> tuple[str, ...]:
-    """Remove older modules that share names with these modules and whose names all have newer realizations. Return their ids.
+def _remove_superseded(store: Store, module_ids: Iterable[str]) -> None:
+    """Remove older modules that share names with these modules and whose names all have newer realizations.
 
     Modules with content names stay, because code with the same content name is equal.
 
@@ -44,8 +44,7 @@ def _remove_superseded(store: Store, module_ids: Iterable[str]) -> tuple[str, ..
     added = {bytes.fromhex(module_id) for module_id in module_ids}
     names = {name for module_id in added for name in _names(store, module_id)}
     older_ids = {module_id for name in names for module_id in _addition_numbers(store, name)} - added
-    removed = remove_modules(store, sorted(filter(lambda module_id: _is_superseded(store, module_id), older_ids)))
-    return tuple([module_id.hex() for module_id in removed])
+    remove_modules(store, sorted(module_id for module_id in older_ids if _is_superseded(store, module_id)))
 
 
 def _names(store: Store, module_id: bytes) -> tuple[str, ...]:

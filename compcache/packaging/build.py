@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.arch.known import architecture
+from compcache.configuration import BUILD_KEYS, PROJECT_KEYS
 from compcache.errors import CompcacheError
 from compcache.formats.host import platform_name
 from compcache.numba.kernels.find import DIRECTORY
@@ -45,7 +46,7 @@ class Settings(NamedTuple):
 
 
 def read_settings(root: str) -> Settings | None:
-    """Return the settings in the ``pyproject.toml`` of a project; None if the file names no kernels or cannot be parsed.
+    """Return the build settings in the ``pyproject.toml`` of a project; None if the file is missing, cannot be parsed or names no kernels.
 
     Raises:
         ValueError: a setting is not valid.
@@ -57,7 +58,7 @@ def read_settings(root: str) -> Settings | None:
         return None
     if "kernels" not in table:
         return None
-    unknown = table.keys() - {"kernels", "targets"}
+    unknown = table.keys() - BUILD_KEYS - PROJECT_KEYS
     if unknown:
         raise ValueError(f"[tool.compcache] in pyproject.toml has the unknown setting {min(unknown)!r}; valid settings: kernels, targets")
     kernels = _texts(table, "kernels")
@@ -85,6 +86,7 @@ def build_kernels(settings: Settings, source: str, place: str) -> dict[str, str]
     Raises:
         CompcacheError: a kernel does not compile, or the named modules contain no kernels.
         ImportError: a module cannot be imported.
+        AttributeError: a module lacks the function after the colon.
     """
     from compcache.numba.exports.package import package_exports, write_sources
 

@@ -17,24 +17,23 @@ def finalize(distribution: Any) -> None:
     The new commands compile the kernels into the wheel and set the wheel's tag.
 
     Raises:
-        ImportError: setuptools is older than 70.1.
+        ImportError: the project has kernels, and setuptools is older than 70.1.
         ValueError: a setting is not valid.
     """
     if not _may_have_kernels():
         return
+    from compcache.packaging.build import build_kernels, read_settings, wheel_tag
+
+    configured = read_settings(os.getcwd())
+    if configured is None:
+        return
+    settings = configured  # type checkers know that this variable is never None in the methods below
     try:
         from setuptools.command.bdist_wheel import bdist_wheel
     except ImportError as error:
         message = 'a project with [tool.compcache] requires setuptools 70.1 or later: set requires = ["setuptools>=70.1", ...]'
         raise ImportError(message, name="setuptools") from error
     from setuptools.command.build_py import build_py
-
-    from compcache.packaging.build import build_kernels, read_settings, wheel_tag
-
-    configured = read_settings(os.getcwd())
-    if configured is None:
-        return
-    settings = configured
 
     class BuildPy(distribution.cmdclass.get("build_py", build_py)):  # type: ignore[misc]
         def run(self) -> None:

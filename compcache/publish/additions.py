@@ -32,7 +32,7 @@ def merge(store: Store, *, is_listed: bool = False) -> None:
     """Merge the index and its packs if many additions have accumulated. If that fails, issue a warning.
 
     Long merges that require no keys run in another process, so that additions do not wait for them. `is_listed` says that the index was
-    refreshed just before the addition.
+    refreshed just before the addition; if it has few additions, it is then not refreshed again.
     """
     if is_listed and sum(segment.level == 0 for segment in store.index.segments) <= FANOUT:
         return
@@ -47,9 +47,10 @@ def merge(store: Store, *, is_listed: bool = False) -> None:
 
 
 def merge_large(root: str, *, trust: bool) -> None:
-    """Merge the large segments of a directory's index, and their lists, unless another process is merging them. Then fold journals.
+    """Merge the large segments of a directory's index, their packs and their lists. Then fold long journals and small statistics files.
 
-    Folded journals make the first query after many additions fast. This is the main function of a separate process.
+    Nothing is merged if there are fewer than `_MIN_LARGE_SEGMENTS`, or another process is merging them. Folded journals make the first
+    query after many additions fast. This is the main function of a separate process.
     """
     from compcache.usage.ledger import fold_long, fold_small
 
@@ -61,7 +62,7 @@ def merge_large(root: str, *, trust: bool) -> None:
             removed_packs = merge_packs(store, segments_to_merge(store.index, LARGE_LEVELS))
             merge_segments(store.index, removed_packs, store, LARGE_LEVELS)
             if before == {segment.name for segment in store.index.segments}:
-                break
+                break  # the remaining segments cannot be read
     fold_long(store)
     fold_small(store.files.system, root)
 

@@ -37,6 +37,9 @@ def make_directories(files: Files, path: str) -> bool:
     """Create a directory and its missing parents, and return whether this call created the directory.
 
     The directories are private to this user, independent of the umask.
+
+    Raises:
+        OSError: a directory could not be created.
     """
     missing = []
     created = True
@@ -70,9 +73,9 @@ def publish(files: Files, temporary: str, path: Path, parts: Iterable[bytes | me
 
     Args:
         files: the file operations to use.
-        temporary: a directory on the same file system, for the temporary file.
+        temporary: a directory on the same file system, for the temporary file. It is created if it does not exist.
         path: the final path, or a function that returns it once the content is written. An existing file is replaced, never overwritten
-            in place.
+            in place. Missing parent directories are created.
         parts: the content.
         sync: sync the content to disk before the rename, so that a crash cannot leave a truncated file.
 
@@ -89,7 +92,7 @@ def publish(files: Files, temporary: str, path: Path, parts: Iterable[bytes | me
 def publish_all(
     files: Files, temporary: str, contents: Iterable[tuple[Path, Iterable[bytes | memoryview]]], *, sync: bool = True
 ) -> list[os.stat_result]:
-    """Publish several files, given as (path, parts), like `publish`. They are synced together.
+    """Publish several files, given as (path, parts), like `publish`, and return their `fstat` results. They are synced together.
 
     Raises:
         OSError: a file could not be written or renamed. Files that were renamed before are published. Temporary files are removed.
@@ -237,7 +240,7 @@ def is_settled(status: os.stat_result) -> bool:
 
 
 def has_settled(newest: int) -> bool:
-    """Return the result of `is_settled` for a file whose latest timestamp is `newest`, in nanoseconds."""
+    """Return whether a file is settled (`is_settled`) whose latest timestamp is `newest`, in nanoseconds."""
     return abs(time.time_ns() - newest) > _TICK
 
 

@@ -28,7 +28,7 @@ _probed: dict[str, tuple[str, str, str]] = {}
 
 
 def _probe_once(processor: Processor) -> Host:
-    """Return LLVM's description of this host. LLVM is queried once per process."""
+    """Return LLVM's description of this host. LLVM is queried once per process, if the processor has an identity."""
     if processor.identity not in _probed:
         host = probe_host(processor)
         if not processor.identity:  # without an identity, no later look-up can tell that the processor is the same
@@ -38,7 +38,7 @@ def _probe_once(processor: Processor) -> Host:
 
 
 def describe_and_store_host(store: Store) -> Host:
-    """Return LLVM's description of this host. Store it, unless a newer LLVM has stored one.
+    """Return LLVM's description of this host. Store it, unless this or a newer LLVM has stored one.
 
     Raises:
         MissingPackageError: LLVM is not installed.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from functools import partial, reduce
+from contextlib import contextmanager
+from functools import reduce
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -372,20 +373,22 @@ def _choose_segments(segments: Iterable[Segment], levels: range) -> tuple[list[S
 
 def _merge_modules(index: Index, segments: Iterable[Segment], gone: Container[bytes]) -> Iterator[bytes]:
     """Yield the newest module entry of each module in the segments, sorted, without modules in `gone`."""
-    read = [_read_entries(segment, partial(entries_of_modules, index, segment)) for segment in segments]
-    for module_id, entries in groupby(heapq.merge(*read), key=_module_id_of):
+    read = [_read_modules(index, segment) for segment in segments]
+    for module_id, entries in groupby(heapq.merge(*read), key=lambda entry: entry[:DIGEST_SIZE]):
         if module_id not in gone:
             yield reduce(_newer, entries)
 
 
-def _module_id_of(entry: bytes) -> bytes:
-    return entry[:DIGEST_SIZE]
+def _read_modules(index: Index, segment: Segment) -> Iterator[bytes]:
+    with _reading(segment):
+        yield from entries_of_modules(index, segment)
 
 
-def _read_entries(segment: Segment, read: Callable[[], Iterable[bytes]]) -> Iterator[bytes]:
-    """Yield the entries that `read` returns. Raise `_UnreadableError` if the segment is damaged or cannot be read."""
+@contextmanager
+def _reading(segment: Segment) -> Iterator[None]:
+    """Raise `_UnreadableError` if the context finds that the segment is damaged or cannot be read."""
     try:
-        yield from read()
+        yield
     except (FormatError, OSError) as error:
         reraise_interrupt(error)
         raise _UnreadableError(segment, error) from error
@@ -400,32 +403,23 @@ def _merge_functions(segments: Sequence[Segment], gone: Container[bytes]) -> Ite
     for number in range(1 << bits):
         entries: set[bytes] = set()
         for segment in segments:
-            entries.update(_convert_entries(_read_entries(segment, partial(_read_range, segment, number, bits))))
+            with _reading(segment):
+                entries.update(_convert_entries(segment.functions.entries_of_range(number, bits)))
         kept = [entry for entry in entries if entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE] not in gone] if gone else entries
         yield b"".join(newest_additions(kept))
 
 
 def _count_functions(segment: Segment) -> int:
-    try:
+    with _reading(segment):
         return segment.functions.count
-    except (FormatError, OSError) as error:
-        reraise_interrupt(error)
-        raise _UnreadableError(segment, error) from error
-
-
-def _read_range(segment: Segment, number: int, bits: int) -> list[bytes]:
-    return segment.functions.entries_of_range(number, bits)
 
 
 def _merge_requirements(segments: Iterable[Segment]) -> set[str]:
-    found: set[str] = set()
+    texts: set[str] = set()
     for segment in segments:
-        try:
-            found.update(segment.requirements.values())
-        except (FormatError, OSError) as error:
-            reraise_interrupt(error)
-            raise _UnreadableError(segment, error) from error
-    return found
+        with _reading(segment):
+            texts.update(segment.requirements.values())
+    return texts
 
 
 def keep_newest(modules: dict[bytes, bytes], data: bytes) -> None:

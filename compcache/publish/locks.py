@@ -275,9 +275,6 @@ class _FileLock:
                 self._lock.release(force=True)
         self._lock = self._directory = None
 
-    def disown(self) -> None:
-        """Do nothing, because a forked child does not hold filelock's locks."""
-
 
 #: The kind of lock that additions take.
 _CLAIM: type[_FlockLock | _FileLock] = _FlockLock if os.name == "posix" else _FileLock

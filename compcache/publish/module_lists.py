@@ -275,7 +275,7 @@ class _List:
         try:
             for item in self.keys().between(start, end):
                 yield item
-                start = item[0] + b"\0"
+                start = item[0] + b"\0"  # a recreated list continues after the last item
         except FormatError:
             yield from self.rebuild().between(start, end)
 
@@ -502,23 +502,22 @@ class ModuleLists:
 
     def holders_of(self, names: Collection[str]) -> Iterator[tuple[str, bytes]]:
         """Yield (name, module_id) for each realization of these functions."""
-        if len(names) < _MANY_NAMES:
-            yield from [(name, module_id) for name in sorted(names) for module_id in self.holders(name)]
-            return
-        for module_list in self._lists:
-            for key, _ in module_list.between(b"n", b"o"):
-                name = _decode_name(key[1 : -DIGEST_SIZE - 1].partition(b"\0")[2])
-                if name in names:
-                    yield name, key[-DIGEST_SIZE:]
+        return self._modules_of(names, self.holders, b"n", b"o")
 
     def importers_of(self, names: Collection[str]) -> Iterator[tuple[str, bytes]]:
         """Yield (name, module_id) for each module that imports one of these functions."""
+        return self._modules_of(names, self.importers, b"i", b"j")
+
+    def _modules_of(
+        self, names: Collection[str], modules_of: Callable[[str], set[bytes]], start: bytes, end: bytes
+    ) -> Iterator[tuple[str, bytes]]:
+        """Yield (name, module_id) for the keys from `start` to `end` with one of these names. `modules_of` searches for one name."""
         if len(names) < _MANY_NAMES:
-            yield from [(name, module_id) for name in sorted(names) for module_id in self.importers(name)]
+            yield from [(name, module_id) for name in sorted(names) for module_id in modules_of(name)]
             return
         for module_list in self._lists:
-            for key, _ in module_list.between(b"i", b"j"):
-                name = _decode_name(key[1 : -DIGEST_SIZE - 1])
+            for key, _ in module_list.between(start, end):
+                name = _decode_name(key[1 : -DIGEST_SIZE - 1].rpartition(b"\0")[2])
                 if name in names:
                     yield name, key[-DIGEST_SIZE:]
 
@@ -639,7 +638,7 @@ class ModuleLists:
     def _platform(self, digest: bytes) -> Platform:
         platform = self._platforms.get(digest)
         if platform is None:
-            stored = next(filter(None, (each.find(b"a" + digest) for each in self._lists)), b"")
+            stored = next(filter(None, (module_list.find(b"a" + digest) for module_list in self._lists)), b"")
             platform = self._platforms[digest] = decode_platform(stored)
         return platform
 

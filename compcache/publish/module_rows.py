@@ -16,7 +16,7 @@ from compcache.errors import FormatError, MissingPackageError
 from compcache.files import reraise_interrupt
 from compcache.formats.entry import ENTRY, PART_OF, decode_entry, index_name, is_pack
 from compcache.formats.linked import KIND as LINKED_CLOSURE
-from compcache.formats.linked import marked
+from compcache.formats.linked import mark_linked
 from compcache.formats.makers import MAKERS, decode_makers, makers_of
 from compcache.formats.manifest import FUNCTION, MODULE, NEEDS, decode_function
 from compcache.formats.manifest_writer import iterate_frames
@@ -100,7 +100,7 @@ class Row(NamedTuple):
 
     def indexed(self) -> list[tuple[str, int]]:
         """Return the names of the row's functions and entries in the index, each with the offset of its record."""
-        functions = marked(zip(self.names, self.offsets, repeat("")), [kind for kind, *_ in self.entries])
+        functions = mark_linked(zip(self.names, self.offsets, repeat("")), [kind for kind, *_ in self.entries])
         return [(name, offset) for name, offset, _ in functions] + [
             (index_name(kind, name), offset) for kind, name, offset, *_ in self.entries
         ]

@@ -54,7 +54,10 @@ def assign_numbers(store: Store, groups: Sequence[Group], noted: Noted, *, is_li
 
 
 def note_number(store: Store, number: int, noted: Noted) -> None:
-    """Record a number before a module with this number becomes visible. Ignore `OSError`, because the index has the number too."""
+    """Record a number before a module with this number becomes visible. Do nothing for 0, and for numbers that `noted` exceeds.
+
+    Ignore `OSError`, because the index has the number too.
+    """
     if not number or _greatest_number(store, noted, number - 1) >= number:
         return
     path = store.path(NUMBERS, NUMBERS.file_name(f"{number:0{_DIGITS}x}"))

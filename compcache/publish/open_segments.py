@@ -1,6 +1,6 @@
 """Opens all segments of an index together. A segment that is open stays readable while other processes merge or replace it.
 
-Whoever needs the whole index opens it here: a segment that is opened later may have been merged into a segment that was not listed.
+Code that needs the whole index opens it here: a segment that is opened later may have been merged into a segment that was not listed.
 """
 
 from __future__ import annotations

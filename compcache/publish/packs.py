@@ -123,7 +123,7 @@ def _merge_live_entries(store: Store, packs: Iterable[bytes], is_present: Callab
     gone: set[bytes] = set()
     groups: dict[bool, dict[bytes, list[EntryRecord]]] = {}
     for pack in packs:
-        signed = _is_signed(store, pack)
+        signed = _own_signature(store, pack)
         entries = entries_of(store, pack) if signed is not None else None
         if signed is not None and entries is not None:
             groups.setdefault(signed, {})[pack] = entries
@@ -139,7 +139,7 @@ def _merge_live_entries(store: Store, packs: Iterable[bytes], is_present: Callab
     return gone
 
 
-def _is_signed(store: Store, pack: bytes) -> bool | None:
+def _own_signature(store: Store, pack: bytes) -> bool | None:
     """Return whether a pack is signed with this store's public key, or None if it has signatures that this store cannot make."""
     content = store.signatures_of(pack)
     try:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: Files whose frames are skipped to find the user's line.
 _INTERNAL = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep, contextlib.__file__)
 
-__all__ = ["is_shortage", "quarantine", "reject_file", "set_aside", "warn", "warn_not_stored", "warn_once"]
+__all__ = ["is_shortage", "move_to_quarantine", "quarantine", "reject_file", "warn", "warn_not_stored", "warn_once"]
 
 
 def is_shortage(error: OSError) -> bool:
@@ -31,7 +31,7 @@ def is_shortage(error: OSError) -> bool:
 def quarantine(store: Store, path: str, reason: str) -> IntegrityError:
     """Move a damaged file to quarantine, issue a warning once, and return the exception to raise.
 
-    A read-only cache does not move the file.
+    A read-only cache does not move the file. A file behind a symbolic link is rejected instead, because links are not followed.
     """
     link = store.files.first_link(os.path.dirname(path))
     if link is not None:
@@ -40,7 +40,7 @@ def quarantine(store: Store, path: str, reason: str) -> IntegrityError:
     store.stats.refused(path, reason)
     if not store.readonly:
         try:
-            message += f"; {set_aside(store, path)}"
+            message += f"; {move_to_quarantine(store, path)}"
         except OSError as error:
             reraise_interrupt(error)
             message += "; it could not be moved to quarantine"
@@ -48,11 +48,13 @@ def quarantine(store: Store, path: str, reason: str) -> IntegrityError:
     return IntegrityError(message, path=path, reason=reason)
 
 
-def set_aside(store: Store, path: str) -> str:
-    """Move a damaged file to quarantine, or mark it as removed in its volume. Return a description of the action for messages.
+def move_to_quarantine(store: Store, path: str) -> str:
+    """Move a damaged file to quarantine, and count it. Return a description of the action for messages.
+
+    A module without a file of its own is marked as removed in its volume instead. The loader is told that a moved module is gone.
 
     Raises:
-        OSError: the file could not be moved.
+        OSError: the file could not be moved, or exists neither at the path nor in a volume.
         StorageError: the volume could not be changed.
     """
     target = store.path(QUARANTINE, f"{os.path.basename(path)}.{unique_name()}")

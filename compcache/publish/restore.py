@@ -65,7 +65,8 @@ def ensure_held(store: Store, target: TypedCallTarget) -> bool:
 
 def _lost_modules(store: Store, module: LoadedModule) -> list[LoadedModule]:
     store.files.look_again()
-    return [each for each in modules_behind(module) if not store.holds_in_memory(each.module_id) and not store.exists(each.module_id)]
+    bound = modules_behind(module)
+    return [loaded for loaded in bound if not store.holds_in_memory(loaded.module_id) and not store.exists(loaded.module_id)]
 
 
 def _read_publication(store: Store, module: LoadedModule) -> Publication | None:

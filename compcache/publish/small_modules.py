@@ -17,7 +17,7 @@ from compcache.formats.footer import FOOTER_SIZE, decode_footer, require_intact
 from compcache.formats.graph import decode_notes
 from compcache.formats.host import target_id
 from compcache.formats.index import MODULE, STAMP_SIZE, Stamp
-from compcache.formats.linked import marked
+from compcache.formats.linked import mark_linked
 from compcache.formats.manifest_writer import image_flag, iterate_frames
 from compcache.formats.order import UNNUMBERED, Order, order_of
 from compcache.formats.records import decode_module
@@ -98,7 +98,7 @@ def _index_module(module_id: bytes, data: bytes, status: os.stat_result) -> Inde
     needs = [header.needs.get(target) for target in targets]
     if None in needs:
         raise FormatError("a function refers to a requirement that its module does not have")
-    functions = marked(
+    functions = mark_linked(
         [(name, at, text or "") for name, at, text in zip(row.names, row.offsets, needs, strict=True)], [kind for kind, *_ in row.entries]
     )
     indexed = functions + [(index_name(kind, name), at, header.requirement) for kind, name, at, *_ in row.entries]

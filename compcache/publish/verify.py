@@ -148,9 +148,13 @@ def record_verified(store: Store, index: Index, entry: ModuleEntry) -> None:
 
 
 def condemn(store: Store, module: ModuleFile, error: FormatError) -> CompcacheError:
-    """Implement `Store.condemn`, and close the file. The file is read a second time, and quarantined only if it is still damaged."""
+    """Implement `Store.condemn`: close the file, and return the exception to raise.
+
+    The file is read a second time, and quarantined only if it is still damaged. An intact file that this version cannot read comes from
+    another version.
+    """
     try:
-        if isinstance(error, UnknownVersionError) or _is_intact(module):  # otherwise the bytes that were read are not what was published
+        if isinstance(error, UnknownVersionError) or _is_intact(module):
             name = module.module_id.hex()
             return IncompatibleTargetError(f"module {name} was written by another version of compcache: {error}", module_id=name)
         return quarantine(store, module.path, str(error))
@@ -210,9 +214,9 @@ def warn_about_layer(store: Store, source: str, problem: str, extent: str = "as 
 
 
 def recover_index(store: Store) -> None:
-    """Rebuild an index that is damaged or was deleted. Do nothing in a read-only cache.
+    """Rebuild an index that is damaged or was deleted, and warn about damage. A read-only cache only warns.
 
-    One process rebuilds the index. Other processes wait for it, up to a second.
+    One process rebuilds the index. Other processes wait for it, up to a second. If the index cannot be rebuilt, a warning says why.
     """
     damaged = dict(store.index.damaged)
     if damaged:

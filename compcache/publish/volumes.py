@@ -8,7 +8,7 @@ from itertools import chain, islice
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from compcache.digest import DIGEST_SIZE, check
+from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check
 from compcache.directory.places import GONE, VOLUMES
 from compcache.errors import FormatError
 from compcache.files import reraise_interrupt
@@ -67,26 +67,18 @@ def write_volume(store: Store, contents: Iterable[Content], replaced: Sequence[V
     if not samples:
         return None
     dictionary = _choose_dictionary([content.data for content in samples])
-    members, rows, sources = Scratch(), Scratch(), Scratch()
-    with_dictionary = zlib.compressobj(_LEVEL, zlib.DEFLATED, _RAW, _MEMORY, zlib.Z_DEFAULT_STRATEGY, dictionary)
-    for content in chain(samples, remaining):
-        compressor = with_dictionary.copy()
-        stream = compressor.compress(content.data + content.signatures) + compressor.flush()
-        sizes = len(stream), len(content.data), len(content.signatures)
-        rows.write(MEMBER.pack(content.module_id, len(MAGIC) + members.size, *sizes, content.modified))
-        members.write(stream)
-        sources.write(_SOURCE.pack(content.module_id, -1 if content.source is None else replaced.index(content.source)))
+    members, rows, sources = _compress_modules(chain(samples, remaining), dictionary, replaced)
     stem = os.urandom(NAME_SIZE)
     names = stem + b"".join([bytes.fromhex(volume.name.removesuffix(VOLUMES.suffix)) for volume in replaced])
     count = len(names) // NAME_SIZE
-    head = TAIL.pack(len(MAGIC) + members.size, len(dictionary), count, len(MAGIC) + members.size + len(dictionary + names), b"")
+    tail = TAIL.pack(len(MAGIC) + members.size, len(dictionary), count, len(MAGIC) + members.size + len(dictionary + names), b"")
 
     def parts() -> Iterator[bytes]:
         yield MAGIC
         yield from members.parts()
         yield dictionary + names
         yield from table_parts(rows.read, rows.size, MEMBER.size)
-        yield head[:-8] + check(head[:-8] + dictionary + names)
+        yield tail[:-CHECK_SIZE] + check(tail[:-CHECK_SIZE] + dictionary + names)
 
     gone_name = GONE.file_name(stem.hex())
     make_directories(store.files, store.directory(VOLUMES))
@@ -99,6 +91,20 @@ def write_volume(store: Store, contents: Iterable[Content], replaced: Sequence[V
     name = VOLUMES.file_name(stem.hex())
     publish(store.files, store.temporary, store.path(VOLUMES, name), parts())
     return Volume(store.files, store.directory(VOLUMES), name, (VOLUMES.suffix, GONE.suffix), store.volumes.owners)
+
+
+def _compress_modules(contents: Iterable[Content], dictionary: bytes, replaced: Sequence[Volume]) -> tuple[Scratch, Scratch, Scratch]:
+    """Return the compressed modules, their rows in the volume's table, and their sources (`_SOURCE`)."""
+    members, rows, sources = Scratch(), Scratch(), Scratch()
+    with_dictionary = zlib.compressobj(_LEVEL, zlib.DEFLATED, _RAW, _MEMORY, zlib.Z_DEFAULT_STRATEGY, dictionary)
+    for content in contents:
+        compressor = with_dictionary.copy()
+        stream = compressor.compress(content.data + content.signatures) + compressor.flush()
+        sizes = len(stream), len(content.data), len(content.signatures)
+        rows.write(MEMBER.pack(content.module_id, len(MAGIC) + members.size, *sizes, content.modified))
+        members.write(stream)
+        sources.write(_SOURCE.pack(content.module_id, -1 if content.source is None else replaced.index(content.source)))
+    return members, rows, sources
 
 
 def _find_removed(store: Store, sources: Scratch, volumes: Sequence[Volume]) -> list[bytes]:

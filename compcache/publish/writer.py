@@ -97,7 +97,7 @@ def publish_additions(
 
 
 def _publish(store: Store, drafts: Sequence[_Draft], noted: Noted, *, signs: bool) -> frozenset[bytes]:
-    """Publish modules and their index entries. Return the module_ids of the files that were written."""
+    """Publish modules and their index entries, and return the ids of the written files. See `publish_modules` for the exceptions."""
     path = store.module_path(drafts[0].module_id) if len(drafts) == 1 else store.directory(MODULES)
     store.require_writable(path)
     try:

@@ -173,9 +173,10 @@ class Patience:
         return time.monotonic() >= self._until
 
     def should_ask(self) -> bool:
-        """Return whether to ask the store. Each call counts as a question.
+        """Return whether to ask the store.
 
-        While the process does not wait, it still asks a few questions, so that the breaker records their failures.
+        While the process does not wait, it still asks a few questions, so that the breaker records their failures. Each call then counts
+        as a question.
         """
         if self.allows_waiting():
             return True

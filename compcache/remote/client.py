@@ -221,7 +221,7 @@ class RemoteStore:
     def fetch(self, names: Iterable[str], *, plain: bool = False, insists: bool = False, first: int = 0) -> tuple[str, ...]:
         """Fetch functions and their imports into the local cache, and return the names of the fetched functions.
 
-        See `inquire` for the arguments.
+        If the store does not answer, the remaining functions are not fetched. See `inquire` for the arguments.
         """
         unique_names = list(dict.fromkeys(names))
         fetched: list[str] = []
@@ -289,10 +289,10 @@ class RemoteStore:
         for name, answer in zip(names, answers, strict=True):
             if answer.outcome != FOUND:
                 reason = f": {answer.data}" if isinstance(answer.data, str) and answer.data else ""
-                self._store.stats.asked(name, f"{answer.outcome}{reason}")
+                self._store.stats.remote_answered(name, f"{answer.outcome}{reason}")
                 self.count("remote_errors" if answer.outcome == UNAVAILABLE else "remote_misses")
                 continue
-            self._store.stats.asked(name, FOUND)
+            self._store.stats.remote_answered(name, FOUND)
             adopted = self._adopt(name, answer.data, answer.signatures, answer.store)
             if adopted is not None:
                 fetched.append(name)

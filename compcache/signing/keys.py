@@ -131,8 +131,8 @@ def parse_public_keys(keys: Any) -> tuple[PublicKey, ...]:
     have comments after ``#``.
 
     Raises:
-        TypeError: `keys` is neither text nor an iterable of texts.
-        ValueError: a text is not a key.
+        TypeError: `keys` is neither text nor an iterable.
+        ValueError: the text of an item is not a key.
         OSError: a file cannot be read.
     """
     parsed: dict[PublicKey, None] = {}

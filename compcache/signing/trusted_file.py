@@ -28,8 +28,10 @@ def add_trusted_key(key: PublicKey) -> str:
     """
     path = trusted_keys_path()
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    trusted = parse_public_keys(f"@{path}") if os.path.exists(path) else ()
-    if key not in trusted:
-        with open(path, "a", encoding="utf-8") as file:
-            file.write(f"{key}\n")
+    with open(path, "a+", encoding="utf-8") as file:
+        if key not in parse_public_keys(f"@{path}"):
+            file.seek(0)
+            content = file.read()
+            line_end = "\n" if content and not content.endswith("\n") else ""
+            file.write(f"{line_end}{key}\n")
     return path

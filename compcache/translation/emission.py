@@ -198,7 +198,8 @@ def _complete_object(compiled: bytes, key: bytes, table: _Table, distance: int |
     completed = with_data(compiled, data)
     if distance is not None:
         in_table = table_symbols_of(table.symbols, table.points, table.slots)
-        completed = with_distances(completed, TABLE_SYMBOL, table_head(key, len(in_table)), in_table, distance, table.symbols)
+        own = set(table.symbols).difference(table.renamed.values())  # the object has no symbols with these names yet
+        completed = with_distances(completed, TABLE_SYMBOL, table_head(key, len(in_table)), in_table, distance, own)
     return rename_definitions(completed, table.renamed) if table.renamed else completed
 
 
@@ -213,11 +214,11 @@ def _read_types(text: str, written: Mapping[str, Definition], prepared: Prepared
 def _entry_objects(points: tuple[EntryPoint, ...], level: int) -> EntryObjects:
     """Return objects with entry points for any processor of the architecture. The objects are cached, because modules share entry points.
 
-    Up to `_FEW` entry points have separate objects. More entry points share an object, because each object takes LLVM two milliseconds and
-    the linker one.
+    Up to `_FEW` entry points have separate objects. More entry points are compiled together (`_objects_of`), because each object takes LLVM
+    two milliseconds and the linker one.
     """
-    lists = [(point,) for point in points] if len(points) <= _FEW else [points]
-    objects = [data for item in lists for data in _objects_of(item, level)]
+    groups = [(point,) for point in points] if len(points) <= _FEW else [points]
+    objects = [data for group in groups for data in _objects_of(group, level)]
     return EntryObjects(tuple(objects), tuple(symbols_of_entries(points)))
 
 

@@ -26,7 +26,7 @@ def encode_checked(resolution: Resolution) -> tuple[tuple[str, str, bytes], ...]
 
 
 def _encode_globals(resolution: Resolution) -> tuple[tuple[str, str, bytes], ...]:
-    """Load every definition once, as a test, and return the result of `encode_values`."""
+    """Load every definition once, as a test, and return the result of `encode_values`. See `encode_checked` for the exceptions."""
     for name, (definition, storage) in resolution.storage.items():
         plain_name = name.removeprefix(SLOT_PREFIX)
         try:

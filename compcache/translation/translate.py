@@ -82,17 +82,17 @@ class _Checked(NamedTuple):
     data: dict[str, bytes]  # values of large variables, by section (compcache.build.large_data)
 
 
-def translate(context: Any, request: Request, is_cached: Callable[[str], bool]) -> Translated:
-    """Compile a source, or the members of a group, to an object. `is_cached` returns whether the cache has a function or variable.
+def translate(context: Any, request: Request) -> Translated:
+    """Compile a source, or the members of a group, to an object.
 
     Raises:
         CompileError, LinkError, GlobalValidationError: the source cannot be compiled. The message gives the reason.
     """
     if request.members:
-        return _translate_group(context, request, is_cached)
+        return _translate_group(context, request)
     module, (printed, values, attributes, data), request, contents = _read_source(context, request)
     rewritten = with_nobuiltin_imports(for_shared_object(printed), request.requests.imports)
-    rewritten, request = _with_thread_locals(rewritten, request, is_cached)
+    rewritten, request = _with_thread_locals(rewritten, request)
     weak = weak_functions(rewritten) if request.exports is None else frozenset()
     overridden = weak.intersection(request.overridden)
     if overridden:
@@ -100,7 +100,7 @@ def translate(context: Any, request: Request, is_cached: Callable[[str], bool]) 
     if rewritten is not printed:
         module, values = codegen.parse(rewritten, context), read_values(rewritten)
     with codegen.borrow_machine(request.machine.cpu, request.machine.features, request.level) as target:
-        translated = _compile(context, module, _Checked(rewritten, values, attributes, data), request, target, is_cached)
+        translated = _compile(context, module, _Checked(rewritten, values, attributes, data), request, target)
     return translated._replace(weak=weak - overridden, contents=contents, beside_code=request.beside_code)
 
 
@@ -133,19 +133,19 @@ def _find_value(module: Any, name: str) -> Any:
         return module.get_global_variable(name)
 
 
-def _translate_group(context: Any, request: Request, is_cached: Callable[[str], bool]) -> Translated:
+def _translate_group(context: Any, request: Request) -> Translated:
     """Compile the members of a group to one object."""
     module = link_members(request.members, context)
     printed = str(module)
     values = read_values(printed)
     attributes = _target_attributes(printed, values)
     request = request._replace(machine=_safe_machine(request.machine, attributes))
-    rewritten, request = _with_thread_locals(printed, request, is_cached)
+    rewritten, request = _with_thread_locals(printed, request)
     if rewritten is not printed:
         module, values = codegen.parse(rewritten, context), read_values(rewritten)
     data = {section: content for member in request.members for section, content in member.data.items()}
     with codegen.borrow_machine(request.machine.cpu, request.machine.features, request.level) as target:
-        return _compile(context, module, _Checked(rewritten, values, attributes, data), request, target, is_cached)
+        return _compile(context, module, _Checked(rewritten, values, attributes, data), request, target)
 
 
 def _read_source(context: Any, request: Request, label: str = "") -> tuple[Any, _Checked, Request, dict[str, bytes]]:
@@ -203,13 +203,13 @@ def _target_attributes(printed: str, values: GlobalValues) -> dict[str, str]:
     return target_attributes(lines_from(printed, "attributes #"), values.functions)
 
 
-def _with_thread_locals(printed: str, request: Request, is_cached: Callable[[str], bool]) -> tuple[str, Request]:
+def _with_thread_locals(printed: str, request: Request) -> tuple[str, Request]:
     """Add functions that return the addresses of shared thread-local variables. Return the new text of the module and the new request."""
     declared, defined = shared_thread_locals(lines_of_variables(printed))
     if not request.shared or not (declared or defined):
         return printed, request
     requests = request.requests
-    imported = codegen.call_in_caller(imported_thread_locals, declared, requests, is_cached, request.is_beside)
+    imported = codegen.call_in_caller(imported_thread_locals, declared, requests, request.is_cached, request.is_beside)
     provided = defined if request.exports is None else defined.intersection([export.symbol for export in request.exports])
     if request.members:
         hidden = {variable.name for variable in read_values(lines_of_variables(printed)).variables if variable.is_hidden}
@@ -223,22 +223,22 @@ def _with_thread_locals(printed: str, request: Request, is_cached: Callable[[str
     return with_addresses(printed, sorted(imported), sorted(provided)), request._replace(requests=requests._replace(imports=imports))
 
 
-def _compile(context: Any, module: Any, source: _Checked, request: Request, target: Any, is_cached: Callable[[str], bool]) -> Translated:
-    """Compile a checked module to its object. See `translate` for the exceptions."""
+def _compile(context: Any, module: Any, source: _Checked, request: Request, target: Any) -> Translated:
+    """Compile a checked module, which is changed, to its object. See `translate` for the exceptions."""
     printed, values = source.printed, source.values
     layout, module.data_layout = codegen.target_data(target)
     variables = lines_of_variables(printed)
-    names, local, assembly = aliases(variables), thread_locals(variables), read_assembly(printed)
-    exports = _choose_exports(variables, names, local, values, assembly.defined, request)
+    function_aliases, own_thread_locals, assembly = aliases(variables), thread_locals(variables), read_assembly(printed)
+    exports = _choose_exports(variables, function_aliases, own_thread_locals, values, assembly.defined, request)
     resolution = resolve_declarations(
         module,
         printed,
         values,
         layout,
         request.requests,
-        lambda names: codegen.call_in_caller(_select_names, names, is_cached),
+        lambda names: codegen.call_in_caller(list, filter(request.is_cached, names)),
         shared=request.shared,
-        thread_locals=local,
+        thread_locals=own_thread_locals,
         defined=assembly.defined | section_bounds(printed),
         is_beside=request.is_beside,
         assumed=request.assumed,
@@ -254,6 +254,13 @@ def _compile(context: Any, module: Any, source: _Checked, request: Request, targ
             module, context, printed, values, exports, resolution, request.provided, request.is_beside
         )
     _set_linkages(module, values, exports, resolution, context, hide_others=hides, kept_symbols=assembly.mentioned)
+    optimized, portable_code = _optimize(context, module, printed, request, target)
+    prepared = Prepared(exports, function_aliases, resolution, encoded, portable_code, source.data, inlined, bodies)
+    return emit(module, optimized, context, target, request, prepared)
+
+
+def _optimize(context: Any, module: Any, printed: str, request: Request, target: Any) -> tuple[str, bytes]:
+    """Optimize a module, in place. Return its new text, and its bitcode before optimization for other CPUs, or b"" if none is stored."""
     # Code with assembly is never compiled for another CPU, and writing bitcode with invalid assembly aborts the process.
     may_be_portable = request.keep_bitcode and request.level and not has_assembly(printed) and not request.members
     unoptimized = codegen.copy(module, context) if may_be_portable else None  # takes a sixth of the time of writing bitcode
@@ -261,21 +268,26 @@ def _compile(context: Any, module: Any, source: _Checked, request: Request, targ
         codegen.optimize(module, target, request.level)
     optimized = str(module)
     # Vectors have the width of the target's registers, so code for other CPUs must be optimized again.
-    code = unoptimized.as_bitcode() if unoptimized is not None and (request.portable or is_vectorized(optimized)) else b""
-    prepared = Prepared(exports, names, resolution, encoded, code, source.data, inlined, bodies)
-    return emit(module, optimized, context, target, request, prepared)
+    if unoptimized is None or not (request.portable or is_vectorized(optimized)):
+        return optimized, b""
+    return optimized, unoptimized.as_bitcode()
 
 
 def _choose_exports(
-    variables: str, names: Mapping[str, Alias], local: Collection[str], values: GlobalValues, assembly: Collection[str], request: Request
+    variables: str,
+    function_aliases: Mapping[str, Alias],
+    own_thread_locals: Collection[str],
+    values: GlobalValues,
+    assembly: Collection[str],
+    request: Request,
 ) -> tuple[Export, ...]:
     """Return the exports of a module. `variables` are its lines of variables, and `assembly` has the symbols that its assembly defines."""
     merged = merged_variables(variables) if request.shared and not request.members else {}
     choose = partial(
         choose_exports,
         values,
-        aliases=names,
-        thread_locals=local,
+        aliases=function_aliases,
+        thread_locals=own_thread_locals,
         merged=merged,
         assembly=assembly,
         second_names=variable_aliases(variables),
@@ -364,12 +376,8 @@ def _try_if_suspicious(printed: str, values: GlobalValues, request: Request, att
         codegen.call_in_caller(try_in_child, printed, machine, request.level)
 
 
-def _select_names(names: list[str], condition: Callable[[str], bool]) -> list[str]:
-    return list(filter(condition, names))
-
-
 def _add_merged_imports(resolution: Resolution, exports: Iterable[Export]) -> Resolution:
-    """Add the merged variables that the module defines to the imports of a resolution."""
+    """Return a resolution that also imports the merged variables which the module defines."""
     merged = {export.symbol: export.name for export in exports if export.link_only in (MERGED, WEAK)}
     return resolution._replace(imports={**resolution.imports, **merged}) if merged else resolution
 
@@ -407,7 +415,7 @@ def _set_linkages(
     for name, linkage, find in _iterate_definitions(module, values):
         if name in ready or name.startswith("llvm."):
             continue
-        if name in resolution.imports:
+        if name in resolution.imports:  # a merged variable: another module may provide it
             value = find()
             value.linkage = "weak_odr" if "_odr" in linkage else "weak_any"
             value.visibility = "default"

@@ -167,7 +167,7 @@ def _select(places: list[tuple[Store, Overview]], select: Callable[[str], object
 def listed_functions(
     store: Store, progress: Progress | None = None, select: Callable[[str], object] | None = None, *, folded: bool = False, prefix: str = ""
 ) -> Iterator[FunctionSummary]:
-    """Yield the rows of `functions`, sorted by label, while the functions are read. The first rows are available soon.
+    """Yield the result of `functions` with the same arguments, sorted by label, while the functions are read: the first rows come soon.
 
     Only functions whose labels start with `prefix` are read.
     """

@@ -39,7 +39,7 @@ _MAGIC = b"CCFILES3"
 _MAX_SIZE = 1 << 31
 _MAX_TIME = 1e11  # seconds since the epoch; the comparison with it also excludes NaN
 _FAN = 2  # hexadecimal digits in the name of a directory
-_DIRECTORY = Struct(f"<2sQI{CHECK_SIZE}s")
+_DIRECTORY = Struct(f"<2sqI{CHECK_SIZE}s")
 _FILE = Struct("<16sQd")
 #: Nanoseconds: longer than any tick of a file system's clock, and longer than the difference of synchronized clocks.
 _SETTLED_NS = 5_000_000_000

@@ -241,7 +241,10 @@ class Excerpts:
         return self._read_wanted(_Wanted(set(requested), {}) for _ in self._places)
 
     def _read_wanted(self, wanted: Iterable[_Wanted]) -> list[tuple[Store, Overview]]:
-        """Return the data about the wanted modules and entries of the directory and each layer."""
+        """Return the existing ones of the wanted modules and entries of the directory and of each layer, with their users and uses.
+
+        `wanted` has one item for each directory. The modules that the entries require are added to the items.
+        """
         parts = list(zip(self._places, wanted, strict=True))
         rows = [self._read_rows(lists, part) for (_, lists), part in parts]
         if self._has_requirements:
@@ -255,9 +258,8 @@ class Excerpts:
             if not self._uses.is_empty:
                 _add_importers(lists, layer_rows)
         required = {key for layer_rows in rows for row in layer_rows.values() for entry in row.entries for key in entry[3]}
-        names = (
-            {name_key(name) for layer_rows in rows for row in layer_rows.values() for name in row.names} if not self._uses.is_empty else ()
-        )
+        used_rows = [row for layer_rows in rows for row in layer_rows.values()] if not self._uses.is_empty else ()
+        names = {name_key(name) for row in used_rows for name in row.names}
         ledger = self._uses.of({module_id for layer_rows in rows for module_id in layer_rows}, names)
         overviews = []
         for (place, _), layer_rows in zip(self._places, rows, strict=True):

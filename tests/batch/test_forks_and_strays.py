@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import time
 from contextlib import suppress
@@ -15,6 +16,7 @@ from processes import Crowd
 
 from compcache import Cache, ModuleSource
 from compcache.batch import BatchProgress, BatchReport, Job, compile_many
+from compcache.batch.channel import Channel, new_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -318,3 +320,13 @@ def test_a_child_that_comes_back_from_a_build_leaves_its_parent_s_lock_alone(tmp
         finally:
             crowd.__exit__()
     assert not built.exists()
+
+
+def test_messages_that_a_stream_delivers_together_are_received_one_by_one() -> None:
+    token = new_token()
+    first, second = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)  # as on systems without SOCK_SEQPACKET
+    with Channel(first, token) as sender, Channel(second, token) as receiver:
+        for message in ("setup", "job"):
+            sender.enqueue(message)
+        sender.flush(block=True)
+        assert (receiver.receive(), receiver.receive()) == ("setup", "job")

@@ -316,7 +316,7 @@ def test_buffers_are_lists_repeats_and_files_and_come_back_when_they_changed(
     assert call(directory, "levenshtein", "kitten", "sitting") == "3\n"
     broken = compcache("--dir", directory, "call", "norm", "@-", input=b"123")
     assert (broken.status, broken.out) == (2, "")
-    assert "bytes, which is not a multiple of the element size" in broken.err
+    assert "bytes, but must have a multiple of" in broken.err
 
 
 def test_a_call_does_not_import_llvm(directory: Path) -> None:

@@ -761,3 +761,14 @@ def test_plain_values_have_definitions() -> None:
 @pytest.mark.parametrize("kind", [kind for kind in known_kinds() if not kind.startswith("test")])
 def test_the_format_of_a_kind_is_described(kind: str) -> None:
     assert f"`{kind}`" in (PACKAGE_ROOT / "docs" / "format.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("type_", ["%opaque", "{ i64, %opaque }", 'target("spirv.Sampler")'])
+def test_a_variable_whose_type_has_no_size_is_refused(cache: Cache, type_: str) -> None:
+    """LLVM ends the process when it is asked for the size of such a type."""
+    text = f"%opaque = type opaque\n@g = external global {type_}\ndefine i64 @f() {{\n  %r = load i64, ptr @g\n  ret i64 %r\n}}\n"
+    with pytest.raises(GlobalValidationError, match="'g', whose type in the code has no size"):
+        cache.add_module(ModuleSource(text, globals={"g": b"12345678"}))
+    cache.add_module(ModuleSource("@g = global i64 7\n"))
+    cache.add_module(ModuleSource(text))
+    assert cache.get_target("f")() == 7

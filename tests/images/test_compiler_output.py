@@ -63,6 +63,14 @@ def test_an_object_with_bitcode_is_taken(cache: Cache, section: str) -> None:
     assert cache.get_target("f")(1) == 6
 
 
+def test_a_section_without_bitcode_does_not_hide_another_section(cache: Cache) -> None:
+    """clang's ``-fembed-bitcode-marker`` writes a section `.llvmbc` of one byte."""
+    text = adder("f", 5)
+    marker = '\n@marker = private constant [1 x i8] zeroinitializer, section ".llvmbc", align 1\n'
+    cache.add_module(ModuleSource(embed(text + marker, ".llvm.lto", bitcode(text))))
+    assert cache.get_target("f")(1) == 6
+
+
 def test_an_archive_becomes_one_module(cache: Cache) -> None:
     members = {
         "a_member_with_a_long_name.o": bitcode(adder("f", 5)),

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import contextlib
 import os
 import queue
 import random
@@ -31,7 +32,10 @@ import tempfile
 import time
 import tomllib
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
 #: What the tests read of the repository.
@@ -161,6 +165,16 @@ def chosen(mutants: list[Mutant], options: argparse.Namespace) -> list[Mutant]:
     return mutants
 
 
+def parts_of(mutants: list[Mutant], count: int) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Yield the tests of these mutants with their options, in parts that can run at the same time: a file is never divided."""
+    for options in sorted({mutant.options for mutant in mutants}):
+        tests = dict.fromkeys(test for mutant in mutants if mutant.options == options for test in mutant.tests)
+        files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
+        for number in range(1 if options else min(count, len(files))):  # options may select tests of one file alone
+            chosen_files = set(files if options else files[number::count])
+            yield tuple(test for test in tests if test.partition("::")[0] in chosen_files), options
+
+
 def main() -> int:
     """Try mutants; 0 where all were noticed."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
@@ -175,23 +189,29 @@ def main() -> int:
         copies: queue.SimpleQueue[Copy] = queue.SimpleQueue()
         for number in range(options.jobs):
             copies.put(Copy(Path(folder) / str(number)))
-        first = copies.get()
-        for extra in sorted({mutant.options for mutant in mutants}):
-            tests = tuple(dict.fromkeys([test for mutant in mutants if mutant.options == extra for test in mutant.tests]))
-            done = first.test(tests, extra, seconds=None)  # of all mutants that were chosen
-            if done.returncode:
-                print(f"without a mutant the tests fail:\n{done.stdout[-4000:]}{done.stderr[-2000:]}")
-                return 2
-        copies.put(first)
 
-        def attempt(mutant: Mutant) -> tuple[Mutant, str, float]:
-            copy, started = copies.get(), time.monotonic()
+        @contextlib.contextmanager
+        def some_copy() -> Iterator[Copy]:
+            copy = copies.get()
             try:
-                return mutant, copy.try_out(mutant), time.monotonic() - started
+                yield copy
             finally:
                 copies.put(copy)
 
+        def test_without_mutant(part: tuple[tuple[str, ...], tuple[str, ...]]) -> subprocess.CompletedProcess[str]:
+            with some_copy() as copy:
+                return copy.test(*part, seconds=None)
+
+        def attempt(mutant: Mutant) -> tuple[Mutant, str, float]:
+            with some_copy() as copy:
+                started = time.monotonic()
+                return mutant, copy.try_out(mutant), time.monotonic() - started
+
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+            for done in pool.map(test_without_mutant, list(parts_of(mutants, options.jobs))):
+                if done.returncode:
+                    print(f"without a mutant the tests fail:\n{done.stdout[-4000:]}{done.stderr[-2000:]}")
+                    return 2
             for mutant, problem, seconds in pool.map(attempt, mutants):
                 survived += bool(problem)
                 print(f"{mutant.group}/{mutant.name}: {problem or 'noticed'} ({seconds:.1f} s)", flush=True)

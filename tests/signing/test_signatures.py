@@ -219,6 +219,11 @@ def test_the_commands_make_show_and_trust_keys(tmp_path: Path, directory: Path) 
     home = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
     assert compcache("key", "trust", public, **home).status == 0
     assert compcache("key", "trust", public, **home).status == 0
+    trusted = tmp_path / "config" / "compcache" / "trusted-keys"
+    trusted.write_text(f"# by hand\n{OTHER_PUBLIC}", encoding="utf-8")  # without the end of the last line
+    assert compcache("key", "trust", public, **home).status == 0
+    assert set(compcache("key", "show", **home).out.split()) == {OTHER_PUBLIC, public}
+    trusted.write_text(f"{public}\n", encoding="utf-8")
     assert compcache("key", "show", **home).out.split() == [public]
     assert compcache("key", "trust", "rubbish", **home).status == 2
     publish(directory, "f", key=f"@{secret}")

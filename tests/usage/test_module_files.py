@@ -108,3 +108,20 @@ def test_who_asks_for_many_files_hears_how_far_it_is(modules: list[str], directo
         assert all(0 < done <= total <= len(modules) ** 2 for done, total in heard)
         assert not heard or heard[-1] == (len(modules), len(modules))
         heard.clear()
+
+
+@pytest.mark.parametrize("moment", [-5e8, 9.3e9, 1.5e10])
+def test_files_may_have_any_times(modules: list[str], cache: Cache, directory: Path, moment: float) -> None:
+    """A wrong clock, or an unpacked archive: before 1970, and after 2262, where 64 bits do not hold the nanoseconds."""
+    cache.close()
+    for path in sorted(directory.rglob("*"), reverse=True):
+        os.utime(path, (moment, moment))
+    assert look(directory)[0] == look(directory)[0] == set(modules)
+    for segment in (directory / "index-v1").iterdir():
+        segment.unlink()
+    with Cache(directory) as opened:
+        assert opened.get_target("f3")(1) == 4
+        assert len(list(opened.functions())) == len(modules)
+        assert opened.check().findings == ()
+    with Cache(directory) as opened:
+        assert opened.get_target("f2")(1) == 3

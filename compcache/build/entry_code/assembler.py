@@ -72,7 +72,10 @@ class Assembler:
         self._labels[label] = len(self.code)
 
     def finish(self, frame: int) -> Code:
-        """Resolve the labels, and return the code with a frame of `frame` bytes, a multiple of 16."""
+        """Resolve the labels, and return the code with a frame of `frame` bytes, a multiple of 16.
+
+        Raise `ValueError` if a jump of the architecture cannot span the distance to its label.
+        """
         self._set_frame(frame)
         for position, label in self._jumps:
             self._set_jump(position, self._labels[label])

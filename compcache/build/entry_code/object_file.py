@@ -24,7 +24,7 @@ _LENGTH = Struct("<I")
 _IDENT = b"\x7fELF\x02\x01\x01"
 _SHT_STRTAB, _SHF_EXECINSTR, _SHF_INFO_LINK = 3, 4, 0x40
 _STT_FUNC, _STT_SECTION, _STV_HIDDEN = 2, 3, 2
-_TEXT, _TEXT_RELOCATIONS, _FRAMES, _SYMBOLS, _STRINGS, _SECTIONS = 1, 2, 3, 6, 7, 8  # the numbers of sections, and their total
+_TEXT, _FRAMES, _SYMBOLS, _STRINGS, _SECTIONS = 1, 3, 6, 7, 8  # the numbers of sections, and their total
 _ALIGNMENT = 16
 _NOP = {62: b"\x90", 183: b"\x1f\x20\x03\xd5"}
 #: The encoding of references to code in frames: DW_EH_PE_pcrel | DW_EH_PE_sdata4.
@@ -34,11 +34,7 @@ _ADVANCE1, _ADVANCE2, _LONGEST1 = 2, 3, 0x100
 
 def assemble_object(machine: type[Assembler], functions: Mapping[str, Code]) -> bytes:
     """Return an object that defines these functions as hidden symbols. `functions` has the code by symbol."""
-    text, starts = bytearray(), dict[str, int]()
-    for name, function in functions.items():
-        text += _NOP[machine.elf_machine] * (-len(text) % _ALIGNMENT // len(_NOP[machine.elf_machine]))
-        starts[name] = len(text)
-        text += function.code
+    text, starts = _joined_code(_NOP[machine.elf_machine], functions)
     strings = _Strings()
     symbols = [SYMBOL.pack(0, 0, 0, 0, 0, 0), SYMBOL.pack(0, _STT_SECTION, 0, _TEXT, 0, 0)]
     numbers: dict[str, int] = {}
@@ -58,7 +54,7 @@ def assemble_object(machine: type[Assembler], functions: Mapping[str, Code]) -> 
         _RELOCATION.pack(place, machine.distance, 1, start) for place, start in zip(places, starts.values(), strict=True)
     ]  # fmt: skip
     sections = (
-        (".text", SHT_PROGBITS, SHF_ALLOC | _SHF_EXECINSTR, bytes(text), 0, 0, _ALIGNMENT, 0),
+        (".text", SHT_PROGBITS, SHF_ALLOC | _SHF_EXECINSTR, text, 0, 0, _ALIGNMENT, 0),
         (".rela.text", SHT_RELA, _SHF_INFO_LINK, b"".join(relocations), _SYMBOLS, _TEXT, 8, _RELOCATION.size),
         (".eh_frame", machine.unwind_type, SHF_ALLOC, frames, 0, 0, 8, 0),
         (".rela.eh_frame", SHT_RELA, _SHF_INFO_LINK, b"".join(frame_relocations), _SYMBOLS, _FRAMES, 8, _RELOCATION.size),
@@ -66,6 +62,16 @@ def assemble_object(machine: type[Assembler], functions: Mapping[str, Code]) -> 
         (".symtab", SHT_SYMTAB, 0, b"".join(symbols), _STRINGS, 2, 8, SYMBOL.size),
     )
     return _elf_file(machine.elf_machine, sections, strings)
+
+
+def _joined_code(nop: bytes, functions: Mapping[str, Code]) -> tuple[bytes, dict[str, int]]:
+    """Return the code of all functions, aligned with `nop` instructions, and the offsets of the functions in it."""
+    text, starts = bytearray(), dict[str, int]()
+    for name, function in functions.items():
+        text += nop * (-len(text) % _ALIGNMENT // len(nop))
+        starts[name] = len(text)
+        text += function.code
+    return bytes(text), starts
 
 
 def _elf_file(machine: int, sections: tuple[tuple[str, int, int, bytes, int, int, int, int], ...], strings: _Strings) -> bytes:

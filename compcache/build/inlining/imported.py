@@ -91,9 +91,11 @@ def link_offered_bodies(
     Returns:
         The resolution with the imports of the bodies, and the functions whose bodies were linked in.
     """
+    # Of several symbols for one name, the first is used.
     symbols = {name: symbol for symbol, name in reversed(list(resolution.imports.items())) if is_content_name(name)}
     declared = {value.name for value in values.functions if value.is_declaration} if symbols else ()
     names = [name for name, symbol in symbols.items() if symbol in declared]
+    # A member of an archive may define a function that bodies take from the platform.
     if not names or IS_MODE.search(text) or any(isinstance(library, Archive) for library in resolution.libraries):
         return resolution, NOTHING_INLINED
     symbols |= {export.name: export.symbol for export in exports if not export.link_only and is_content_name(export.name)}
@@ -152,6 +154,7 @@ class _BodyLinker:
         if body.instructions > min(self._room, max_instructions) or not all(map(self._is_platform_function, body.natives)):
             return False
         symbols = {name: self._symbols.get(name, name) for name in (body.name, *body.imports)}
+        # The module has another symbol of this name.
         if any(symbol == name and name not in self._symbols and symbol in self._known for name, symbol in symbols.items()):
             return False
         code = body.code

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from compcache.build.ir_text import lines_from, parse_head, passes_vectors, quote, references, split_at, unquote
+from compcache.build.ir_text import lines_from, parse_head, passes_vectors, quote, referenced_name, references, split_at
 from compcache.digest import is_content_name
 from compcache.files import reraise_interrupt
 from compcache.formats.bodies import Body
@@ -163,22 +163,26 @@ def _passed_types(text: str, *, is_result: bool) -> list[str]:
 
 
 class _Module:
-    """A printed module from which bodies are read."""
+    """A printed module from which bodies are read.
+
+    `functions` has the texts of its functions, `declarations` and `variables` their lines, by symbol. `nodes` has the texts of its metadata
+    nodes, by token (``!1``).
+    """
 
     def __init__(self, text: str, wanted: Mapping[str, str], resolution: Resolution) -> None:
         self._wanted = wanted
         self._resolution = resolution
-        self._functions: dict[str, str] = {}
+        self.functions: dict[str, str] = {}
         for chunk in text.split("\n}\n"):
             start = chunk.rfind("\ndefine ") + 1
             if start or chunk.startswith("define "):
                 found = references(chunk[start : chunk.find("\n", start)])
                 if found:
-                    self._functions[found[0]] = chunk[start:]
-        self._declared = {references(line)[0]: line for line in lines_from(text, "declare ") if "@" in line}
-        self._variables = {references(line)[0]: line for line in lines_from(text, "@")}
+                    self.functions[found[0]] = chunk[start:]
+        self.declarations = {references(line)[0]: line for line in lines_from(text, "declare ") if "@" in line}
+        self.variables = {references(line)[0]: line for line in lines_from(text, "@")}
         self._types = {line.partition(" = ")[0]: line for line in lines_from(text, "%")}
-        self._nodes = dict(line.split(" = ", 1) for line in lines_from(text, "!") if line[1:2].isdigit())
+        self.nodes = dict(line.split(" = ", 1) for line in lines_from(text, "!") if line[1:2].isdigit())
         self._attributes = {match[1]: match[2] for line in lines_from(text, "attributes #") if (match := _ATTRIBUTES.fullmatch(line))}
 
     def bodies(self) -> tuple[Body, ...]:
@@ -203,29 +207,13 @@ class _Module:
     def is_native(self, symbol: str) -> bool:
         """Return whether a symbol can only mean a function of the platform."""
         resolution = self._resolution
-        if symbol not in self._declared or symbol in resolution.imports or resolution.libraries or symbol in resolution.null:
+        if symbol not in self.declarations or symbol in resolution.imports or resolution.libraries or symbol in resolution.null:
             return False
         return platform_symbols.is_platform_symbol(symbol)
-
-    def function(self, symbol: str) -> str:
-        """Return the text of a function. Raise `KeyError` if the module does not define it."""
-        return self._functions[symbol]
-
-    def declaration(self, symbol: str) -> str:
-        """Return the line of a declaration. Raise `KeyError` if the module does not declare the symbol."""
-        return self._declared[symbol]
-
-    def variable(self, symbol: str) -> str:
-        """Return the line of a variable. Raise `KeyError` if the module has no such variable."""
-        return self._variables[symbol]
 
     def attributes(self, text: str) -> str:
         """Return the attributes of all attribute groups that occur in a text."""
         return " ".join([self._attributes[number] for number in _GROUP.findall(text)])
-
-    def node(self, token: str) -> str:
-        """Return the text of a metadata node (``!1``). Raise `KeyError` if it does not exist."""
-        return self._nodes[token]
 
     def types_in(self, lines: Iterable[str]) -> list[str]:
         """Return the lines that define the named types in these lines, and the types that these types contain."""
@@ -255,14 +243,14 @@ class _Reader:
 
     def read(self) -> Body:
         """Return the body. Raise `_NotOffered`, `ValueError` or `KeyError` if it contains an unknown part."""
-        functions = [self._function(self._module.function(self._symbol), quoted(self._name), is_local=False)]
+        functions = [self._function(self._module.functions[self._symbol], quoted(self._name), is_local=False)]
         constants = []
         for symbol in self._waiting:  # grows during the iteration
             written = self._local[symbol]
-            if symbol in self._module._functions:
-                functions.append(self._function(self._module.function(symbol), written, is_local=True))
+            if symbol in self._module.functions:
+                functions.append(self._function(self._module.functions[symbol], written, is_local=True))
             else:
-                constants.append(self._constant(self._module.variable(symbol), written))
+                constants.append(self._constant(self._module.variables[symbol], written))
         lines = [*constants, *functions, *self._declared.values(), *self._metadata()]
         code = "\n".join([*self._module.types_in(lines), *lines, ""])
         if passes_vectors(code):
@@ -302,12 +290,8 @@ class _Reader:
 
     @staticmethod
     def _parameter(text: str) -> str:
-        words = split_at(text, " ")
-        return (
-            " ".join([*_passed_types(text, is_result=False), *words[-1:]])
-            if words[-1].strip()[0] == "%"
-            else " ".join(_passed_types(text, is_result=False))
-        )
+        last = split_at(text, " ")[-1]
+        return " ".join([*_passed_types(text, is_result=False), *([last] if last.strip()[0] == "%" else [])])
 
     def _line(self, line: str) -> str:
         plain = line.strip()
@@ -324,7 +308,7 @@ class _Reader:
             token = found[0]
             if token[0] != "@":
                 return token
-            symbol = unquote(token[2:-1]) if token[1] == '"' else token[1:]
+            symbol = referenced_name(token)
             is_called = match[1] == "call" and not callee and line.startswith("(", found.end())
             if is_called:
                 callee = symbol
@@ -338,24 +322,22 @@ class _Reader:
     def _reference_to(self, symbol: str, *, is_called: bool) -> str:
         """Return the reference for a symbol in the body, and add the symbol to the imports, natives or private items of the body."""
         module = self._module
-        if symbol in module._variables:
+        if symbol in module.variables:
             self._add_local(symbol)
             return self._local[symbol]
         if not is_called:
             raise _NotOffered  # the address of a function may be compared
         if symbol.startswith("llvm."):
-            self._require_intrinsic(symbol)
+            if not _INTRINSICS.match(symbol):
+                raise _NotOffered
             self._declared[symbol] = self._declaration(symbol, "@" + quote(symbol))
             return "@" + quote(symbol)
         name = module.content_name(symbol)
         if name is not None:
             self._imports[name] = None
             if name != self._name:
-                line = (
-                    module.function(symbol).partition("\n")[0].removesuffix("{")
-                    if symbol in module._functions
-                    else module.declaration(symbol)
-                )
+                own = module.functions.get(symbol)
+                line = module.declarations[symbol] if own is None else own.partition("\n")[0].removesuffix("{")
                 self._declared[symbol] = self._declared_as(line.partition(" ")[2], quoted(name)) + " nonlazybind"
             return quoted(name)
         if module.is_native(symbol):
@@ -370,14 +352,9 @@ class _Reader:
             self._local[symbol] = "@" + quote(LOCAL + symbol)
             self._waiting.append(symbol)
 
-    @staticmethod
-    def _require_intrinsic(symbol: str) -> None:
-        if not _INTRINSICS.match(symbol):
-            raise _NotOffered
-
     def _declaration(self, symbol: str, written: str) -> str:
         """Return a declaration without attribute groups. Calls state the attributes instead."""
-        return self._declared_as(self._module.declaration(symbol).removeprefix("declare "), written)
+        return self._declared_as(self._module.declarations[symbol].removeprefix("declare "), written)
 
     @staticmethod
     def _declared_as(head: str, written: str) -> str:
@@ -392,7 +369,7 @@ class _Reader:
         attributes = self._module.attributes(line)
         line = _GROUP.sub("", line)
         if callee in self._natives:
-            attributes += " " + self._module.attributes(self._module.declaration(callee))
+            attributes += " " + self._module.attributes(self._module.declarations[callee])
         _check_attributes(attributes)
         end = line.find(", !")
         end = len(line) if end < 0 else end
@@ -405,15 +382,8 @@ class _Reader:
         match = _CONSTANT.match(head)
         if match is None or match[1] is None or "local_unnamed_addr" in head[: match.end()] or len(line) > _MOST_CONSTANT:
             raise _NotOffered
-        strings = _STRING.sub('""', head)
-        if (
-            "@" in strings
-            or ", section" in strings
-            or ", comdat" in strings
-            or ", partition" in strings
-            or "!" in strings
-            or "blockaddress" in strings
-        ):
+        plain = _STRING.sub('""', head)
+        if any(part in plain for part in ("@", ", section", ", comdat", ", partition", "!", "blockaddress")):
             raise _NotOffered
         return f"{written} = {head}"
 
@@ -437,11 +407,14 @@ class _Reader:
         return changed
 
     def _keep_node(self, token: str) -> bool:
-        """Keep a metadata node and the nodes that it contains, and return True; keep nothing and return False for debug information."""
+        """Keep a metadata node and the nodes that it contains, and return True.
+
+        If one of these nodes is debug information or refers to a symbol, keep nothing and return False.
+        """
         kept = {token: None}
         order = [token]
         for node in order:  # grows during the iteration
-            text = self._module.node(node)
+            text = self._module.nodes[node]
             if not text.removeprefix("distinct ").startswith("!{") or "@" in text:
                 return False
             new = [inner for inner in _NODE.findall(_STRING.sub('""', text)) if inner not in kept]
@@ -451,7 +424,7 @@ class _Reader:
         return True
 
     def _metadata(self) -> list[str]:
-        return [f"{token} = {self._module.node(token)}" for token in self._nodes]
+        return [f"{token} = {self._module.nodes[token]}" for token in self._nodes]
 
 
 def _split_attributes(attributes: str) -> list[str]:

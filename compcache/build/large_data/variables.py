@@ -112,16 +112,9 @@ def read_large_values(image: bytes) -> dict[str, bytes]:
         raise CompileError(f"the values of large variables cannot be read from the stored image: {error}") from error
 
 
-def _copy_module(module: Any, context: Any) -> Any:
-    """Return a copy of a module in the same context, so that it shares the constants."""
-    copy = module.clone()
-    context.modules.append(copy)
-    return copy
-
-
 def _placeholder_text(module: Any, context: Any, sizes: Mapping[str, int]) -> str:
     """Return the module's text with placeholders instead of the values."""
-    copy = _copy_module(module, context)
+    copy = codegen.copy(module, context)
     _replace_definitions(copy, context, set(sizes), [_placeholder(name, size, f"{_PREFIX}0", 1, True) for name, size in sizes.items()])
     return str(copy)
 
@@ -142,7 +135,7 @@ def _emit_variables(module: Any, context: Any, names: set[str], *, has_aliases: 
 
     All other definitions become internal, so that LLVM removes them as dead code.
     """
-    copy = _copy_module(module, context)
+    copy = codegen.copy(module, context)
     for value in [*copy.functions, *copy.global_variables]:
         if not value.is_declaration:
             value.visibility = "default"

@@ -34,7 +34,7 @@ def table_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], width:
     """
     titles = [column.head for column in columns]
     contents = list(zip(titles, *rows, strict=True))  # by column: most columns are ASCII and padded in one pass
-    natural_widths = [_greatest_width(cells) for cells in contents]
+    natural_widths = [max(map(len if "".join(cells).isascii() else cell_width, cells)) for cells in contents]
     positions = _fitting_columns(columns, natural_widths, width)
     columns = [columns[number] for number in positions]
     widths = _fitting_widths(columns, [natural_widths[number] for number in positions], width - len(_GAP) * (len(positions) - 1))
@@ -88,10 +88,6 @@ def shortened(text: str, width: int) -> str:
     while cell_width(start) + cell_width(end) >= width:
         start, end = (start[:-1], end) if cell_width(start) >= cell_width(end) else (start, end[1:])
     return f"{start}{_ELLIPSIS}{end}"
-
-
-def _greatest_width(cells: Sequence[str]) -> int:
-    return max(map(len if "".join(cells).isascii() else cell_width, cells))
 
 
 def _align_cells(cells: Sequence[str], width: int, column: Column) -> list[str]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from compcache.hit.loader import Choice, LoadedModule, Loader, Source, Sources
     from compcache.store import Store
 
-__all__ = ["BoundNames", "Place", "described", "newest_of", "shared"]
+__all__ = ["BoundNames", "Place", "newest_of", "share_open_file"]
 
 #: The number of bytes of the digest in a record's link type.
 _DIGEST = 8
@@ -126,7 +126,7 @@ class BoundNames:
         if place is None or place.record is None or module is None or module.module_id != module_id:
             return None
         choice_of, source_of = self._types
-        source = source_of(described(place.file), module)
+        source = source_of(_copy_unopened(place.file), module)
         source.suspended = True
         source.listed = place.known  # type: ignore[assignment] # it has all records that a load reads
         sources.bound.append(source)
@@ -202,7 +202,7 @@ def _describe(store: Store, place: Place, source: Source, record: FunctionRecord
     except (CompcacheError, OSError) as error:
         reraise_interrupt(error)
         return False
-    place.file = described(source.file)
+    place.file = _copy_unopened(source.file)
     return True
 
 
@@ -215,14 +215,14 @@ def _make_remover(table: dict[str, Place], name: str) -> Callable[[ref[LoadedMod
     return forget
 
 
-def shared(file: ModuleFile) -> ModuleFile:
+def share_open_file(file: ModuleFile) -> ModuleFile:
     """Return another object for the same open file, which keeps the file open."""
-    copy = described(file)
+    copy = _copy_unopened(file)
     copy.adopt(file.opened)
     return copy
 
 
-def described(file: ModuleFile) -> ModuleFile:
+def _copy_unopened(file: ModuleFile) -> ModuleFile:
     """Return another object for the same file, without opening it."""
     copy = type(file)(file._files, file.path, file.module_id)
     copy.describe(file.image, file.records, file.target_id, file.flags, file.key)

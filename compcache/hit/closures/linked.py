@@ -12,8 +12,8 @@ from compcache.directory.module_file import ModuleFile
 from compcache.errors import CompcacheError, LinkError
 from compcache.files import reraise_interrupt
 from compcache.formats.manifest import LINKED
-from compcache.hit.closures.bound import BoundNames, newest_of, shared
-from compcache.hit.closures.validity import is_valid, split_ids
+from compcache.hit.closures.bound import BoundNames, newest_of, share_open_file
+from compcache.hit.closures.validity import split_ids, valid_parts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class LinkedClosures:
         Its module may have been bound before this loader met a closure, or may be whole in another loaded closure.
         """
         loader = self._loader
-        if self._early:
+        if self._early:  # modules that are no longer loaded have no bindings
             self._early = {early_id for early_id in self._early if loader._loaded(early_id) is not None}
         if not self._early and not self._containers:
             return False
@@ -185,7 +185,7 @@ class LinkedClosures:
         for choice in chosen.values():
             if choice.module_id in self._homes and choice.loaded.file is None:
                 try:
-                    choice.loaded.file = shared(choice.source.open_file(self._loader.store))
+                    choice.loaded.file = share_open_file(choice.source.open_file(self._loader.store))
                 except (CompcacheError, OSError) as error:  # the file is gone already
                     reraise_interrupt(error)
 
@@ -196,7 +196,7 @@ class LinkedClosures:
     def kept_file(self, module_id: bytes) -> ModuleFile | None:
         """Return the kept file of a loaded closure that contains modules, or None."""
         container = self._loader._loaded(module_id) if module_id in self._homes else None
-        return shared(container.file) if container is not None and container.file is not None else None
+        return share_open_file(container.file) if container is not None and container.file is not None else None
 
     def closures_of(self, module_id: bytes) -> list[LoadedModule]:
         """Return the loaded closures that contain code of a module."""
@@ -232,7 +232,7 @@ class LinkedClosures:
         self._refresh_state(loader.store)
         is_known_valid = self._valid.get(module_id)
         if is_known_valid is None:
-            contents = is_valid(loader, module_id, self._state)
+            contents = valid_parts(loader, module_id, self._state)
             is_known_valid = self._valid[module_id] = contents is not None
             if contents is not None:
                 self._add_closure(module_id, *contents)
@@ -263,7 +263,7 @@ class LinkedClosures:
             self._used.clear()
             self.sets.clear()
 
-    def take(self, func_name: str, owner: object) -> TypedCallTarget | None:
+    def load_listed(self, func_name: str, owner: object) -> TypedCallTarget | None:
         """Return the call target of a listed function in a mapped closure, or None if it has further needs or must be looked up."""
         loader, listed = self._loader, self.sets.get(func_name)
         if listed is None or loader.builds or loader.store._in_memory:
@@ -273,6 +273,6 @@ class LinkedClosures:
             return None
         if self.bound.place_of(func_name) not in (None, listed.module_id) or self._is_taken(func_name, listed.module_id):
             return None
-        from compcache.hit.closures.sets import take
+        from compcache.hit.closures.sets import load_listed
 
-        return take(loader, self, func_name, loaded, owner)
+        return load_listed(loader, self, func_name, loaded, owner)

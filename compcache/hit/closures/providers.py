@@ -64,12 +64,13 @@ def refuse_other_mapping(loader: Loader, variable: str, module_id: bytes) -> Non
 def living_provider(loader: Loader, table: dict[str, ref[LoadedModule]], variable: str) -> LoadedModule | None:
     """Return the module that provides a variable, or None.
 
-    An unloaded module counts only if it is in use, not as garbage of its own cycle.
+    An unloaded module counts only if it is in use. A garbage collection finds out whether only reference cycles keep it alive.
     """
     weak = table.get(variable)
-    if weak is None or (module := weak()) is None or module in loader.loaded_modules():
-        return weak() if weak is not None else None
-    del module
+    module = weak() if weak is not None else None
+    if weak is None or module is None or module in loader.loaded_modules():
+        return module
+    del module  # this reference would keep it alive
     gc.collect()
     return weak()
 

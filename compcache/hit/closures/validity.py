@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from compcache.hit.loader import Loader
     from compcache.store import Store
 
-__all__ = ["is_valid", "linked_entry", "remove_closures", "split_ids"]
+__all__ = ["linked_entry", "remove_results", "split_ids", "valid_parts"]
 
 #: The number of such files that a directory keeps.
 _MOST_KEPT = 512
 
 
-def is_valid(loader: Loader, module_id: bytes, state: bytes) -> tuple[tuple[bytes, ...], int] | None:
+def valid_parts(loader: Loader, module_id: bytes, state: bytes) -> tuple[tuple[bytes, ...], int] | None:
     """Return the parts of a linked closure, and how many of them, from the first one, it contains whole, or None if it is not valid.
 
-    `state` is the state of the index for which the result is looked up and stored.
+    `state` is the state of the index for which the result is looked up and stored for other processes.
     """
     store = loader.store
     name = _file_name(store, module_id)
@@ -86,7 +86,7 @@ def _write_result(store: Store, name: str, module_id: bytes, state: bytes, resul
         reraise_interrupt(error)
 
 
-def remove_closures(store: Store, gone: Container[bytes]) -> None:
+def remove_results(store: Store, gone: Container[bytes]) -> None:
     """Remove the stored results for closures in `gone`, and files of former versions. A failure is harmless."""
     content_start = len(MAGIC) + SEAL_SIZE
     for name in store.names(CLOSURES):

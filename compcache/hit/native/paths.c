@@ -232,7 +232,7 @@ PyObject *is_at(PyObject *Py_UNUSED(module), PyObject *args) {
 #endif
 
 static long long nanoseconds(struct timespec time) {
-    return (long long)time.tv_sec * 1000000000 + time.tv_nsec;
+    return (long long)((unsigned long long)time.tv_sec * 1000000000U + (unsigned long long)time.tv_nsec); /* may wrap around */
 }
 
 /* stamp_of(descriptor: int, owner: int) -> (inode, size, mtime, ctime), the times in nanoseconds; None if it is not a regular file of

@@ -46,7 +46,7 @@ _MOST_SECTIONS = 0xFF00
 
 
 def with_distances(data: bytes, symbol: str, head: bytes, names: Sequence[str], kind: int, own: Collection[str] = ()) -> bytes:
-    """Add a constant to an object: `head`, then the distances from the constant's start to symbols, four bytes each.
+    """Return an object with an added constant: `head`, then the distances from the constant's start to symbols, four bytes each.
 
     Args:
         data: the object.
@@ -58,7 +58,7 @@ def with_distances(data: bytes, symbol: str, head: bytes, names: Sequence[str], 
         own: the symbols that the code of the object defines.
 
     Raises:
-        CompileError: the object has no symbol with a name in `own`. LLVM changes the names of some symbols.
+        CompileError: the object has no symbol with a name that is in both `names` and `own`. LLVM changes the names of some symbols.
         FormatError: the object is malformed, has no symbol table, or has too many sections.
     """
     sections, number, titles = _require_tables(data)
@@ -109,7 +109,7 @@ def _add_undefined(
 ) -> tuple[bytearray, dict[str, int]]:
     """Return a symbol table with a hidden undefined symbol for each missing name, and the numbers of the symbols by name.
 
-    The missing names are added to `strings`. Raise `CompileError` if a name in `own` is missing.
+    The missing names are added to `strings`. Raise `CompileError` if a missing name is in `own`.
     """
     numbers = {symbol.name: (symbol.position - table.offset) // SYMBOL.size for symbol in object_symbols(data)}
     symbols = bytearray(read_table(data, table, SYMBOL))

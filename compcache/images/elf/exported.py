@@ -44,6 +44,9 @@ class SharedLibrary:
     """The dynamic symbols of a shared library's file.
 
     `soname` is the name that images record for a needed library; empty if the library has none.
+
+    Raises:
+        FormatError: the library has no section headers for its dynamic section or its symbols, or is damaged.
     """
 
     def __init__(self, data: bytes) -> None:

@@ -48,10 +48,8 @@ def _run_version(argv: tuple[str, ...], state: tuple[int, ...]) -> tuple[str, st
             check=False,
             env={**os.environ, "LC_ALL": "C"},
         )
-    except OSError as error:
+    except (OSError, subprocess.TimeoutExpired) as error:
         reraise_interrupt(error)
-        return "linker", ""
-    except subprocess.TimeoutExpired:
         return "linker", ""
     first = ended.stdout.decode("utf-8", "replace").partition("\n")[0].strip()
     for name, words in _WORDS.items():

@@ -2,7 +2,7 @@
 
 The native runtime usually maps an image out of the module's file (`hit/native/images.c`), without importing this file. Three cases need a
 copy: this process has mapped the file already, the file system forbids mapping code, or another host can take mapped pages away
-    (`hit/native/places.c`).
+(`hit/native/places.c`).
 """
 
 from __future__ import annotations

@@ -43,6 +43,7 @@ def read_frames(content: bytes, relocated: Collection[int]) -> tuple[Frame, ...]
     Raises:
         FormatError: an entry is malformed, has no relocation for its function, or has an encoding that LLVM does not write.
         IndexError, ValueError: the section ends within a common part.
+        struct.error: the section ends within the first eight bytes of an entry.
     """
     frames: list[Frame] = []
     encodings: dict[int, int] = {}

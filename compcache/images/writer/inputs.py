@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMON", "RELOCATION", "STT_TLS", "Input", "InputSection", "read_input"]
 
-SHT_NOTE, SHT_INIT_ARRAY, SHT_FINI_ARRAY = 7, 14, 15
+SHT_INIT_ARRAY, SHT_FINI_ARRAY = 14, 15
 _SHT_NULL, _SHT_STRTAB, _SHT_GROUP, _SHT_LLVM_ADDRSIG = 0, 3, 17, 0x6FFF4C03
 SHF_WRITE, SHF_EXECINSTR, SHF_MERGE, SHF_STRINGS, SHF_TLS = 1, 4, 0x10, 0x20, 0x400
 _SHF_INFO_LINK, _SHF_GROUP, _SHF_RETAIN, _SHF_EXCLUDE = 0x40, 0x200, 0x200000, 0x80000000
 _SHN_UNDEF, SHN_ABS, COMMON = 0, 0xFFF1, 0xFFF2
-_STB_LOCAL, _STB_GLOBAL, _STB_WEAK = 0, 1, 2
+_STB_WEAK = 2
 STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_SECTION, STT_FILE, STT_TLS = 0, 1, 2, 3, 4, 6
 RELOCATION = Struct("<QIIq")
 _FLAGS_OF_FILE = Struct("<48xI")
@@ -148,13 +148,13 @@ def _read_section(
     if is_frames and kind == linking.unwind_type:
         kind = SHT_PROGBITS
     expected = {".init_array": SHT_INIT_ARRAY, ".fini_array": SHT_FINI_ARRAY}.get(output, kind)
-    if (
-        kind not in (SHT_PROGBITS, SHT_NOBITS, SHT_INIT_ARRAY, SHT_FINI_ARRAY)
-        or kind != expected
-        or (output in (".bss", ".tbss")) != (kind == SHT_NOBITS and flags & SHF_ALLOC != 0)
-    ):
+    if kind not in (SHT_PROGBITS, SHT_NOBITS, SHT_INIT_ARRAY, SHT_FINI_ARRAY):
+        raise FormatError(f"the section {name} has the type {kind:#x}, which only linkers support")
+    if kind != expected or (output in (".bss", ".tbss")) != (kind == SHT_NOBITS and flags & SHF_ALLOC != 0):
         raise FormatError(f"the section {name} has the type {kind:#x}, which only linkers support in a section with this name")
-    if bool(flags & SHF_TLS) != (output in (".tdata", ".tbss")) or (flags & SHF_WRITE and flags & SHF_EXECINSTR):
+    if flags & SHF_WRITE and flags & SHF_EXECINSTR:
+        raise FormatError(f"the section {name} is writable and executable, which only linkers support")
+    if bool(flags & SHF_TLS) != (output in (".tdata", ".tbss")):
         raise FormatError(f"the section {name} has the flags {flags:#x}, which only linkers support in a section with this name")
     if alignment & (alignment - 1) or alignment > MAX_ALIGNMENT:
         raise FormatError(f"the section {name} has the alignment {alignment:#x}, which is not a power of two up to {MAX_ALIGNMENT:#x}")
@@ -212,7 +212,9 @@ _VISIBILITIES = frozenset((0, 2, 3))
 def _check_symbol(symbol: Symbol, count: int) -> None:
     _, name, _, info, other, section, _, _ = symbol
     is_known = info >> 4 <= _STB_WEAK and info & 0xF in _TYPES and other in _VISIBILITIES
-    if not is_known or not (section < count or section in (SHN_ABS, COMMON)) or ("@" in name and section == _SHN_UNDEF):
+    if "@" in name and section == _SHN_UNDEF:
+        raise FormatError(f"the undefined symbol {name!r} has a version in its name, which only linkers support")
+    if not is_known or not (section < count or section in (SHN_ABS, COMMON)):
         raise FormatError(
             f"the symbol {name!r} has the type {info:#x} and the visibility {other:#x} in section {section:#x}, which only linkers support"
         )

@@ -114,8 +114,11 @@ def _write_image(
     dynamic.fill(start, symbols.size_of_export(), symbols.section_of_export(), relocator.dynamic, linking.relative)
     tail = symbol_sections(inputs, symbols, values, export, frozenset(tables.names), template[0].address if template else 0)
     image = _assemble(inputs, layout, tail, _program_headers(layout, template, linking.page))
-    places = relocator.places.items()
-    return image, {name: b"".join([_PLACE.pack(at - start, addend) for at, addend in found]) for name, found in places}, needed
+    places = {
+        name: b"".join([_PLACE.pack(address - start, addend) for address, addend in references])
+        for name, references in relocator.places.items()
+    }
+    return image, places, needed
 
 
 def _needed_symbol(symbol: Symbol, optional: Collection[str], providers: Mapping[str, Provider]) -> NeededSymbol:

@@ -10,7 +10,7 @@ from compcache.files import reraise_interrupt
 from compcache.maintain.checks.state import DIRECTORIES
 from compcache.maintain.policy import PrunePolicy
 from compcache.maintain.prune import clear_leftovers, find_leftovers
-from compcache.publish.quarantine import set_aside
+from compcache.publish.quarantine import move_to_quarantine
 from compcache.publish.volumes import contents_of, write_volume
 from compcache.usage.ledger import Uses
 
@@ -62,7 +62,7 @@ def _try_repair_volume(store: Store, name: str) -> bool:
     try:
         if volume is not None:
             write_volume(store, contents_of(volume), [volume])
-        set_aside(store, store.path(VOLUMES, name))
+        move_to_quarantine(store, store.path(VOLUMES, name))
     except OSError as error:
         reraise_interrupt(error)
         return False

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["check_code", "check_content", "check_records"]
 
-_ELF = b"\x7fELF"
-
 
 def check_records(state: CheckState) -> tuple[int, dict[str, int]]:
     """Check that the records of every module can be decoded, and add their names, index entries and stamps to `state`.
@@ -116,13 +114,8 @@ def _report_unsigned(state: CheckState, module_id: bytes) -> None:
 def _require_as_published(reader: ModuleSections) -> None:
     """Raise `FormatError` if a module does not match its digest, or its image does not match its records."""
     require_intact(reader.footer, reader.module_id, reader.read)
-    _check_table(reader.image(), reader.records())
-
-
-def _check_table(image: bytes, records: bytes) -> None:
-    """Raise `FormatError` if an image lacks the module table that the module's records require."""
-    kind, table = _required_table(records)
-    check_image(kind, image, table)
+    kind, table = _required_table(reader.records())
+    check_image(kind, reader.image(), table)
 
 
 def _required_table(records: bytes) -> tuple[str, Table]:

@@ -9,7 +9,7 @@ from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.maintain.report_types import Finding
 from compcache.publish.module_lists import SortedItems
-from compcache.publish.quarantine import set_aside
+from compcache.publish.quarantine import move_to_quarantine
 from compcache.publish.scratch import Scratch
 from compcache.usage.module_files import statuses_by_directory
 from compcache.usage.snapshot import Slice, Slices
@@ -50,16 +50,17 @@ class CheckState:
         self._excluded: set[bytes] = set()
         self.total = 0
 
-    def modules(self, step: int = 1 << 8) -> Iterator[tuple[dict[bytes, os.stat_result], Slice]]:
+    def modules(self) -> Iterator[tuple[dict[bytes, os.stat_result], Slice]]:
         """Yield, for each directory, the file statuses of its modules without a reported problem, by module_id, and their slice."""
         done = 0
         for found in statuses_by_directory(self.store):
             present = {module_id: status for module_id, status in found.items() if self.is_sound(module_id)}
-            for module_id in list(present)[:1]:
-                yield present, Slice(self.slices, module_id[0], cast("dict[bytes, FileStatus]", present))
+            if present:
+                yield present, Slice(self.slices, next(iter(present))[0], cast("dict[bytes, FileStatus]", present))
             done += len(present)
             self.total = max(self.total, done)
-            self.show(done, self.total if done < self.total else done * step // (max(found, default=b"\0")[0] + 1))
+            # The first step does not know the total. It expects as many modules in each of the other directories.
+            self.show(done, self.total if done < self.total else (done << 8) // (max(found, default=b"\0")[0] + 1))
 
     def show(self, done: int, total: int) -> None:
         """Show how many of how many modules or functions a step has read."""
@@ -128,7 +129,7 @@ class CheckState:
 def _try_move_to_quarantine(store: Store, path: str) -> bool:
     """Move a file to quarantine. Return False if that fails."""
     try:
-        set_aside(store, path)
+        move_to_quarantine(store, path)
     except OSError as error:
         reraise_interrupt(error)
         return False

@@ -254,7 +254,7 @@ def _prepare_image_source(cres: Any, text: str) -> tuple[Any, Any]:
     if (
         cres.objectmode
         or not all(isinstance(lifted, ObjModeLiftedWith) for lifted in cres.lifted or ())
-        or _requires_more_than_threads(cres)
+        or set(cres.reload_init) - {_reload_parfors}  # loading the code requires more than Numba's threads
         or hasattr(cres.signature.return_type, "gen_func")
     ):
         return None, None
@@ -282,11 +282,6 @@ def _make_environment_rows(names: Iterable[str]) -> tuple[Any, ...]:
         if environment is not None:
             rows.append((name, environment.globals.get("__name__"), list(environment.consts)))
     return tuple(rows)
-
-
-def _requires_more_than_threads(cres: Any) -> bool:
-    """Return whether Numba must do more than start its threads before it loads the code."""
-    return bool(set(cres.reload_init) - {_reload_parfors})
 
 
 def _drop_unpicklable_parts(fndesc: Any) -> Any:

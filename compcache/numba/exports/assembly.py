@@ -148,14 +148,9 @@ def _find_used_services(func_name: str, compiled: Any) -> _UsedServices:
     library = {
         f.name: _parse_declaration(str(f))
         for f in compiled.functions
-        if f.is_declaration and _is_library_function(f.name) and counts.get(f.name, 0) > 1
+        if f.is_declaration and (f.name.startswith(_CONTAINERS) or f.name in _CHARACTERS) and counts.get(f.name, 0) > 1
     }
     return _UsedServices(helpers, functions, library)
-
-
-def _is_library_function(name: str) -> bool:
-    """Return whether a symbol is a function of Numba's C library for containers or characters."""
-    return name.startswith(_CONTAINERS) or name in _CHARACTERS
 
 
 def _parse_declaration(declaration: str) -> tuple[str, str]:

@@ -70,10 +70,6 @@ def _unescape(match: re.Match[bytes]) -> bytes:
     return b"\\" if match[1] == b"\\" else bytes([int(match[1], 16)])
 
 
-def _is_exception(value: Any) -> bool:
-    return isinstance(value, type) and issubclass(value, BaseException)
-
-
 def _describe_pickled_exception(func_name: str, variable: str, content: bytes) -> KnownException | None:
     """Return the exception that one of Numba's pickles describes, or None if the pickle describes another object.
 
@@ -83,9 +79,9 @@ def _describe_pickled_exception(func_name: str, variable: str, content: bytes) -
         CompileError: the exception class is local to a function, or an argument cannot be stored. The message begins with `func_name`.
     """
     description = pickle.loads(content)  # noqa: S301 - Numba has just created the pickle in this process
-    if not (isinstance(description, tuple) and description and _is_exception(description[0])):
+    cls, args, *_ = (*description, None, None) if isinstance(description, tuple) else (None, None)
+    if not (isinstance(cls, type) and issubclass(cls, BaseException)):
         return None
-    cls, args = description[0], description[1] if len(description) > 1 else None
     if "<locals>" in cls.__qualname__:
         raise export_error(func_name, f"the exception class {cls.__qualname__} is defined inside a function; define it in a module")
     arguments = tuple([COMPUTED if isinstance(argument, ir.Value) else argument for argument in args or ()])

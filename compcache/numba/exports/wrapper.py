@@ -97,7 +97,7 @@ class _Wrapper:
         objects_at, places_at, values = self._emit_arguments(plan, arguments)
         if self._shape.uses_random:
             builder.call(self._declare(objects.RANDOM_SYMBOL, ir.VoidType(), []), [])
-        thread = self._emit_gil_release() if self._shape.nogil else None
+        thread = builder.call(self._declare("PyEval_SaveThread", _POINTER, []), []) if self._shape.nogil else None
         status, out = self._emit_call(values)
         if thread is not None:
             builder.call(self._declare("PyEval_RestoreThread", ir.VoidType(), [_POINTER]), [thread])
@@ -155,10 +155,6 @@ class _Wrapper:
         callee_type = call_conv.get_function_type(fndesc.restype, fndesc.argtypes)
         callee = ir.Function(self._module, callee_type, fndesc.llvm_func_name)
         return call_conv.call_function(self._builder, callee, fndesc.restype, fndesc.argtypes, values)
-
-    def _emit_gil_release(self) -> Any:
-        """Emit the release of the GIL, and return the thread state."""
-        return self._builder.call(self._declare("PyEval_SaveThread", _POINTER, []), [])
 
     def _emit_arguments(self, plan: Any, arguments: Any) -> tuple[Any, Any, list[Any]]:
         """Emit the conversion of the arguments.

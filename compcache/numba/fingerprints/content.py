@@ -108,7 +108,7 @@ def _walk_implementations(first: Walk) -> Iterator[tuple[Any, Fingerprint]]:
     for implementation in waiting:
         walk = Walk(without_numba=True)
         walk.mode = RUN
-        walk.refer_to_implementation(implementation, "")
+        walk.refer_to_implementation(implementation)
         yield implementation.function, walk.finish()
         first.registered += walk.registered
         waiting += [other for key, other in walk.implementations.items() if key not in known]

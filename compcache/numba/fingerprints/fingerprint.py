@@ -95,5 +95,5 @@ def fingerprint_of_implementations(
     if reads_all:
         walk.reach().record_names((), everything=True)
     for implementation in implementations:
-        walk.refer_to_implementation(implementation, "")
+        walk.refer_to_implementation(implementation)
     return walk.finish().content

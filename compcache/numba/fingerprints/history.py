@@ -51,7 +51,7 @@ def has_old_code(parts: Iterable[Part]) -> str | None:
 
 
 def is_latest(part: Part) -> bool:
-    """Return whether the latest code of a function was compiled from the same values."""
+    """Return whether the latest code of a function was compiled from the same values. Return True if the function has no code yet."""
     known = _known_digests(part)
     return not known or next(reversed(known)) == part.digest
 

@@ -43,7 +43,7 @@ def handlers() -> list[tuple[Any, Handler]]:
     from numba.stencils.stencil import StencilFunc
 
     return [
-        (LiftedCode, _feed_lifted),
+        (LiftedCode, lambda walk, value, where: walk.feed_unknown(value, where)),
         ((Dispatcher, UFuncDispatcher), _feed_jitted),
         (types.ExternalFunction, _feed_external),
         (types.Type, _feed_type),
@@ -73,18 +73,15 @@ def _feed_jitted(walk: Walk, value: Any, where: str, *, is_frozen: bool = False)
         return
     # Numba has no public name for the signature that it read at the declaration, and whose default values it keeps.
     signature = getattr(getattr(real or value, "_compiler", None), "pysig", None)
-    if signature is not None and (reason := replaced_defaults_reason(function, _defaults_in(signature))):
+    parameters = signature.parameters.values() if signature is not None else ()
+    defaults = {parameter.name: parameter.default for parameter in parameters if parameter.default is not parameter.empty}
+    if signature is not None and (reason := replaced_defaults_reason(function, defaults)):
         raise Unidentifiable(reason)
     if walk.without_numba:
         name_of_pipeline(real or value)
         walk.feed_jitted(function, compiler_options(value.targetoptions, value.locals), where)
     else:
         _feed_compiling(walk, value, where)
-
-
-def _defaults_in(signature: Any) -> dict[str, Any]:
-    """Return the default values in a Python signature, by the names of the parameters."""
-    return {name: parameter.default for name, parameter in signature.parameters.items() if parameter.default is not parameter.empty}
 
 
 def _feed_compiling(walk: Walk, value: Any, where: str) -> None:
@@ -127,10 +124,6 @@ def _real_dispatcher(value: Any) -> Any:
         return None
     _ = value.targetoptions  # this creates the dispatcher
     return type(value)._compcache_real(value)
-
-
-def _feed_lifted(walk: Walk, value: Any, where: str) -> None:
-    walk.feed_unknown(value, where)
 
 
 def _feed_options(walk: Walk, compiler: Any, where: str) -> None:

@@ -289,7 +289,7 @@ class Walk:
         self.feed_value(tuple(sorted(options.items())), f"an option of {where or function.__qualname__}")
         self.refer_to_compiled(function, where)
 
-    def refer_to_implementation(self, implementation: Implementation, where: str) -> None:
+    def refer_to_implementation(self, implementation: Implementation) -> None:
         """Refer to a function that runs while code is generated, and to the options of its registration."""
         from compcache.numba.fingerprints.implementations import name_of
 
@@ -297,8 +297,8 @@ class Walk:
         mode, self.mode = self.mode, RUN
         for name, option in implementation.options:
             self.feed_token("option", name)
-            self.feed_value(option, f"option {name!r} of {where or name_of(implementation.function)}")
-        self.refer_to_running(implementation.function, where, is_overload=implementation.is_overload)
+            self.feed_value(option, f"option {name!r} of {name_of(implementation.function)}")
+        self.refer_to_running(implementation.function, "", is_overload=implementation.is_overload)
         self.mode = mode
 
     def refer_to_running(self, function: Any, where: str, *, is_overload: bool = False) -> None:

@@ -81,7 +81,7 @@ def type_text(value: Any, omitted: object, functions: list[Any]) -> str:
         if not flags.aligned:
             raise NotLazy(f"an argument is an unaligned array of {value.dtype}")
         text = f"{'' if flags.writeable else 'readonly '}array({scalar_name(value.dtype)}, {value.ndim}d, {order})"
-        if not _is_masked(value):
+        if not isinstance(value, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())):
             _seen.add(text)
         elif text not in _seen:
             raise NotLazy("an argument is a masked array")  # Numba accepts it only if it has seen the same type for another array
@@ -121,10 +121,6 @@ def is_derived_array(value: Any, numpy: Any) -> bool:
 
 #: The texts of the arrays in calls so far.
 _seen: set[str] = set()
-
-
-def _is_masked(value: Any) -> bool:
-    return isinstance(value, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ()))
 
 
 def scalar_name(dtype: Any) -> str:

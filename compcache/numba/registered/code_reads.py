@@ -74,18 +74,18 @@ def reads_of(code: CodeType) -> Reads:
     attributes: dict[str, None] = {}
     imports: dict[str, None] = {}
     chain: list[str] = []
-    high, extended, last = 0, -1, 0
+    high_bits, extended_at, last_at = 0, -1, 0
     for at in [at for at, mark in enumerate(marks) if mark >= _EXTENDED]:
         mark, argument = marks[at], data[2 * at + 1]
-        if extended == at - 1:
-            argument |= high << 8
+        if extended_at == at - 1:
+            argument |= high_bits << 8
         if mark == _EXTENDED:
-            high, extended = argument, at
+            high_bits, extended_at = argument, at
             continue
-        if chain and (mark not in _CHAIN_KINDS or marks[last + 1 : at].strip(_BETWEEN_READS)):
+        if chain and (mark not in _CHAIN_KINDS or marks[last_at + 1 : at].strip(_BETWEEN_READS)):  # another instruction is in between
             chains[tuple(chain)] = None
             chain = []
-        last = at
+        last_at = at
         if mark in (_GLOBAL, _NAME):
             chain = [names[argument >> 1 if mark == _GLOBAL else argument]]
         elif mark == _IMPORT:
@@ -223,7 +223,8 @@ def imported_reads(code: CodeType) -> Iterator[tuple[str, tuple[tuple[str, ...],
             continue
         following = instructions[at + 1]
         is_renamed = following.opname == "IMPORT_FROM" and instructions[at - 1].argval is None  # `import a.b as c`
-        if is_renamed or not _is_absolute(instructions, at):
+        is_absolute = at > 1 and instructions[at - 2].argval == 0
+        if is_renamed or not is_absolute:
             yield instruction.argval, None
         elif following.opname == "IMPORT_FROM":
             yield instruction.argval, tuple(_imported_from(instructions, at + 1))
@@ -236,10 +237,6 @@ def imported_reads(code: CodeType) -> Iterator[tuple[str, tuple[tuple[str, ...],
 
 
 _IGNORED = frozenset(("CACHE", "EXTENDED_ARG", "NOP", "RESUME"))
-
-
-def _is_absolute(instructions: list[dis.Instruction], at: int) -> bool:
-    return at > 1 and instructions[at - 2].argval == 0
 
 
 def _imported_from(instructions: list[dis.Instruction], at: int) -> Iterator[tuple[str, ...]]:

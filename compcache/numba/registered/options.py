@@ -48,7 +48,8 @@ def _is_default(defaults: Mapping[str, Any], name: str, value: Any) -> bool:
 def overload_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of `overload` and similar functions, without default values."""
     jit_options = compiler_options(options.get("jit_options", {}))
-    effective = {**options, "jit_options": jit_options, "inline": _inline_text(options.get("inline", "never"))}
+    inline = options.get("inline", "never")
+    effective = {**options, "jit_options": jit_options, "inline": getattr(inline, "_inline", inline)}
     return {name: value for name, value in effective.items() if not _is_default(_OVERLOAD_DEFAULTS, name, value)}
 
 
@@ -56,7 +57,3 @@ def jitable_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of `register_jitable`, in the form of `overload_options`."""
     jit_options = {name: value for name, value in options.items() if name != "inline"}
     return overload_options({"jit_options": jit_options, "inline": options.get("inline", "never")})
-
-
-def _inline_text(value: Any) -> Any:
-    return getattr(value, "_inline", value)

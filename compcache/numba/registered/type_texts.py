@@ -62,16 +62,13 @@ def _text_of_numba_type(value: Any) -> str | None:
         text = str(value)
         return _NAMES.get(text, text)
     if name in _PARTS and getattr(value, "initial_value", None) is None:
-        parts = [_part_text(getattr(value, part)) for part in _PARTS[name]]
-        return f"{name}({', '.join(map(str, parts))})" if None not in parts else None
+        parts = [getattr(value, part) for part in _PARTS[name]]
+        texts = [signature_text(part) if type(part).__name__.endswith("Signature") else text_of(part) for part in parts]
+        return f"{name}({', '.join(map(str, texts))})" if None not in texts else None
     if name == "Array":
         return _text_of_array(value)
     items = [text_of(item) for item in value] if name in ("Tuple", "UniTuple") else [None]
     return tuple_text(list(map(str, items))) if None not in items else None
-
-
-def _part_text(part: Any) -> str | None:
-    return signature_text(part) if type(part).__name__.endswith("Signature") else text_of(part)
 
 
 def _text_of_array(value: Any) -> str | None:

@@ -560,7 +560,7 @@ class _BoundedReader:
     def _consume(self, size: int) -> None:
         self.remaining -= size
         if self.remaining < 0:
-            raise TooLargeError("the server's answer is larger than the allowed size")
+            raise TooLargeError(f"an answer of the Redis server is {-self.remaining} bytes larger than allowed")
 
     async def readexactly(self, size: int) -> bytes:
         self._consume(size)
