@@ -1,8 +1,8 @@
 """Functions for authors of front ends: operations on a cache that compilers need and users do not.
 
 A front end (Numba's is `compcache.numba`) turns a program's functions into modules, determines their dependencies, and passes call targets
-to the program. `docs/frontend.md` shows a front end of fifty lines. Functions with the parameter `cache` need an open cache, and raise
-`StorageError` for a closed cache. The other functions answer questions about LLVM code, symbols, files and settings.
+to the program. `docs/frontend.md` shows a front end of fifty lines. Functions with the parameter `cache` that use stored functions or
+entries raise `StorageError` for a closed cache. The other functions answer questions about LLVM code, symbols, files and settings.
 """
 
 from __future__ import annotations
@@ -549,7 +549,7 @@ def compact_index(cache: Cache) -> None:
     Do nothing for a closed or read-only cache.
 
     Args:
-        cache: an open cache.
+        cache: a cache.
     """
     if not cache._closed and not cache._store.readonly:
         from compcache.publish.additions import compact

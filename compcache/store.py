@@ -146,12 +146,12 @@ class Store(Directory):
             yield from list(self._memory_names.get(func_name, ()))
         was_listed = self.index.is_listed
         candidates = self.find_here(func_name, is_near, linked=linked)
-        if again and was_listed and candidates and self._renew_index():
+        if again and was_listed and self._renew_index():
             candidates = self.find_here(func_name, is_near, linked=linked)
         for candidate in candidates:
             is_found = True
             yield candidate
-        if not is_found and self._renew_index(look=was_listed):
+        if not is_found and self._renew_index(look=was_listed and not again):
             yield from self.find_here(func_name, is_near, linked=linked)
 
     def find_here(self, func_name: str, is_near: IsNear | None = None, *, linked: bool = False) -> Iterable[tuple[bytes, int]]:

@@ -216,7 +216,7 @@ class Channel:
     def _require_own_socket(self) -> None:
         """Raise `ChannelError` if the descriptor is closed, or refers to another file."""
         if _socket_identity(self._socket) != self._identity:
-            raise ChannelError("a job closed the descriptors of its worker process")
+            raise ChannelError("a job closed or replaced the socket of its worker process")
 
 
 def _unpickle(data: bytes) -> Any:

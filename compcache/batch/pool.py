@@ -113,9 +113,9 @@ class _Worker:
     def collect(self) -> Outcome | None:
         """Return the outcome of the job if the job or the worker has ended; None if both are running."""
         has_ended = self.has_ended()  # must come before reading, or the last messages of the worker could be missed
-        if self.channel.has_unsent:
-            self.channel.flush(block=False)  # a worker that is gone is noticed below
         try:
+            if self.channel.has_unsent:
+                self.channel.flush(block=False)  # a worker that is gone is noticed below
             answers = self.channel.receive_available()
         except ChannelError as error:
             return self._kill(f": {error}")

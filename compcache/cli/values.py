@@ -152,7 +152,7 @@ def _parse_elements(type_: Type, text: str) -> list[Any]:
         if times < 0:
             raise ValueError(f"cannot repeat {value!r} {times} times: give a count of 0 or more")
         if len(values) + times > _MAX_ELEMENTS:
-            raise ValueError(f"cannot repeat {value!r} {times} times: a buffer has at most {_MAX_ELEMENTS} elements")
+            raise ValueError(f"the list has {len(values) + times} elements or more: a buffer has at most {_MAX_ELEMENTS}")
         values += [_parse_scalar(type_, value)] * times
     return values
 

@@ -199,7 +199,7 @@ class _Reader:
     # ---------------------------------------------------------------- one definition
 
     def _scan_variable(self, token: str) -> str:
-        """Scan the line of a variable or alias, unless that was done before, and return its key."""
+        """Scan the line of a variable or alias, unless that was done before, and return its key. Raise `Unreadable` if it has none."""
         line = self._variables[token]
         if not token[1:].isdigit():
             if token not in self._scanned:

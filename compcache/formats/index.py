@@ -232,7 +232,7 @@ class Segment:
         return opened, status.st_size
 
     def close(self) -> None:
-        """Close the file."""
+        """Forget the file, which closes it if no one else uses it."""
         self._tables = self._texts = None
 
 

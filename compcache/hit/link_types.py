@@ -25,7 +25,7 @@ __all__ = [
     "VARIABLE",
     "VARIADIC",
     "WRITTEN",
-    "fits",
+    "compare_types",
     "read_type",
     "type_digest",
     "unite_types",
@@ -90,33 +90,33 @@ def _without(text: str, mark: str) -> str:
     return text.removesuffix(f" {mark}")
 
 
-def fits(definition: str, use: str) -> tuple[bool, str]:
+def compare_types(definition: str, use: str) -> tuple[bool, str]:
     """Return whether a use can be bound to a definition, and a text: the reason if it cannot, a warning if it is doubtful, or "".
 
     Both arguments are link types. An empty one is unknown, and fits.
     """
     warning = ""
     for part in use.split(OR) if definition and use else ():
-        is_fitting, reason = _fits(definition, part)
+        is_fitting, reason = _compare(definition, part)
         if not is_fitting:
             return False, reason
         warning = warning or reason
     return True, warning
 
 
-def _fits(definition: str, use: str) -> tuple[bool, str]:
+def _compare(definition: str, use: str) -> tuple[bool, str]:
     is_variable = definition.startswith(VARIABLE)
     if use.startswith(VARIABLE):
         if is_variable:
-            return _variable_fits(definition.split(" "), use.split(" "))
+            return _compare_variables(definition.split(" "), use.split(" "))
         return (False, "it is a function, and the module writes to it") if use.endswith(WRITTEN) else (True, "")
     called = _Function(use)
     if is_variable:
         return (True, "") if ADDRESS in called.marks else (False, "it is a variable, and the module calls it")
-    return _function_fits(_Function(definition), called)
+    return _compare_functions(_Function(definition), called)
 
 
-def _variable_fits(definition: list[str], use: list[str]) -> tuple[bool, str]:
+def _compare_variables(definition: list[str], use: list[str]) -> tuple[bool, str]:
     size, expected = definition[1], use[1]
     if _UNKNOWN not in (size, expected) and int(expected) > int(size):
         return False, f"it has {size} bytes, and the module expects {expected}"
@@ -164,7 +164,7 @@ def _split_values(text: str) -> list[Piece]:
     return values
 
 
-def _function_fits(definition: _Function, use: _Function) -> tuple[bool, str]:
+def _compare_functions(definition: _Function, use: _Function) -> tuple[bool, str]:
     """Return whether calls of a use fit a definition, with the reason or a warning. See `fits`."""
     if definition.convention != use.convention:
         conventions = [function.convention or "that of C" for function in (definition, use)]

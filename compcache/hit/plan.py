@@ -398,9 +398,9 @@ class Plan:
         defined_type = choice.record.link_type
         if not kind or not defined_type or kind[:_DIGEST] == defined_type[:_DIGEST]:
             return True
-        from compcache.hit.link_types import fits
+        from compcache.hit.link_types import compare_types
 
-        return fits(*self._types(choice, user, kind))[0]
+        return compare_types(*self._types(choice, user, kind))[0]
 
     def _types(self, choice: Choice, user: Choice, kind: bytes) -> tuple[str, str]:
         """Return the link types of a realization and of its use, as texts, or "" if unknown."""
@@ -510,7 +510,7 @@ class Plan:
         self._pending.append(name)
 
     def _reachable(self) -> dict[str, Choice]:
-        """Return the choices for the root and everything that it reaches, by name."""
+        """Return the choices for the root and everything that it reaches, by node. Their imports are changed to nodes' names."""
         chosen: dict[str, Choice] = {}
         stack = [self._root]
         while stack:
@@ -541,11 +541,11 @@ class Plan:
 
 def _mismatch_error(choice: Choice, user: Choice, defined: str, expected: str) -> SignatureMismatchError:
     """Return the reason why a realization is skipped: its type is not the one that its user expects."""
-    from compcache.hit.link_types import fits
+    from compcache.hit.link_types import compare_types
 
     return SignatureMismatchError(
         f"{_describe_symbol(choice.record.name)} of module {choice.module_id.hex()} is {defined}, but {user.record.name!r} of module "
-        f"{user.module_id.hex()} uses it as {expected}: {fits(defined, expected)[1]}",
+        f"{user.module_id.hex()} uses it as {expected}: {compare_types(defined, expected)[1]}",
         func_name=choice.record.name,
         module_id=choice.module_id.hex(),
     )

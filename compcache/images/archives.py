@@ -92,7 +92,7 @@ def _read_archive(path: str, name: str) -> Archive:
 
 
 def _find_archive(name: str) -> str:
-    """Return the path of an archive. A path is returned unchanged. Raise `LibraryError` if no directory contains the archive."""
+    """Return the path of an archive. A path or an existing file is returned unchanged. Raise `LibraryError` if it is not found."""
     if "/" in name or os.path.exists(name):
         return name
     places = [*os.environ.get("LIBRARY_PATH", "").split(os.pathsep), *_PLACES]

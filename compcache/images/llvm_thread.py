@@ -137,7 +137,7 @@ class _Task(Generic[_T]):
             del outcome, interrupt  # otherwise the traceback refers to itself until the garbage collector runs
 
     def _start(self) -> BaseException | None:
-        """Start the work. Return an exception that was raised while it started, or None."""
+        """Start the work, or do it in this thread if no thread can start. Return an exception that was raised at the start, or None."""
         is_starting = False
         try:
             with _stack_lock, _stack_size(_STACK_BYTES):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.formats.manifest import decode_function, decode_needs
-from compcache.hit.link_types import fits, read_type
+from compcache.hit.link_types import compare_types, read_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +38,7 @@ def describe_passed_over(store: Store, module_id: bytes, offset: int) -> tuple[s
         return ()
     for name, expected in expected_types.items():
         for provider, actual in _read_realization_types(store, name) if expected else ():
-            is_fitting, reason = fits(actual, expected)
+            is_fitting, reason = compare_types(actual, expected)
             if not is_fitting:
                 texts.append(
                     f"{name!r} of module {provider.hex()} is {actual}, and module {module_id.hex()} uses it as {expected}: {reason}"

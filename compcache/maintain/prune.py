@@ -119,15 +119,16 @@ def propose(
         TypeError: `policy` is not a `PrunePolicy`.
     """
     _require_policy(policy)
-    started, begun = time.perf_counter(), time.time()
-    now = begun if now is None else now
+    started, start_time = time.perf_counter(), time.time()
+    now = start_time if now is None else now
     assert isinstance(policy.grace, float | int)  # the policy converted durations to seconds
-    young = frozenset(_changed_since(store, begun - _CLOCKS))
+    young = frozenset(_changed_since(store, start_time - _CLOCKS))
     census, unindexed = Census(), Unindexed(store, now - policy.grace)
     slices = Slices(store, progress)
     for slice_ in slices:
         census.add(slice_)
         unindexed.add(slice_)
+    # Modules with known faults are always removed. A policy with only limits that are not exceeded removes no others.
     reads = bool(known_faults.FAULTS) or (policy.removes_modules and not (_has_only_limits(policy) and not _exceeds_limit(policy, census)))
     uses = _read_uses(store, slices, now, folds=fold_statistics and reads)
     chooser = Chooser(slices, uses, policy, now, census, spare)
@@ -139,7 +140,7 @@ def propose(
     indexed = tuple([module_id.hex() for module_id in sorted(unindexed.sound) if module_id not in gone])
     seconds = time.perf_counter() - started
     report = dataclasses.replace(report, indexed=indexed, seconds=seconds, unknown_makers=unknown, known_makers=makers)
-    return PruneProposal(policy, plan, unindexed, uses, report, begun, young)
+    return PruneProposal(policy, plan, unindexed, uses, report, start_time, young)
 
 
 def _read_uses(store: Store, slices: Slices, now: float, *, folds: bool) -> Uses:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from compcache.errors import CompcacheError, SignatureMismatchError
 from compcache.files import reraise_interrupt
 from compcache.formats.manifest import decode_function
-from compcache.hit.link_types import DIGEST_SIZE, fits, read_type, type_digest, unite_types
+from compcache.hit.link_types import DIGEST_SIZE, compare_types, read_type, type_digest, unite_types
 from compcache.publish.quarantine import warn
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def _require_provider(name: str, types: Mapping[str, str], providers: Iterator[P
     first_provider: tuple[Provider, str] | None = None
     doubtful: tuple[Provider, str] | None = None
     for provider in providers:
-        is_fitting, reason = fits(provider.link_type, expected)
+        is_fitting, reason = compare_types(provider.link_type, expected)
         if is_fitting and not reason:
             return
         if is_fitting:
@@ -68,7 +68,8 @@ def _require_provider(name: str, types: Mapping[str, str], providers: Iterator[P
 
 
 def _describe_mismatch(name: str, types: Mapping[str, str], provider: Provider, reason: str) -> str:
-    use, user = next(((kind, user) for kind, user in sorted(types.items()) if fits(provider.link_type, kind)[1]), (unite_types(types), ""))
+    doubtful = [(use, user) for use, user in sorted(types.items()) if compare_types(provider.link_type, use)[1]]
+    use, user = doubtful[0] if doubtful else (unite_types(types), "")
     place = f" in {user!r}" if user else ""
     return f"{name!r} is {provider.link_type} in {provider.where}, but the module uses it as {use}{place}: {reason}"
 

@@ -220,7 +220,7 @@ def warn_of_repeated(modules: Iterable[BuiltModule]) -> None:
             continue
         earlier = first_modules.setdefault(names, built)
         if earlier.code and built.code and earlier.code != built.code and not _has_same_code(earlier.sections[3], built.sections[3]):
-            warn(f"function {min(names)!r} is defined by two added sources, with different code: the last one is used", ShadowWarning)
+            warn(f"function {min(names)!r} is defined by two added sources in two ways: rename one, or the last is used", ShadowWarning)
             return
 
 

@@ -288,7 +288,8 @@ def package(
     Raises:
         CompileError: a kernel cannot be exported; see `export`.
         RuntimeError: this version of Numba is not supported.
-        ValueError: the module has no kernels, or a function without a leading underscore has no signature.
+        ValueError: the module has no kernels; a function without a leading underscore has no signature; or `out` is None and the module has
+            no file.
     """
     _require_supported_numba()
     import os
@@ -297,7 +298,10 @@ def package(
     from compcache.numba.exports.package import package_exports
     from compcache.numba.kernels.find import DIRECTORY
 
-    place = out if out is not None else os.path.join(os.path.dirname(os.path.abspath(module.__file__ or "")), DIRECTORY)
+    file: str = getattr(module, "__file__", None) or ""
+    if out is None and not file:
+        raise ValueError(f"the module {module.__name__} has no file, beside which its kernels could be: pass the directory to write as out")
+    place = out if out is not None else os.path.join(os.path.dirname(file), DIRECTORY)
     names = package_exports([module], absolute_path(os.fspath(place)), targets)
     if not names:
         raise ValueError(f"the module {module.__name__} has no kernel to package: decorate a function with a signature")

@@ -54,8 +54,8 @@ class Publication(NamedTuple):
 def publish_modules(store: Store, modules: Sequence[BuiltModule | Publication], *, signs: bool = True) -> list[bytes]:
     """Publish modules and their index entries. The files are synced together, and one segment indexes them.
 
-    An existing module with the same digest is not written again, unless its addition has just received a number. With `signs`, modules are
-    signed with the store's key, if it has one. `signs` is False for modules that another host has compiled.
+    An existing module with the same digest is not written again. With `signs`, modules are signed with the store's key, if it has one.
+    `signs` is False for modules that another host has compiled.
 
     Returns:
         The module_ids.
@@ -71,7 +71,9 @@ def publish_modules(store: Store, modules: Sequence[BuiltModule | Publication], 
 def publish_additions(
     store: Store, additions: Sequence[Sequence[BuiltModule]], *, signs: bool = True, is_listed: bool = False
 ) -> tuple[list[list[tuple[bytes, BuiltModule]]], frozenset[bytes]]:
-    """Publish additions in order. An addition is one module for one or more targets. See `publish_modules`.
+    """Publish additions in order, like `publish_modules`. An addition is one module for one or more targets.
+
+    An addition that is not the newest of its plain names receives a number, and is written even if its module exists.
 
     `is_listed` says that the index was refreshed just before.
 

@@ -277,14 +277,17 @@ class RemoteStore:
         return remote_answer(self._store, self.settings, name, answer, question.problem)
 
     def adopt_answers(self, names: tuple[str, ...], answers: list[HelperAnswer], *, insists: bool = False) -> tuple[str, ...]:
-        """Verify and publish the modules in the helper's answers, and fetch their imports.
+        """Verify and publish the modules in the helper's answers, and fetch their imports. Count the answers in the statistics.
+
+        The stores behind the store of a rejected module are asked for its function again. The first store is asked again, without packs,
+        if the module came from a pack.
 
         Returns:
             The functions of `names` whose modules were published.
         """
         imports: dict[str, None] = {}
-        rejected: dict[int, list[str]] = {}  # by the position of the store to ask next, after the store whose answer was not accepted
-        packed = False
+        rejected: dict[int, list[str]] = {}  # by the position of the store to ask next
+        distrusts_pack = False
         fetched: list[str] = []
         for name, answer in zip(names, answers, strict=True):
             if answer.outcome != FOUND:
@@ -298,9 +301,9 @@ class RemoteStore:
                 fetched.append(name)
                 imports.update(dict.fromkeys([*adopted.imports, *self._adopt_imports(answer)]))
             else:
-                packed |= answer.packed
+                distrusts_pack |= answer.packed
                 rejected.setdefault(0 if answer.packed else answer.store + 1, []).append(name)
-        if packed:
+        if distrusts_pack:
             ask(self.settings, "distrust", self._process_token()).wait(_PATIENCE)
         for first, retry in rejected.items():
             if first < len(self.settings.each):
@@ -518,7 +521,7 @@ class RemoteStore:
                     self.count(counter_of(f"remote_{counter}", store.shown), amount)
 
     def report_failure(self, problem: str) -> None:
-        """Record a failure in the breakers of all stores. Warn once per cache that the stores are not used."""
+        """Record a failure in the breakers of all stores. Warn once per cache that the stores are not used, unless `problem` is empty."""
         self.count("remote_errors")
         with suppress(OSError):
             for breaker in self.breakers():

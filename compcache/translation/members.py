@@ -20,7 +20,7 @@ from compcache.build.pic import aliases
 from compcache.errors import CacheWarning, FormatError, LinkError, MissingPackageError, SignatureMismatchError
 from compcache.files import reraise_interrupt
 from compcache.formats.deflate import deflate
-from compcache.hit.link_types import fits, unite_types
+from compcache.hit.link_types import compare_types, unite_types
 
 try:
     import msgpack
@@ -139,10 +139,10 @@ def _require_types(members: Sequence[Member]) -> None:
             if name not in definers:
                 continue
             kind, expected = members[definers[name]].types.get(name, ""), unite_types(types)
-            is_fitting, reason = fits(kind, expected)
+            is_fitting, reason = compare_types(kind, expected)
             if not reason:
                 continue
-            user = next((user for use, user in sorted(types.items()) if fits(kind, use)[1]), "")
+            user = next((user for use, user in sorted(types.items()) if compare_types(kind, use)[1]), "")
             place = f" in {user!r}" if user else ""
             definer, member_label = _member_label(members, definers[name]), _member_label(members, number)
             message = f"{name!r} is {kind} in {definer}, but {member_label} uses it as {expected}{place}: {reason}"

@@ -351,11 +351,11 @@ def _intrinsics(values: GlobalValues) -> list[str]:
 
 def _require_portable(text: str, values: GlobalValues, machine: Machine) -> None:
     if requires_more_than(_intrinsics(values), machine.requires):
-        raise CompileError("the stored code uses intrinsics for CPU features that this host does not have")
+        raise CompileError("the stored code uses intrinsics for CPU features that this host does not have: compile it from its source")
     if has_assembly(text):
-        raise CompileError("the stored code contains inline assembly, which may need features of another CPU")
+        raise CompileError("the stored code contains inline assembly, which may need features of another CPU: compile it from its source")
     if passes_vectors(text):
-        raise CompileError("the stored code passes vectors to other modules, and the calling convention for vectors depends on the CPU")
+        raise CompileError("the stored code passes vectors to other modules in a way that depends on the CPU: compile it from its source")
 
 
 def _safe_machine(machine: Machine, attributes: Mapping[str, str]) -> Machine:

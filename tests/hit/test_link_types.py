@@ -9,7 +9,7 @@ from helpers import adder, caller, run_fresh
 
 from compcache import Cache, ModuleSource, UndefinedSymbolError
 from compcache.build.link_types import LinkTypes
-from compcache.hit.link_types import fits, type_digest, unite_types
+from compcache.hit.link_types import compare_types, type_digest, unite_types
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -100,19 +100,19 @@ REFUSED = [
 
 @pytest.mark.parametrize(("definition", "use"), BINDS + SILENT)
 def test_what_binds(definition: str, use: str) -> None:
-    assert fits(definition, use) == (True, "")
+    assert compare_types(definition, use) == (True, "")
 
 
 @pytest.mark.parametrize(("definition", "use"), WARNS)
 def test_what_binds_with_a_warning(definition: str, use: str) -> None:
-    binds, why = fits(definition, use)
+    binds, why = compare_types(definition, use)
     assert binds
     assert why
 
 
 @pytest.mark.parametrize(("definition", "use"), REFUSED)
 def test_what_is_refused(definition: str, use: str) -> None:
-    binds, why = fits(definition, use)
+    binds, why = compare_types(definition, use)
     assert not binds
     assert why
     assert type_digest(definition) != type_digest(use)

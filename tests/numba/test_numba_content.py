@@ -236,7 +236,7 @@ def _contents(read: str, dep: str, version: int) -> list[str]:
             _module("content_dep", re.sub(r"\bV\b", str(version), dep))
             program = _module("content_program", _PROGRAM.replace("READ", read).replace("DEP", "content_dep"))
             return [
-                said(lambda: fingerprint_of_implementations([Implementation(program.implementation, (), is_overload=True)])),
+                said(lambda: fingerprint_of_implementations([Implementation(program.implementation, (), is_overload=True)]).content),
                 said(lambda: content_of(program.f, ()).digest),
             ]
     finally:
@@ -297,7 +297,7 @@ def test_a_stand_in_for_a_class_of_numba_is_the_class() -> None:
     def digest(base: Any) -> str:
         module = _module("content_program", "def implementation(x): return BASE")
         module.BASE = base
-        return fingerprint_of_implementations([Implementation(module.implementation, ())])
+        return fingerprint_of_implementations([Implementation(module.implementation, ())]).content
 
     assert digest(CONTAINER_STAND_INS["StructRef"]) == digest(numba_types.StructRef) != digest(numba_types.Type)
 

@@ -253,6 +253,114 @@ _CHANGING = """
 
     print(repr(repr([*answers, first(1), caller(1), caller(1.5), caller(np.float32(2)), inner(1), applied(argument, 2), in_loop(1.0)])))
 """
+_CHANGING_IMPLEMENTATIONS = """
+    import sys
+    from DECORATORS import njit
+    from numba import types
+    from numba.extending import intrinsic, overload, overload_method
+
+    K = int(sys.argv[1])
+
+    @njit(cache=True)
+    def helper(x):
+        return x * K
+
+    @njit(cache=True)
+    def called_before(x):
+        return x * K
+
+    def calls_helper(x): ...
+    def calls_called_before(x): ...
+    def has_constant(x): ...
+
+    @overload(calls_helper)
+    def of_calls_helper(x):
+        return lambda x: helper(x)
+
+    @overload(calls_called_before)
+    def of_calls_called_before(x):
+        return lambda x: called_before(x)
+
+    @overload(has_constant)
+    def of_has_constant(x):
+        k = K
+        return lambda x: x + k
+
+    @overload_method(types.UnicodeType, "added_to")
+    def of_added_to(text, x):
+        k = K
+        return lambda text, x: len(text) + x + k
+
+    @intrinsic
+    def of_compiler(context, x):
+        k = K
+
+        def generate(context, builder, signature, arguments):
+            return builder.mul(arguments[0], context.get_constant(types.int64, k))
+
+        return types.int64(types.int64), generate
+
+    def make(kind, n):
+        if kind == "helper":
+            return njit(cache=True)(lambda x: calls_helper(x) + n)
+        if kind == "constant":
+            return njit(cache=True)(lambda x: has_constant(x) + n)
+        if kind == "constants":
+            return njit(cache=True)(lambda x: has_constant(x) + has_constant(0.5) + n)
+        if kind == "called before":
+            return njit(cache=True)(lambda x: calls_called_before(x) + n)
+        if kind == "method":
+            return njit(cache=True)(lambda x: "text".added_to(x) + n)
+        return njit(cache=True)(lambda x: of_compiler(x) + n)
+
+    kinds = ["helper", "constant", "method", "intrinsic"]
+    answers = []
+    if sys.argv[2:]:
+        answers = [called_before(10), *[make(kind, 0)(10) for kind in kinds]]
+        K = int(sys.argv[2])
+    answers += [make(kind, 1)(10) for kind in [*kinds, "constants", "called before"]]
+    print(repr(repr(answers)))
+"""
+_CALLED_IN_IMPLEMENTATIONS = """
+    from DECORATORS import njit
+    from numba.extending import overload
+
+    K = 1
+
+    @njit(cache=True)
+    def helper(x):
+        return x * K
+
+    def calls_helper(x): ...
+
+    @overload(calls_helper)
+    def of_calls_helper(x):
+        return lambda x: helper(x)
+
+    @njit(cache=True)
+    def count(n):
+        for number in range(n):
+            yield number * K
+
+    @njit(cache=True)
+    def caller(x):
+        total = 0
+        for number in count(x):
+            total += number
+        return calls_helper(x) + total
+
+    answers = [caller(10)]
+    K = 5
+
+    @njit(cache=True)
+    def other(x):
+        total = 0
+        for number in count(x):
+            total += number
+        return helper(x) - total
+
+    print(repr(repr([*answers, other(10), helper(10), list(count(3))])))
+"""
 _INSTALLED = """
 import runpy, sys
 import compcache.numba
@@ -314,6 +422,28 @@ def test_helpers_in_loaded_code_keep_the_values_of_globals(tmp_path: Path, mode:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize(("mode", "starts"), [*[(mode, ("1 5", "5", "1")) for mode in _MODES], ("variable", ("5", "1 5"))])
+def test_code_of_implementations_that_ran_with_other_values_is_found_only_with_these_values(
+    tmp_path: Path, mode: str, starts: tuple[str, ...]
+) -> None:
+    programs = Programs(tmp_path, _CHANGING_IMPLEMENTATIONS)
+    for given in starts:
+        uncached = programs.start("plain", tmp_path / "none", *given.split(), NUMBA_CACHE_DIR=str(tmp_path / given))
+        assert programs.start(mode, tmp_path / "cache", *given.split()).answer == uncached.answer
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode", _MODES)
+def test_helpers_that_implementations_call_and_generators_keep_the_values_of_globals(tmp_path: Path, mode: str) -> None:
+    programs = Programs(tmp_path, _CALLED_IN_IMPLEMENTATIONS)
+    uncached = programs.start("plain", tmp_path / "none")
+    for _ in range(3):
+        assert programs.start(mode, tmp_path / "cache").answer == uncached.answer
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_a_start_without_numba_finds_what_the_variable_compiled(tmp_path: Path) -> None:
     programs = Programs(tmp_path, _STARTS)
     cache = tmp_path / "base"
@@ -328,7 +458,7 @@ def test_a_start_without_numba_finds_what_the_variable_compiled(tmp_path: Path) 
 def test_what_was_compiled_with_the_options_of_a_caller_is_the_callers(tmp_path: Path) -> None:
     programs = Programs(tmp_path, _INHERITS)
     said = [programs.start("run", tmp_path / "base", name).answer for name in ("caller", "callee", "callee")]
-    assert said == ["'inf'", '"\'error\'"', '"\'error\'"']
+    assert said == ["'inf'", "\"'error'\"", "\"'error'\""]
 
 
 _THREADS = """

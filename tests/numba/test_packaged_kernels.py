@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from helpers import adder
 
 from compcache import Cache, Function, ModuleSource
+from compcache.numba import package as package_module
 from compcache.numba.kernels.find import DIRECTORY, Kernels, find_kernels
 from compcache.numba.kernels.find import _caches as opened
 
@@ -62,6 +64,13 @@ def test_code_without_a_file_has_no_kernels(package: Path, monkeypatch: pytest.M
     monkeypatch.chdir(package)
     assert find_kernels(function_of(TEXT, None)) is None
     assert not opened
+
+
+def test_a_module_without_a_file_is_packaged_only_to_a_named_directory() -> None:
+    """Not to the directory above the current one, which an empty path would mean."""
+    pytest.importorskip("numba")
+    with pytest.raises(ValueError, match="has no file"):
+        package_module(ModuleType("made"))
 
 
 def test_a_directory_that_is_not_there_costs_nothing(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, frontend
 from compcache.digest import digest
 from compcache.formats.host import platform_name
-from compcache.formats.index import FUNCTION, HEADER, MAGIC, Stamp
+from compcache.formats.index import FUNCTION, HEADER, MAGIC, Index, Stamp
 from compcache.formats.table import Table, all_entries
 from compcache.hit import Door
 from compcache.miss.retarget import tune
@@ -226,6 +226,18 @@ def test_the_own_directory_stands_before_layers_and_these_in_their_order(cache: 
         layered.add_module(version(2))
         assert layered.get_target("f")() == 2
     assert answer(directory) == 2
+
+
+def test_an_absent_name_is_looked_for_in_the_new_index_once(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.add_module(ModuleSource(adder("one", 1)))
+    assert [*cache._store.find("one")]
+    readings: list[bool] = []
+    refresh = Index.refresh
+    monkeypatch.setattr(Index, "refresh", lambda index: readings.append(refresh(index)) or readings[-1])
+    for name in ("absent", "cc1_absent-0000"):
+        readings.clear()
+        assert not [*cache._store.find(name, again=True)]
+        assert readings == [False]
 
 
 def test_an_open_cache_sees_what_others_add(cache: Cache, directory: Path) -> None:
@@ -517,7 +529,11 @@ class OrderOfAdditions(RuleBasedStateMachine):
 def live(examples: int, steps: int) -> None:
     relaxed = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
     how = settings(
-        max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=relaxed, database=None,
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        suppress_health_check=relaxed,
+        database=None,
         phases=(Phase.generate,),
     )
     with warnings.catch_warnings():

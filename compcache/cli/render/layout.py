@@ -98,7 +98,8 @@ def _order_layers(layers: list[list[int]], graph: FunctionGraph) -> list[list[in
         _separate_positions(layer, position)
     for sweep in range(_SWEEPS):
         for layer in layers if sweep % 2 == 0 else reversed(layers):
-            centres = {number: _mean_position(neighbours[number], position, position[number]) for number in layer}
+            near = {number: neighbours[number] or [number] for number in layer}  # a node without neighbours stays
+            centres = {number: sum(position[other] for other in others) / len(others) for number, others in near.items()}
             layer.sort(key=lambda number: (centres[number], number))
             _separate_positions(layer, position)
     return layers
@@ -108,10 +109,6 @@ def _separate_positions(layer: Sequence[int], position: list[float]) -> None:
     """Set the positions of the nodes of a layer in `position`, evenly between 0 and 1."""
     for index, number in enumerate(layer):
         position[number] = (index + 0.5) / len(layer)
-
-
-def _mean_position(neighbours: Sequence[int], position: Sequence[float], default: float) -> float:
-    return sum(position[neighbour] for neighbour in neighbours) / len(neighbours) if neighbours else default
 
 
 def _place_columns(graph: FunctionGraph, columns: Sequence[Sequence[int]]) -> Layout:

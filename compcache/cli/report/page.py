@@ -65,20 +65,17 @@ def _tiles(story: Story) -> Iterator[str]:
     """Yield the four main numbers: hit rate, time saved, functions and size."""
     stats = story.stats
     requests = stats.hits + stats.misses
+    share_text = f"{stats.size / stats.max_size:.1%} of {size_text(stats.max_size)}" if stats.max_size else "without a limit"
     tiles = [
         ("hit rate", f"{stats.hit_rate:.1%}" if requests else "none yet", f"{stats.hits:,} of {plural(requests, 'request')}"),
         ("time saved", seconds_text(stats.saved_seconds) if stats.saved_seconds else "none yet", _saved_time_text(story)),
         ("functions", f"{stats.functions:,}", f"in {plural(stats.modules, 'module')}"),
-        ("size", size_text(stats.size), _limit_share_text(stats.size, stats.max_size)),
+        ("size", size_text(stats.size), share_text),
     ]
     yield '<ul class="tiles">\n'
     for name, value, detail in tiles:
         yield f"<li><span>{name}</span><strong>{_escape(value)}</strong><small>{_escape(detail)}</small></li>\n"
     yield "</ul>\n"
-
-
-def _limit_share_text(size: int, limit: int | None) -> str:
-    return f"{size / limit:.1%} of {size_text(limit)}" if limit else "without a limit"
 
 
 def _saved_time_text(story: Story) -> str:

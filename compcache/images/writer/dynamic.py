@@ -119,7 +119,7 @@ class Dynamic:
     def _versions(self, needed: Iterable[str]) -> tuple[bytes, bytes]:
         """Return the content of ``.gnu.version`` (a version number for each symbol) and of ``.gnu.version_r`` (the versions of libraries).
 
-        Both are empty if no symbol has a version. Set `_needs_count` to the number of libraries in ``.gnu.version_r``.
+        Both are empty if no symbol has a version. Add the names to the strings, and set `_needs_count` to the number of the libraries.
         """
         self._needs_count = 0
         libraries = dict.fromkeys(needed)

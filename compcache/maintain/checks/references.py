@@ -9,7 +9,7 @@ from compcache.digest import DIGEST_SIZE
 from compcache.errors import FormatError
 from compcache.formats.manifest import FUNCTION, NEEDS, decode_function, decode_needs
 from compcache.formats.manifest_writer import iterate_frames
-from compcache.hit.link_types import fits, read_type
+from compcache.hit.link_types import compare_types, read_type
 from compcache.interrupts import suppress
 from compcache.maintain.pins import pinned
 from compcache.publish.module_lists import IMPORTS, REALIZES, SortedItems, relation_key
@@ -126,7 +126,7 @@ def _check_types(state: CheckState, compared: Iterable[Item]) -> tuple[int, int]
                 known.append((module_id, used))
             elif not used or not all(text for _, text in known):
                 unchecked += 1
-            elif known and not any(fits(text, used)[0] for _, text in known) and _has_only(state, _decode(name), module_id, known):
+            elif known and not any(compare_types(text, used)[0] for _, text in known) and _has_only(state, _decode(name), module_id, known):
                 mismatched += 1
                 _report_mismatch(state, _decode(name), module_id, used, known[0])
     return mismatched, unchecked

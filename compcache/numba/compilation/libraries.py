@@ -95,9 +95,8 @@ def collect_dependencies(library: Any, scope: scopes.Scope | None = None) -> Rec
     if scope is None:
         parts.append(_present_dependencies(scopes.tried_outside_scopes.values()))
     else:
-        if scope.address_generator:
-            reason = f"the code generator {scope.address_generator} puts an address of this process into the code"
-            parts.append(Recorded(problem=Unrepeatable(reason)))
+        if scope.problem:
+            parts.append(Recorded(problem=Unrepeatable(scope.problem)))
         parts.append(_dependencies_in_scope(scope))
     dependencies, names, problems, linked = zip(*parts, strict=True)
     problem = max(filter(None, problems), key=lambda error: isinstance(error, Unrepeatable), default=None)  # the strictest one
@@ -124,7 +123,7 @@ def _dependencies_in_scope(scope: scopes.Scope) -> Recorded:
     """
     try:
         dependencies = {
-            content or dependency_of(function, declined=id(function) not in scope.accepted) for function, content in scope.tried.values()
+            content or dependency_of(function, declined=id(function) not in scope.accepted) for function, content, _ in scope.tried.values()
         }
         dependencies |= {row for row in map(dependency_of_generator, scope.generators.values()) if row is not None}
         dependencies |= set(map(dependency_of_type, scope.types))

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import uuid
+import weakref
 from contextlib import contextmanager
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,7 +22,7 @@ from compcache.numba.fingerprints.examined import remember_during_look_up
 from compcache.numba.fingerprints.fingerprint import fingerprint
 from compcache.numba.fingerprints.fixed_code import Compiled, note_symbol
 from compcache.numba.fingerprints.history import note_code
-from compcache.numba.fingerprints.implementations import digest_name
+from compcache.numba.fingerprints.implementations import digest_name, name_of
 from compcache.numba.fingerprints.numba_values import name_of_class
 from compcache.numba.identity.dependencies import Dependency, dependency_of
 from compcache.numba.identity.key import flags_text, signature_text
@@ -30,7 +31,7 @@ from compcache.numba.registered.library import is_library_module
 from compcache.numba.registered.refusals import Unidentifiable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 __all__ = [
     "Miss",
@@ -38,6 +39,7 @@ __all__ = [
     "compile_scope",
     "defer",
     "has_miss",
+    "has_run_otherwise",
     "look_up_scope",
     "next_unique_id",
     "pop_compile_seconds",
@@ -77,17 +79,18 @@ class Scope:
         token: the token in the function's symbols.
         miss: the failed look-up that caused the compilation; None if no look-up caused it.
         symbol_count: the number of symbols that contain the token.
-        tried: the user's implementations that the compiler tried, by id, each with its content before it ran.
+        tried: the user's implementations that the compiler tried, by id, each with its content before it ran, and whether Numba has kept
+            its result since an earlier compilation; None if that is not known.
         changed: the dependencies on implementations that changed during the compilation.
         accepted: the ids of the implementations that accepted the compiler's types.
-        address_generator: the name of the user's code generator that put an address of this process into the code, or "".
+        problem: the reason why the code has no identity, or "".
         names: the digests of the names that the compiler looked up.
         generators: the functions that generated code, by id.
         types: the user-defined classes of Numba types for whose values code was generated.
     """
 
     __slots__ = (
-        "accepted", "address_generator", "changed", "function", "generators", "miss", "names", "symbol_count", "token", "tried", "types",
+        "accepted", "changed", "function", "generators", "miss", "names", "problem", "symbol_count", "token", "tried", "types",
     )  # fmt: skip
 
     def __init__(self, function: Any, token: str, miss: Miss | None) -> None:
@@ -95,10 +98,10 @@ class Scope:
         self.token = token
         self.miss = miss
         self.symbol_count = 0
-        self.tried: dict[int, tuple[Any, Dependency | None]] = {}
+        self.tried: dict[int, tuple[Any, Dependency | None, bool | None]] = {}
         self.changed: set[Dependency] = set()
         self.accepted: set[int] = set()
-        self.address_generator = ""
+        self.problem = ""
         self.names: set[int] = set()
         self.generators: dict[int, Any] = {}
         self.types: dict[type, None] = {}
@@ -319,19 +322,52 @@ def next_unique_id(function: Any) -> str:
     return f"{scope.token}x{scope.symbol_count}"
 
 
-def record_tried(function: Any) -> None:
-    """Record that the compiler is about to try one of the user's implementations, and record its present content.
+#: The contents that implementations had when they ran, and the tokens of the outermost compilations, by their templates and keys.
+_runs: weakref.WeakKeyDictionary[type, dict[Any, tuple[Dependency | None, str]]] = weakref.WeakKeyDictionary()
 
-    An implementation whose content differs from an earlier trial in a scope is added to the changed implementations of that scope.
+#: The contents of all runs, by the names of the implementations.
+_contents_of_runs: dict[str, set[str]] = {}
+
+
+def has_run_otherwise(dependency: Dependency) -> bool:
+    """Return whether this process has run an implementation when it had another content. Numba may use that result again."""
+    return not _contents_of_runs.get(dependency.name, set()) <= {dependency.content}
+
+
+def record_tried(function: Any, template: type | None = None, keys: Iterable[Any] = (), kept: Any = None) -> None:
+    """Record that the compiler is about to try one of the user's implementations, and record the implementation's content.
+
+    If Numba has kept a result, the content is that of the time when the implementation ran. An implementation whose content differs from an
+    earlier trial in a scope is added to the changed implementations of that scope. If one of the two results was kept since an earlier
+    compilation, the code has no identity.
+
+    Args:
+        function: the implementation.
+        template: the template that keeps the results of the implementation; None if another template does.
+        keys: the keys under which the template may keep the result.
+        kept: the key under which the template has kept a result; None if the implementation is about to run.
     """
     if not _stack.scopes:
         tried_outside_scopes[id(function)] = function
-    elif id(function) not in _stack.scopes[-1].tried:
-        content = _present_dependency(function)
-        for scope in _stack.scopes:
-            _, earlier = scope.tried.setdefault(id(function), (function, content))
-            if content is not None and content != earlier:
-                scope.changed.add(content)
+        return
+    token, (_, tried, was_kept) = _stack.scopes[0].token, _stack.scopes[-1].tried.get(id(function), (None, None, True))
+    runs = _runs.setdefault(template, {}) if template is not None else {}
+    run = runs.get(kept)
+    if run is None:
+        run = (_present_dependency(function) if was_kept else tried), token
+        runs.update(dict.fromkeys(keys, run))
+        if template is not None and run[0] is not None:
+            _contents_of_runs.setdefault(run[0].name, set()).add(run[0].content)
+    content, is_kept = run[0], run[1] != token
+    for scope in _stack.scopes:
+        _, earlier, was_kept = scope.tried.get(id(function), (None, content, is_kept))
+        if was_kept is None and template is not None:
+            earlier = content  # only the template that keeps results knows when the implementation ran
+        if content != earlier and (is_kept or was_kept):
+            scope.problem = f"{name_of(function)} was run by an earlier compilation, and reads a value that has changed since"
+        elif content != earlier and content is not None:
+            scope.changed.add(content)
+        scope.tried[id(function)] = function, earlier, was_kept or (is_kept if template is not None else None)
 
 
 def _present_dependency(function: Any) -> Dependency | None:
@@ -354,7 +390,7 @@ def record_accepted(function: Any) -> None:
 def record_address(generator: str) -> None:
     """Record that the user's code generator with this name puts an address of this process into the innermost compilation's code."""
     if _stack.scopes:
-        _stack.scopes[-1].address_generator = generator
+        _stack.scopes[-1].problem = f"the code generator {generator} puts an address of this process into the code"
 
 
 def record_name(name: str) -> None:

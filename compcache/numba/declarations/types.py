@@ -76,7 +76,7 @@ class LazyType:
         return convert_to_numba_type(self)(*args)
 
     def __getitem__(self, item: Any, /) -> Any:
-        """Return an array type with items of this type."""
+        """Return an array type with items of this type. Other subscripts have the meaning that they have for Numba's type."""
         spec = _parse_array_slices(item) if _fields[id(self)].is_scalar else None
         return _array_type(self, *spec) if spec is not None else convert_to_numba_type(self)[item]
 

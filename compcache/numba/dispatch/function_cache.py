@@ -19,10 +19,10 @@ from compcache.numba.dispatch.cache_object import CacheObject
 from compcache.numba.entries import load, starts
 from compcache.numba.entries.names import make_func_name, make_label
 from compcache.numba.fingerprints import history
-from compcache.numba.fingerprints.content import find_parts
+from compcache.numba.fingerprints.content import find_old_code
 from compcache.numba.fingerprints.fixed_code import Compiled, note_compiled
 from compcache.numba.fingerprints.numba_values import name_of_pipeline
-from compcache.numba.fingerprints.walk import WITHOUT_NUMBA
+from compcache.numba.identity.dependencies import functions_compiled_for
 from compcache.numba.identity.key import Identity, flags_text, identify, type_text
 from compcache.numba.identity.linked import decode_linked, find_linked, linked_overload, note_linked
 from compcache.numba.lazy.entries import Key, find_record
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from compcache.numba.dispatch.backend import Backend
     from compcache.numba.fingerprints.history import Functions
-    from compcache.numba.fingerprints.walk import Part
 
 __all__ = ["FunctionCache"]
 
@@ -76,7 +75,7 @@ class FunctionCache(CacheObject):
         if self._has_own_locator:
             return self._load_from_fallback(sig, target_context)
         identity = self._identify(parsed, target_context)
-        is_current = isinstance(identity, Identity) and not _old_code_in(identity.parts)
+        is_current = isinstance(identity, Identity) and not find_old_code(identity.parts)
         cres = None if is_current else self._load_linked(parsed, target_context)
         if cres is not None:
             return cres
@@ -92,7 +91,7 @@ class FunctionCache(CacheObject):
         if identity.key in self._flushed:
             return None
         # Numba would link code that this process has compiled or loaded earlier.
-        cres = self._load(identity, sig, target_context) if is_current or not _old_code_in(identity.parts[1:]) else None
+        cres = self._load(identity, sig, target_context) if is_current or not find_old_code(identity.parts[1:]) else None
         if cres is not None:
             self._record_loaded(identity, sig, cres)
         elif self._was_delegated(identity, sig):
@@ -133,8 +132,9 @@ class FunctionCache(CacheObject):
         """Count a hit, and record the code and its identity."""
         self._backend.count(hit=True)
         self._log("loaded from", make_func_name(identity, sig))
-        history.note_code(identity.parts)  # the loaded code contains the code of its callees
-        note_linked(libraries.collect_dependencies(cres.library).linked)
+        recorded = libraries.collect_dependencies(cres.library)
+        history.note_code([*identity.parts, *functions_compiled_for(recorded.dependencies)])  # the loaded code contains that of its callees
+        note_linked(recorded.linked)
         self._record_compiled(sig, identity)
         if self._explains_starts:
             self._record_start(sig, self._make_start_key(sig), is_new=False)
@@ -206,7 +206,7 @@ class FunctionCache(CacheObject):
         """
         from compcache.numba.entries import save
 
-        stale = _old_code_in(identity.parts[1:])
+        stale = find_old_code(identity.parts[1:])
         if not stale and not history.is_latest(identity.parts[0]):
             stale = self._full_name()
         if stale:
@@ -356,18 +356,6 @@ class FunctionCache(CacheObject):
             "pipeline": (name_of_pipeline(self._owner) or ("", compiler.Compiler.__qualname__))[1],
             "locals": ", ".join(f"{k}: {type_text(v)}" for k, v in sorted(types_of_locals.items())),
         }
-
-
-def _old_code_in(parts: Sequence[Part]) -> str | None:
-    """Return the name of a function whose code in this process was compiled from other values, or from values that cannot be compared.
-
-    The result is None if there is no such function.
-    """
-    without_numba = history.functions_noted_as(WITHOUT_NUMBA, parts)
-    try:
-        return history.has_old_code([*parts, *find_parts(without_numba)])
-    except Unidentifiable:
-        return f"{without_numba[0].__module__}.{without_numba[0].__qualname__}"
 
 
 @functools.cache

@@ -56,7 +56,7 @@ def _outdated_reason(description: Description) -> str:
     """Return why the compiler would use other implementations now; "" if it would use the implementations of the description."""
     for dependency in [Dependency(*row) for row in description.used]:
         try:
-            if not is_current(dependency):
+            if not is_current(dependency) or scopes.has_run_otherwise(dependency):
                 return f"the implementation {dependency.name} has changed since the code was compiled"
         except Unidentifiable as error:
             return f"the implementation {dependency.name} cannot be compared: {error}"

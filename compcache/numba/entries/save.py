@@ -161,7 +161,7 @@ def _make_checked_fields(lines: str, recorded: libraries.Recorded) -> tuple[str,
 
 def _name_linked(recorded: libraries.Recorded, identity: Identity, name: str) -> libraries.Recorded:
     """Return the dependencies of the code of an entry, with the overloads that are linked into the code."""
-    rows = encode_linked(recorded.linked, named_functions(identity.parts), name)
+    rows = encode_linked(recorded.linked, recorded.dependencies, named_functions(identity.parts), name)
     return recorded._replace(dependencies=recorded.dependencies | rows)
 
 

@@ -9,18 +9,19 @@ from __future__ import annotations
 import os
 
 from compcache.digest import blake2b
+from compcache.numba.fingerprints.history import functions_noted_as, has_old_code
 from compcache.numba.fingerprints.modes import RUN
-from compcache.numba.fingerprints.walk import SIZE_OF_LINES, Part, Walk
+from compcache.numba.fingerprints.walk import SIZE_OF_LINES, WITHOUT_NUMBA, Part, Walk
 from compcache.numba.registered.refusals import NotLazy, Unidentifiable, examines_program
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import Any
 
     from compcache.numba.fingerprints.walk import Fingerprint
 
-__all__ = ["Content", "content_of", "find_parts"]
+__all__ = ["Content", "content_of", "find_old_code"]
 
 
 class Content:
@@ -64,8 +65,20 @@ def content_of(function: Any, options: Any, functions: Iterable[Any] = ()) -> Co
         raise NotLazy(str(error)) from error
 
 
+def find_old_code(parts: Sequence[Part]) -> str | None:
+    """Return the name of a function whose code in this process was compiled from other values, or from values that cannot be compared.
+
+    The result is None if there is no such function.
+    """
+    without_numba = functions_noted_as(WITHOUT_NUMBA, parts)
+    try:
+        return has_old_code([*parts, *_find_parts(without_numba)])
+    except Unidentifiable:
+        return f"{without_numba[0].__module__}.{without_numba[0].__qualname__}"
+
+
 @examines_program(NotLazy)
-def find_parts(functions: Iterable[Any]) -> tuple[Part, ...]:
+def _find_parts(functions: Iterable[Any]) -> tuple[Part, ...]:
     """Return these functions and their callees, each with the digest of its own reads.
 
     Raises:

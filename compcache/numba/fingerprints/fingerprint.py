@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from compcache.numba.fingerprints.content import find_old_code
 from compcache.numba.fingerprints.modes import RUN
 from compcache.numba.fingerprints.walk import Walk
 from compcache.numba.registered.refusals import Unidentifiable, Unrepeatable, examines_program
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from compcache.numba.fingerprints.implementations import Implementation
     from compcache.numba.fingerprints.walk import Fingerprint
 
-__all__ = ["Limits", "fingerprint", "fingerprint_of_implementations", "fingerprint_of_value"]
+__all__ = ["Limits", "content_of_present_code", "fingerprint", "fingerprint_of_implementations", "fingerprint_of_value"]
 
 
 @examines_program(Unidentifiable)
@@ -73,8 +74,8 @@ class Limits:
 @examines_program(Unidentifiable)
 def fingerprint_of_implementations(
     implementations: Iterable[Implementation], *, overlooks_members: bool = False, reads_all: bool = False, limits: Limits | None = None
-) -> str:
-    """Return the digest of functions that run while code is generated.
+) -> Fingerprint:
+    """Return the fingerprint of functions that run while code is generated. Its parts are the functions that are compiled for them.
 
     Args:
         implementations: the functions, with their options.
@@ -96,4 +97,16 @@ def fingerprint_of_implementations(
         walk.reach().record_names((), everything=True)
     for implementation in implementations:
         walk.refer_to_implementation(implementation)
-    return walk.finish().content
+    return walk.finish()
+
+
+def content_of_present_code(fingerprint: Fingerprint) -> str:
+    """Return the digest of a fingerprint.
+
+    Raises:
+        Unidentifiable: this process has code of one of its functions that was compiled from other values, and callers would contain it.
+    """
+    name = find_old_code(fingerprint.parts)
+    if name is not None:
+        raise Unidentifiable(f"{name} reads a value that has changed since {name} was compiled")
+    return fingerprint.content

@@ -11,7 +11,7 @@ import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from numba.core import base, bytecode, codegen, compiler, cpu, serialize
+from numba.core import base, bytecode, codegen, compiler, cpu, serialize, targetconfig
 from numba.core.datamodel import manager
 from numba.core.types import functions
 from numba.core.typing import context, templates
@@ -292,6 +292,16 @@ def _record_address(*_: Any, **__: Any) -> None:
         scopes.record_address(f"{module}.{caller.f_code.co_qualname}")
 
 
+def _record_run(function: Any, template: Any, args: Any, kws: Any) -> None:
+    """Record that the compiler is about to ask a template for the result of an implementation for these arguments.
+
+    The template keeps its results. Newer series of Numba keep them by the compiler flags, too.
+    """
+    arguments = template.context, tuple(args), tuple(kws.items())
+    keys = arguments, (*arguments, targetconfig.ConfigStack.top_or_none())
+    scopes.record_tried(function, type(template), keys, kept=next((key for key in keys if key in template._impl_cache), None))
+
+
 def _wrap_template(original: Any) -> Any:
     """Return a wrapper that records that the compiler tries an implementation, and whether the implementation accepts the types."""
 
@@ -299,7 +309,10 @@ def _wrap_template(original: Any) -> Any:
         function = source_function(type(self))
         if function is None:
             return original(self, *args, **kwargs)
-        scopes.record_tried(function)
+        if hasattr(self, "generic"):
+            _record_run(function, self, *args, **kwargs)
+        else:
+            scopes.record_tried(function)
         result = original(self, *args, **kwargs)
         if result is not None:
             scopes.record_accepted(function)

@@ -10,7 +10,7 @@ import sys
 from struct import pack, unpack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compcache.numba.fingerprints.fingerprint import Limits, fingerprint_of_implementations
+from compcache.numba.fingerprints.fingerprint import Limits, content_of_present_code, fingerprint_of_implementations
 from compcache.numba.fingerprints.implementations import (
     GENERATOR,
     Implementation,
@@ -28,6 +28,8 @@ from compcache.numba.registered.refusals import TooLarge, Unidentifiable, examin
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from compcache.numba.fingerprints.walk import Fingerprint, Part
+
 __all__ = [
     "Dependency",
     "decode_names",
@@ -35,6 +37,7 @@ __all__ = [
     "dependency_of_generator",
     "dependency_of_type",
     "encode_names",
+    "functions_compiled_for",
     "is_current",
     "matching_names",
 ]
@@ -78,6 +81,8 @@ _LIMITS = Limits(10_000, FOR_PACKAGES.unnamed)
 #: The errors of implementations that cannot be compared, by name, number of implementations and mode. Examining all
 #: values that an implementation can reach takes seconds in some packages, and every compilation asks for the implementations.
 _known_errors: dict[tuple[str, int, bool], Unidentifiable] = {}
+#: The functions that are compiled for implementations, by the names of the implementations.
+_compiled: dict[str, tuple[Part, ...]] = {}
 #: The packages with an implementation that can reach too many values, with the message.
 _too_large: dict[str, str] = {}
 
@@ -124,7 +129,11 @@ def _recorded_content(name: str, registered: list[Implementation], *, declined: 
 def _remembered_digest(name: str, registered: list[Implementation], *, overlooks_members: bool = False) -> str:
     """Return the digest of implementations.
 
-    `Unidentifiable` is remembered by name, so that repeating it costs nothing. `TooLarge` is remembered for the whole package.
+    The errors of the walk are remembered, so that repeating them costs nothing: `TooLarge` for the whole package, others by name.
+
+    Raises:
+        TooLarge, Unidentifiable: as in `_compute_fingerprint`.
+        Unidentifiable: this process has code of a function that the implementations compile, from other values.
     """
     package = package_of_implementation(registered[0].function)
     if package in _too_large:
@@ -133,17 +142,19 @@ def _remembered_digest(name: str, registered: list[Implementation], *, overlooks
     if key in _known_errors:
         raise _known_errors[key].without_traceback()
     try:
-        return _compute_digest(package, registered, overlooks_members=overlooks_members)
+        fingerprint = _compute_fingerprint(package, registered, overlooks_members=overlooks_members)
     except TooLarge as error:
         _too_large[package] = str(error)
         raise
     except Unidentifiable as error:
         _known_errors[key] = error.without_traceback()
         raise
+    _compiled[name] = fingerprint.parts
+    return content_of_present_code(fingerprint)
 
 
-def _compute_digest(package: str, registered: list[Implementation], *, overlooks_members: bool) -> str:
-    """Return the digest of implementations.
+def _compute_fingerprint(package: str, registered: list[Implementation], *, overlooks_members: bool) -> Fingerprint:
+    """Return the fingerprint of implementations.
 
     Raises:
         TooLarge: the implementations can reach too many values, and the package has files, which are compared instead.
@@ -160,6 +171,11 @@ def _compute_digest(package: str, registered: list[Implementation], *, overlooks
         return fingerprint_of_implementations(registered, overlooks_members=overlooks_members, reads_all=reads_all)
     except TooLarge as error:
         raise Unidentifiable(str(error)) from error
+
+
+def functions_compiled_for(dependencies: Iterable[tuple[str, str]]) -> list[Part]:
+    """Return the functions that are compiled for the implementations of these dependencies, which this process has digested."""
+    return [part for name, _ in sorted(dependencies) for part in _compiled.get(name, ())]
 
 
 @examines_program(Unidentifiable)

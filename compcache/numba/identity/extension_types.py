@@ -10,7 +10,7 @@ from __future__ import annotations
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from compcache.numba.fingerprints.fingerprint import Limits, fingerprint_of_implementations
+from compcache.numba.fingerprints.fingerprint import Limits, content_of_present_code, fingerprint_of_implementations
 from compcache.numba.fingerprints.implementations import (
     Implementation,
     is_numbas_attribute_function,
@@ -60,12 +60,13 @@ def content_of_type(name: str) -> str | None:
     package = classes[0].__module__.partition(".")[0]
     files = digest_of_package(package)
     try:
-        return fingerprint_of_implementations(registered, reads_all=True, limits=None if files is None else FOR_PACKAGES)
+        fingerprint = fingerprint_of_implementations(registered, reads_all=True, limits=None if files is None else FOR_PACKAGES)
     except Unidentifiable:
         if files is None:
             raise
-    _by_files[name] = f"files {files}"
-    return _by_files[name]
+        _by_files[name] = f"files {files}"
+        return _by_files[name]
+    return content_of_present_code(fingerprint)
 
 
 def _registered_objects(cls: type) -> Iterator[Any]:

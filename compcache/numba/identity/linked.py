@@ -10,7 +10,8 @@ import weakref
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compcache.numba.identity.dependencies import Dependency
+from compcache.numba.fingerprints.history import named_functions
+from compcache.numba.identity.dependencies import Dependency, functions_compiled_for
 from compcache.numba.identity.key import signature_text
 from compcache.numba.lazy.description import LINKED
 
@@ -66,15 +67,16 @@ def find_linked(overload: Linked) -> Linked | None:
     return _linked.get(overload.function(), {}).get(overload.overload)
 
 
-def encode_linked(overloads: Iterable[Linked], functions: Functions, entry: str) -> set[Dependency]:
+def encode_linked(overloads: Iterable[Linked], used: Iterable[tuple[str, str]], functions: Functions, entry: str) -> set[Dependency]:
     """Return the dependencies for the overloads in the code of an entry, without the entry itself.
 
-    The functions in the code are given in the order of their fingerprint, which is the same without Numba. A dependency contains the number
-    of the function among those with the same name. Overloads of other functions, which implementations of the compiler call, are omitted.
+    The functions in the code are given in the order of their fingerprint, which is the same without Numba. `used` are the dependencies that
+    are implementations. A dependency contains the number of the function among those with the same name. Overloads of other functions,
+    which implementations of Numba call, are omitted.
     """
     rows = set()
     for linked in overloads:
-        namesakes = _namesakes(functions, linked.name)
+        namesakes = _namesakes(functions, used, linked.name)
         if linked.name != entry and linked.function in namesakes:
             rows.add(Dependency(linked.name, f"{LINKED}{namesakes.index(linked.function)} {linked.overload} {linked.lines}"))
     return rows
@@ -86,10 +88,13 @@ def decode_linked(description: Description, functions: Functions) -> frozenset[L
     for name, content in description.dependencies:
         if content.startswith(LINKED):
             number, overload, lines = content.removeprefix(LINKED).split(" ")
-            found.update([Linked(function, overload, name, lines) for function in _namesakes(functions, name)[int(number) :][:1]])
+            found.update(
+                [Linked(function, overload, name, lines) for function in _namesakes(functions, description.used, name)[int(number) :][:1]]
+            )
     return frozenset(found)
 
 
-def _namesakes(functions: Functions, entry: str) -> list[weakref.ref[Any]]:
-    """Return references to the functions to which an entry of this name can belong."""
-    return [function for name, function in functions if name == entry.partition("(")[0]]
+def _namesakes(functions: Functions, used: Iterable[tuple[str, str]], entry: str) -> list[weakref.ref[Any]]:
+    """Return references to the functions to which an entry of this name can belong: given ones, then those of the implementations used."""
+    functions = [*functions, *named_functions(functions_compiled_for(used))]
+    return list(dict.fromkeys([function for name, function in functions if name == entry.partition("(")[0]]))

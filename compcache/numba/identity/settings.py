@@ -27,15 +27,11 @@ def config_text() -> str:
     from numba.core import config
 
     config.reload_config()
-    values = {name: value for name, value in vars(config).items() if name.isupper() and _is_setting(name, value)}
+    settings = {name: value for name, value in vars(config).items() if name.isupper() and not is_harmless(name)}
+    values = {name: value for name, value in settings.items() if name == "OPT" or isinstance(value, (int, float, str, tuple, type(None)))}
     if _config_memo[0] != values:
-        values = dict(values)
         _config_memo = values, ", ".join(f"{name}={value!r}" for name, value in sorted(values.items()))
     return _config_memo[1]
-
-
-def _is_setting(name: str, value: Any) -> bool:
-    return not is_harmless(name) and (value is None or isinstance(value, (bool, int, float, str, tuple)) or name == "OPT")
 
 
 @functools.cache

@@ -35,7 +35,7 @@ class Kernels:
         """Call the first kernel that accepts the arguments.
 
         Raises:
-            TypeError: no kernel accepts the arguments.
+            TypeError: no kernel accepts the arguments, or each kernel that does has itself raised `TypeError`, which is then the cause.
         """
         first_error: TypeError | None = None
         for target in self._targets:
@@ -120,7 +120,7 @@ def _require_same_owner(directory: str, file: str) -> None:
         file_status = os.stat_result((0o600, 0, 0, 0, os.getuid(), 0, 0, 0, 0, 0))
     owners = (file_status.st_uid, os.getuid(), 0)
     if status.st_uid not in owners or os.lstat(directory).st_uid not in owners:
-        reason = f"the directory does not belong to the owner of {file}; correct its owner, or install numba"
+        reason = f"the directory or a link to it does not belong to the owner of {file}; correct the owner, or install numba"
         raise ImportError(f"the kernels in {directory} are not used: {reason}")
     if status.st_mode & ~file_status.st_mode & 0o002:
         reason = f"everybody can write to the directory; run 'chmod -R o-w {directory}', or install numba"

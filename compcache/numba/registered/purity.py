@@ -155,15 +155,12 @@ def _objects_read_by_class(cls: type) -> Iterator[Any]:
     if type(cls) is not type:
         yield type(cls)
     for base in cls.__mro__:
-        if base is not object and not is_reviewed(base.__module__, base.__qualname__) and not _is_plain_error(base):
+        is_plain_error = issubclass(base, BaseException) and base.__module__ != "builtins" and "__init__" not in vars(base)
+        if base is not object and not is_reviewed(base.__module__, base.__qualname__) and not is_plain_error:
             for item in vars(base).values():
                 if isinstance(item, _DESCRIPTORS) and getattr(item, "__name__", "") != "__new__":
                     raise _ExternalStateError(name_of(base))  # the class is written in C
                 yield from functions_in_member(item)
-
-
-def _is_plain_error(cls: type) -> bool:
-    return issubclass(cls, BaseException) and cls.__module__ != "builtins" and "__init__" not in vars(cls)
 
 
 def _objects_read_by_function(function: Any) -> Iterator[Any]:

@@ -76,7 +76,8 @@ def _make_dispatcher_with_declared_defaults(state: State) -> Any:
 
 def _make_dispatcher(state: State) -> Any:
     """Return a new dispatcher of Numba for the state of a lazy function, with the overloads that ran before."""
-    backend = None if state.reason else find_lazy_backend()
+    only_numba_declares = state.reason and (state.signatures is not None or state.reason.startswith("the function is declared"))
+    backend = None if only_numba_declares else find_lazy_backend()
     if backend is None:  # the backend cannot be used, so Numba compiles as without it
         return apply_decorator(state, state.signatures, caches=True)
     if state.signatures is not None:

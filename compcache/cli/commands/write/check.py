@@ -46,7 +46,9 @@ def _print_report(report: CheckReport) -> None:
     """Print the problems and notes, on a terminal also the steps, and a summary on standard error."""
     if is_terminal():
         columns = [Column("step"), Column("checked", True), Column("time", True), Column("found", flexible=True, spare=1)]
-        rows = [(step.name, f"{step.checked:,}", seconds_text(step.seconds), _counts_text(step.numbers)) for step in report.steps]
+        found = [", ".join(f"{name} {number:,}" for name, number in step.numbers.items() if number) for step in report.steps]
+        steps = zip(report.steps, found, strict=True)
+        rows = [(step.name, f"{step.checked:,}", seconds_text(step.seconds), text) for step, text in steps]
         print_rows(columns, rows)
         for finding in report.findings:
             colour = "green" if finding.repaired else "red" if finding.severity == "error" else "yellow"
@@ -65,7 +67,3 @@ def _print_report(report: CheckReport) -> None:
 def _finding_cells(finding: Finding) -> tuple[str, ...]:
     state = "repaired" if finding.repaired else finding.severity
     return state, finding.kind, finding.subject, finding.message
-
-
-def _counts_text(numbers: dict[str, int]) -> str:
-    return ", ".join(f"{name} {number:,}" for name, number in numbers.items() if number)
