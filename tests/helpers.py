@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from compcache.formats.index import Index, ModuleEntry
+
 PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 _RUN_SECONDS = 240
 _FIRST = """\
@@ -96,16 +98,7 @@ def run_fresh(directory: os.PathLike[str] | str, script: str, **environment: str
     first = _FIRST.format(root=str(PACKAGE_ROOT), directory=os.fspath(directory))
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("COMPCACHE_")}
     done = subprocess.run(
-        [
-            sys.executable,
-            "-I",
-            "-W",
-            "error",
-            "-X",
-            "faulthandler",
-            "-c",
-            first + textwrap.dedent(script) + _LAST,
-        ],
+        [sys.executable, "-I", "-W", "error", "-X", "faulthandler", "-c", first + textwrap.dedent(script) + _LAST],
         env=inherited | environment,
         capture_output=True,
         text=True,
@@ -137,6 +130,14 @@ def snapshot(directory: os.PathLike[str] | str) -> dict[str, str]:
 def module_file(directory: os.PathLike[str] | str, module_id: str) -> Path:
     """The file of a module."""
     return Path(directory) / "modules-v1" / module_id[:2] / f"{module_id}.ccm"
+
+
+def module_entries(index: Index, module_id: bytes) -> list[ModuleEntry]:
+    """The entries of a module in all segments that are used."""
+    from compcache.formats.index import ModuleEntry
+
+    found = [index.look_up(segment, module_id, modules=True) for segment in index.segments]
+    return [ModuleEntry.decode(module_id + value) for values in found for value in values or ()]
 
 
 def flip_byte(path: Path, offset: int) -> None:

@@ -8,11 +8,12 @@ counted.
 
 from __future__ import annotations
 
-import heapq
+from array import array
 from functools import partial
-from math import ceil, inf
+from math import inf
 from typing import TYPE_CHECKING, Any
 
+from compcache.digest import DIGEST_SIZE
 from compcache.formats import known_faults
 from compcache.formats.makers import Versions
 from compcache.formats.records import version_numbers
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Census", "Chooser"]
 
-#: The factors by which the candidates grow at least and at most if the first candidates did not suffice.
-_GROWTH, _MOST_GROWTH = 1.5, 8
+#: The factor by which the candidates grow if the first candidates did not suffice.
+_GROWTH = 2
 #: A common generation for all modules whose generation is not stale.
 _FRESH = object()
 
@@ -96,23 +97,18 @@ class Chooser:
         """Return the plan of the prune. More candidates are read until they meet the limits, or are all modules."""
         fresh = self._fresh_generations() if self._policy.stale is not None else frozenset()
         copies = self._possible_duplicates() if self._policy.duplicates else frozenset()
-        excess = size, count = self._excess()
+        size, count = self._excess()
+        others = _ByRecency()
+        selected = {entry.module_id: entry for entry in self._entries() if self._select_or_offer(entry, fresh, copies, others)}
         while True:
-            chosen = _LeastRecentlyUsed(size, count)
-            found = {entry.module_id: entry for entry in self._entries() if self._select_or_offer(entry, fresh, copies, chosen)}
-            found.update(chosen.entries())
-            horizon = chosen.horizon
-            del chosen  # it would hold its entries in memory a second time
-            found.update(
-                {key: entry for key, entry in self._read_entries({*self._linked, *self._slices.unlisted}).items() if key not in found}
-            )
+            oldest, horizon = others.oldest(size, count)
+            found = selected | {module_id: others.packs[module_id] for module_id in oldest if module_id in others.packs}
+            found.update(self._read_entries({*oldest, *self._linked, *self._slices.unlisted} - found.keys()))
             self._add_related(found)
             plan = self._make_plan(found, fresh, horizon)
             if not plan.exceeded or horizon == inf:
                 return plan
-            removed = [removal.entry for removal in plan.removed]
-            size = _next_offer(size, excess[0], sum(entry.size for entry in removed))
-            count = _next_offer(count, excess[1], sum(not entry.is_pack for entry in removed))
+            size, count = size * _GROWTH, count * _GROWTH
 
     def _excess(self) -> tuple[int, int]:
         """Return the numbers of bytes and of modules above the limits of the policy."""
@@ -229,8 +225,8 @@ class Chooser:
 
     # -------------------------------------------------------------------------------------- selection
 
-    def _select_or_offer(self, entry: Entry, fresh: Container[object], copies: Container[bytes], oldest: _LeastRecentlyUsed) -> bool:
-        """Return whether a criterion of the policy may select an entry. If not, add the entry to the candidates for limits, `oldest`."""
+    def _select_or_offer(self, entry: Entry, fresh: Container[object], copies: Container[bytes], others: _ByRecency) -> bool:
+        """Return whether a criterion of the policy may select an entry. If not, add the entry to `others`, from which limits remove."""
         policy = self._policy
         if entry.fault:
             return True
@@ -247,7 +243,7 @@ class Chooser:
             or entry.module_id in copies
         ):
             return True
-        oldest.add(recency, entry)
+        others.add(recency, entry)
         return False
 
     def _fresh_generations(self) -> frozenset[object]:
@@ -294,14 +290,6 @@ class Chooser:
 _new: Callable[[tuple[Any, ...]], Entry] = partial(tuple.__new__, Entry)
 
 
-def _next_offer(offered: int, excess: int, removed: int) -> int:
-    """Return how many bytes or modules to offer for removal next. Of the last `offered`, only `removed` could be removed, not `excess`.
-
-    The removable share is expected to stay the same. The offer grows by a factor from `_GROWTH` to `_MOST_GROWTH`.
-    """
-    return ceil(offered * min(max(_GROWTH, excess / max(removed, 1)), _MOST_GROWTH))
-
-
 class _Pack:
     """Collects the fields of a pack's entry.
 
@@ -331,35 +319,41 @@ class _Pack:
         return Entry(module_id, self.size, created, self._last, (), (), module_id, module_id, protected or self._protected, is_pack=True)
 
 
-class _LeastRecentlyUsed:
-    """Collects the least recently used entries that together have at least `size` bytes and `count` modules.
+class _ByRecency:
+    """The modules that only a limit may remove, without their entries, which are read for the least recently used ones.
 
-    `horizon` is the recency of the least recently used entry that was dropped, or infinity.
+    Attributes:
+        packs: the entries of the packs among them, by module_id.
     """
 
-    def __init__(self, size: int, count: int) -> None:
-        self._size = size
-        self._count = count
-        self._heap: list[tuple[float, bytes, Entry]] = []
-        self.horizon = inf
+    def __init__(self) -> None:
+        self._recency = array("d")
+        self._sizes = array("q")
+        self._module_ids = bytearray()
+        self.packs: dict[bytes, Entry] = {}
 
     def add(self, recency: float, entry: Entry) -> None:
-        """Add an entry, and drop the most recently used entries that the totals do not need."""
-        if (not self._size and not self._count) or recency >= self.horizon:
-            return
-        heap = self._heap
-        heapq.heappush(heap, (-recency, entry.module_id, entry))
-        self._size -= entry.size
-        self._count -= not entry.is_pack
-        while heap:
-            latest, _, newest = heap[0]
-            if self._size + newest.size > 0 or self._count + (not newest.is_pack) > 0:
-                break  # the totals need the entry
-            heapq.heappop(heap)
-            self.horizon = -latest
-            self._size += newest.size
-            self._count += not newest.is_pack
+        """Add a module. `recency` is the time of its last use or of its creation, in seconds since the epoch."""
+        self._recency.append(recency)
+        self._sizes.append(entry.size)
+        self._module_ids += entry.module_id
+        if entry.is_pack:
+            self.packs[entry.module_id] = entry
 
-    def entries(self) -> dict[bytes, Entry]:
-        """Return the entries by module_id."""
-        return {entry.module_id: entry for _, _, entry in self._heap}
+    def oldest(self, size: int, count: int) -> tuple[list[bytes], float]:
+        """Return the least recently used modules that together have at least `size` bytes and `count` modules.
+
+        Modules with the same recency are returned together. The second item of the result is the recency of the next module, or infinity.
+        """
+        chosen: list[bytes] = []
+        last = -inf
+        for number in sorted(range(len(self._recency)), key=self._recency.__getitem__):
+            recency = self._recency[number]
+            if size <= 0 and count <= 0 and recency > last:
+                return chosen, recency
+            module_id = bytes(self._module_ids[number * DIGEST_SIZE : (number + 1) * DIGEST_SIZE])
+            chosen.append(module_id)
+            size -= self._sizes[number]
+            count -= module_id not in self.packs
+            last = recency
+        return chosen, inf

@@ -26,7 +26,7 @@ from compcache.publish.locks import wait_lock
 from compcache.publish.module_lists import ModuleLists
 from compcache.publish.open_segments import readable_segments
 from compcache.store import Store
-from compcache.usage.module_files import files_of_directory, modules_by_directory
+from compcache.usage.module_files import files_of_directory
 from compcache.usage.size_estimate import remember_size
 
 if TYPE_CHECKING:
@@ -106,14 +106,12 @@ class _Measured(NamedTuple):
 
 def _measure(store: Store) -> _Measured:
     """Count the modules of a cache and their files, and add up their sizes."""
-    modules = size = 0
-    for _, found in modules_by_directory(store):
-        modules += len(found)
-        size += sum(status.size for status in found.values())
-    files = stored = 0
-    for fan in store.directories():
-        sizes = [status.st_size for status in files_of_directory(store, fan).values()]
-        files, stored = files + len(sizes), stored + sum(sizes)
+    modules = size = files = stored = 0
+    for fan in store.fans():
+        sizes = {module_id: status.st_size for module_id, status in files_of_directory(store, fan).items()}
+        packed = {module_id: row[0] for module_id, row in store.volumes.of_directory(fan).items() if module_id not in sizes}
+        files, stored = files + len(sizes), stored + sum(sizes.values())
+        modules, size = modules + len(sizes) + len(packed), size + sum(sizes.values()) + sum(packed.values())
     volumes = [volume.status.st_size for volume in store.volumes.current()]
     return _Measured(modules, size, files + len(volumes), stored + sum(volumes))
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
-from itertools import chain
-from struct import Struct
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from compcache.digest import DIGEST_SIZE
-from compcache.directory.module_file import ModuleFile
+from compcache.digest import DIGEST_SIZE, mac
 from compcache.directory.places import MODULES, SIGNATURES
 from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
-from compcache.formats.footer import require_intact
-from compcache.formats.index import STAMP_SIZE, Stamp
+from compcache.formats.footer import intact_footer
+from compcache.formats.index import MODULE, STAMP_SIZE, Stamp
 from compcache.interrupts import suppress
 from compcache.publish import index_merge
 from compcache.publish.locks import wait_lock
@@ -31,6 +30,9 @@ if TYPE_CHECKING:
     from compcache.store import Store
     from compcache.usage.module_files import Progress
 
+    #: A volume, and the places of its modules whose module_ids begin with the same byte.
+    _Members = tuple[Volume, dict[bytes, Member]]
+
 __all__ = ["SMALL", "Packing", "free_removed"]
 
 #: The largest file that is packed, in bytes. Processes share the memory of mapped files, but not of modules read from a volume.
@@ -41,8 +43,8 @@ _DEAD = 0.5
 _GROWTH = 2
 #: A volume of at most this many bytes is rewritten with every addition.
 _LITTLE = 1 << 20
-#: The fields of a module entry in an index without the stamp: the module_id, and the arguments of `ModuleFile.describe`.
-_DESCRIBED = Struct(f"<{DIGEST_SIZE}sQQ8sQ16s")
+_MAC_SIZE = 16
+_NO_STAMP = Stamp(0, 0, 0, 0)
 
 
 def free_removed(store: Store) -> None:
@@ -82,8 +84,9 @@ class Packing:
         self._packs: frozenset[bytes] = frozenset()
         self._small = 0
         self._old: list[Volume] = []
+        self._signed = False  # whether modules may have signatures beside their files
         self._files = Scratch()  # module_id and stamp of each file whose module is in a volume now
-        self._described = Scratch()  # the described fields of the verified modules
+        self._entries = Scratch()  # the index entries of the verified modules in the new volume, without stamps
         self.packed = 0
         self.volume: Volume | None = None
 
@@ -106,7 +109,7 @@ class Packing:
         self._old = self._choose_volumes(added)
         self.volume = write_volume(store, self._contents(), self._old)
         if self.volume is not None:
-            self._write_stamps(Stamp.of(self.volume.status))
+            self._write_stamps(Stamp.packed(self.volume.status))
 
     def _small_files(self, fan: str) -> dict[bytes, _SmallFile]:
         """Return the small module files in a directory by module_id, except packs and files of other users."""
@@ -137,80 +140,82 @@ class Packing:
         done = 0
         for first, fan in enumerate(map("{:02x}".format, range(256))):
             small = self._small_files(fan) if self._small else {}
+            # Signatures are listed after the files, because they are published before the files.
+            self._signed = self._signed or bool(small and self._store.names(SIGNATURES))
             old = [(volume, members_of(volume, first)) for volume in self._old]
+            kept = [volume for volume in self._store.volumes.current() if volume not in self._old and self._store.volumes.is_own(volume)]
+            others = [(volume, members_of(volume, first)) for volume in (kept if small else ())]
             for module_id in sorted({*small, *chain.from_iterable(members for _, members in old)}):
-                content = None
+                found = None
                 if module_id in small:
-                    content = self._file_content(module_id, small[module_id])
+                    found = self._file_content(module_id, small[module_id], others)
                     done += 1
                     if self._progress is not None:
                         self._progress(done, self._small)
-                if content is None:
-                    content = self._volume_content(module_id, old)
-                if content is not None:
-                    yield content
+                if found is None:
+                    found = self._volume_content(module_id, old)
+                if found is not None:
+                    self._entries.write(found[1])
+                    yield found[0]
 
-    def _file_content(self, module_id: bytes, file: _SmallFile) -> Content | None:
-        """Return the content of a module file, or None if the file is unusable or a volume that stays has the same content.
+    def _file_content(self, module_id: bytes, file: _SmallFile, others: list[_Members]) -> tuple[Content, bytes] | None:
+        """Return the content and an index entry of a module file, or None if it is unusable or one of `others` has the same content.
 
-        A usable file is recorded as packed. A module with other notes in a volume that stays is marked as removed.
+        `others` are the volumes that stay. A usable file is recorded as packed. A module with other notes in a volume that stays is marked
+        as removed.
         """
-        store = self._store
-        content = self._read_module(module_id, file.modified, is_file=True)
-        if content is None:
+        found = self._read_file(module_id, file)
+        if found is None:
             return None
-        known = store.volumes.find(module_id)
-        if known is not None and known[0] not in self._old and store.volumes.is_own(known[0]):
-            volume, member = known
-            if volume.content(member) == content[1:3]:
+        for volume, members in others:
+            if module_id not in members:
+                continue
+            if volume.content(members[module_id]) == found[0][1:3]:
                 self._files.write(module_id + file.stamp)
                 return None
-            mark_gone(store, volume, [module_id])  # its notes differ from the notes of the file, which takes precedence
+            mark_gone(self._store, volume, [module_id])  # its notes differ from the notes of the file, which takes precedence
         self._files.write(module_id + file.stamp)
         self.packed += 1
-        return content
+        return found
 
-    def _volume_content(self, module_id: bytes, old: list[tuple[Volume, dict[bytes, Member]]]) -> Content | None:
-        """Return the content of a module from the first old volume that has the module, or None if there is no such volume."""
-        for volume, members in old:
-            content = content_of(volume, module_id, members[module_id]) if module_id in members else None
-            if content is not None:
-                self._read_module(module_id, content.modified, is_file=False)
-                return content
-        return None
+    def _read_file(self, module_id: bytes, file: _SmallFile) -> tuple[Content, bytes] | None:
+        """Verify a module file, and return its content and an index entry.
 
-    def _read_module(self, module_id: bytes, modified: float, *, is_file: bool) -> Content | None:
-        """Verify and return the content of a module, or None if the module is damaged, missing or not used by this cache.
-
-        With `is_file`, also return None if the module no longer has its own file.
+        Return None if the module is damaged, missing or not used by this cache, or no longer has its own file.
         """
         store = self._store
         try:
             with store.open_module(module_id, leave_stamp=False) as module:
-                if is_file and module.volume is not None:
+                if module.volume is not None:
                     return None
-                require_intact(module.footer(), module_id, module.read)
-                data = module.read(0, module.size)
-                self._described.write(_DESCRIBED.pack(module_id, module.image, module.records, module.target_id, module.flags, module.key))
+                data, entry = module.read(0, module.size), store.entry_of(module, _NO_STAMP).encode()
+            intact_footer(data, module_id)
         except (FileNotFoundError, CompcacheError) as error:
             reraise_interrupt(error)
             return None
-        return Content(module_id, data, store.signatures_of(module_id), modified)
+        return Content(module_id, data, store.signatures_of(module_id) if self._signed else b"", file.modified), entry
 
-    def _write_stamps(self, stamp: Stamp) -> None:
+    def _volume_content(self, module_id: bytes, old: list[_Members]) -> tuple[Content, bytes] | None:
+        """Return the content of a module from the first old volume that has the module, or None if there is no such volume.
+
+        The second item of the result is an index entry, or b"" if the module is not used by this cache.
+        """
+        for volume, members in old:
+            content = content_of(volume, module_id, members[module_id]) if module_id in members else None
+            if content is not None:
+                with suppress(FileNotFoundError, CompcacheError), self._store.open_module(module_id, leave_stamp=False) as module:
+                    return content, self._store.entry_of(module, _NO_STAMP).encode()
+                return content, b""
+        return None
+
+    def _write_stamps(self, stamp: bytes) -> None:
         """Add stamps of the volume to the index for the modules that were just verified, as for published files."""
         store = self._store
 
         def entries() -> Iterator[bytes]:
-            """Yield the module entries with the stamp, without repetitions, in the order of module_ids."""
-            last = b""
-            for module_id, *fields in map(_DESCRIBED.unpack, self._described.pieces(_DESCRIBED.size)):
-                if module_id != last:
-                    module = ModuleFile(store.files, "", module_id)
-                    module.describe(*fields)
-                    functions = max([entry.functions for entry in index_merge.module_entries(store.index, module_id)], default=0)
-                    yield store.entry_of(module, stamp, functions).encode()
-                last = module_id
+            for entry in self._entries.pieces(MODULE.size):
+                signed = entry[:DIGEST_SIZE] + stamp + entry[DIGEST_SIZE + STAMP_SIZE : -_MAC_SIZE]
+                yield signed + (mac(signed, store.mac_key)[:_MAC_SIZE] if store.mac_key else bytes(_MAC_SIZE))
 
         index_merge.publish_segment(store.index, None, (), entries(), (), prepare=partial(write_empty_list, store))
         store.index.refresh()
@@ -218,18 +223,20 @@ class Packing:
     def remove_old(self) -> None:
         """Remove files whose unchanged content is in a volume, and replaced or empty volumes."""
         store = self._store
-        for record in self._files.pieces(DIGEST_SIZE + STAMP_SIZE):
-            module_id = record[:DIGEST_SIZE]
-            path = store.module_path(module_id)
-            try:
-                status = store.files.stat(path)
-            except FileNotFoundError as error:
-                reraise_interrupt(error)
-                continue
-            found = store.volumes.find(module_id)
-            if Stamp.packed(status) == record[DIGEST_SIZE:] and found is not None and store.volumes.is_own(found[0]):
-                unlink(store, path)
-                unlink(store, store.path(SIGNATURES, SIGNATURES.file_name(module_id.hex())))
+        for first, records in groupby(self._files.pieces(DIGEST_SIZE + STAMP_SIZE), key=itemgetter(0)):
+            own = [members_of(volume, first) for volume in store.volumes.current() if store.volumes.is_own(volume)]
+            for record in records:
+                module_id = record[:DIGEST_SIZE]
+                path = store.module_path(module_id)
+                try:
+                    status = store.files.stat(path)
+                except FileNotFoundError as error:
+                    reraise_interrupt(error)
+                    continue
+                if Stamp.packed(status) == record[DIGEST_SIZE:] and any(module_id in members for members in own):
+                    unlink(store, path)
+                    if self._signed:
+                        unlink(store, store.path(SIGNATURES, SIGNATURES.file_name(module_id.hex())))
         for volume in (*store.volumes.replaced(), *(self._old if self.volume is None else ())):
             remove_volume(store, volume)
         remove_lists(store)

@@ -61,7 +61,6 @@ __all__ = [
     "merge",
     "merge_additions",
     "merge_all",
-    "module_entries",
     "needs_merge",
     "newest_additions",
     "publish_segment",
@@ -240,16 +239,6 @@ def publish_segment(
     # Additions are not synced: after a power failure prune indexes their modules again, or a program adds the modules again.
     publish(index.files, index.temporary, path, parts(), sync=level > 0)
     return name
-
-
-def module_entries(index: Index, module_id: bytes) -> list[ModuleEntry]:
-    """Return the entries of a module from all segments with trusted writers."""
-    return [
-        ModuleEntry.decode(module_id + value)
-        for segment in open_segments(index)
-        for value in index.look_up(segment, module_id, modules=True) or ()
-        if _is_trusted(index, segment)
-    ]
 
 
 def entries_of_modules(index: Index, segment: Segment) -> Iterator[bytes]:
@@ -437,8 +426,8 @@ def _newer(one: bytes, other: bytes) -> bytes:
 
 
 def _newness(data: bytes) -> tuple[int, bytes]:
-    entry = ModuleEntry.decode(data)
-    return entry.stamp.ctime, entry.mac
+    fields = MODULE.unpack(data)
+    return fields[4], fields[-1]
 
 
 def replace_segments(

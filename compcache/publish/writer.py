@@ -13,7 +13,6 @@ from compcache.errors import FormatError, IncompatibleTargetError, IntegrityErro
 from compcache.files import reraise_interrupt
 from compcache.formats.footer import encode_container, module_digest
 from compcache.formats.graph import decode_notes, pack_notes
-from compcache.formats.index import Stamp
 from compcache.formats.known_faults import fault_of
 from compcache.formats.makers import read_makers
 from compcache.formats.manifest import SUSPECT, read_frame
@@ -27,6 +26,7 @@ from compcache.publish.root import prepare_root
 from compcache.store import Store
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from compcache.directory.places import Place
@@ -154,22 +154,21 @@ def _publish_files(store: Store, drafts: Mapping[bytes, _Draft], *, signs: bool)
     if signs and store.publish_key is not None:
         for module_id, draft in drafts.items():
             sign_module(store, module_id, draft.module.sections[1], draft.module.key)
-    stamps: dict[bytes, Stamp] = {}
+    statuses: dict[bytes, os.stat_result] = {}
     orders: dict[bytes, Order] = {}
     for module_id, draft in drafts.items():
         existing = None if draft.is_newest else _find_existing(store, module_id, elsewhere=not draft.order.number)
         if existing is not None:
-            stamps[module_id], orders[module_id] = existing
-    new = [module_id for module_id in drafts if module_id not in stamps]
+            statuses[module_id], orders[module_id] = existing
+    new = [module_id for module_id in drafts if module_id not in statuses]
     old = [
         module_id
-        for module_id, stamp in stamps.items()
-        if not _is_indexed(store, module_id, stamp, drafts[module_id].module.indexed, orders[module_id].number)
+        for module_id, status in statuses.items()
+        if not _is_indexed(store, module_id, status, drafts[module_id].module.indexed, orders[module_id].number)
     ]
     contents = [(store.module_path(module_id), drafts[module_id].parts) for module_id in new]
-    statuses = publish_all(store.files, store.temporary, contents)
-    stamps.update(zip(new, map(Stamp.of, statuses), strict=True))
-    additions = [_make_addition(store, drafts[module_id], stamps[module_id], orders.get(module_id)) for module_id in (*old, *new)]
+    statuses.update(zip(new, publish_all(store.files, store.temporary, contents), strict=True))
+    additions = [_make_addition(store, drafts[module_id], statuses[module_id], orders.get(module_id)) for module_id in (*old, *new)]
     return additions, frozenset(new)
 
 
@@ -192,12 +191,12 @@ def _require_sound(store: Store, modules: Iterable[BuiltModule]) -> None:
             raise StorageError(f"module {name} was not stored in {store.root}: {fault}; install another version", path=store.root)
 
 
-def _make_addition(store: Store, draft: _Draft, stamp: Stamp, order: Order | None) -> Addition:
+def _make_addition(store: Store, draft: _Draft, status: os.stat_result, order: Order | None) -> Addition:
     module = draft.module
     file = ModuleFile(store.files, store.module_path(draft.module_id), draft.module_id)
     flags = SUSPECT if fault_of(_read_makers(module)) else module.flags
     file.describe(len(module.sections[0]), len(module.sections[1]), module.target, flags, module.key)
-    return list(module.indexed), store.entry_of(file, stamp, len(module.indexed)), order or draft.order
+    return list(module.indexed), store.entry_of(file, status, len(module.indexed)), order or draft.order
 
 
 def sign_module(store: Store, module_id: bytes, records: bytes, key: bytes) -> None:
@@ -233,8 +232,8 @@ def _publish_index(store: Store, additions: list[Addition]) -> None:
         raise StorageError(message, path=store.index.directory, errno=error.errno) from error
 
 
-def _find_existing(store: Store, module_id: bytes, *, elsewhere: bool) -> tuple[Stamp, Order] | None:
-    """Return the stamp and the order of an existing, intact module, or None. With `elsewhere`, layers are searched too.
+def _find_existing(store: Store, module_id: bytes, *, elsewhere: bool) -> tuple[os.stat_result, Order] | None:
+    """Return the status and the order of an existing, intact module, or None. With `elsewhere`, layers are searched too.
 
     Raises:
         StorageError: the file exists in this directory, but cannot be read.
@@ -245,7 +244,7 @@ def _find_existing(store: Store, module_id: bytes, *, elsewhere: bool) -> tuple[
         with (store.open_module if elsewhere else partial(Store.open_module, store))(module_id, leave_stamp=False) as module:
             footer = module.footer()
             notes = decode_notes(module.read(footer.content, footer.notes))
-            return Stamp.of(module.status()), order_of(notes)
+            return module.status(), order_of(notes)
     except (FileNotFoundError, FormatError, IntegrityError, IncompatibleTargetError) as error:
         reraise_interrupt(error)
         return None
@@ -255,11 +254,11 @@ def _find_existing(store: Store, module_id: bytes, *, elsewhere: bool) -> tuple[
         return None  # a layer that cannot be read may have it
 
 
-def _is_indexed(store: Store, module_id: bytes, stamp: Stamp, indexed: Sequence[tuple[str, int, str]], number: int) -> bool:
-    """Return whether the index has the file's stamp and the module's entries with this addition number."""
+def _is_indexed(store: Store, module_id: bytes, status: os.stat_result, indexed: Sequence[tuple[str, int, str]], number: int) -> bool:
+    """Return whether the index has the stamp of a file's status, and the module's entries with this addition number."""
     index = store.index
     index.refresh()
-    if all(entry.stamp != stamp for entry in index_merge.module_entries(index, module_id)):
+    if not any(True for _ in index.verified(module_id, status)):
         return False
     # All entries of an addition are in one segment, so checking the first one is enough.
     return not indexed or any(

@@ -95,8 +95,12 @@ class Outbox:
 
     def _files(self) -> list[str]:
         """Return the file names of uploads in all versions of the format, the oldest first."""
+        return sorted(name for name in self._listed() if ".upload" in name)
+
+    def _listed(self) -> list[str]:
+        """Return the names of all files in the directory. The list is empty if the directory cannot be read."""
         with suppress(OSError):
-            return sorted(name for name in os.listdir(self._directory) if ".upload" in name)
+            return os.listdir(self._directory)
         return []
 
     def read(self, name: str) -> Upload:
@@ -141,10 +145,10 @@ class Outbox:
 
     def sweep(self) -> None:
         """Remove the partially written files of killed processes."""
-        with suppress(OSError):
-            for name in os.listdir(self._directory):
-                path = os.path.join(self._directory, name)
-                if ".upload" not in name and time.time() - os.stat(path).st_mtime > _SETTLED:
+        for name in [name for name in self._listed() if ".upload" not in name]:
+            path = os.path.join(self._directory, name)
+            with suppress(OSError):  # another helper has removed the file
+                if time.time() - os.stat(path).st_mtime > _SETTLED:
                     os.unlink(path)
 
     def _make_room(self, size: int) -> int:

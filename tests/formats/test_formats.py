@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from encoded import encode_table
+from helpers import module_entries
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,16 +33,7 @@ from compcache.formats.manifest_writer import (
 )
 from compcache.formats.records import GlobalRecord, ModuleRecord, decode_global, decode_link_type, decode_module
 from compcache.formats.table import Table, all_entries
-from compcache.publish.index_merge import (
-    add,
-    encode_function_entry,
-    encode_segment,
-    merge,
-    module_entries,
-    needs_merge,
-    remove_damaged,
-    segment_level,
-)
+from compcache.publish.index_merge import add, encode_function_entry, encode_segment, merge, needs_merge, remove_damaged, segment_level
 
 if TYPE_CHECKING:
     from collections.abc import Callable

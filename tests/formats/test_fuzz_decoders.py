@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 import pytest
 from encoded import encode_table, known_kinds
+from helpers import module_entries
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -38,7 +39,7 @@ from compcache.formats.sorted_keys import SortedKeys, encode_keys
 from compcache.formats.statistics import decode_stats, encode_stats
 from compcache.formats.table import Table
 from compcache.globals import Integer, Text, decode_definition, define
-from compcache.publish.index_merge import encode_function_entry, encode_segment, merge, module_entries
+from compcache.publish.index_merge import encode_function_entry, encode_segment, merge
 from compcache.publish.module_rows import Platform, decode_rows
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import blob_kind
 import pytest
 from blob_kind import KIND, PLATFORM, add_blob, as_kind, blob_module
 from cli_process import compcache
-from helpers import PACKAGE_ROOT, adder, caller, constant, flip_byte, module_file, run_fresh
+from helpers import PACKAGE_ROOT, adder, caller, constant, flip_byte, module_entries, module_file, run_fresh
 
 from compcache import Cache, IncompatibleTargetError, LinkError, ModuleSource, NotCachedError, PrunePolicy, UndefinedSymbolError
 from compcache.formats import host
@@ -27,7 +27,6 @@ from compcache.images import kinds
 from compcache.images.anonymous_file import anonymous_file
 from compcache.linker import build_module
 from compcache.miss.publication import publish_built
-from compcache.publish.index_merge import module_entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

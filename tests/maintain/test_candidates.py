@@ -96,7 +96,7 @@ def test_it_is_the_plan_for_all_modules(seed: int, tmp_path: Path, monkeypatch: 
     assert removed > 50
 
 
-@pytest.mark.parametrize(("policy", "walks"), [(PrunePolicy(max_modules=70), 3), (PrunePolicy(duplicates=True, stale=0.0), 3)])
+@pytest.mark.parametrize(("policy", "walks"), [(PrunePolicy(max_modules=70), 2), (PrunePolicy(duplicates=True, stale=0.0), 3)])
 def test_few_walks_lead_to_the_plan(directory: Path, monkeypatch: pytest.MonkeyPatch, policy: PrunePolicy, walks: int) -> None:
     """Of the least recently used modules most are needed by used ones, so that the first candidates do not suffice."""
     store = Store(str(directory))

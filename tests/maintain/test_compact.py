@@ -9,12 +9,14 @@ import subprocess
 import sys
 import time
 import warnings
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from cli_process import compcache
 from helpers import PACKAGE_ROOT, adder, caller, constant, run_fresh
+from mock_directory import FaultyFiles, cache_on
 
 from compcache import Cache, CacheWarning, CompcacheError, ModuleSource, NotCachedError, PrunePolicy, StorageError
 from compcache.formats.volume import Volume
@@ -123,6 +125,18 @@ def test_an_open_cache_finds_what_others_put_together(directory: Path) -> None:
             answers = fill(writer, 2, first=first)
             writer.compact(grace=0)
             assert {name: reader.get_target(name)(1) for name in answers} == answers
+
+
+def test_each_file_is_read_once(directory: Path) -> None:
+    with Cache(directory) as filling:
+        fill(filling)
+    (directory / "signatures-v1").mkdir(mode=0o700)
+    files_of_system = FaultyFiles(directory, count=lambda operation: operation.path.endswith((".ccm", ".ed25519")))
+    with cache_on(files_of_system) as cache:
+        cache.compact(grace=0)
+    counted = Counter(operation.name for operation in files_of_system.operations)
+    assert [counted.pop(name) for name in ("open", "pread", "fstat", "unlink")] == [COUNT] * 4
+    assert list(counted) == ["lstat"]
 
 
 def test_duplicates_of_one_content_become_one(cache: Cache) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from mock_directory import Crash, FaultyFiles, MockDirectory, Operation, cache_o
 
 from compcache import Cache, ModuleSource, PrunePolicy
 from compcache.maintain.prune import prune
+from compcache.maintain.unindexed import index_modules
 from compcache.store import Store
 
 if TYPE_CHECKING:
@@ -20,9 +22,7 @@ LATER = 7200.0
 
 
 def dies_before_the_index(operation: Operation) -> BaseException | None:
-    return (
-        Crash(operation) if operation.name == "rename" and operation.target.startswith("index-v1") else None
-    )
+    return Crash(operation) if operation.name == "rename" and operation.target.startswith("index-v1") else None
 
 
 @pytest.fixture
@@ -57,6 +57,15 @@ def test_it_is_indexed_after_the_grace_period(orphan: str, directory: Path) -> N
         assert cache.get_target("lost")(1) == 6
         assert cache.get_target("f")(1) == 2
         assert not [f for f in cache.check().findings if f.kind in ("unindexed", "stale")]
+
+
+def test_a_check_waits_for_an_addition_in_progress(orphan: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def finish_the_addition(_: float) -> None:
+        index_modules(Store(str(directory)), [bytes.fromhex(orphan)])
+
+    monkeypatch.setattr("compcache.maintain.checks.index.time.sleep", finish_the_addition)
+    os.utime(module_file(directory, orphan))  # it has just been published, however busy the machine is
+    assert [f for f in Cache(directory).check().findings if f.kind == "unindexed"] == []
 
 
 def test_a_damaged_one_is_removed(orphan: str, directory: Path) -> None:

@@ -746,6 +746,18 @@ def test_the_outbox_drops_the_oldest(tmp_path: Path) -> None:
     assert outbox.size() <= 3000
 
 
+def test_a_sweep_passes_over_what_vanishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        (tmp_path / f"partial-{number}").touch()
+        os.utime(tmp_path / f"partial-{number}", (0, 0))
+    listed = os.listdir(tmp_path)
+    (tmp_path / listed[0]).unlink()  # by another helper, after the listing
+    monkeypatch.setattr("compcache.remote.outbox.os.listdir", lambda _: listed)
+    Outbox(str(tmp_path)).sweep()
+    monkeypatch.undo()
+    assert os.listdir(tmp_path) == []
+
+
 @pytest.mark.parametrize("at", [0, 20, -1])
 def test_a_damaged_upload_is_refused(tmp_path: Path, at: int) -> None:
     outbox = Outbox(str(tmp_path))

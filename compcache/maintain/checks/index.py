@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from compcache.files import reraise_interrupt
 from compcache.formats.entry import index_name
 from compcache.formats.index import NUMBER_SIZE, STAMP_SIZE
 from compcache.formats.table import all_entries
+from compcache.interrupts import suppress
 from compcache.publish.open_segments import readable_segments
 
 if TYPE_CHECKING:
@@ -26,6 +28,9 @@ __all__ = ["check_index", "encode_entry"]
 _NUMBER = slice(KEY_SIZE + DIGEST_SIZE + 4, KEY_SIZE + DIGEST_SIZE + 4 + NUMBER_SIZE)
 #: The maximum number of entries of the index in memory at a time.
 _RANGE = 1 << 13
+#: For how many seconds an addition may be between the publication of its module and of its index entries.
+_ADDITION_SECONDS = 1.0
+_PAUSE = 0.02  # seconds
 #: The maximum number of modules whose existence is remembered.
 _REMEMBERED = 1 << 16
 
@@ -53,13 +58,38 @@ def check_index(state: CheckState) -> tuple[int, dict[str, int]]:
     missing, stale, checked = _Differences(state), _Differences(state), 0
     for entries, expected in _read_ranges(state, segments, wanted):
         checked += len(entries)
-        missing.add(expected - entries, lambda _, exists: exists)
+        missing.add(_still_missing(state, expected - entries), lambda _, exists: exists)
         stale.add(entries - expected, lambda module_id, exists: _was_read(state, module_id) if exists else module_id not in state.unusable)
     damaged = dict(store.index.damaged)
     numbers = {"missing": missing.count, "stale": stale.count, "unverified": _count_unverified(state, segments), "damaged": len(damaged)}
     if damaged or missing.count or stale.count:
         _repair_index(state, missing, stale.count, damaged)
     return checked, numbers
+
+
+def _still_missing(state: CheckState, entries: set[bytes]) -> set[bytes]:
+    """Return the entries that the index still lacks. If their modules are new, wait until they are older than an addition takes."""
+    store, now = state.store, time.time()
+    changed = {module_id: _change_time(store, module_id) for module_id in {entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE] for entry in entries}}
+    end = min(max(changed.values(), default=0.0), now) + _ADDITION_SECONDS
+    while entries and now < end:
+        time.sleep(_PAUSE)
+        now, segments = time.time(), readable_segments(store.index)
+        entries = {entry for entry in entries if not any(_is_in(store, segment, entry) for segment in segments)}
+    return entries
+
+
+def _change_time(store: Store, module_id: bytes) -> float:
+    """Return when a module's file was changed, in seconds since the epoch; 0.0 if the module has no file."""
+    with suppress(OSError):
+        return store.files.stat(store.module_path(module_id)).st_ctime
+    return 0.0
+
+
+def _is_in(store: Store, segment: Segment, entry: bytes) -> bool:
+    """Return whether a segment has a function entry, given without the number and the requirement."""
+    values = store.index.look_up(segment, entry[:KEY_SIZE], modules=False)
+    return any(value.startswith(entry[KEY_SIZE:]) for value in values or ())
 
 
 class _Differences:

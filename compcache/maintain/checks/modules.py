@@ -13,12 +13,15 @@ from compcache.formats.manifest import FUNCTION, GLOBAL, MODULE, NEEDS, NO_ENTRY
 from compcache.formats.manifest_writer import iterate_frames
 from compcache.formats.records import decode_global, decode_module
 from compcache.images.kinds import Table, check_image
+from compcache.interrupts import suppress
 from compcache.maintain.checks.index import encode_entry
-from compcache.publish.module_lists import IMPORTS, REALIZES, relation_key
+from compcache.maintain.checks.references import link_types
+from compcache.publish.module_lists import IMPORTS, REALIZES, SortedItems, relation_key
 from compcache.publish.module_reader import ModuleSections
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Iterable
 
     from compcache.maintain.checks.state import CheckState
     from compcache.publish.module_rows import Row
@@ -79,22 +82,26 @@ def _reading_error(store: Store, module_id: bytes) -> Exception:
 
 
 def check_content(state: CheckState) -> tuple[int, dict[str, int]]:
-    """Check that modules match their digests and signatures, and that their images match their records.
+    """Check that modules match their digests and signatures, and that their images match their records. Add the link types to `state`.
 
     Returns:
         The number of modules, and their total size in bytes for the report.
     """
     size = total = 0
+    state.types = SortedItems()
     for present, _ in state.modules():
         total += len(present)
         for module_id in present:
             try:
                 with ModuleSections(state.store, module_id) as reader:
                     size += reader.size
-                    _require_as_published(reader)
+                    payloads = _read_as_published(reader)
                     is_own = not state.store.signing_key or is_signed_with(reader.footer, state.store.signing_key)
                 if not is_own:
                     _report_unsigned(state, module_id)
+                with suppress(FormatError, KeyError):  # a malformed type is unknown
+                    for key, text in link_types(module_id, payloads):
+                        state.types.add(key, text)
             except FileNotFoundError as error:
                 reraise_interrupt(error)
                 continue
@@ -111,14 +118,16 @@ def _report_unsigned(state: CheckState, module_id: bytes) -> None:
     state.report("unsigned", module_id.hex(), message, note=True)
 
 
-def _require_as_published(reader: ModuleSections) -> None:
-    """Raise `FormatError` if a module does not match its digest, or its image does not match its records."""
+def _read_as_published(reader: ModuleSections) -> dict[int, bytes]:
+    """Return the records of a module by offset. Raise `FormatError` if the module does not match its digest, or the image its records."""
     require_intact(reader.footer, reader.module_id, reader.read)
-    kind, table = _required_table(reader.records())
+    payloads = dict(iterate_frames(reader.records()))
+    kind, table = _required_table(payloads.values())
     check_image(kind, reader.image(), table)
+    return payloads
 
 
-def _required_table(records: bytes) -> tuple[str, Table]:
+def _required_table(payloads: Iterable[bytes]) -> tuple[str, Table]:
     """Return the kind of a module's image, and the module table that its records require.
 
     Raises:
@@ -126,7 +135,7 @@ def _required_table(records: bytes) -> tuple[str, Table]:
     """
     header = None
     highest = -1  # slot
-    for _, payload in iterate_frames(records):
+    for payload in payloads:
         kind = payload[:1]
         if kind == MODULE:
             header = decode_module(payload)

@@ -17,12 +17,12 @@ from compcache.publish.module_reader import ModuleSections
 from compcache.usage.ledger import Uses
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from compcache.formats.sorted_keys import Item
     from compcache.maintain.checks.state import CheckState
 
-__all__ = ["check_imports", "check_statistics"]
+__all__ = ["check_imports", "check_statistics", "link_types"]
 
 
 def check_imports(state: CheckState) -> tuple[int, dict[str, int]]:
@@ -47,7 +47,7 @@ def check_imports(state: CheckState) -> tuple[int, dict[str, int]]:
             if not holders:
                 unprovided.append(module_id)
         dangling += bool(unprovided) and _report_dangling(state, _decode(name), unprovided)
-    mismatched, unchecked = _check_types(state, compared)
+    mismatched, unchecked = _check_types(state, SortedItems(_read_types(state, compared)) if state.types is None else state.types)
     return edges, {"dangling": dangling + mismatched, "unchecked": unchecked}
 
 
@@ -86,39 +86,42 @@ def _read_types(state: CheckState, compared: Iterable[Item]) -> Iterator[Item]:
         with suppress(OSError, FormatError, KeyError):
             with ModuleSections(state.store, module_id) as reader:
                 payloads = dict(iterate_frames(reader.records()))
-            for name, relation, kind in _link_types(payloads.values()):
-                if name in wanted:
-                    text = read_type(payloads.__getitem__, kind)
-                    yield relation_key(name, relation, module_id), text.encode("utf-8", "surrogatepass")
+            for key, text in link_types(module_id, payloads):
+                if _decode(_name_of(key)) in wanted:
+                    yield key, text
         if number % 256 == 0:
             state.show(number, max(number, state.total))
 
 
-def _link_types(payloads: Iterable[bytes]) -> Iterator[tuple[str, bytes, bytes]]:
-    """Yield the link types in the records of a module as (func_name, `REALIZES` or `IMPORTS`, the record's `link_type`)."""
-    needs, own = [], set()
-    for payload in payloads:
+def link_types(module_id: bytes, payloads: Mapping[int, bytes]) -> Iterator[Item]:
+    """Yield the link types of a module's functions and imports, with keys as in `CheckState.names`. An empty type is unknown.
+
+    `payloads` has the module's records by offset.
+
+    Raises:
+        FormatError: a record is malformed.
+        KeyError: a record refers to a record that does not exist.
+    """
+    needs, own = [], {}
+    for payload in payloads.values():
         if payload[:1] == FUNCTION:
             function = decode_function(payload)
-            own.add(function.name)
-            yield function.name, REALIZES, function.link_type
+            own[function.name] = function.link_type
         elif payload[:1] == NEEDS:
             needs.append(decode_needs(payload))
-    for record in needs:
-        for _, name, _, link_type in record.imports:
-            if name not in own:
-                yield name, IMPORTS, link_type
+    types = [(name, REALIZES, kind) for name, kind in own.items()]
+    types += [(name, IMPORTS, kind) for record in needs for _, name, _, kind in record.imports if name not in own]
+    for name, relation, kind in types:
+        yield relation_key(name, relation, module_id), read_type(payloads.__getitem__, kind).encode("utf-8", "surrogatepass")
 
 
-def _check_types(state: CheckState, compared: Iterable[Item]) -> tuple[int, int]:
+def _check_types(state: CheckState, types: Iterable[Item]) -> tuple[int, int]:
     """Report imports whose link type matches no realization. Return the number of these imports, and of imports with unknown types.
 
-    Args:
-        state: the state of the check.
-        compared: the modules and the names of the functions whose types are compared, as ``module_id name``.
+    `types` has the types to compare, in the order of their keys. See `link_types`.
     """
     mismatched = unchecked = 0
-    for name, items in groupby(SortedItems(_read_types(state, compared)), lambda item: _name_of(item[0])):
+    for name, items in groupby(types, lambda item: _name_of(item[0])):
         known: list[tuple[bytes, str]] = []
         for key, value in items:
             module_id, used = key[-DIGEST_SIZE:], _decode(value)

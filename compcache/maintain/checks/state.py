@@ -35,6 +35,7 @@ class CheckState:
         unusable: the modules with a problem that was not repaired.
         names: the functions that modules realize and import, as keys of `relation_key`, sorted.
         indexed: the entries that the index should have, sorted.
+        types: the link types of the functions that modules realize and import, by the keys in `names`, sorted; None if not read yet.
         stamps: the module_id and the stamp of each readable module, in the order of module_ids.
     """
 
@@ -47,6 +48,7 @@ class CheckState:
         self.slices = Slices(store)
         self.unusable: set[bytes] = set()
         self.names, self.indexed, self.stamps = SortedItems(), SortedItems(), Scratch()
+        self.types: SortedItems | None = None
         self._excluded: set[bytes] = set()
         self.total = 0
 
