@@ -131,8 +131,8 @@ class Tree(Files):
     Every operation starts from a descriptor of the root, opens the directory that contains the file, and acts in this directory, with the
     ``*at`` calls of POSIX. If another process replaces a directory, the operation fails or acts in the opened directory, never elsewhere.
     A symbolic link on the path raises an ``OSError`` with ELOOP. The root and the directories above it may be links, because the user who
-    opens the cache chooses them, unless the tree is a part of another tree. Operations that change or list files, or find no file, detect
-    that the root was removed or replaced.
+    opens the cache chooses them, unless the tree is a part of another tree. `status`, `look_again`, listings, and operations that fail
+    detect that the root was removed or replaced. Other operations act in the directory that was opened.
 
     Args:
         files: the operating system.
@@ -214,12 +214,8 @@ class Tree(Files):
         audit("open", path, None, flags)
         return self._beneath(-1, path, flags, mode)
 
-    def _current_root(self) -> _Root:
-        root = self._root
-        return root if root is not None and self._is_current(root) else self._enter_root()[0]
-
-    def _is_current(self, root: _Root) -> bool:
-        """Return whether the path of the root still refers to the opened directory."""
+    def _is_open(self, root: _Root) -> bool:
+        """Return whether the root's descriptor still refers to the opened directory."""
         try:
             opened = self.system.fstat(root.number)
             if (opened.st_dev, opened.st_ino) != root.identity:
@@ -229,7 +225,7 @@ class Tree(Files):
             if error.errno == EBADF:  # a program may close all descriptors, as daemons do; then the number may belong to another file
                 root.opened.number = -1
             return False
-        return self._is_at_path(root)
+        return True
 
     def _is_at_path(self, root: _Root) -> bool:
         try:
@@ -244,11 +240,11 @@ class Tree(Files):
     def _relative(self, path: str) -> str:
         """Return a path relative to the root. Raise `OSError` if the path is outside of the root."""
         relative = path[len(self._prefix) :]
-        if not path.startswith(self._prefix) or "/../" in f"/{relative}/":
-            if path == self.root:
-                return "."
-            raise OSError(f"the path {path} is not in the directory {self.root}")
-        return relative
+        if path.startswith(self._prefix) and not (".." in relative and "/../" in f"/{relative}/"):
+            return relative
+        if path == self.root:
+            return "."
+        raise OSError(f"the path {path} is not in the directory {self.root}")
 
     def _is_outside(self, path: str) -> bool:
         return path != self.root and not path.startswith(self._prefix)
@@ -275,21 +271,24 @@ class Tree(Files):
             return self._beneath(parent.number, part, _ENTERING, 0)
         return _Opened(self.system, self.system.open(part, _ENTERING, dir_fd=parent.number))
 
-    def _run_in_root(self, path: str, act: Callable[[_Root, str], _T], *, current: bool = True, also: str = "") -> _T:
+    def _run_in_root(self, path: str, act: Callable[[_Root, str], _T], *, changes: bool = True, also: str = "") -> _T:
         """Call `act` with the root and the relative path of a file; return its result.
+
+        If `act` fails because the root was removed or replaced, it is repeated in the new root.
 
         Args:
             path: the file.
             act: the operation.
-            current: whether to check first that the opened root is still at its path. If not, the check follows a failed operation, which
-                is then repeated in the new root.
+            changes: whether `act` changes files. Then the root's descriptor is checked first, because it may refer to another directory.
             also: another path that `act` uses, for messages.
 
         Raises:
             OSError: the operation fails. With ELOOP, the message names the symbolic link.
         """
         relative = self._relative(path)
-        root = self._current_root() if current else self._root or self._enter_root()[0]
+        root, is_current = self._root, False
+        if root is None or (changes and not self._is_open(root)):
+            root = self._enter_root()[0]
         while True:
             root.is_new = False
             try:
@@ -301,10 +300,10 @@ class Tree(Files):
                     if link is not None:
                         raise OSError(ELOOP, f"{link} is a symbolic link, and links in a cache directory are not followed", path) from error
                 error.filename = path
-                if current or self._is_current(root):
+                if is_current or (self._is_open(root) and self._is_at_path(root)):
                     _raise_gone(error, path)
                     raise
-            root, current = self._enter_root()[0], True
+            root, is_current = self._enter_root()[0], True
 
     def first_link(self, path: str) -> str | None:
         """Return the path of the first symbolic link among a file and its directories, for messages; None if there is no link."""
@@ -335,7 +334,7 @@ class Tree(Files):
         if self._is_outside(path):
             return self._open_outside(path, flags, mode)
         creates = bool(flags & os.O_CREAT)
-        opened = self._run_in_root(path, lambda root, at: self._open_at(root, at, flags, mode), current=creates)
+        opened = self._run_in_root(path, lambda root, at: self._open_at(root, at, flags, mode), changes=creates)
         if creates:
             self._set_mode(opened.number, mode)
         return opened
@@ -356,7 +355,7 @@ class Tree(Files):
             parent, name = self._open_parent(root, relative)
             return self.system.lstat(name, dir_fd=parent.number)
 
-        return self._run_in_root(path, status, current=False)
+        return self._run_in_root(path, status, changes=False)
 
     lstat = stat  # type: ignore[assignment]
 
@@ -389,7 +388,7 @@ class Tree(Files):
 
     def _open_directory(self, path: str) -> Opened:
         self.look_again()
-        return self._run_in_root(path, lambda root, at: self._open_at(root, at, _LISTING), current=False)
+        return self._run_in_root(path, lambda root, at: self._open_at(root, at, _LISTING), changes=False)
 
     def mkdir(self, path: str, mode: int = DIRECTORY_MODE) -> None:  # type: ignore[override]
         """Create a directory as `os.mkdir` does, with this mode, independent of the umask. The root can also be created."""

@@ -10,7 +10,7 @@ from compcache.files import DIRECTORY_MODE, FILE_MODE, reraise_interrupt
 from compcache.interrupts import suppress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from compcache.directory.places import Place
     from compcache.files import Files, Opened
@@ -123,8 +123,16 @@ class _Draft:
         self.descriptor = self._opened.number
 
     def write(self, parts: Iterable[bytes | memoryview]) -> None:
-        for block in _join_small_parts(parts):
-            _write_all(self._files, self.descriptor, block)
+        small = bytearray()
+        for part in parts:
+            if len(small) + len(part) > _CHUNK:
+                _write_all(self._files, self.descriptor, small)
+                small = bytearray()
+            if len(part) > _CHUNK:
+                _write_all(self._files, self.descriptor, part)
+            else:
+                small += part
+        _write_all(self._files, self.descriptor, small)
         self._time = _set_unique_time(self._files, self.descriptor)
 
     def publish(self) -> os.stat_result:
@@ -197,20 +205,7 @@ def _set_unique_time(files: Files, descriptor: int) -> int:
     return now
 
 
-def _join_small_parts(parts: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
-    """Yield the parts in order, with small consecutive parts joined."""
-    small: list[bytes | memoryview] = []
-    size = 0
-    for part in parts:
-        if size + len(part) > _CHUNK:
-            yield from small if len(small) == 1 else [b"".join(small)]
-            small, size = [], 0
-        small.append(part)
-        size += len(part)
-    yield from small if len(small) == 1 else [b"".join(small)]
-
-
-def _write_all(files: Files, descriptor: int, part: bytes | memoryview) -> None:
+def _write_all(files: Files, descriptor: int, part: bytes | bytearray | memoryview) -> None:
     view = memoryview(part)
     while view:
         written = files.write(descriptor, view[:_CHUNK])

@@ -22,6 +22,7 @@ from helpers import PACKAGE_ROOT, adder, caller, run_fresh, sum_of
 from mock_directory import FaultyFiles, cache_on
 
 from compcache import Cache, ModuleSource, PrunePolicy
+from compcache.directory.places import MODULE_LISTS
 from compcache.formats.index import Index, Segment
 from compcache.formats.statistics import decode_stats
 
@@ -390,6 +391,8 @@ LOOK_UPS_OF_A_MISS, LISTINGS_OF_A_MISS = 4, 5
 LISTINGS_OF_STATISTICS = 3
 #: The number of the addition, the module, and its index segment.
 RENAMES_OF_AN_ADDITION = 3
+#: For the listings of the index and of the numbers, and after a rename into a directory of modules that does not exist yet.
+LOOKS_AT_THE_ROOT_OF_AN_ADDITION = 3
 
 
 @pytest.fixture
@@ -434,6 +437,26 @@ def test_an_addition_renames_what_it_publishes_and_nothing_else(counted: tuple[C
         assert len(list(Path(cache.path).rglob("*.ccm"))) == before + 1
         done = [o.target for o in files.operations if o.name == "rename" and (Path(cache.path) / o.target).exists()]
         assert len(set(done)) <= RENAMES_OF_AN_ADDITION, done
+
+
+def test_an_addition_looks_at_the_path_of_its_root_for_listings_only(counted: tuple[Cache, FaultyFiles]) -> None:
+    """An addition opens the root again before it publishes. Later operations of the addition act in the opened directory."""
+    cache, files = counted
+    cache.add_module(ModuleSource(adder("first", 1)))
+    files.reset()
+    cache.add_module(ModuleSource(adder("next", 2)))
+    assert len([o for o in files.operations if o.name == "stat" and not o.path]) <= LOOKS_AT_THE_ROOT_OF_AN_ADDITION
+
+
+def test_a_merge_looks_for_lists_of_modules_once(counted: tuple[Cache, FaultyFiles]) -> None:
+    """Small segments have no lists."""
+    cache, files = counted
+    for number in range(12):
+        cache.add_module(ModuleSource(adder(f"next{number}", number)))
+    merges = [o for o in files.operations if o.name == "rename" and o.target.startswith("index-v1/01-")]
+    looks = [o for o in files.operations if o.path.startswith(MODULE_LISTS.directory)]
+    assert merges
+    assert len(looks) <= 2 * len(merges)
 
 
 @pytest.mark.parametrize("removes", [True, False])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,6 +10,7 @@ from cli_process import compcache
 from helpers import constant
 
 from compcache import Cache, ModuleSource
+from compcache.files import Files, Tree
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,6 +44,23 @@ def test_what_a_compilation_creates_is_tagged_before_anything_is_locked(tmp_path
     with Cache(tmp_path / "new") as cache:
         cache.get_or_compile("g", lambda: ModuleSource(constant("g", 2)))
     assert (tmp_path / "new" / TAG).exists()
+
+
+def test_changes_go_to_the_root_after_a_program_has_closed_its_descriptor(tmp_path: Path) -> None:
+    root, other = tmp_path / "root", tmp_path / "other"
+    root.mkdir()
+    other.mkdir()
+    tree = Tree(Files(), str(root))
+    tree.listdir(str(root))
+    assert tree._root is not None
+    number = tree._root.number
+    os.close(number)  # as daemons close all descriptors
+    opened = os.open(other, os.O_RDONLY | os.O_DIRECTORY)
+    assert opened == number
+    tree.mkdir(f"{root}/made")
+    os.close(opened)
+    assert (root / "made").is_dir()
+    assert not (other / "made").exists()
 
 
 @pytest.mark.slow
