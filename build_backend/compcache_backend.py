@@ -48,7 +48,8 @@ def _alone_in_this_tree() -> Iterator[None]:
 def prepare_metadata_for_build_editable(metadata_directory: str, config_settings: dict[str, str | list[str] | None] | None = None) -> str:
     """Make the metadata of an editable installation while no other one builds in this tree."""
     with _alone_in_this_tree():
-        return build_meta.prepare_metadata_for_build_editable(metadata_directory, config_settings)
+        name: str = build_meta.prepare_metadata_for_build_editable(metadata_directory, config_settings)
+    return name
 
 
 def build_editable(
@@ -56,7 +57,8 @@ def build_editable(
 ) -> str:
     """Build the extension modules and an editable wheel while no other installation builds in this tree."""
     with _alone_in_this_tree():
-        return build_meta.build_editable(wheel_directory, config_settings, metadata_directory)
+        name: str = build_meta.build_editable(wheel_directory, config_settings, metadata_directory)
+    return name
 
 
 def get_requires_for_build_wheel(config_settings: dict[str, str | list[str] | None] | None = None) -> list[str]:

@@ -233,7 +233,12 @@ def test_an_absent_name_is_looked_for_in_the_new_index_once(cache: Cache, monkey
     assert [*cache._store.find("one")]
     readings: list[bool] = []
     refresh = Index.refresh
-    monkeypatch.setattr(Index, "refresh", lambda index: readings.append(refresh(index)) or readings[-1])
+
+    def recorded_refresh(index: Index) -> bool:
+        readings.append(refresh(index))
+        return readings[-1]
+
+    monkeypatch.setattr(Index, "refresh", recorded_refresh)
     for name in ("absent", "cc1_absent-0000"):
         readings.clear()
         assert not [*cache._store.find(name, again=True)]
