@@ -61,10 +61,10 @@ _RARE = {
     ' gc "': re.compile(""),
     "vscale x ": re.compile(""),
     " xor (": re.compile(""),  # a constant
-    "ptrtoint (": re.compile(r"\bptrtoint \([^()]* to i(?!(?:8|16|32|64)\))"),
+    "ptrtoint (": re.compile(r" to (?:<\d+ x )?i(?!(?:8|16|32|64)\b)\d+>?\)"),  # a constant of a width that no relocation has
     " = comdat ": re.compile(r" = comdat (?!any|nodeduplicate)"),
     "cc": re.compile(
-        r"\b(?:define|declare|call|invoke|callbr) (?:[a-z]\w* )*?"
+        r"\b(?:define|declare|call|invoke|callbr) (?:[a-z]\w* ){0,20}?"
         r"(?!(?:fast|cold|tail|swift|swifttail|preserve_most)cc )(?:cc ?\d+|[a-z]\w*cc(?:\(\d+\))?) "
     ),
 }

@@ -84,7 +84,6 @@ class Packing:
         self._packs: frozenset[bytes] = frozenset()
         self._small = 0
         self._old: list[Volume] = []
-        self._signed = False  # whether modules may have signatures beside their files
         self._files = Scratch()  # module_id and stamp of each file whose module is in a volume now
         self._entries = Scratch()  # the index entries of the verified modules in the new volume, without stamps
         self.packed = 0
@@ -140,8 +139,6 @@ class Packing:
         done = 0
         for first, fan in enumerate(map("{:02x}".format, range(256))):
             small = self._small_files(fan) if self._small else {}
-            # Signatures are listed after the files, because they are published before the files.
-            self._signed = self._signed or bool(small and self._store.names(SIGNATURES))
             old = [(volume, members_of(volume, first)) for volume in self._old]
             kept = [volume for volume in self._store.volumes.current() if volume not in self._old and self._store.volumes.is_own(volume)]
             others = [(volume, members_of(volume, first)) for volume in (kept if small else ())]
@@ -193,7 +190,7 @@ class Packing:
         except (FileNotFoundError, CompcacheError) as error:
             reraise_interrupt(error)
             return None
-        return Content(module_id, data, store.signatures_of(module_id) if self._signed else b"", file.modified), entry
+        return Content(module_id, data, store.signatures_of(module_id), file.modified), entry
 
     def _volume_content(self, module_id: bytes, old: list[_Members]) -> tuple[Content, bytes] | None:
         """Return the content of a module from the first old volume that has the module, or None if there is no such volume.
@@ -235,8 +232,7 @@ class Packing:
                     continue
                 if Stamp.packed(status) == record[DIGEST_SIZE:] and any(module_id in members for members in own):
                     unlink(store, path)
-                    if self._signed:
-                        unlink(store, store.path(SIGNATURES, SIGNATURES.file_name(module_id.hex())))
+                    unlink(store, store.path(SIGNATURES, SIGNATURES.file_name(module_id.hex())))
         for volume in (*store.volumes.replaced(), *(self._old if self.volume is None else ())):
             remove_volume(store, volume)
         remove_lists(store)

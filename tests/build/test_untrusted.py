@@ -99,6 +99,10 @@ RARE = {
     "intrinsic for a pass": (CALL.format("i1", "llvm.experimental.widenable.condition()"), None),
     "constant": (TAGGED.format("i64 xor (i64 ptrtoint (ptr @f to i64), i64 1)"), "unsupported expression in static initializer"),
     "wide pointer": (TAGGED.format("i128 ptrtoint (ptr @f to i128)"), "unsupported expression in static initializer"),
+    "wide pointer into a variable": (
+        "@a = global [8 x i8] zeroinitializer\n" + TAGGED.format("i128 ptrtoint (ptr getelementptr (i8, ptr @a, i64 4) to i128)"),
+        "unsupported expression in static initializer",
+    ),
     "scalable vector": (
         ("define i64 @f(i64 %x) {\n  %v = insertelement <vscale x 2 x i64> zeroinitializer, i64 %x, i32 0\n"
         "  %r = extractelement <vscale x 2 x i64> %v, i32 0\n  ret i64 %r\n}\n"),

@@ -130,13 +130,25 @@ def test_an_open_cache_finds_what_others_put_together(directory: Path) -> None:
 def test_each_file_is_read_once(directory: Path) -> None:
     with Cache(directory) as filling:
         fill(filling)
-    (directory / "signatures-v1").mkdir(mode=0o700)
-    files_of_system = FaultyFiles(directory, count=lambda operation: operation.path.endswith((".ccm", ".ed25519")))
+    files_of_system = FaultyFiles(directory, count=lambda operation: operation.path.endswith(".ccm"))
     with cache_on(files_of_system) as cache:
         cache.compact(grace=0)
     counted = Counter(operation.name for operation in files_of_system.operations)
     assert [counted.pop(name) for name in ("open", "pread", "fstat", "unlink")] == [COUNT] * 4
     assert list(counted) == ["lstat"]
+
+
+def test_a_module_that_was_added_again_stays_signed(directory: Path) -> None:
+    """Its signatures are in the volume of the first compaction only."""
+    key = generate_key("test")
+    with Cache(directory, publish_key=str(key)) as cache:
+        cache.add_module(ModuleSource(adder("f", 1)))
+        cache.add_module(ModuleSource(adder("f", 2)))
+        cache.compact(grace=0)
+        cache.add_module(ModuleSource(adder("f", 1)))
+        cache.compact(grace=0)
+    with Cache(directory, trusted_keys=[str(key.public())]) as cache:
+        require(cache, {"f": 2})
 
 
 def test_duplicates_of_one_content_become_one(cache: Cache) -> None:

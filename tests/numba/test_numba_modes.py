@@ -364,7 +364,7 @@ _CALLED_IN_IMPLEMENTATIONS = """
 _INSTALLED = """
 import runpy, sys
 import compcache.numba
-sys.path[0], sys.argv = {directory!r}, [{program!r}]
+sys.path[0], sys.argv[0] = {directory!r}, {program!r}
 compcache.numba.install()
 runpy.run_path({program!r}, run_name="__main__")
 """
@@ -395,7 +395,7 @@ class Programs:
         program = str(place / "program.py")
         arguments = {
             "run": ["-m", "compcache.numba", "run", program, *given],
-            "install": ["-c", _INSTALLED.format(directory=str(place), program=program)],
+            "install": ["-c", _INSTALLED.format(directory=str(place), program=program), *given],
         }.get(mode, [program, *given])
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("COMPCACHE_", "NUMBA_"))}
         own = {"COMPCACHE_DIR": str(cache), "NUMBA_DEBUG_CACHE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
