@@ -267,7 +267,7 @@ class WorkerPool:
             return failed_outcome(error, job.functions, started)
         try:
             self._busy.append(self._assign_job(job, payload))
-        except OSError as error:
+        except (OSError, ChannelError) as error:
             reraise_interrupt(error)
             return failed_outcome(error, job.functions, started)
         return None

@@ -209,7 +209,7 @@ class DictMember(GlobalDefinition):
             raise invalid_error(f"{location} must be a dict, not an object of type {type(mapping).__qualname__}")
         try:
             value = mapping[self.key]
-        except KeyError:
+        except (KeyError, TypeError):  # a subclass may raise either
             raise invalid_error(f"the dict {location} has no key {self.key!r}") from None
         module, _, qualname = self.expected.partition(":")
         expected = _find_object(module, qualname)

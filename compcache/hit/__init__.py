@@ -97,8 +97,8 @@ class Door:
         self._prefix = root if root.endswith("/") else root + "/"
         self._tree: Tree | None = None
 
-    def enter(self) -> None:
-        """Open the root. The path must not lead through a link.
+    def enter(self) -> "tuple[Opened, int, tuple[int, int]]":
+        """Open and return the root. The path must not lead through a link.
 
         Raises:
             PermissionError: the root belongs to another user, or other users can write to it.
@@ -109,15 +109,15 @@ class Door:
         status = os.fstat(opened.number)
         if status.st_uid != self.owner or status.st_mode & _OTHERS_WRITE:
             raise PermissionError(f"{self.root} belongs to another user, or other users can write to it")
-        self._entered = opened, opened.number, (status.st_dev, status.st_ino)
+        self._entered = entered = opened, opened.number, (status.st_dev, status.st_ino)
+        return entered
 
     def renew(self) -> "tuple[Opened, int, tuple[int, int]]":
         """Return the open root. Open it again if it was closed or its path leads elsewhere."""
         entered = self._entered
-        while entered is None or not self._runtime.is_at(entered[1], self.root):
+        if entered is None or not self._runtime.is_at(entered[1], self.root):
             self.leave()
-            self.enter()
-            entered = self._entered
+            entered = self.enter()
         return entered
 
     def leave(self) -> None:

@@ -165,7 +165,7 @@ def _split_values(text: str) -> list[Piece]:
 
 
 def _compare_functions(definition: _Function, use: _Function) -> tuple[bool, str]:
-    """Return whether calls of a use fit a definition, with the reason or a warning. See `fits`."""
+    """Return whether calls of a use fit a definition, with the reason or a warning. See `compare_types`."""
     if definition.convention != use.convention:
         conventions = [function.convention or "that of C" for function in (definition, use)]
         return False, "its calling convention is {}, and the module calls it by {}".format(*conventions)
@@ -188,7 +188,7 @@ def _compare_functions(definition: _Function, use: _Function) -> tuple[bool, str
 
 
 def _parameters_fit(expected_values: list[Piece], passed_values: list[Piece], *, is_promoted: bool) -> tuple[bool, str]:
-    """Return whether the passed values fit the parameters, with the reason or a warning. See `fits`."""
+    """Return whether the passed values fit the parameters, with the reason or a warning. See `compare_types`."""
     warning = ""
     for number, (expected, passed) in enumerate(zip(expected_values, passed_values, strict=False), 1):
         is_fitting, lacks_extension = _passes(expected, passed)
@@ -202,7 +202,7 @@ def _parameters_fit(expected_values: list[Piece], passed_values: list[Piece], *,
 
 
 def _result_fits(returned: list[Piece], expected: list[Piece]) -> tuple[bool, str]:
-    """Return whether the returned value fits what the caller expects, with the reason or a warning. See `fits`."""
+    """Return whether the returned value fits what the caller expects, with the reason or a warning. See `compare_types`."""
     pairs = list(map(_passes, expected, returned))  # here the caller relies on extensions
     if len(returned) == len(expected) and all(passes and not lacks for passes, lacks in pairs):
         return True, ""

@@ -40,10 +40,8 @@ def main(arguments: list[str]) -> int:
         print(_USAGE, file=sys.stderr)  # noqa: T201 - a command
         return 2
     from compcache.numba import install
-    from compcache.numba.lazy.garbage import freeze_start
 
     install(directory, lazy=True)
-    freeze_start()
     sys.excepthook = _print_program_error
     if is_module:
         sys.argv = program

@@ -60,7 +60,8 @@ def read_settings(root: str) -> Settings | None:
         return None
     unknown = table.keys() - BUILD_KEYS - PROJECT_KEYS
     if unknown:
-        raise ValueError(f"[tool.compcache] in pyproject.toml has the unknown setting {min(unknown)!r}; valid settings: kernels, targets")
+        valid = ", ".join(sorted(BUILD_KEYS | PROJECT_KEYS))
+        raise ValueError(f"[tool.compcache] in pyproject.toml has the unknown setting {min(unknown)!r}; valid settings: {valid}")
     kernels = _texts(table, "kernels")
     return Settings(kernels, _texts(table, "targets") if "targets" in table else (architecture(platform_name()).package_target,))
 

@@ -22,6 +22,7 @@ __all__ = [
     "parse_public_key",
     "parse_public_keys",
     "parse_secret_key",
+    "read_public_keys",
     "read_publish_key",
     "read_trusted_keys",
 ]
@@ -141,11 +142,20 @@ def parse_public_keys(keys: Any) -> tuple[PublicKey, ...]:
     for item in [keys] if isinstance(keys, str) else keys:
         for word in str(item).replace(",", " ").split():
             if word.startswith("@"):
-                lines = [line.partition("#")[0] for line in _read_text(word[1:]).splitlines()]
-                parsed.update(dict.fromkeys(parse_public_keys(lines)))
+                parsed.update(dict.fromkeys(read_public_keys(word[1:])))
             else:
                 parsed[parse_public_key(word)] = None
     return tuple(parsed)
+
+
+def read_public_keys(path: str) -> tuple[PublicKey, ...]:
+    """Return the public keys in a file, each key once. Comments start with ``#``.
+
+    Raises:
+        ValueError: the file contains a text that is not a key.
+        OSError: the file cannot be read.
+    """
+    return parse_public_keys([line.partition("#")[0] for line in _read_text(path).splitlines()])
 
 
 def _parse_key(text: str, description: str, *, show: bool) -> tuple[str, bytes]:

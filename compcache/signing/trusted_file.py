@@ -6,17 +6,28 @@ import os
 from typing import TYPE_CHECKING
 
 from compcache.settings import users_directory
-from compcache.signing.keys import parse_public_keys
+from compcache.signing.keys import read_public_keys
 
 if TYPE_CHECKING:
     from compcache.signing.keys import PublicKey
 
-__all__ = ["add_trusted_key", "trusted_keys_path"]
+__all__ = ["add_trusted_key", "trusted_keys", "trusted_keys_path"]
 
 
 def trusted_keys_path() -> str:
     """Return the path of the file: ``compcache/trusted-keys`` in the user's configuration directory (XDG Base Directory Specification)."""
     return os.path.join(users_directory("XDG_CONFIG_HOME", "~/.config"), "compcache", "trusted-keys")
+
+
+def trusted_keys() -> tuple[PublicKey, ...] | None:
+    """Return the keys in the file; None if the file does not exist.
+
+    Raises:
+        ValueError: a line of the file is not a key.
+        OSError: the file cannot be read.
+    """
+    path = trusted_keys_path()
+    return read_public_keys(path) if os.path.exists(path) else None
 
 
 def add_trusted_key(key: PublicKey) -> str:
@@ -27,9 +38,9 @@ def add_trusted_key(key: PublicKey) -> str:
         OSError: the file cannot be read or written.
     """
     path = trusted_keys_path()
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    with open(path, "a+", encoding="utf-8") as file:
-        if key not in parse_public_keys(f"@{path}"):
+    if key not in (trusted_keys() or ()):
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        with open(path, "a+", encoding="utf-8") as file:
             file.seek(0)
             content = file.read()
             line_end = "\n" if content and not content.endswith("\n") else ""

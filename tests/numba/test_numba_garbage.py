@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 import threading
 import weakref
 from typing import TYPE_CHECKING
 
 import pytest
-from helpers import PACKAGE_ROOT
 
-from compcache.numba.lazy.garbage import few_collections, freeze_start
+from compcache.numba.lazy.garbage import few_collections
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture(autouse=True)
@@ -108,42 +104,3 @@ def test_what_a_program_has_frozen_stays_frozen() -> None:
     assert gc.get_freeze_count() == before
     if not had_frozen:
         gc.unfreeze()
-
-
-def test_what_is_there_before_a_program_is_frozen_until_numba_is_imported() -> None:
-    had_frozen = gc.get_freeze_count()
-    start: list[object] = []
-    freeze_start()
-    assert not any(found is start for found in gc.get_objects())
-    later: list[object] = []
-    with few_collections(lasting=True):
-        pass
-    assert not gc.get_freeze_count()
-    assert {id(start), id(later)} <= {id(found) for found in gc.get_objects(generation=2)}
-    if had_frozen:
-        gc.freeze()
-
-
-def test_what_a_program_freezes_after_its_start_stays_frozen() -> None:
-    had_frozen = gc.get_freeze_count()
-    freeze_start()
-    kept: list[list[object]] = [[] for _ in range(1000)]
-    gc.freeze()
-    with few_collections(lasting=True):
-        pass
-    assert gc.get_freeze_count() > len(kept)
-    gc.unfreeze()
-    with few_collections(lasting=True):
-        pass
-    if had_frozen:
-        gc.freeze()
-
-
-def test_collections_at_the_exit_of_run_examine_only_objects_of_the_program(tmp_path: Path) -> None:
-    text = "import gc, sys\nfound = [id(each) for each in gc.get_objects()]\n"
-    text += "print(gc.get_freeze_count() > 1000, id(globals()) in found, id(vars(sys)) in found)\n"
-    (tmp_path / "program.py").write_text(text)
-    command = [sys.executable, "-m", "compcache.numba", "run", "program.py"]
-    variables = {"PYTHONPATH": str(PACKAGE_ROOT), "COMPCACHE_DIR": str(tmp_path / "cache")}
-    done = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout == "True True False\n"

@@ -216,6 +216,8 @@ def test_the_commands_make_show_and_trust_keys(tmp_path: Path, directory: Path) 
     assert secret.stat().st_mode & 0o777 == 0o600
     assert compcache("key", "show", secret).out.strip() == public
     assert compcache("key", "new", "example.org-1", "-o", secret).status == 2
+    spaced = {"XDG_CONFIG_HOME": str(tmp_path / "a, b")}
+    assert (compcache("key", "trust", public, **spaced).status, compcache("key", "show", **spaced).out.split()) == (0, [public])
     home = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
     assert compcache("key", "trust", public, **home).status == 0
     assert compcache("key", "trust", public, **home).status == 0

@@ -121,7 +121,8 @@ def _check_types(state: CheckState, types: Iterable[Item]) -> tuple[int, int]:
     `types` has the types to compare, in the order of their keys. See `link_types`.
     """
     mismatched = unchecked = 0
-    for name, items in groupby(types, lambda item: _name_of(item[0])):
+    sound = (item for item in types if state.is_sound(item[0][-DIGEST_SIZE:]))  # a later step may have reported the module
+    for name, items in groupby(sound, lambda item: _name_of(item[0])):
         known: list[tuple[bytes, str]] = []
         for key, value in items:
             module_id, used = key[-DIGEST_SIZE:], _decode(value)

@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["few_collections", "freeze_start"]
+__all__ = ["few_collections"]
 
 #: The numbers of new objects that start a collection: while functions are compiled, which leaves garbage, and while modules are imported.
 _LIMITS = (50_000, 1_000_000)
@@ -77,29 +77,9 @@ class few_collections:  # noqa: N801 - it is used like a function
         _thresholds.count(-1, lasting=self._lasting)
 
 
-def freeze_start() -> None:
-    """Exclude the present objects from collections until the end of the next lasting block of `few_collections`.
-
-    A process that runs a program calls this function before the program starts. The two full collections at the exit then examine only
-    objects of the program. Garbage among the present objects is not freed.
-    """
-    global _frozen  # noqa: PLW0603 - a process has one start
-    if _has_generations():
-        gc.freeze()
-        _frozen = gc.get_freeze_count()
-
-
-_frozen = 0  # the number of objects that `freeze_start` has excluded
-
-
 def _move_to_oldest_generation() -> None:
     """Move all objects to the oldest generation without examining them. Garbage among them waits for a full collection."""
-    global _frozen  # noqa: PLW0603 - see `freeze_start`
-    if _has_generations() and gc.isenabled() and gc.get_freeze_count() <= _frozen:  # otherwise the program itself controls collections
+    has_generations = getattr(sys, "_is_gil_enabled", lambda: True)()
+    if has_generations and gc.isenabled() and not gc.get_freeze_count():  # otherwise the program itself controls collections
         gc.freeze()
         gc.unfreeze()
-        _frozen = 0
-
-
-def _has_generations() -> bool:
-    return bool(getattr(sys, "_is_gil_enabled", lambda: True)())

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
 import click
 
 from compcache.cli.jsontext import json_option, print_json
 from compcache.cli.output import plural
 from compcache.cli.session import Session, pass_session
+from compcache.signing.trusted_file import trusted_keys
 
 __all__ = ["command"]
 
@@ -24,7 +23,7 @@ def command(session: Session, bundles: tuple[str, ...], unsigned: bool, as_json:
     Each module is checked against its digest. If there are trusted keys (`compcache key trust`, COMPCACHE_TRUSTED_KEYS), a trusted
     key must have signed the module. Modules with pickled values always require a signature by a trusted key.
     """
-    trusted = None if unsigned else _trusted_keys()
+    trusted = None if unsigned else [str(key) for key in trusted_keys() or ()]
     imported: list[str] = []
     with session.open_or_create() as cache:
         for bundle in bundles:
@@ -34,10 +33,3 @@ def command(session: Session, bundles: tuple[str, ...], unsigned: bool, as_json:
                 click.echo(f"{bundle}: {plural(len(functions), 'function')}", err=True)
     if as_json:
         print_json(sorted(set(imported)))
-
-
-def _trusted_keys() -> str | None:
-    """Return @ and the path of the file of trusted keys; None if it does not exist."""
-    from compcache.signing.trusted_file import trusted_keys_path
-
-    return f"@{trusted_keys_path()}" if os.path.exists(trusted_keys_path()) else None

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from compcache.cli.output import print_text
-from compcache.signing.keys import generate_key, parse_public_key, parse_public_keys, parse_secret_key
+from compcache.signing.keys import generate_key, parse_public_key, parse_secret_key
 from compcache.signing.minisign import minisign_public_key
-from compcache.signing.trusted_file import add_trusted_key, trusted_keys_path
+from compcache.signing.trusted_file import add_trusted_key, trusted_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +59,7 @@ def show(file: str | None, minisign: bool) -> None:
     """Print the public key of the secret key in FILE; without FILE, print the trusted keys."""
     format_key = minisign_public_key if minisign else str
     if file is None:
-        for key in parse_public_keys(f"@{trusted_keys_path()}") if os.path.exists(trusted_keys_path()) else ():
+        for key in trusted_keys() or ():
             print_text(format_key(key))
         return
     try:
