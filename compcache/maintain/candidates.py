@@ -343,17 +343,15 @@ class _ByRecency:
     def oldest(self, size: int, count: int) -> tuple[list[bytes], float]:
         """Return the least recently used modules that together have at least `size` bytes and `count` modules.
 
-        Modules with the same recency are returned together. The second item of the result is the recency of the next module, or infinity.
+        The second item of the result is the recency of the next module, or infinity.
         """
         chosen: list[bytes] = []
-        last = -inf
         for number in sorted(range(len(self._recency)), key=self._recency.__getitem__):
             recency = self._recency[number]
-            if size <= 0 and count <= 0 and recency > last:
+            if size <= 0 and count <= 0:
                 return chosen, recency
             module_id = bytes(self._module_ids[number * DIGEST_SIZE : (number + 1) * DIGEST_SIZE])
             chosen.append(module_id)
             size -= self._sizes[number]
             count -= module_id not in self.packs
-            last = recency
         return chosen, inf
