@@ -123,7 +123,8 @@ def _dependencies_in_scope(scope: scopes.Scope) -> Recorded:
     """
     try:
         dependencies = {
-            content or dependency_of(function, declined=id(function) not in scope.accepted) for function, content, _ in scope.tried.values()
+            dependency_of(function) if content is None or (content.is_declined and id(function) in scope.accepted) else content
+            for function, content, _ in scope.tried.values()
         }
         dependencies |= {row for row in map(dependency_of_generator, scope.generators.values()) if row is not None}
         dependencies |= set(map(dependency_of_type, scope.types))

@@ -337,7 +337,8 @@ def has_run_otherwise(dependency: Dependency) -> bool:
 def record_tried(function: Any, template: type | None = None, keys: Iterable[Any] = (), kept: Any = None) -> None:
     """Record that the compiler is about to try one of the user's implementations, and record the implementation's content.
 
-    If Numba has kept a result, the content is that of the time when the implementation ran. An implementation whose content differs from an
+    If Numba has kept a result, the content is that of the time when the implementation ran. If that run was not recorded, the running
+    compilations are not cached. An implementation whose content differs from an
     earlier trial in a scope is added to the changed implementations of that scope. If one of the two results was kept since an earlier
     compilation, the code has no identity.
 
@@ -353,6 +354,11 @@ def record_tried(function: Any, template: type | None = None, keys: Iterable[Any
     token, (_, tried, was_kept) = _stack.scopes[0].token, _stack.scopes[-1].tried.get(id(function), (None, None, True))
     runs = _runs.setdefault(template, {}) if template is not None else {}
     run = runs.get(kept)
+    if run is None and kept is not None:
+        _contents_of_runs.setdefault(name_of(function), set()).add("")  # an unknown content
+        for scope in _stack.scopes:
+            scope.problem = f"{name_of(function)} was run before compilations were recorded"
+        return
     if run is None:
         run = (_present_dependency(function) if was_kept else tried), token
         runs.update(dict.fromkeys(keys, run))
@@ -371,12 +377,12 @@ def record_tried(function: Any, template: type | None = None, keys: Iterable[Any
 
 
 def _present_dependency(function: Any) -> Dependency | None:
-    """Return the dependency on an implementation before it runs, or None if the implementation cannot be identified.
+    """Return the dependency on an implementation before it runs, as if it declines, or None if the implementation cannot be identified.
 
     A running implementation may store values that it creates. A process that finds the entry has the content from before the run.
     """
     try:
-        return dependency_of(function)
+        return dependency_of(function, declined=True)
     except Unidentifiable:
         return None
 

@@ -57,6 +57,11 @@ class Dependency(NamedTuple):
     name: str
     content: str
 
+    @property
+    def is_declined(self) -> bool:
+        """Whether the content omits values without an identity, so that it identifies the implementation only if it declined the types."""
+        return self.content.startswith(_DECLINED)
+
 
 def encode_names(digests: Iterable[int]) -> bytes:
     """Encode the digests of names as a sorted array of 32-bit integers."""
