@@ -347,9 +347,8 @@ class _ByRecency:
         """
         chosen: list[bytes] = []
         for number in sorted(range(len(self._recency)), key=self._recency.__getitem__):
-            recency = self._recency[number]
             if size <= 0 and count <= 0:
-                return chosen, recency
+                return chosen, self._recency[number]
             module_id = bytes(self._module_ids[number * DIGEST_SIZE : (number + 1) * DIGEST_SIZE])
             chosen.append(module_id)
             size -= self._sizes[number]

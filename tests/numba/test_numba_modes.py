@@ -517,6 +517,7 @@ def test_results_of_uncached_code_and_of_the_time_before_the_installation_are_no
     first, other, same = (programs.start("plain", tmp_path / "cache", when, *given) for given in (("1", "2"), "2", "1"))
     assert [first.answer, other.answer, same.answer] == ["102", "103", "102"]
     assert (other.found, same.found) == (0, 1 if when == "installed" else 0)
+    assert programs.start("plain", tmp_path / "cache", when, "1", "2").answer == "102"  # not the entry of the second start
 
 
 @pytest.mark.slow

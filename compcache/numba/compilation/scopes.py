@@ -51,6 +51,7 @@ __all__ = [
     "record_token",
     "record_tried",
     "record_type",
+    "record_unknown_run",
     "reduce_to_name",
     "storing_scope",
     "tried_outside_scopes",
@@ -334,13 +335,17 @@ def has_run_otherwise(dependency: Dependency) -> bool:
     return not _contents_of_runs.get(dependency.name, set()) <= {dependency.content}
 
 
+def record_unknown_run(function: Any) -> None:
+    """Record that this process has run an implementation when its content was not recorded."""
+    _contents_of_runs.setdefault(name_of(function), set()).add("")
+
+
 def record_tried(function: Any, template: type | None = None, keys: Iterable[Any] = (), kept: Any = None) -> None:
     """Record that the compiler is about to try one of the user's implementations, and record the implementation's content.
 
     If Numba has kept a result, the content is that of the time when the implementation ran. If that run was not recorded, the running
-    compilations are not cached. An implementation whose content differs from an
-    earlier trial in a scope is added to the changed implementations of that scope. If one of the two results was kept since an earlier
-    compilation, the code has no identity.
+    compilations are not cached. An implementation whose content differs from an earlier trial in a scope is added to the changed
+    implementations of that scope. If one of the two results was kept since an earlier compilation, the code has no identity.
 
     Args:
         function: the implementation.
@@ -355,7 +360,6 @@ def record_tried(function: Any, template: type | None = None, keys: Iterable[Any
     runs = _runs.setdefault(template, {}) if template is not None else {}
     run = runs.get(kept)
     if run is None and kept is not None:
-        _contents_of_runs.setdefault(name_of(function), set()).add("")  # an unknown content
         for scope in _stack.scopes:
             scope.problem = f"{name_of(function)} was run before compilations were recorded"
         return

@@ -47,6 +47,11 @@ def start_recording(*, from_the_start: bool) -> None:
     if _recorders:
         return
     libraries.start_recording(from_the_start=from_the_start)
+    classes: list[type] = [] if from_the_start else [templates.AbstractTemplate]
+    for cls in classes:  # the list grows by the subclasses
+        classes += type.__subclasses__(cls)
+        if vars(cls).get("_impl_cache") and (function := source_function(cls)) is not None:
+            scopes.record_unknown_run(function)
     _recorders.wrap(compiler, "compile_extra", _make_scope_wrapper(2))
     _recorders.wrap(compiler, "compile_internal", _make_scope_wrapper(3))
     numbering = bytecode.FunctionIdentity.__dict__["from_function"].__func__
