@@ -68,9 +68,9 @@ def from_environment(variable: str, read: "Callable[[str], _T]") -> "_T | None":
     text = setting(variable)
     if not text:
         return None
-    from compcache.configuration import checked
+    from compcache.configuration import parse_setting
 
-    return checked(text, read, variable, configuration_files())
+    return parse_setting(text, read, variable, configuration_files())
 
 
 def configuration() -> "Mapping[str, str]":

@@ -101,12 +101,10 @@ def decode_entry(payload: bytes) -> EntryRecord:
         raise FormatError(f"the record of an entry is damaged: its mark of removal is {is_removal}, not 0 or 1")
     requires = tuple([payload[start : start + DIGEST_SIZE] for start in range(_HEAD.size, kind_start, DIGEST_SIZE)])
     try:
-        kind, name = (
-            payload[kind_start:name_start].decode("utf-8", "surrogatepass"),
-            payload[name_start:data_start].decode("utf-8", "surrogatepass"),
-        )
+        kind = payload[kind_start:name_start].decode("utf-8", "surrogatepass")
+        name = payload[name_start:data_start].decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
-        raise FormatError("the record of an entry contains a text that is not UTF-8") from None
+        raise FormatError("the kind or the name in the record of an entry is not valid UTF-8") from None
     return EntryRecord(kind, name, sequence, requires, payload[data_start:], bool(is_removal))
 
 
@@ -127,7 +125,7 @@ def decode_stub(data: bytes) -> tuple[int, str]:
     try:
         features = data[4:].decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
-        raise FormatError("the entry of a stub contains a text that is not UTF-8") from None
+        raise FormatError("the features in the entry of a stub are not valid UTF-8") from None
     if len(data) < 4:  # noqa: PLR2004 - the number
         raise FormatError("the entry of a stub is truncated")
     return int.from_bytes(data[:4], "little"), features
