@@ -88,10 +88,14 @@ def _read_export(name: str, value: Any) -> Export:
     check_name(name, "func_name")
     function = value if isinstance(value, Function) else Function(value)
     symbol = check_name(function.symbol or name, "symbol")
-    if symbol.startswith("compcache.entry.") or symbol == TABLE_SYMBOL:
-        raise InvalidNameError(f"the symbol {symbol!r} is reserved for compcache: choose another name")
+    _require_free_symbol(symbol)
     signature = None if function.signature is None else Signature.parse(function.signature)
     return Export(name, symbol, signature, function.nogil, function.shown)
+
+
+def _require_free_symbol(symbol: str) -> None:
+    if symbol.startswith("compcache.entry.") or symbol == TABLE_SYMBOL:
+        raise InvalidNameError(f"the symbol {symbol!r} is reserved for compcache: choose another name")
 
 
 def choose_exports(
@@ -121,10 +125,12 @@ def choose_exports(
     Raises:
         UndefinedSymbolError: the module does not define a requested export, or nothing can be exported.
         CompileError: a requested variable has a signature, or other modules cannot import it.
-        InvalidNameError: the name of a symbol that is exported without a request cannot be a func_name.
+        InvalidNameError: the name of a symbol that is exported without a request cannot be a func_name, or is reserved.
     """
     if wanted is None:
         exports = visible_exports(values, aliases, thread_locals, merged, assembly, second_names)
+        for export in exports:
+            _require_free_symbol(export.symbol)
         _require_exports(exports, values, may_be_empty=may_be_empty)
         return exports
     variables = {variable.name for variable in values.variables if not variable.is_declaration}.union(second_names)

@@ -139,7 +139,7 @@ def open_cache() -> Cache | None:
         cache: Cache = backend.cache
         return cache
     if _cache is None and not _is_cache_unusable:
-        from compcache.cache import Cache
+        from compcache import Cache
 
         try:
             _cache = Cache(allow_pickle=True)
