@@ -95,7 +95,7 @@ class _Group:
         self._compiled: dict[str, Member] = {}  # by their digests
 
     def add(self, *, replace: bool) -> tuple[str, ...]:
-        """Add the group, and return its module_id once for each source.
+        """Add the group, and return its module_id once for each source. With `replace`, remove the earlier modules of the group.
 
         Raises:
             ModulesNotAddedError: some sources could not be added.

@@ -19,6 +19,7 @@ from compcache.miss.offers import find_bodies
 from compcache.miss.publication import publish_built
 from compcache.miss.run_times import share_runtime_libraries
 from compcache.miss.staleness import warn_of_repeated, warn_of_shadowed
+from compcache.wording import join_first
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -278,8 +279,7 @@ def not_added_error(
     """
     ordered = sorted(failures.items(), key=lambda item: (isinstance(item[1], UndefinedSymbolError), item[0]))
     messages = [f"source {number} ({sources[number]!r}): {type(error).__name__}: {error}" for number, error in ordered]
-    remainder = [f"and {len(failures) - _SHOWN} more"] if len(failures) > _SHOWN else []
-    title = f"{len(failures)} of {len(module_ids)} sources could not be added:"
-    error = ModulesNotAddedError("\n  ".join([title, *messages[:_SHOWN], *remainder]), failures=failures, module_ids=module_ids)
+    text = f"{len(failures)} of {len(module_ids)} sources could not be added:\n  " + join_first(messages, _SHOWN, "\n  ")
+    error = ModulesNotAddedError(text, failures=failures, module_ids=module_ids)
     error.__cause__ = ordered[0][1]
     return error

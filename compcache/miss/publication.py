@@ -14,6 +14,7 @@ from compcache.publish.additions import merge
 from compcache.publish.quarantine import warn
 from compcache.publish.writer import publish_additions
 from compcache.store import is_ordered
+from compcache.wording import join_first
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -72,9 +73,8 @@ def _warn_of_null(modules: Iterable[BuiltModule]) -> None:
     """Issue a warning about weak references that are null. Names that are reserved for compilers are left out."""
     names = sorted({name for built in modules for name in built.null if not _RESERVED.match(name)})
     if names:
-        listed = ", ".join(map(repr, names[:_MOST_NAMED])) + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "")
         warn(
-            f"weak references to {listed} are null: no module defines them now, and later definitions will not be used; "
-            "add the module that defines them together with the module that uses them, or name them in imports=",
+            f"weak references to {join_first(map(repr, names), _MOST_NAMED)} are null: no module defines them now, and later definitions "
+            "will not be used; add the module that defines them together with the module that uses them, or name them in imports=",
             CacheWarning,
         )

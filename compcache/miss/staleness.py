@@ -20,6 +20,7 @@ from compcache.publish.numbering import first_existing
 from compcache.publish.quarantine import warn, warn_once
 from compcache.settings import is_on
 from compcache.store import is_ordered
+from compcache.wording import join_first
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
@@ -197,12 +198,10 @@ def warn_of_shadowed(store: Store, built: BuiltModule, *, besides: Collection[by
         if shadowed is not None and not shadowed:
             break
         if shadowed:
-            name, *others = shadowed
-            more = f" (and {len(others)} more)" if others else ""
             warn(
-                f"function {name!r}{more} is in the cache already, with different code, in module {module_id.hex()[:12]}: the code that "
-                f"is added last is used. Name it by its content (an Identity, or Cache.compile), or remove the cached code first: "
-                f"cache.remove({name!r})",
+                f"the cache already has different code for {join_first(map(repr, shadowed), 1)}, in module {module_id.hex()[:12]}: the "
+                "code that is added last is used. Name functions by their content (an Identity, or Cache.compile), or remove the cached "
+                f"code first: cache.remove({shadowed[0]!r})",
                 ShadowWarning,
             )
             break
@@ -226,10 +225,10 @@ def warn_of_hidden(built: BuiltModule) -> None:
     """Warn if a module that is added alone has only hidden functions, which cannot be called."""
     if built.signatures and all(text.startswith(f"{LINK_ONLY}hidden function") for text in built.signatures):
         names = [name for name, *_ in built.functions]
-        listed = ", ".join(map(repr, names[:_MOST_NAMED])) + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "")
         warn(
-            f"the module exports no function that can be called, because all its functions are hidden: {listed}. "
-            "Name the functions to call in functions=, or add the module together with the sources that use them",
+            "the module exports no function that can be called, because all its functions are hidden: "
+            f"{join_first(map(repr, names), _MOST_NAMED)}. Name the functions to call in functions=, or add the module together with the "
+            "sources that use them",
             CacheWarning,
         )
 

@@ -140,7 +140,7 @@ def _merge_live_entries(store: Store, packs: Iterable[bytes], is_present: Callab
 
 
 def _own_signature(store: Store, pack: bytes) -> bool | None:
-    """Return whether a pack is signed with this store's public key, or None if it has signatures that this store cannot make."""
+    """Return whether a pack is signed with this store's publish key; None if it cannot be read, or has signatures of other keys."""
     content = store.signatures_of(pack)
     try:
         with store.open_module(pack, leave_stamp=False) as file:

@@ -150,7 +150,10 @@ def _modules_text(modules: int) -> str:
 
 
 def _publish_files(store: Store, drafts: Mapping[bytes, _Draft], *, signs: bool) -> tuple[list[Addition], frozenset[bytes]]:
-    """Publish the missing module files. Return the additions that the index lacks, and the module_ids of the new files."""
+    """Publish the missing module files. Return the additions that the index lacks, and the module_ids of the new files.
+
+    With `signs`, all modules are signed with the publish key, if the store has one.
+    """
     if signs and store.publish_key is not None:
         for module_id, draft in drafts.items():
             sign_module(store, module_id, draft.module.sections[1], draft.module.key)

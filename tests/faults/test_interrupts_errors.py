@@ -118,7 +118,7 @@ while len(fired) < {{number}}:
     except Exception as error:
         others.append(repr(error))
 run()  # the recorder holds the directory of a cache that an interrupt left open, until the next one of that directory
-deadline = time.monotonic() + 5
+deadline = time.monotonic() + 60
 while open_files() > before and time.monotonic() < deadline:  # what another thread has open for a moment is not lost
     time.sleep(0.05)
 result = len(fired), arrived, wrong, open_files() - before, others

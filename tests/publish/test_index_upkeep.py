@@ -309,9 +309,7 @@ def test_merging_goes_on_in_a_process_of_its_own(cache: Cache, monkeypatch: pyte
             cache.add_module(ModuleSource(adder(f"f{number}", number)))
     assert sum(segment.level in LARGE_LEVELS for segment in cache._store.index.segments) >= 4
     merge(cache._store)
-    deadline = time.monotonic() + 60
     while cache._store.index.refresh() or sum(segment.level in LARGE_LEVELS for segment in cache._store.index.segments) > 1:
-        assert time.monotonic() < deadline
         time.sleep(0.05)
     assert all(cache.has(f"f{number}") for number in range(100))
 
