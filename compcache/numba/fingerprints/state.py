@@ -328,7 +328,7 @@ def cached_results(wrapper: Any) -> list[tuple[Any, Any]] | None:
 
 
 def _without_marks(key: Any) -> Any:
-    """Return the key of a result without the object that separates keyword arguments, which differs between processes."""
+    """Return the key of a result with "=" in place of the object that separates keyword arguments, which differs between processes."""
     return tuple(["=" if type(item) is object else item for item in key]) if isinstance(key, tuple) else key
 
 

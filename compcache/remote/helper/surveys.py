@@ -141,11 +141,7 @@ async def read_deliveries(backend: Backend, places: Iterable[str]) -> dict[str, 
 
 
 async def write_surveys(backend: Backend, known_rows: dict[str, Survey], rows: dict[str, Survey]) -> None:
-    """Store the surveys whose rows differ from the known rows.
-
-    Raises:
-        Exception: an error of the store's client.
-    """
+    """Store the surveys whose rows differ from the known rows. Raise the error of the store if its client fails."""
 
     async def write(place: str) -> None:
         own_rows = {key: rows[key] for key in places[place]}
