@@ -315,7 +315,7 @@ def _wrap_template(original: Any) -> Any:
     def resolve(self: Any, *args: Any, **kwargs: Any) -> Any:
         function = source_function(type(self))
         is_attribute = not hasattr(self, "generic")
-        if function is None or (is_attribute and self._attr not in (*args, *kwargs.values())):
+        if function is None or (is_attribute and [*args, *kwargs.values()][-1] != self._attr):
             return original(self, *args, **kwargs)
         if is_attribute:
             scopes.record_tried(function)

@@ -90,11 +90,14 @@ def is_valid(dependency: Dependency, arguments: Iterable[str]) -> bool:
 
 
 def encode_results(results: Iterable[Result]) -> set[Dependency]:
-    """Return the dependencies that list results in a description."""
-    return {Dependency(name, f"{RESULT}{arguments} {content}") for (name, content), arguments in results}
+    """Return the dependencies that list results in a description: for each implementation and content, the digests of the types."""
+    digests: dict[Dependency, set[str]] = {}
+    for dependency, arguments in results:
+        digests.setdefault(dependency, set()).add(arguments)
+    return {Dependency(name, f"{RESULT}{','.join(sorted(found))} {content}") for (name, content), found in digests.items()}
 
 
 def decode_results(description: Description) -> list[Result]:
     """Return the results that a description lists."""
-    rows = [(name, content.removeprefix(RESULT)) for name, content in description.dependencies if content.startswith(RESULT)]
-    return [Result(Dependency(name, row.partition(" ")[2]), row.partition(" ")[0]) for name, row in rows]
+    rows = [(name, content.removeprefix(RESULT).partition(" ")) for name, content in description.dependencies if content.startswith(RESULT)]
+    return [Result(Dependency(name, content), arguments) for name, (digests, _, content) in rows for arguments in digests.split(",")]
