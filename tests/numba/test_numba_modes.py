@@ -416,7 +416,7 @@ class Programs:
         own |= ({"COMPCACHE_NUMBA": "1"} if mode == "variable" else {}) | variables
         done = subprocess.run(
             [sys.executable, *arguments], env=inherited | own | {"PYTHONPATH": f"{PACKAGE_ROOT}{os.pathsep}{place}"},
-            cwd=place, capture_output=True, text=True, check=False, timeout=300,
+            cwd=place, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert (done.returncode, done.stderr) == (0, "")
         lines = done.stdout.splitlines()

@@ -205,7 +205,7 @@ class FunctionCache(CacheObject):
         return is_stored
 
     def _store(self, sig: Any, data: Any, identity: Identity, seconds: float) -> bool:
-        """Store a compile result under its identity, or record why it is not cached.
+        """Store a compile result under its identity, or record why it is not cached. Numba compiled for `seconds` of CPU time.
 
         Returns:
             False if the result must be delegated to the fallback cache; True otherwise.

@@ -189,7 +189,7 @@ def publish_entry(
     cache: Cache, identity: Identity, name: str, signature: Any, source: Any, description: Description,
     targets: Iterable[str] | str | None = None, part_of: str | None = None, seconds: float = 0.0,
 ) -> None:  # fmt: skip
-    """Store an entry: its description, and its image if a source is given.
+    """Store an entry: its description, and an image, which is empty without a source.
 
     Args:
         cache: the cache to store in.
@@ -198,7 +198,7 @@ def publish_entry(
         signature: Numba's signature, for display.
         source: the source of the image; None if the description contains the code.
         description: the description.
-        targets: the CPUs to store code for, as in `ModuleSource`.
+        targets: the CPUs to store code for, as in `ModuleSource`; ignored if the code runs only on the CPU of Numba's settings.
         part_of: the function to which a wrapper or a loop belongs; None for the code of a function.
         seconds: the CPU time that Numba took to compile the code, in seconds.
 
@@ -208,6 +208,7 @@ def publish_entry(
     text = source.text if source else image_source.make_address_function(())
     cpu, features = requested_cpu_and_features()
     portable = not description.is_machine_code and not description.cpu and not frontend.passes_vectors(text)
+    # Numba has optimized the code, which calls only functions of Numba, Python and the platform (`alone`).
     frontend.add_realizations(cache, ModuleSource(
         text,
         {name: Function("ptr(i64)", symbol=image_source.ADDRESS, shown=format_signature(signature))},
@@ -221,7 +222,7 @@ def publish_entry(
         identity={**identity.components, **read_sources(identity.parts)},
         part_of=part_of,
         makers={"numba": numba.__version__},
-    ), alone=True, seconds=seconds)  # fmt: skip  # the code calls only functions of Numba, Python and the platform
+    ), alone=True, seconds=seconds)  # fmt: skip
 
 
 def _find_token(cres: Any) -> str:

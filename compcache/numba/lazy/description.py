@@ -69,16 +69,16 @@ class Request:
             description = Description.decode(data)
         except ValueError as error:
             reraise_interrupt(error)
-            raise _invalid_entry(f"the description of the entry cannot be decoded: {error}") from error
+            raise _invalid_entry_error(f"the description of the entry cannot be decoded: {error}") from error
         if self.only is None:
             description.check(self)
         elif self.only != description:
-            raise _invalid_entry("this process has just stored another entry under this name")
+            raise _invalid_entry_error("this process has just stored another entry under this name")
         self.found = description
         return True
 
 
-def _invalid_entry(reason: str) -> GlobalValidationError:
+def _invalid_entry_error(reason: str) -> GlobalValidationError:
     return GlobalValidationError(reason, reason=reason)
 
 
@@ -158,14 +158,14 @@ class Description(Record):
             GlobalValidationError: the entry is not valid in this process. The message says why.
         """
         if request.cpu and self.cpu != request.cpu:
-            raise _invalid_entry("the entry was not compiled for the CPU that NUMBA_CPU_NAME and NUMBA_CPU_FEATURES choose")
+            raise _invalid_entry_error("the entry was not compiled for the CPU that NUMBA_CPU_NAME and NUMBA_CPU_FEATURES choose")
         if not request.lines.startswith(self.lines):
-            raise _invalid_entry("the code of the entry reports source lines that have changed")
+            raise _invalid_entry_error("the code of the entry reports source lines that have changed")
         # Numba may have got implementations since an entry without any was stored, so "" proves nothing in a process with Numba.
         if request.implementations == self.implementations and (request.implementations or not has_numba()):
             return
         if request.outdated is None or not has_numba():
-            raise _invalid_entry("this process needs Numba to compare the implementations with which the entry was compiled")
+            raise _invalid_entry_error("this process needs Numba to compare the implementations with which the entry was compiled")
         reason = request.outdated(self)
         if reason:
-            raise _invalid_entry(reason)
+            raise _invalid_entry_error(reason)
