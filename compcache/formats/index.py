@@ -1,9 +1,9 @@
 """The index: finds the modules that realize a function, and the files that were verified, without listing modules.
 
 The index is a set of immutable segment files in a directory, named ``<level>-<digest>`` and a suffix. An addition publishes a
-segment of level 0. More than eight segments of level 0 are merged with segments of the next levels. Each level has eight times
-as many modules as the level below. So a cache of any size has few segments, and an addition causes `8 * levels / 2` rewrites of
-its entries, amortized.
+segment of level 0, or of a higher level if it is large. More than eight segments of a level are merged with those of lower levels,
+and of the next levels. Each level has eight times the size of the level below. So a cache of any size has few segments, and an
+addition causes `8 * levels / 2` rewrites of its entries, amortized.
 
 A segment (little-endian) is ``"CCINDEX3" | size of the function table u64 | size of the requirements u64 | greatest number
 of an addition u64 | function table | module table | requirements``. Both tables have the format `compcache.formats.table`.

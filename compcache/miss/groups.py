@@ -109,8 +109,8 @@ class _Group:
                 sources, built = [], None
             if built is not None:
                 self._store.renew_index()
-                warn_of_shadowed(self._store, built, besides=self._own)
-                module_ids = publish_built(self._session, [built], is_listed=True)[0]
+                found = warn_of_shadowed(self._store, built, besides=self._own)
+                module_ids = publish_built(self._session, [built], found=found)[0]
         if replace and module_ids:
             remove_modules(self._store, [module_id for module_id in self._own if module_id.hex() not in module_ids])
         added = {source.number for source in sources}

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from compcache.formats.built_module import BuiltModule
+    from compcache.publish.numbering import Found
     from compcache.session import Session
 
 __all__ = ["publish_built"]
@@ -29,11 +30,11 @@ _MOST_NAMED = 3
 
 
 def publish_built(
-    session: Session, modules: Sequence[BuiltModule], *, signs: bool = True, is_derived: bool = False, is_listed: bool = False
+    session: Session, modules: Sequence[BuiltModule], *, signs: bool = True, is_derived: bool = False, found: Found | None = None
 ) -> list[tuple[str, ...]]:
     """Publish modules for all their targets. Return the module_ids of each module, this host's first.
 
-    If the cache has a writable remote store, the modules are also queued for upload, unless `is_derived` is set. `signs` and `is_listed`
+    If the cache has a writable remote store, the modules are also queued for upload, unless `is_derived` is set. `signs` and `found`
     are the parameters of `publish_additions`.
 
     Raises:
@@ -43,7 +44,7 @@ def publish_built(
     if not all_targets:
         return []
     _warn_of_null(modules)
-    additions, written = publish_additions(session.store, all_targets, signs=signs, is_listed=is_listed)
+    additions, written = publish_additions(session.store, all_targets, signs=signs, found=found)
     published = list(chain.from_iterable(additions))
     _forget_older_names(session, chain.from_iterable(all_targets), published)
     imports = {name for _, module in published for name in module.imports}

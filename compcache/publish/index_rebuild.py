@@ -123,11 +123,8 @@ def rebuild_index(store: Store) -> int:
         count = index_merge.replace_by_merged(store, [Segment(index, name) for name in parts], replaced)
     else:
         count = len(reading.modules)
-        level = index_merge.segment_level(count)
         rows = reading.rows
-        index_merge.replace_segments(
-            index, *reading.entries(), level, replaced, reading.greatest, lambda name: write_list(store, name, rows)
-        )
+        index_merge.replace_segments(index, *reading.entries(), replaced, reading.greatest, lambda name: write_list(store, name, rows))
         remove_lists_of(store, [segment.name for segment in replaced])
     finished = {*parts, *known_names, *known_parts(store), MARK}
     remove_lists_of(store, finished)

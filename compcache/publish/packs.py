@@ -17,7 +17,7 @@ from compcache.formats import host
 from compcache.formats.built_module import BuiltModule
 from compcache.formats.entry import PACK, PACK_FLAG, EntryRecord, encode_entry, index_name, may_be_read
 from compcache.formats.graph import encode_graph, encode_notes
-from compcache.formats.index import ModuleEntry
+from compcache.formats.index import MODULE
 from compcache.formats.manifest_writer import ManifestWriter, WholeManifest, encode_module
 from compcache.formats.records import ModuleRecord, decode_module
 from compcache.formats.table import all_entries
@@ -56,8 +56,8 @@ def packs_in(segments: Iterable[Segment]) -> tuple[bytes, ...]:
         FormatError: a segment is damaged.
         OSError: a segment cannot be read.
     """
-    entries = (ModuleEntry.decode(data) for segment in segments for data in all_entries(segment.modules))
-    return tuple(dict.fromkeys(entry.module_id for entry in entries if entry.flags == PACK_FLAG))
+    entries = map(MODULE.unpack, chain.from_iterable(all_entries(segment.modules) for segment in segments))
+    return tuple(dict.fromkeys(module_id for module_id, *_, flags, _, _, _ in entries if flags == PACK_FLAG))
 
 
 def stored_packs(store: Store) -> frozenset[bytes]:
