@@ -34,9 +34,9 @@ __all__ = [
     "is_changed",
     "is_of_generators",
     "may_have_attributes",
+    "names_for_metaclass",
     "names_of_c_references",
     "names_stored_by",
-    "public_names",
     "registered_with",
     "replaced_defaults_reason",
     "set_on_library",
@@ -332,7 +332,7 @@ def _without_marks(key: Any) -> Any:
     return tuple(["=" if type(item) is object else item for item in key]) if isinstance(key, tuple) else key
 
 
-def public_names(cls: type) -> list[str]:
+def names_for_metaclass(cls: type) -> list[str]:
     """Return the names without a leading double underscore in a class whose metaclass may request all of them, for example a protocol.
 
     The list is empty for a class with the usual metaclass.
