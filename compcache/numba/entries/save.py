@@ -30,6 +30,7 @@ from compcache.numba.entries.sources import read_sources
 from compcache.numba.fingerprints.history import named_functions
 from compcache.numba.fingerprints.walk import SIZE_OF_LINES
 from compcache.numba.identity.dependencies import encode_names, matching_names
+from compcache.numba.identity.kept_results import encode_results
 from compcache.numba.identity.key import without_addresses
 from compcache.numba.identity.linked import encode_linked
 from compcache.numba.identity.settings import requested_cpu, requested_cpu_and_features
@@ -156,7 +157,8 @@ def _make_checked_fields(lines: str, recorded: libraries.Recorded) -> tuple[str,
     if recorded.problem:
         raise NotCacheable(str(recorded.problem)) from recorded.problem
     asked = encode_names(recorded.names)
-    return requested_cpu(), lines, tuple(sorted(recorded.dependencies)), asked, matching_names(asked)
+    rows = sorted(recorded.dependencies | encode_results(recorded.results))
+    return requested_cpu(), lines, tuple(rows), asked, matching_names(asked)
 
 
 def _name_linked(recorded: libraries.Recorded, identity: Identity, name: str) -> libraries.Recorded:
