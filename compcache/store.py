@@ -15,7 +15,7 @@ from compcache.directory.module_file import ModuleFile
 from compcache.directory.places import PLACES
 from compcache.errors import CompcacheError, FormatError, IntegrityError, MissingPackageError, StorageError
 from compcache.files import reraise_interrupt
-from compcache.formats.index import ModuleEntry, Stamp, in_order
+from compcache.formats.index import ModuleEntry, Stamp, sort_by_preference
 from compcache.formats.manifest import LINKED, SUSPECT
 from compcache.native import runtime
 
@@ -157,7 +157,7 @@ class Store(Directory):
     def find_here(self, func_name: str, is_near: IsNear | None = None, *, linked: bool = False) -> Iterable[tuple[bytes, int]]:
         """Return the realizations of a function, in the order of `find`, from the index that this process has read."""
         key = name_key(func_name)
-        rows = in_order(self.index.find_numbered(key), is_near) if is_ordered(func_name) else self.index.find(key)
+        rows = sort_by_preference(self.index.find_numbered(key), is_near) if is_ordered(func_name) else self.index.find(key)
         return rows if linked else (row for row in rows if row[1] < LINKED)
 
     def find_numbered(self, func_name: str) -> list[Numbered]:
@@ -280,9 +280,9 @@ class Store(Directory):
             raise self.condemn(module, error) from error
         except OSError as error:
             reraise_interrupt(error)
-            from compcache.publish.verify import unreadable
+            from compcache.publish.verify import condemn_unreadable
 
-            raise unreadable(self, module, error) from error
+            raise condemn_unreadable(self, module, error) from error
         return module
 
     def _recognize(self, module: ModuleFile, status: os.stat_result, index: Index | None = None) -> bool:

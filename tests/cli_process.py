@@ -24,7 +24,6 @@ from nursery import Nursery
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_SECONDS = 60
 KERNELS = PACKAGE_ROOT / "examples" / "kernels"
 _PREPARATION = """\
 import pkgutil, warnings
@@ -106,7 +105,6 @@ def fresh(*arguments: object, input: str | bytes = b"", **variables: str) -> Out
         input=input.encode() if isinstance(input, str) else input,
         env=environment(variables),
         capture_output=True,
-        timeout=_SECONDS,
         check=False,
     )
     return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from compcache.formats.index import Index, ModuleEntry
 
 PACKAGE_ROOT = Path(__file__).resolve().parent.parent
-_RUN_SECONDS = 240
 _FIRST = """\
 import sys
 before = set(sys.modules)
@@ -102,7 +101,6 @@ def run_fresh(directory: os.PathLike[str] | str, script: str, **environment: str
         env=inherited | environment,
         capture_output=True,
         text=True,
-        timeout=_RUN_SECONDS,
         check=False,
     )
     if done.returncode:

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
 from typing import TYPE_CHECKING, Any, Self
 
 from helpers import PACKAGE_ROOT, FreshProcessError
@@ -81,15 +80,13 @@ class Crowd:
                 return
         raise FreshProcessError(f"a process ended before it said {line!r}: {process.communicate()}")
 
-    def results(self, *numbers: int, timeout: float = 240.0) -> list[Any]:
+    def results(self, *numbers: int) -> list[Any]:
         """What these processes (by default all) answer."""
-        deadline = time.monotonic() + timeout
-        chosen = [self.processes[number] for number in numbers] or self.processes
-        return [_result(process, deadline) for process in chosen]
+        return [_result(process) for process in [self.processes[number] for number in numbers] or self.processes]
 
 
-def _result(process: subprocess.Popen[str], deadline: float) -> Any:
-    output, errors = process.communicate(timeout=max(0.1, deadline - time.monotonic()))
+def _result(process: subprocess.Popen[str]) -> Any:
+    output, errors = process.communicate()
     if process.returncode:
         raise FreshProcessError(f"exit status {process.returncode}\n{output}\n{errors}")
     return ast.literal_eval(output.splitlines()[-1])

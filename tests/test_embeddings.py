@@ -106,7 +106,7 @@ def test_a_program_that_starts_the_interpreter_several_times(filled: Cache, tmp_
 
     def run(text: str) -> subprocess.CompletedProcess[str]:
         command = [str(program), text]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
     if run("import _blake2; _blake2.blake2b(b'', digest_size=16)").returncode:
         pytest.skip("in this interpreter hashlib cannot be used after the first round (3.12.1)")

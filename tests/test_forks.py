@@ -322,7 +322,7 @@ def test_entries_can_be_put_where_another_thread_was_writing_some(directory: Pat
 def forks(directory: Path, children: int, threads: int, seconds: float) -> tuple[dict[object, int], float, float]:
     done = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("forking.py")), str(directory), str(children), str(threads), str(seconds)],
-        capture_output=True, text=True, check=False, timeout=3000, env=os.environ | {"PYTHONPATH": str(PACKAGE_ROOT)},
+        capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": str(PACKAGE_ROOT)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     ended, fork, child = ast.literal_eval(done.stdout.splitlines()[-1])

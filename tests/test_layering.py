@@ -29,7 +29,7 @@ PACKAGE, TESTS = PACKAGE_ROOT / "compcache", PACKAGE_ROOT / "tests"
 #: another, but for the ground.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors", "files", "interrupts", "digest", "record", "signature", "identity", "depgraph", "llvm", "settings", "configuration",
-     "display", "forks", "native"),
+     "display", "forks", "native", "wording"),
     ("arch",),
     ("formats", "globals", "processes"),
     ("images",),
@@ -167,6 +167,7 @@ TESTS_OF_THE_WHOLE = {
     "test_tutorial": "the tutorial",
     "test_values": "files on the ground floor",
     "test_words": "messages, wherever they come from",
+    "test_wording": "wording.py",
     "test_wrong_arguments": "cache/ and the classes that it takes",
 }
 

@@ -26,7 +26,7 @@ def run(program: str, directory: Path) -> str:
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE_ROOT)}
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program],
-        capture_output=True, text=True, cwd=directory, env=environment, timeout=100, check=False,
+        capture_output=True, text=True, cwd=directory, env=environment, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -14,6 +14,7 @@ from compcache.errors import CompileError, InvalidNameError, SignatureError, Und
 from compcache.formats.manifest import LINK_ONLY
 from compcache.formats.module_table import TABLE_SYMBOL
 from compcache.signature import Signature
+from compcache.wording import join_first
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -36,7 +37,7 @@ WEAK = "merged variable (weak)"
 THREAD_LOCAL = "thread-local variable"
 #: The functions that the object of ``#include <iostream>`` calls in each file (`std::ios_base::Init`).
 _STREAMS = {"_ZNSt8ios_base4InitC1Ev", "_ZNSt8ios_base4InitD1Ev", "__cxa_atexit"}
-_SHOWN = 10
+_SHOWN = 20
 _VARIABLE = re.compile(r"(?:[a-z_]+(?:\([^)]*\))? )*(global|constant|alias) ([^\n]*)")
 _MOST_HEAD = 4096
 _MEMORY = re.compile(r"attributes #(\d+) = \{.*\bmemory\(([^)]*)\)")
@@ -87,10 +88,14 @@ def _read_export(name: str, value: Any) -> Export:
     check_name(name, "func_name")
     function = value if isinstance(value, Function) else Function(value)
     symbol = check_name(function.symbol or name, "symbol")
-    if symbol.startswith("compcache.entry.") or symbol == TABLE_SYMBOL:
-        raise InvalidNameError(f"the symbol {symbol!r} is reserved for compcache: choose another name")
+    _require_free_symbol(symbol)
     signature = None if function.signature is None else Signature.parse(function.signature)
     return Export(name, symbol, signature, function.nogil, function.shown)
+
+
+def _require_free_symbol(symbol: str) -> None:
+    if symbol.startswith("compcache.entry.") or symbol == TABLE_SYMBOL:
+        raise InvalidNameError(f"the symbol {symbol!r} is reserved for compcache: choose another name")
 
 
 def choose_exports(
@@ -120,10 +125,12 @@ def choose_exports(
     Raises:
         UndefinedSymbolError: the module does not define a requested export, or nothing can be exported.
         CompileError: a requested variable has a signature, or other modules cannot import it.
-        InvalidNameError: the name of a symbol that is exported without a request cannot be a func_name.
+        InvalidNameError: the name of a symbol that is exported without a request cannot be a func_name, or is reserved.
     """
     if wanted is None:
         exports = visible_exports(values, aliases, thread_locals, merged, assembly, second_names)
+        for export in exports:
+            _require_free_symbol(export.symbol)
         _require_exports(exports, values, may_be_empty=may_be_empty)
         return exports
     variables = {variable.name for variable in values.variables if not variable.is_declaration}.union(second_names)
@@ -132,9 +139,10 @@ def choose_exports(
     wanted = tuple([_variable_export(export, thread_locals, functions) if export.symbol in variables else export for export in wanted])
     missing = [export.symbol for export in wanted if export.symbol not in defined and export.symbol not in aliases]
     if missing:
-        listed = ", ".join(sorted(name for name in {*defined, *aliases} if not name.startswith("compcache."))[:20]) or "nothing"
+        present = sorted(name for name in {*defined, *aliases} if not name.startswith("compcache."))
         raise UndefinedSymbolError(
-            f"functions= names {', '.join(map(repr, missing))}, which the module does not define; the module defines {listed}",
+            f"functions= names {', '.join(map(repr, missing))}, which the module does not define; the module defines "
+            f"{join_first(present, _SHOWN) or 'nothing'}",
             symbols=missing,
         )
     requested = {export.symbol for export in wanted}
@@ -207,9 +215,8 @@ def _require_exports(visible: Sequence[object], values: GlobalValues, *, may_be_
             "the module has constructors, but exports nothing, so no load would run them: compile the constructors and the code that needs "
             "them as one module, or export a function in functions= and load this function first"
         )
-    remainder = f" and {len(hidden) - _SHOWN} more" if len(hidden) > _SHOWN else ""
     raise UndefinedSymbolError(
-        f"the module exports nothing, because all its functions are internal ({', '.join(hidden[:_SHOWN])}{remainder}): name the "
+        f"the module exports nothing, because all its functions are internal ({join_first(hidden, _SHOWN)}): name the "
         "functions to export in functions="
     )
 

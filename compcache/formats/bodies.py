@@ -13,7 +13,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import FormatError, MissingPackageError
-from compcache.files import reraise_interrupt
+from compcache.interrupts import as_format_error
 
 try:
     import msgpack
@@ -63,17 +63,14 @@ def read_bodies(read: Callable[[int, int], bytes], end: int) -> dict[str, Body]:
     size, magic = _TAIL.unpack(read(end - _TAIL.size, _TAIL.size))
     if magic != _MAGIC:
         return {}
-    try:
-        if size > end - _TAIL.size:
-            raise FormatError("the inlinable bodies of a module are larger than their section")
+    if size > end - _TAIL.size:
+        raise FormatError(f"the inlinable bodies of a module have {size} bytes, more than the {end - _TAIL.size} bytes of their section")
+    with as_format_error("the inlinable bodies of a module are damaged"):
         unpacking = zlib.decompressobj()
         version, rows = msgpack.unpackb(
             unpacking.decompress(read(end - _TAIL.size - size, size), _MOST), unicode_errors="surrogatepass", strict_map_key=False
         )
         return {row[0]: _checked_body(*row) for row in rows} if version == _VERSION else {}
-    except (zlib.error, ValueError, TypeError, IndexError, msgpack.UnpackException) as error:
-        reraise_interrupt(error)
-        raise FormatError(f"the inlinable bodies of a module are damaged: {error}") from error
 
 
 def _checked_body(name: object, instructions: object, code: object, natives: object, imports: object) -> Body:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.errors import FormatError, MissingPackageError
 from compcache.formats.deflate import deflate
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import as_format_error
 
 try:
     import msgpack
@@ -73,13 +73,10 @@ def encode_graph(nodes: Iterable[SymbolNode]) -> bytes:
 
 def decode_graph(section: bytes) -> ModuleGraph:
     """Decode the graph section of a module. Raise `FormatError` if the section is damaged."""
-    try:
+    with as_format_error("the graph section of the module is damaged"):
         inflated = zlib.decompressobj().decompress(section, _MAX_GRAPH)
         rows = msgpack.unpackb(inflated, raw=False, unicode_errors="surrogatepass", strict_map_key=False)
         nodes = [_checked_node(*row) for row in rows]
-    except (zlib.error, ValueError, TypeError, msgpack.UnpackException) as error:
-        reraise_interrupt(error)
-        raise FormatError(f"the graph section of the module is damaged: {error}") from error
     return ModuleGraph({node.symbol: node for node in nodes})
 
 
@@ -116,11 +113,8 @@ def pack_notes(notes: Mapping[str, Any]) -> bytes:
 
 def decode_notes(section: bytes) -> dict[str, Any]:
     """Decode the notes section of a module. Invalid times and identities are left out. Raise `FormatError` if the section is damaged."""
-    try:
+    with as_format_error("the notes section of the module is damaged"):
         notes = msgpack.unpackb(section, raw=False)
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
-        reraise_interrupt(error)
-        raise FormatError(f"the notes section of the module is damaged: {error}") from error
     if not isinstance(notes, dict):
         raise FormatError("the notes section of the module is not a map")
     for name in ("created", "seconds"):

@@ -97,7 +97,8 @@ def _install_without_import(cache: Any, options: dict[str, Any], *, is_first: bo
 
     If a backend is already installed with this directory, ignore the options, and return that backend. See `install` for the exceptions.
     """
-    from compcache.cache import Cache, default_directory
+    from compcache import Cache
+    from compcache.facade import default_directory
     from compcache.files import absolute_path
     from compcache.numba.dispatch.backend import Backend
     from compcache.numba.lazy.installed import installed_backend, set_installed

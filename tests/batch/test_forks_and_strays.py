@@ -124,7 +124,7 @@ def is_alive(pid: int) -> bool:
 
 def have_ended(numbers: list[int]) -> bool:
     """Whether processes have ended that were killed: on a busy machine they take a moment; those that were not killed sleep on."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while any(map(is_alive, numbers)) and time.monotonic() < deadline:
         time.sleep(0.01)
     return not any(map(is_alive, numbers))

@@ -61,7 +61,6 @@ def run(directory: Path, *arguments: str, cwd: Path | None = None) -> subprocess
         text=True,
         cwd=cwd,
         env=os.environ | {"PYTHONPATH": str(PACKAGE_ROOT)},
-        timeout=60,
         check=False,
     )
 
@@ -157,7 +156,7 @@ def test_ctrl_c_ends_the_command_with_status_130(directory: Path, place: Path) -
                 break
         started = time.monotonic()
         process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=90)
+        output, _ = process.communicate()
         assert time.monotonic() - started < 30  # the job would hang for 100
     report = json.loads(output)
     assert (process.returncode, len(report["built"]), report["interrupted"]) == (130, 2, True)

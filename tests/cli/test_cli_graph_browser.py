@@ -62,7 +62,6 @@ def run_in_browser(page: str, probe: str, tmp_path: Path, size: str = "1400,900"
         ],
         capture_output=True,
         text=True,
-        timeout=110,
         check=True,
     )  # fmt: skip
     found: dict[str, Any] = json.loads(unescape(done.stdout.partition("<pre>")[2].partition("</pre>")[0]))

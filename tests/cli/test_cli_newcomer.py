@@ -126,7 +126,7 @@ def test_a_shell_completes(named: Path, tmp_path: Path, shell: str) -> None:
     done = subprocess.run(
         [shell, *_WITHOUT_SETTINGS[shell], str(tmp_path / "typed")],
         env={**environment({}), "PATH": f"{programs}:{os.environ['PATH']}", "COMPCACHE_DIR": str(named), "HOME": str(tmp_path)},
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert "show" in done.stdout, done.stderr
     assert "vector.dot" in done.stdout, done.stderr

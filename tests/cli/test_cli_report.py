@@ -177,7 +177,7 @@ def test_the_page_fits_and_has_both_schemes(drawn: str, tmp_path: Path, width: i
             BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--window-size={width},900", *dark,
             f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", path.as_uri(),
         ],
-        capture_output=True, text=True, timeout=60, check=True,
+        capture_output=True, text=True, check=True,
     )  # fmt: skip
     found = json.loads(done.stdout.partition("<body>")[2].partition("</body>")[0])
     grounds = {"light": "rgb(255, 255, 255)", "dark": "rgb(22, 24, 28)"}

@@ -366,7 +366,6 @@ def run_on_mount(options: str, place: Path, script: str) -> str:
         ["unshare", "-m", "sh", "-c", command, "sh", script],
         capture_output=True,
         text=True,
-        timeout=100,
         check=False,
         env={**os.environ, "PYTHONPATH": str(__import__("helpers").PACKAGE_ROOT)},
     )

@@ -82,7 +82,7 @@ def storm(directory: Path, shim: str, *, processes: int, seconds: float, one_in:
     environment = {"LD_PRELOAD": shim, "STORM_DIRECTORY": str(directory), "PYTHONPATH": f"{PACKAGE_ROOT}:{PACKAGE_ROOT / 'tests'}"}
     with Crowd(directory, [script] * processes, **environment) as crowd:
         crowd.release()
-        results = crowd.results(timeout=seconds + 60)
+        results = crowd.results()
     for undocumented, wrong, lost, _, _, quarantined in results:
         assert (undocumented, wrong, lost, quarantined) == ([], 0, [], [])
     return sum(result[3] for result in results), sum(result[4] for result in results)

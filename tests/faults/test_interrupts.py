@@ -232,7 +232,7 @@ def test_a_storm_of_interrupts(directory: Path) -> None:
     for round_ in range(4):
         scripts = [script(STORM, kind, seed=10 * round_ + seed, seconds=20) for seed, kind in enumerate(KINDS)]
         with Crowd(directory, scripts) as crowd:
-            for arrived, wrong, findings, threads in crowd.results(timeout=100):
+            for arrived, wrong, findings, threads in crowd.results():
                 assert (wrong, findings, threads) == (0, [], 1)
                 print(f"{arrived} interrupts")
 
@@ -261,7 +261,7 @@ def test_an_interrupt_at_some_lines(directory: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_interrupt_at_every_line(directory: Path, kind: str) -> None:
     with Crowd(directory, [script(LINES, kind, first=1 + i, step=4) for i in range(4)]) as crowd:
-        results = crowd.results(timeout=800)
+        results = crowd.results()
     for _, _, *rest in results:
         assert rest == [0, [], [], 1]
     print(f"{sum(arrived for _, arrived, *_ in results)} interrupts at lines of {results[0][0]}")

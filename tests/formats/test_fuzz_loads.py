@@ -25,7 +25,6 @@ def fuzz(directory: Path, seed: int, cases: int) -> tuple[int, int]:
         [sys.executable, "-X", "faulthandler", str(script), str(directory), f"{directory}-changed", str(seed), str(cases)],
         capture_output=True,
         text=True,
-        timeout=800,
         check=False,
         env=os.environ | {"PYTHONPATH": str(PACKAGE_ROOT)},
     )

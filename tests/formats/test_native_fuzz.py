@@ -25,5 +25,5 @@ def test_readers_point_to_nothing_outside_of_their_input(tmp_path: Path) -> None
             break
     else:
         pytest.skip("no compiler with sanitizers is installed")
-    done = subprocess.run([program, str(INPUTS), "7"], capture_output=True, text=True, check=False, timeout=600)
+    done = subprocess.run([program, str(INPUTS), "7"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

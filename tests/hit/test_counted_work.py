@@ -360,7 +360,7 @@ def _spans(script: str, trace: Path) -> list[list[str]]:
     if strace is None:
         pytest.skip("strace is not installed")
     command = [strace, "-f", "-o", str(trace), sys.executable, "-I", "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode and "ptrace" in done.stderr.lower():
         pytest.skip(f"strace may not trace here: {done.stderr.strip().splitlines()[-1]}")
     assert done.returncode == 0, done.stderr

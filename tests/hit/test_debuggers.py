@@ -55,7 +55,7 @@ def test_a_program_runs_under_gdb_and_its_frames_have_names(tmp_path: Path) -> N
     program.write_text(PROGRAM.format(root=str(PACKAGE_ROOT), directory=str(directory)))
     commands = [argument for text in ("run", "bt") for argument in ("-ex", text)]
     command = ["gdb", "-q", "-nx", "-batch", *commands, "--args", sys.executable, str(program)]
-    done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, text=True, check=False)
     if "ptrace" in done.stderr:
         pytest.skip(f"gdb may not trace here: {done.stderr.strip().splitlines()[-1]}")
     (module,) = (directory / "modules-v1").rglob("*.ccm")

@@ -137,7 +137,7 @@ def test_the_interpreter_ends_without_a_crash_or_a_message(filled: Cache, situat
     def run() -> tuple[int, str, str]:
         done = subprocess.run(
             [sys.executable, "-I", "-X", "faulthandler", "-X", "dev", "-c", script],
-            capture_output=True, text=True, timeout=60, check=False, env=environment,
+            capture_output=True, text=True, check=False, env=environment,
         )  # fmt: skip
         return done.returncode, done.stdout, done.stderr
 

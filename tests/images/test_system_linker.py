@@ -570,9 +570,7 @@ from compcache.images.linkers.link import link_shared
 link_shared(Linker(({program!r},), "test"), [b"object"], soname="module")
 """
     with subprocess.Popen([sys.executable, "-c", script]) as process:
-        deadline = time.monotonic() + 20
         while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
-            assert time.monotonic() < deadline
             time.sleep(0.02)
         process.kill()
     os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)

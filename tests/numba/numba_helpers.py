@@ -18,7 +18,6 @@ from nursery import Nursery
 if TYPE_CHECKING:
     from pathlib import Path
 
-_SECONDS = 600
 #: What Numba registers for its types and functions is a third of its first compilation. It loads entry points in each fork.
 _PREPARATION = """\
 import os, sys, types
@@ -127,9 +126,9 @@ def _nursery(number: int) -> Nursery:
     return known
 
 
-def finish(process: subprocess.Popen[str], seconds: float = _SECONDS) -> Any:
+def finish(process: subprocess.Popen[str]) -> Any:
     """The answer of a process of `Project.start`."""
-    out, err = process.communicate(timeout=seconds)
+    out, err = process.communicate()
     return _answer(process.returncode, out, err)
 
 

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 PACKAGE_ROOT = Path(__file__).absolute().parents[2]
 ENVIRONMENTS = Path(os.environ.get("COMPCACHE_TEST_ENVIRONMENTS", PACKAGE_ROOT / ".venv-peer-packages"))
-_SECONDS = 900
 
 
 class Package(NamedTuple):
@@ -204,7 +203,7 @@ def run(package: Package, directory: Path, *, backend: bool, lazy: bool = False,
     script.write_text(_FIRST + textwrap.dedent(package.program) + _LAST)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
-        [python_of(package), *(["-m", "compcache.numba", "run"] if lazy else []), script], capture_output=True, text=True, timeout=_SECONDS,
+        [python_of(package), *(["-m", "compcache.numba", "run"] if lazy else []), script], capture_output=True, text=True,
         check=False,
         cwd=directory, env=inherited | {
             "COMPCACHE_NUMBA": str(int(backend)), "COMPCACHE_DIR": str(directory / "compcache"),

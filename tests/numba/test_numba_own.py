@@ -35,7 +35,7 @@ def test_numbas_own_cache_tests_pass(module: str, at_least: int, tmp_path: Path)
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("COMPCACHE_", "NUMBA_"))}
     done = subprocess.run(
         [sys.executable, runner, tmp_path, f"numba.tests.{module}"],
-        env=environment, capture_output=True, text=True, timeout=590, check=False,
+        env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     report = json.loads(done.stdout.splitlines()[-1])

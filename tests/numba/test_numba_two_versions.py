@@ -49,7 +49,7 @@ class _Run:
         arguments = ["-m", "compcache.numba", "run", "main.py"] if mode == "run" else ["main.py"]
         done = subprocess.run(
             [sys.executable, "-X", "faulthandler", *arguments], cwd=place, env=inherited | own | variables,
-            capture_output=True, text=True, check=False, timeout=580,
+            capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         answers: list[str] = ast.literal_eval(done.stdout.splitlines()[-1])

@@ -120,7 +120,7 @@ class _Programs:
         path = f"{self.package}{os.pathsep}{self.project.source}"
         done = subprocess.run(
             [sys.executable, *arguments], env=inherited | own | {"PYTHONPATH": path} | environment,
-            cwd=self.project.source, capture_output=True, text=True, check=False, timeout=300,
+            cwd=self.project.source, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return [ast.literal_eval(line) for line in done.stdout.splitlines()], done.stderr

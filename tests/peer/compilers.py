@@ -21,7 +21,6 @@ from pathlib import Path
 
 import llvmlite.binding as llvm
 
-COMPILE_SECONDS = 300
 CLANG_VARIABLE = "COMPCACHE_PEER_CLANG"
 _COMMON = ("-c", "-emit-llvm", "-g0", "-O1", "-Wno-everything")
 
@@ -63,7 +62,6 @@ class Compiler:
                 env=os.environ | zig_cache,
                 capture_output=True,
                 text=True,
-                timeout=COMPILE_SECONDS,
                 check=False,
             )
             if done.returncode:
@@ -96,7 +94,7 @@ def find_clang() -> str:
 
 @functools.lru_cache
 def _version(command: tuple[str, ...]) -> str:
-    done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
     return done.stdout.splitlines()[0] if done.returncode == 0 and done.stdout else ""
 
 

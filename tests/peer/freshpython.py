@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-RUN_SECONDS = 100
 # What a hit must not import: modules that are slow, or that mean that LLVM was needed after all.
 UNWANTED = ("llvmlite", "filelock", "numpy", "logging", "dataclasses")
 
@@ -62,7 +61,6 @@ def run_fresh(cache_dir: Path, script: str, *, unwanted: tuple[str, ...] = UNWAN
         input=variables,
         capture_output=True,
         text=True,
-        timeout=RUN_SECONDS,
         check=False,
     )
     if done.returncode:

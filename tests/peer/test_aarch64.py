@@ -107,7 +107,7 @@ def _run_on(home: Path, emulated: str, directory: Path, script: str, targets: li
     done = subprocess.run(
         [str(qemu), "-cpu", emulated, "-L", str(home / "root"), str(home / "root/usr/bin/python3.11"), "-P",
          "-c", head + script + "\nprint(repr(result))"],
-        capture_output=True, text=True, check=False, timeout=300,
+        capture_output=True, text=True, check=False,
         env={"PATH": os.environ["PATH"], "HOME": str(directory), "PYTHONPATH": str(home / "site"),
              "COMPCACHE_LINKER": str(home / "bin/ld.lld")},
     )  # fmt: skip

@@ -83,7 +83,7 @@ def run_on(emulated: str | None, directory: Path, script: str, *, retarget: bool
     head = "".join(f"{name} = {value!r}\n" for name, value in {"directory": str(directory), "retarget": retarget, **names}.items())
     done = subprocess.run(
         [*emulator, sys.executable, "-c", head + script + "\nprint(repr(result))"],
-        capture_output=True, text=True, check=False, timeout=300,
+        capture_output=True, text=True, check=False,
         env={**os.environ, "PYTHONPATH": str(PACKAGE_ROOT)},
     )  # fmt: skip
     assert done.returncode == 0, f"on {emulated}: status {done.returncode}: {done.stderr[-2000:]}"

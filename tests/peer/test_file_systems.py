@@ -120,7 +120,7 @@ def share_directory(double: Any, root: Path, lost: float) -> set[str]:
             )
             for seed in range(6)
         ]  # fmt: skip
-        ended = [(*process.communicate(timeout=SECONDS + 300), process.returncode) for process in started]
+        ended = [(*process.communicate(), process.returncode) for process in started]
     users = [require_right(status, output, errors) for output, errors, status in ended]
     assert all(user["done"]["answered"] > 0 and user["done"]["compiled"] > 0 for user in users)
     assert not any("damaged" in text for user in users for text in user["warnings"]), users
@@ -188,7 +188,7 @@ def test_code_that_another_host_takes_away_is_run_to_its_end(double: Any, tmp_pa
                 else:
                     path.chmod(0o600)
                     os.truncate(path, 0)
-            output, errors = process.communicate("\n", timeout=60)
+            output, errors = process.communicate("\n")
     assert said == "loaded\n", errors
     if mapping:
         assert process.returncode == -signal.SIGBUS, (output, errors)
@@ -244,7 +244,7 @@ def test_a_directory_on_a_local_file_system(place: Path, name: str) -> None:
     said_at.mkdir()
     done = subprocess.run(
         ["unshare", "-m", "sh", "-c", script],
-        capture_output=True, text=True, check=False, timeout=300, env=environment(P=str(place), D=str(more), S=str(said_at)),
+        capture_output=True, text=True, check=False, env=environment(P=str(place), D=str(more), S=str(said_at)),
     )  # fmt: skip
     if done.returncode:
         pytest.skip(f"cannot be mounted here: {done.stderr.strip()[-200:]}")

@@ -68,7 +68,7 @@ def test_a_frozen_program_finds_what_it_compiled(source: str, said: list[str], t
     (tmp_path / "program.py").write_text(source)
     options = ["--noconfirm", "--log-level", "ERROR", "--paths", str(PACKAGE_ROOT), "--exclude-module", "scipy", "program.py"]
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("COMPCACHE_", "NUMBA_", "PYTHON"))}
-    subprocess.run([sys.executable, "-m", "PyInstaller", *options], cwd=tmp_path, env=inherited, check=True, timeout=300)
+    subprocess.run([sys.executable, "-m", "PyInstaller", *options], cwd=tmp_path, env=inherited, check=True)
     environment = inherited | {"COMPCACHE_DIR": str(tmp_path / "cache")}
     for expected in said:
         done = subprocess.run(

@@ -57,7 +57,7 @@ def wheel_for(wheels: Path, platform: str) -> Path:
 def run(command: list[str | Path], directory: Path, **variables: str) -> list[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "COMPCACHE_"))}
     done = subprocess.run(
-        list(map(str, command)), cwd=directory, env={**environment, **variables}, capture_output=True, text=True, check=False, timeout=600
+        list(map(str, command)), cwd=directory, env={**environment, **variables}, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout.splitlines()

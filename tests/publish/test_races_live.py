@@ -358,7 +358,7 @@ def run_everybody(directory: Path, seconds: float, crowd: list[str], names: int)
     total: dict[str, int] = {}
     with Crowd(directory, scripts) as processes:
         processes.release()
-        for result in processes.results(timeout=seconds + 90):
+        for result in processes.results():
             for name, value in result.items():
                 total[name] = total.get(name, 0) + value
     return total

@@ -41,7 +41,7 @@ def in_pretence(folder: Path, function: str) -> Any:
         f"print(json.dumps(this.{function}()))"
     )
     preloaded = {**os.environ, **environment(folder, everything())}
-    done = subprocess.run([sys.executable, "-c", code], env=preloaded, capture_output=True, text=True, check=True, timeout=100)
+    done = subprocess.run([sys.executable, "-c", code], env=preloaded, capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
 
 
@@ -76,13 +76,13 @@ def differences() -> list[str]:
     import llvmlite.binding as llvm
 
     machine, table = MadeUp(), feature_words("x86_64")
+    names = set(llvm.get_host_cpu_features()) - HINTS  # each question costs some twenty signals
     found: dict[str, str] = {}
     for start in starts():
         for word, bit, description in [("", 0, start), *flips(start)]:
             told = machine.features(description)
             processor = Processor(words_of_description(description), "")
             ours = {name for name, words in table.items() if processor.meets(words)}
-            names = set(llvm.get_host_cpu_features()) - HINTS
             for name in names & (told ^ ours):
                 if name not in FORGOTTEN or name in ours or llvm.llvm_version_info[0] > 20:
                     found.setdefault(name, f"{name}: bit {bit} of {word}, LLVM says {name in told}")

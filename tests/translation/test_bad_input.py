@@ -277,6 +277,8 @@ def test_a_symbol_that_looks_like_one_of_the_caches_own_does_no_harm(cache: Cach
     for symbol in ("compcache.entry.0", "compcache_module"):
         with pytest.raises(InvalidNameError, match=symbol):
             cache.add_module(ModuleSource(text, {"g": Function(symbol=symbol)}))
+        with pytest.raises(InvalidNameError, match=symbol):
+            cache.add_module(ModuleSource(constant(f'"{symbol}"', 7)))
 
 
 # ------------------------------------------------------------------------------------ aborts

@@ -130,7 +130,10 @@ class _BodyLinker:
     def link_bodies(
         self, names: Collection[str], provided: Callable[[tuple[str, ...]], Mapping[str, Provided]]
     ) -> tuple[Resolution, Inlined]:
-        """Link in the offered bodies of functions and of their callees, and return the results of `link_offered_bodies`."""
+        """Link in the offered bodies of functions and of their callees, and return the results of `link_offered_bodies`.
+
+        `provided` returns the offered bodies among the requested functions, by name.
+        """
         requested = set(names) | {name for name, symbol in self._symbols.items() if symbol in self._own}
         waiting, max_instructions = tuple(names), float(MOST_INSTRUCTIONS)
         while waiting and max_instructions >= 1:

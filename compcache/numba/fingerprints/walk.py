@@ -230,7 +230,7 @@ class Walk:
                 return
 
     def _feed_settings(self) -> None:
-        """Feed the settings on which results of pure functions depend."""
+        """Feed the changed settings on which results of pure functions depend, as values that running code reads. The mode stays RUN."""
         self.mode = RUN
         for name, setting in changed_settings():
             self.feed_token("setting", name)
@@ -350,7 +350,10 @@ class Walk:
         from compcache.numba.fingerprints.implementations import Implementation, name_of
 
         if type(function) is not python_types.FunctionType:
-            raise NotLazy(f"the implementation of an {kind} has the type {type(function).__qualname__}, which only Numba supports")
+            raise NotLazy(
+                f"{where or repr(function)}, the implementation of an {kind}, has the type "
+                f"{type(function).__qualname__}, which only Numba supports"
+            )
         self.feed_token(kind, name_of(function))
         self.registered.append(function)
         row = Implementation(function, tuple(sorted(options.items())), is_overload=kind == "overload")

@@ -188,7 +188,7 @@ class Reads:
             task.exception()  # retrieved so that asyncio does not log it; callers that still wait receive it
 
     async def _request_cards(self, key: str, seconds: float, patience: float) -> bytes | None:
-        """Return the encoded cards at a key, or None. The breaker counts this as one look-up."""
+        """Return the encoded cards at a key, or None. The breaker counts this as one look-up. See `get` for `seconds` and `patience`."""
         try:
             data = await self.get(key, MAX_CARDS, seconds, patience)
         except Exception as error:
@@ -225,9 +225,9 @@ class Reads:
         return self._damaged.pop(key, self) is None
 
     async def _fetch_object(self, card: Card, patience: float, path: str) -> bytes | str | None:
-        """Return the module of a card that does not contain it, or None.
+        """Return the module of a card that does not contain it, or None if the store lacks the module.
 
-        With a `path`, the module is written there and the path is returned.
+        With a `path`, the module is written there and the path is returned. See `get` for `patience`.
 
         Raises:
             FormatError: the card states an impossible size.
@@ -366,7 +366,7 @@ def _require_module(card: Card, module: bytes | str) -> None:
     """
     data = memoryview(module) if isinstance(module, bytes) else map_file(module)
     if len(data) != card.size:
-        raise FormatError(f"the module has {len(data)} bytes, but its card states {card.size}")
+        raise FormatError(f"the module of the function {card.name!r} has {len(data)} bytes, but its card states {card.size}")
     intact_footer(data, card.module_id)
 
 

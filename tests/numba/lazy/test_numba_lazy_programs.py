@@ -130,7 +130,7 @@ def command(project: Project, *arguments: str) -> subprocess.CompletedProcess[st
     return subprocess.run(
         [sys.executable, "-m", "compcache.numba", *arguments],
         env={"PYTHONPATH": str(PACKAGE_ROOT), "COMPCACHE_DIR": str(project.directory / "other")},
-        cwd=project.source, capture_output=True, text=True, check=False, timeout=240,
+        cwd=project.source, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
 
