@@ -124,11 +124,7 @@ class Walk:
             self._state.update(data)
 
     def feed_unknown(self, value: object, where: str) -> None:
-        """Feed the type of a value without an identity, if only the type matters.
-
-        Raises:
-            Unidentifiable: the value matters.
-        """
+        """Feed the type of a value without an identity, if only the type matters. Raise `Unidentifiable` if the value matters."""
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
         if not self.is_only_named() and not self.overlooks:
             raise Unidentifiable(f"{where} is of type {kind}, whose content cannot be compared between processes")
