@@ -47,11 +47,7 @@ def _may_be_set(variables: "Sequence[str]") -> bool:
 
 
 def is_on(variable: str, *, default: bool = False) -> bool:
-    """Return whether a switch is on (1, on, yes, true).
-
-    Raises:
-        SettingError: the text is neither on nor off (0, off, no, false).
-    """
+    """Return whether a switch is on (1, on, yes, true). Raise `SettingError` if the text is neither on nor off (0, off, no, false)."""
     text = setting(variable)
     if text in ("", "0", "1"):  # the usual texts need no import
         return text == "1" if text else default
@@ -70,9 +66,9 @@ def from_environment(variable: str, read: "Callable[[str], _T]") -> "_T | None":
     text = setting(variable)
     if not text:
         return None
-    from compcache.configuration import checked
+    from compcache.configuration import parse_setting
 
-    return checked(text, read, variable, configuration_files())
+    return parse_setting(text, read, variable, configuration_files())
 
 
 def configuration() -> "Mapping[str, str]":

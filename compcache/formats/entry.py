@@ -107,7 +107,7 @@ def decode_stub(data: bytes) -> tuple[int, str]:
     try:
         features = data[4:].decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
-        raise FormatError("the entry of a stub contains a text that is not UTF-8") from None
+        raise FormatError("the features in the entry of a stub are not valid UTF-8") from None
     if len(data) < 4:  # noqa: PLR2004 - the number
         raise FormatError("the entry of a stub is truncated")
     return int.from_bytes(data[:4], "little"), features

@@ -16,6 +16,7 @@ from compcache.miss.publication import publish_built
 from compcache.miss.staleness import maker_digest, names_with_other_source
 from compcache.publish.quarantine import warn_not_stored
 from compcache.publish.writer import keep_in_memory
+from compcache.wording import join_first
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -306,7 +307,7 @@ def _compile_exporting(
     names = [name for name, *_ in built.functions]
     missing = [name for name in functions if name not in names]
     if missing:
-        exported_text = ", ".join(map(repr, names[:20])) or "nothing"
+        exported_text = join_first(map(repr, names), 20) or "nothing"
         raise UndefinedSymbolError(
             f"build() for {functions[0]!r} returned a module that exports {exported_text} but not "
             f"{'that function' if len(functions) == 1 else repr(missing[0])}; it must export each requested function",

@@ -336,7 +336,7 @@ class _List:
         except (FormatError, OSError) as error:  # a look-up reports damage
             reraise_interrupt(error)
             if isinstance(error, OSError) and is_shortage(error):
-                raise store.unreadable(store.path(INDEX, self.segment.name), error) from error
+                raise store.unreadable_error(store.path(INDEX, self.segment.name), error) from error
 
 
 def stray_lists(store: Store) -> set[str]:

@@ -27,7 +27,13 @@ if TYPE_CHECKING:
     from compcache.store import Store
 
 __all__ = [
-    "condemn", "is_vouched_for", "record_verified", "recover_index", "unreadable", "untrusted_directory_error", "verify_module",
+    "condemn",
+    "condemn_unreadable",
+    "is_vouched_for",
+    "record_verified",
+    "recover_index",
+    "untrusted_directory_error",
+    "verify_module",
     "warn_about_layer",
 ]  # fmt: skip
 
@@ -175,7 +181,7 @@ def _is_intact(module: ModuleFile) -> bool:
     return True
 
 
-def unreadable(store: Store, module: ModuleFile, error: OSError) -> CompcacheError:
+def condemn_unreadable(store: Store, module: ModuleFile, error: OSError) -> CompcacheError:
     """Close a module file that cannot be read, quarantine it if it is a link or a socket, and return the exception to raise."""
     path = module.path
     module.close()

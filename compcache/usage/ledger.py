@@ -141,7 +141,7 @@ class Uses:
                 break  # if the names differ, files were sealed or folded in the meantime
 
     def _open(self, store: Store, names: Iterable[str], *, verify: bool) -> None:
-        """Read the short files, open the long files, and set the fields to their sum. Damaged files are added to `torn`."""
+        """Read the short files, open the long files (see `_open_long`), and set the fields to their sum. Add damaged files to `torn`."""
         short: dict[str, StatsFile] = {}
         long: dict[str, list[UsesInSum]] = {}
         self.torn: tuple[str, ...] = ()
@@ -270,6 +270,8 @@ def _read_short(store: Store, name: str) -> StatsFile | None:
 def _open_long(store: Store, name: str, *, verify: bool) -> tuple[int, list[UsesInSum]] | None:
     """Return the size of a long file, and the sums that are searched for its uses; None for files that are not long or not used.
 
+    With `verify`, the checksum of a sum is verified, which reads the whole file.
+
     Raises:
         FormatError: the file is damaged.
     """
@@ -367,7 +369,7 @@ def fold(
 
 
 def _kept_uses(uses: Uses, present: Container[bytes] | None, now: float) -> Iterator[Use]:
-    """Yield the uses that a fold keeps: uses of present modules, and misses of the last month.
+    """Yield the uses that a fold at the time `now` keeps: uses of present modules, and misses of the last month. None keeps all.
 
     Older misses are dropped, because the number of requested names has no limit.
     """

@@ -17,7 +17,7 @@ from compcache.numba.fingerprints.state import (
     is_changed,
     is_of_generators,
     may_have_attributes,
-    public_names,
+    names_for_metaclass,
     registered_with,
 )
 from compcache.numba.registered.library import is_found_by_name, is_library_function, is_library_module
@@ -206,7 +206,7 @@ def _feed_users_class(walk: Walk, value: Any, where: str) -> None:
         if is_library_module(base.__module__):
             walk.feed_library(base, f"the base {base.__qualname__} of {where}")
     walk.feed_token("registered", *registered_with(value))
-    walk.feed_token("members", *public_names(value))
+    walk.feed_token("members", *names_for_metaclass(value))
     import copyreg  # most keys do not need it
 
     if value in copyreg.dispatch_table:

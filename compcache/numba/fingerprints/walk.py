@@ -124,11 +124,7 @@ class Walk:
             self._state.update(data)
 
     def feed_unknown(self, value: object, where: str) -> None:
-        """Feed the type of a value without an identity, if only the type matters.
-
-        Raises:
-            Unidentifiable: the value matters.
-        """
+        """Feed the type of a value without an identity, if only the type matters. Raise `Unidentifiable` if the value matters."""
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
         if not self.is_only_named() and not self.overlooks:
             raise Unidentifiable(f"{where} is of type {kind}, whose content cannot be compared between processes")
@@ -230,7 +226,7 @@ class Walk:
                 return
 
     def _feed_settings(self) -> None:
-        """Feed the settings on which results of pure functions depend."""
+        """Feed the changed settings on which results of pure functions depend, as values that running code reads. The mode stays RUN."""
         self.mode = RUN
         for name, setting in changed_settings():
             self.feed_token("setting", name)
@@ -350,7 +346,10 @@ class Walk:
         from compcache.numba.fingerprints.implementations import Implementation, name_of
 
         if type(function) is not python_types.FunctionType:
-            raise NotLazy(f"the implementation of an {kind} has the type {type(function).__qualname__}, which only Numba supports")
+            raise NotLazy(
+                f"{where or repr(function)}, the implementation of an {kind}, has the type "
+                f"{type(function).__qualname__}, which only Numba supports"
+            )
         self.feed_token(kind, name_of(function))
         self.registered.append(function)
         row = Implementation(function, tuple(sorted(options.items())), is_overload=kind == "overload")
