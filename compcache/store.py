@@ -182,11 +182,7 @@ class Store(Directory):
         return [*self._memory_names.get(func_name, ()), *self.find_here(func_name)]
 
     def exists(self, module_id: bytes) -> bool:
-        """Return whether the file of a module exists.
-
-        Raises:
-            StorageError: the status of the file cannot be read.
-        """
+        """Return whether the file of a module exists. Raise `StorageError` if the status of the file cannot be read."""
         try:
             self.status_of(module_id)
         except OSError as error:
@@ -384,11 +380,7 @@ class Store(Directory):
             loader.forget(module_id)
 
     def require_writable(self, path: str = "") -> None:
-        """Check that the cache may be changed.
-
-        Raises:
-            StorageError: the cache was opened with readonly=True.
-        """
+        """Check that the cache may be changed. Raise `StorageError` if the cache was opened with readonly=True."""
         if self.readonly:
             message = f"the cache {self.root} was opened with readonly=True and cannot be changed: open it without readonly=True"
             raise StorageError(message, path=path or self.root)

@@ -156,6 +156,7 @@ TESTS_OF_THE_WHOLE = {
     "test_forks": "forks.py, and every lock there is",
     "test_identity": "identity.py",
     "test_layering": "the folders themselves",
+    "test_limits_of_time": "what ends a test that hangs",
     "test_mock_directory": "what tests of several folders use",
     "test_notebook": "notebook.py and display.py",
     "test_places": "directory/, and everything that walks a cache directory",

@@ -74,9 +74,13 @@ def read_bodies(read: Callable[[int, int], bytes], end: int) -> dict[str, Body]:
 
 
 def _checked_body(name: object, instructions: object, code: object, natives: object, imports: object) -> Body:
-    """Create a body from the decoded fields of a row. Raise `TypeError` if a field has the wrong type."""
-    if not isinstance(natives, list) or not isinstance(imports, list) or not isinstance(instructions, int) or instructions < 0:
-        raise TypeError("a field of a function's body has the wrong type")
-    if not all(isinstance(text, str) for text in (name, code, *natives, *imports)):
-        raise TypeError("a field of a function's body is not text")
+    """Create a body from the decoded fields of a row. Raise `TypeError` or `ValueError` if a field is not valid."""
+    fields = zip(Body._fields, (name, instructions, code, natives, imports), (str, int, str, list, list), strict=True)
+    for field, value, kind in fields:
+        if type(value) is not kind:
+            raise TypeError(f"the field {field} of a body is of type {type(value).__name__}, not {kind.__name__}")
+    if not all(isinstance(text, str) for text in (*natives, *imports)):  # type: ignore[misc] # lists
+        raise TypeError(f"a native or an import of the body of {name!r} is not text")
+    if instructions < 0:  # type: ignore[operator] # an int
+        raise ValueError(f"the body of {name!r} has {instructions} instructions")
     return Body(name, instructions, code, tuple(natives), tuple(imports))  # type: ignore[arg-type] # checked above

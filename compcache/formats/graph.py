@@ -83,8 +83,10 @@ def decode_graph(section: bytes) -> ModuleGraph:
 def _checked_node(symbol: object, kind: object, func_name: object, signature: object, references: object) -> SymbolNode:
     """Create a node from the decoded fields of a row. Raise `TypeError` if a field has the wrong type."""
     texts = (symbol, kind, "" if func_name is None else func_name, signature)
-    if not isinstance(references, list) or not all(isinstance(text, str) for text in (*texts, *references)):
-        raise TypeError("a field of a node is not text")
+    if not isinstance(references, list):
+        raise TypeError(f"the references of the node {symbol!r} are of type {type(references).__name__}, not list")
+    if not all(isinstance(text, str) for text in (*texts, *references)):
+        raise TypeError(f"a field or a reference of the node {symbol!r} is not text")
     return SymbolNode(symbol, kind, func_name, signature, tuple(references))  # type: ignore[arg-type] # checked above
 
 

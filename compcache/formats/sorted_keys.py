@@ -120,8 +120,10 @@ class SortedKeys:
         if check(tail[:-CHECK_SIZE]) != tail[-CHECK_SIZE:]:
             raise FormatError("the file of sorted keys is damaged: the checksum of its end does not match")
         _, index_offset, index_length, summary_size, summary = _TAIL.unpack_from(tail)
-        if index_offset + index_length + TAIL_SIZE != size or index_length > _MAX_INDEX or summary_size > SUMMARY_SIZE:
+        if index_offset + index_length + TAIL_SIZE != size:
             raise FormatError(f"the file of sorted keys is damaged: its size of {size} bytes does not match its end")
+        if index_length > _MAX_INDEX or summary_size > SUMMARY_SIZE:
+            raise FormatError(f"the file of sorted keys states an index of {index_length} and a summary of {summary_size} bytes: too large")
         self._read = read
         self.summary: bytes = summary[:summary_size]
         self._index = self._read_index(index_offset, index_length)

@@ -575,11 +575,7 @@ def _describe_symbol(symbol: str) -> str:
 
 
 def _require_entry(choice: Choice) -> None:
-    """Check that Python can call a function.
-
-    Raises:
-        SignatureError: it can only be imported.
-    """
+    """Check that Python can call a function. Raise `SignatureError` if it can only be imported."""
     record = choice.record
     if record.signature.startswith(LINK_ONLY):
         raise SignatureError(

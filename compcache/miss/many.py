@@ -259,11 +259,7 @@ class _Addition:
         self._failed[number] = source
 
     def module_ids(self) -> tuple[str, ...]:
-        """Return the module_ids of all sources.
-
-        Raises:
-            ModulesNotAddedError: some sources failed.
-        """
+        """Return the module_ids of all sources. Raise `ModulesNotAddedError` if some sources failed."""
         module_ids = tuple([self._published.get(number, (None,))[0] for number in range(self._count)])
         if not self._failures:
             return tuple([module_id for module_id in module_ids if module_id is not None])

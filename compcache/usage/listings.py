@@ -335,7 +335,7 @@ def _platform_problem(store: Store, platform: Platform) -> str:
     if platform.abi != host.ABI_VERSION or platform.triple != host.platform_name():
         return f"is for {platform.triple} (ABI {platform.abi})"
     processor = store.processor()
-    texts = platform.features.split("\n")  # one for each group of functions
+    texts = platform.features.split("\n")  # one for each group of functions; the first says enough, if no group can run
     return "" if any(map(processor.meets, texts)) else f"needs {join_first(missing(texts[0], processor), _SHOWN_FEATURES)}"
 
 

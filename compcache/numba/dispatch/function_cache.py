@@ -146,7 +146,7 @@ class FunctionCache(CacheObject):
             self._record_start(sig, self._make_start_key(sig), is_new=False)
 
     def _record_not_found(self, identity: Identity, sig: Any) -> None:
-        """Count a miss, and prepare to store the overload as soon as Numba has compiled it."""
+        """Count a miss, import the modules that store overloads, and prepare to store the overload once Numba has compiled it."""
         self._keys[_signature_key(sig)] = self._make_start_key(sig)
         self._backend.count_miss(make_func_name(identity, sig))
         _import_storing_modules()

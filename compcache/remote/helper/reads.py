@@ -160,7 +160,8 @@ class Reads:
     ) -> dict[str, Card]:
         """Return the cards of a function by shelf, in the order of `shelves`. See `find` for the arguments.
 
-        Concurrent callers share one request, with the first caller's limits. Damaged cards are counted and ignored.
+        Concurrent callers share one request, with the first caller's limits. Damaged cards and cards of another function are counted, and
+        ignored.
 
         Raises:
             Exception: an error of the store's client. It is unknown whether there are cards.
@@ -175,9 +176,9 @@ class Reads:
         data = await asyncio.shield(asking)
         try:
             cards_by_shelf = decode_cards(data) if data is not None else {}
-            if any(card.name != name for card in cards_by_shelf.values()):
-                raise FormatError(f"the card of the function {name!r} belongs to another function")
         except FormatError:
+            cards_by_shelf = None
+        if cards_by_shelf is None or any(card.name != name for card in cards_by_shelf.values()):
             self.count("rejected")
             return {}
         return {shelf: cards_by_shelf[shelf] for shelf in shelves if shelf in cards_by_shelf}

@@ -295,10 +295,10 @@ class Helper:
 
     async def _do_states(self, key: str) -> list[str]:
         """Request an object from each store now. Return the problem of each store, or "" if it answers."""
-        return await self._chain.errors_of_requests(key)
+        return await self._chain.collect_errors(key)
 
     async def _do_flush(self, seconds: float, writes: list[int]) -> int:
-        """Upload all waiting files, then store the packs of all start-ups, within `seconds` each.
+        """Upload all waiting files, then store the packs of all start-ups, within `seconds` together.
 
         Return how many uploads to the stores at the positions `writes` still wait.
         """

@@ -107,18 +107,7 @@ async def read_surveys(backend: Backend, cards: Iterable[str]) -> dict[str, Surv
     Raises:
         Exception: an error of the store's client.
     """
-    surveys: dict[str, Survey] = {}
-
-    async def read(place: str) -> None:
-        data = await backend.get(place, _LARGEST)
-        if data is not None:
-            try:
-                surveys.update(decode_survey(data))
-            except FormatError:
-                return
-
-    await for_each(read, _group_by_survey(cards))
-    return surveys
+    return await read_deliveries(backend, _group_by_survey(cards))
 
 
 async def read_deliveries(backend: Backend, places: Iterable[str]) -> dict[str, Survey]:
@@ -141,11 +130,7 @@ async def read_deliveries(backend: Backend, places: Iterable[str]) -> dict[str, 
 
 
 async def write_surveys(backend: Backend, known_rows: dict[str, Survey], rows: dict[str, Survey]) -> None:
-    """Store the surveys whose rows differ from the known rows.
-
-    Raises:
-        Exception: an error of the store's client.
-    """
+    """Store the surveys whose rows differ from the known rows. Raise the error of the store if its client fails."""
 
     async def write(place: str) -> None:
         own_rows = {key: rows[key] for key in places[place]}

@@ -307,7 +307,7 @@ class Chain:
         candidates = [tier for tier in tiers if tier.requests.is_atomic and tier.breaker.allows_lookups()]
         return candidates[-1] if candidates else None
 
-    async def errors_of_requests(self, key: str) -> list[str]:
+    async def collect_errors(self, key: str) -> list[str]:
         """Request an object from each store. Return a description of each store's error, or "" for a store that answered."""
 
         async def ask(tier: Tier) -> str:

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(1800)]
 pytest.importorskip("numba")
 
-_SECONDS = 1500
 COMPARED = """
     import numpy as np
 
@@ -95,7 +94,7 @@ MODULES = ["norm", "expon", "poisson", "truncnorm", "uniform", "laplace", "t", "
 def test_kernels_of_numba_stats(project: Project) -> None:
     pytest.importorskip("numba_stats")
     script = STATISTICS.replace("MODULES:", f"{MODULES!r}:")
-    exported, refused, different = finish(project.start(script, backend=False), _SECONDS)
+    exported, refused, different = finish(project.start(script, backend=False))
     assert (refused, different) == ([], [])
     assert exported >= 25
 
@@ -232,7 +231,7 @@ DISTANCES = """
 def test_distances_of_pynndescent(project: Project) -> None:
     """All functions behind its named distances, what they stand in for, and those that take a matrix with one."""
     pytest.importorskip("pynndescent")
-    exported, refused, different = finish(project.start(DISTANCES + COMPARE_FUNCTIONS, backend=False), _SECONDS)
+    exported, refused, different = finish(project.start(DISTANCES + COMPARE_FUNCTIONS, backend=False))
     assert (refused, different) == ([], [])
     assert exported >= 38 + 24 + 2
 
@@ -265,7 +264,7 @@ def test_distances_of_umap(project: Project) -> None:
     """Distances of vectors and of sparse vectors; those with gradients are these and a vector."""
     pytest.importorskip("umap")
     cases = UMAP_DISTANCES.replace("SPARSE_TYPES", repr(_SPARSE_TYPES)).replace("SPARSE", repr(_SPARSE)).replace("TWO", repr(_TWO))
-    exported, refused, different = finish(project.start(cases + COMPARE_FUNCTIONS, backend=False), _SECONDS)
+    exported, refused, different = finish(project.start(cases + COMPARE_FUNCTIONS, backend=False))
     assert (refused, different) == ([], [])
     assert exported >= 40
 
@@ -275,6 +274,6 @@ def test_kernels_of_packages(project: Project, package: str) -> None:
     """Results, what became of arguments, dtypes, strides and exceptions; with threads where a kernel has them."""
     pytest.importorskip(package)
     script = COMPARE_FUNCTIONS.replace("CASES:", f"{PACKAGES[package]!r}:")
-    exported, refused, different = finish(project.start(script, backend=False), _SECONDS)
+    exported, refused, different = finish(project.start(script, backend=False))
     assert (refused, different) == ([], [])
     assert exported == len(PACKAGES[package])
