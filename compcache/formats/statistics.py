@@ -25,7 +25,7 @@ from struct import Struct
 from compcache.digest import CHECK_SIZE, DIGEST_SIZE, KEY_SIZE, blake2b, check
 from compcache.errors import FormatError
 from compcache.formats.journal import BATCH_END, HOUR, MISSES_ID
-from compcache.interrupts import as_format_error, reraise_interrupt
+from compcache.interrupts import as_format_error, suppress
 from compcache.record import Record
 
 TYPE_CHECKING = False
@@ -150,7 +150,7 @@ def decode_journal(data: bytes) -> StatsFile:
 
 def _add_batch(counters: dict[tuple[int, str], float], uses: dict[tuple[bytes, bytes], tuple[int, float]], lines: list[str]) -> None:
     """Add the lines of a batch, up to the first line that this version cannot read."""
-    try:
+    with suppress(ValueError, IndexError):  # another version has written the batch
         for line in lines:
             time_text, counter, *fields = line.split(" ")
             if time_text == "row":  # from an earlier version, which stored rows of modules in journals
@@ -167,9 +167,6 @@ def _add_batch(counters: dict[tuple[int, str], float], uses: dict[tuple[bytes, b
                 use = key, bytes.fromhex(fields[1])
                 count, last_time = uses.get(use, (0, 0.0))
                 uses[use] = count + round(amount), max(last_time, seconds)
-    except (ValueError, IndexError) as error:
-        reraise_interrupt(error)
-        return  # another version has written the batch
 
 
 class UsesInSum:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from compcache.content.names import source_of
 from compcache.errors import CompcacheError, CompileError, NotCachedError, StorageError, UndefinedSymbolError
-from compcache.files import reraise_interrupt
+from compcache.interrupts import suppress
 from compcache.miss.claim import note_use, single_flight
 from compcache.miss.held import keep_received
 from compcache.miss.load import load
@@ -238,11 +238,9 @@ def _first_module(session: Session, func_name: str) -> tuple[str, int]:
 
 def _module_size(session: Session, module_id: bytes) -> int:
     """Return the size of a stored module in bytes, or 0 if it does not exist."""
-    try:
+    with suppress(OSError):
         return session.store.status_of(module_id)[0]
-    except OSError as error:
-        reraise_interrupt(error)
-        return 0
+    return 0
 
 
 def _load_fetched(session: Session, func_name: str, miss: Exception) -> TypedCallTarget:

@@ -107,11 +107,9 @@ def _statistics_files(store: Store, since: Uses | None = None) -> list[str]:
 
 def _has_size(store: Store, name: str, size: int | None) -> bool:
     """Return whether a statistics file exists and has this size in bytes."""
-    try:
+    with suppress(OSError):
         return store.files.stat(store.path(STATISTICS, name)).st_size == size
-    except OSError as error:
-        reraise_interrupt(error)
-        return False
+    return False
 
 
 def read_ledger(store: Store) -> Ledger:

@@ -16,7 +16,7 @@ import types as python_types
 
 from compcache.digest import blake2b
 from compcache.numba.fingerprints.code_digest import bits_of, plain_name
-from compcache.numba.fingerprints.functions import feed_function
+from compcache.numba.fingerprints.functions import feed_function, registered_here
 from compcache.numba.fingerprints.modes import COMPILED, NAMED, RUN
 from compcache.numba.fingerprints.stand_ins import handler_without_numba, is_generators_module
 from compcache.numba.fingerprints.state import changed_settings
@@ -315,9 +315,9 @@ class Walk:
         Returns:
             Whether the callable itself is compiled (`register_jitable`). With Numba this is always False.
         """
-        from compcache.numba.fingerprints.implementations import find_overloads, name_of, registered_here
-
         if not self.without_numba:
+            from compcache.numba.fingerprints.implementations import find_overloads, name_of
+
             for implementation in find_overloads(value):
                 self.feed_token("overload", name_of(implementation.function))
             return False
