@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 
 import llvmlite.binding as llvm
 
-from compcache import Cache, ModuleSource, linker
+from compcache import Cache, ModuleSource
 from compcache.build import codegen, trial
+from compcache.translation import emission
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +43,7 @@ def processor_seconds(work: Callable[[], object]) -> float:
 
 def add(code: bytes, way: Callable[[str], str | None]) -> float:
     """`add_module` to a directory of its own."""
-    linker.assembly_parts = way  # type: ignore[attr-defined]
+    emission.assembly_parts = way  # type: ignore[assignment]
     with tempfile.TemporaryDirectory() as directory, Cache(directory) as cache:
         cache.add_module(ModuleSource("define void @first() {\n  ret void\n}\n"))  # what the host is, and which linker there is
         return processor_seconds(lambda: cache.add_module(ModuleSource(code, libraries=["stdc++"], optimize=LEVEL)))

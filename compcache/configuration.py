@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     _T = TypeVar("_T")
 
-__all__ = ["KEYS", "SettingError", "checked", "place_of", "project_setting", "read_configuration", "read_switch"]
+__all__ = ["KEYS", "SettingError", "parse_setting", "place_of", "project_setting", "read_configuration", "read_switch"]
 
 _LARGEST = 1 << 20
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -55,7 +55,7 @@ class SettingError(CompcacheError, ValueError):
         self.variable = variable
 
 
-def checked(text: str, read: Callable[[str], _T], variable: str, files: Iterable[str]) -> _T:
+def parse_setting(text: str, read: Callable[[str], _T], variable: str, files: Iterable[str]) -> _T:
     """Return the result of `read` for the text of a setting.
 
     `read` parses the text. `files` are the configuration files that may contain the setting.

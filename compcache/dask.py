@@ -16,6 +16,7 @@ from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.hit.target import TypedCallTarget
 from compcache.publish.quarantine import warn
+from compcache.wording import join_first
 
 try:
     from distributed import WorkerPlugin
@@ -66,7 +67,7 @@ class PrefetchPlugin(WorkerPlugin):  # type: ignore[misc]
                     cache.prefetch(names)
             except (CompcacheError, ValueError, OSError) as error:
                 reraise_interrupt(error)
-                warn(f"could not prefetch {len(names)} function{'s' * (len(names) != 1)} ({', '.join(names[:3])}): {error}")
+                warn(f"could not prefetch {join_first(names, 3)} into the cache directory {path}, so tasks compile: {error}")
 
 
 def functions_of(graph: Any) -> tuple[TypedCallTarget, ...]:

@@ -50,7 +50,7 @@ PARTS = {
     "": (
         "compile", "has", "__contains__", "exists", "readonly", "layers", "loaded", "unload", "__repr__", "_repr_html_", "__reduce__",
         "_open", "_open_full_store", "_is_miss", "_fetch_after_miss", "_close_full_store", "_load_by_store", "_load_stored",
-        "_load_retargeted", "_checked", "_session", "_suggestion", "_has_all",
+        "_load_retargeted", "_warn_stale", "_session", "_suggestion", "_has_all",
     ),
     "adding": ("add_module", "add_modules", "replace", "link"),
     "questions": (
@@ -217,11 +217,7 @@ class Cache:
         given = signing_key, layers or None, trusted_keys, publish_key, min_llvm, remote, remote_mode, max_size, lock_timeout
         links = link == "background"
         plain = None
-        if (
-            verify
-            and not (readonly or trust or allow_pickle or tune or sys.flags.dev_mode or given != (None,) * len(given))
-            and (links or link is None)
-        ):
+        if verify and not (readonly or trust or tune or sys.flags.dev_mode or given != (None,) * len(given)) and (links or link is None):
             plain = _open_plain(path)
         if plain is None:
             self._open(path, layers, trusted_keys, min_llvm, readonly, verify, trust, allow_pickle, tune, link)
@@ -229,7 +225,7 @@ class Cache:
             self._checks = self._tunes = False
             self._tuners = {} if links else None
             self._plain: PlainLoader = plain
-            plain.links = links
+            plain.links, plain.allow_pickle = links, allow_pickle
             self._targets = plain.targets
             open_caches[plain._root, False] = ref(self)
         _shorten()
@@ -241,7 +237,7 @@ class Cache:
 
         def _open(self, *given: Any) -> None: ...
         def _open_full_store(self) -> None: ...
-        def _checked(self, target: TypedCallTarget, name: str | Identity, build: Callable[[], Source]) -> TypedCallTarget: ...
+        def _warn_stale(self, target: TypedCallTarget, name: str | Identity, build: Callable[[], Source]) -> TypedCallTarget: ...
         def _session(self) -> Session: ...
         def _is_miss(self, error: Exception) -> TypeGuard[CompcacheError]: ...
         def _fetch_after_miss(self, error: Exception, func_name: str | Identity) -> bool: ...
@@ -287,7 +283,7 @@ class Cache:
                 raise
             miss = error
         else:
-            return self._checked(target, identity, build) if self._checks else target
+            return self._warn_stale(target, identity, build) if self._checks else target
         from compcache.miss.compile_once import compile_once
 
         return compile_once(self._session(), identity, func_name, build, miss)
@@ -386,7 +382,7 @@ def _open_plain(path: "Any") -> "PlainLoader | None":
         return None
     try:
         plain = open_plain(os.path.abspath(os.fspath(default_directory() if path is None else path)))
-    except (OSError, TypeError) as error:  # opening a full cache reports the reason
+    except (OSError, TypeError, ValueError) as error:  # opening a full cache reports the reason
         from compcache.files import reraise_interrupt
 
         reraise_interrupt(error)

@@ -43,10 +43,12 @@ def absolute_path(path: str) -> str:
     """Return the absolute form of a path.
 
     Raises:
-        StorageError: the path is empty, or it is relative and the current directory has been removed.
+        StorageError: the path is empty or contains the character NUL, or it is relative and the current directory has been removed.
     """
     if not path:
         raise StorageError("the path is empty: give a path, or leave the argument out for the default", path=path)
+    if "\0" in path:
+        raise StorageError(f"the path {path!r} contains the character NUL: give a path without it", path=path)
     try:
         return os.path.abspath(path)
     except FileNotFoundError as error:

@@ -7,10 +7,10 @@ entries raise `StorageError` for a closed cache. The other functions answer ques
 
 from __future__ import annotations
 
-from compcache.cache import func_names_of
 from compcache.errors import CompcacheError, FormatError, GlobalValidationError
-from compcache.facade import KEY_VARIABLE, PUBLISH_VARIABLE
+from compcache.facade import KEY_VARIABLE, PUBLISH_VARIABLE, func_name_of
 from compcache.files import reraise_interrupt
+from compcache.settings import REMOTE_VARIABLE, are_set
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -91,8 +91,15 @@ def find(
         StorageError: the cache is closed.
     """
     judge = None
+    cache._require_open()
     if accept is not None:
         _require_kind_allowed(cache, kind)
+        if cache._plain._files is not None and not is_new:
+            from compcache.hit.plain_entries import load_accepted
+
+            target = load_accepted(cache._plain, func_name, kind, accept)
+            if target is not None:
+                return target
         judge = _Judge(cache, func_name, kind, accept)
     try:
         if is_new and not cache._loader.builds:
@@ -217,6 +224,7 @@ def add_missing(
         CompileError, LinkError, StorageError, ...: see `Cache.add_module`.
     """
     cache._require_open()
+    from compcache.cache import func_names_of
     from compcache.miss.compile_once import add_missing as add
 
     if not callable(build):
@@ -235,6 +243,7 @@ def find_stored(cache: Cache, functions: Iterable[str], *, source: ModuleSource 
         source: the current source of the functions; None accepts functions compiled from any source.
     """
     cache._require_open()
+    from compcache.cache import func_names_of
     from compcache.miss.compile_once import find_stored as stored
 
     return stored(cache._session(), tuple(func_names_of(functions)), source)
@@ -250,6 +259,7 @@ def check_sources(cache: Cache, functions: Iterable[str], source: ModuleSource, 
         consequence: the consequence, for the warning: for example "the cached code is used".
     """
     cache._require_open()
+    from compcache.cache import func_names_of
     from compcache.miss.staleness import is_checking, warn_of_stale
 
     if is_checking():
@@ -314,6 +324,12 @@ def get_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> byte
         PickleNotAllowedError: entries of the kind are unpickled, and the cache was opened without allow_pickle=True.
     """
     name = _entry_name(cache, name_or_identity, kind)
+    if cache._plain._files is not None:
+        from compcache.hit.plain_entries import read_entry
+
+        found = read_entry(cache._plain, kind, name)
+        if found is not None and (found[0] is not None or not are_set((REMOTE_VARIABLE,))):
+            return found[0]
     record = cache._entries.find(kind, name) if cache._entries is not None else None
     record = record or cache._store.read_entry(kind, name) or _read_remote_entry(cache, kind, name)
     return None if record is None or record.gone else record.data
@@ -475,7 +491,7 @@ def list_costs(
 
 def _entry_name(cache: Cache, name_or_identity: str | Identity, kind: str) -> str:
     cache._require_open()
-    (name,) = func_names_of((name_or_identity,))
+    name = func_name_of(name_or_identity)
     for text, description in ((name, "name of an entry"), (kind, "kind of entries")):
         if not isinstance(text, str) or not text or "\0" in text:
             from compcache.build.source import check_name
@@ -486,11 +502,13 @@ def _entry_name(cache: Cache, name_or_identity: str | Identity, kind: str) -> st
 
 
 def _require_kind_allowed(cache: Cache, kind: str) -> None:
-    from compcache.formats.entry import PICKLED
-
     if not isinstance(kind, str):
         raise TypeError(f"the kind of an entry must be a str, not {type(kind).__name__}")
-    if kind.startswith(PICKLED) and not allows_pickle(cache):
+    if allows_pickle(cache):
+        return
+    from compcache.formats.entry import PICKLED
+
+    if kind.startswith(PICKLED):
         from compcache.errors import PickleNotAllowedError
 
         reason = f"entries of the kind {kind!r} are unpickled, but the cache was opened without allow_pickle=True: open it with this option"
@@ -604,8 +622,6 @@ def _remote_references(session: Session, *, as_values: bool) -> str | None:
 
     if not has_secret(url):
         return url
-    from compcache.session import REMOTE_VARIABLE
-
     argument = session.remote_given
     if argument is None:
         return str(_secret_reference(None, url, REMOTE_VARIABLE, "the remote store", as_values=False))
@@ -622,7 +638,7 @@ def allows_pickle(cache: Cache) -> bool:
     Args:
         cache: an open cache.
     """
-    return cache._loader.allow_pickle
+    return cache._plain.allow_pickle
 
 
 def temporary_directory(cache: Cache) -> str:

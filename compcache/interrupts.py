@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from compcache.errors import FormatError
 from compcache.files import reraise_interrupt
 
 TYPE_CHECKING = False
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import CodeType, FrameType, TracebackType
 
-__all__ = ["interrupt_in", "reraise_interrupt", "suppress"]
+__all__ = ["as_format_error", "interrupt_in", "reraise_interrupt", "suppress"]
 
 #: Flags of functions that take any arguments: `inspect.CO_VARARGS` and `CO_VARKEYWORDS`, without that slow import.
 _ANY_ARGUMENTS, _ANY_KEYWORDS = 4, 8
@@ -60,6 +61,25 @@ class suppress:  # noqa: N801 - the name in the standard library
             return False
         reraise_interrupt(error)
         return True
+
+
+class as_format_error:  # noqa: N801 - like `suppress`
+    """Replaces an exception of a decoder by a `FormatError` with the text "{problem}: {exception}".
+
+    Exceptions that do not come from the decoded bytes pass unchanged: `OSError`, `MemoryError` and interrupts. So does a `FormatError`,
+    which already says what is wrong.
+    """
+
+    def __init__(self, problem: str) -> None:
+        self._problem = problem
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        if isinstance(error, Exception) and not isinstance(error, (FormatError, OSError, MemoryError)):
+            reraise_interrupt(error)
+            raise FormatError(f"{self._problem}: {error}") from error
 
 
 def _traceback_steps(error: BaseException) -> Iterator[TracebackType]:

@@ -427,7 +427,7 @@ def _encode_stubs(translated: Translated, symbols: int, basic: frozenset[str], p
     """Return the entries of the stubs, which are the last symbols of the table's first part."""
     numbers = {symbol: number for number, symbol in enumerate(translated.stubs, symbols - len(translated.stubs))}
     return {
-        (STUB, export.name): encode_stub(numbers[export.symbol], _required_by_machine(translated, export.symbol, basic, platform))
+        (STUB, export.name): encode_stub(numbers[export.symbol], _stub_requirement(translated, export.symbol, basic, platform))
         for export in translated.prepared.exports
         if export.symbol in numbers
     }
@@ -459,8 +459,11 @@ def _makers_text_of(translated: Translated, linker: Linker | None) -> str:
     return makers_text(makers)
 
 
-def _required_by_machine(translated: Translated, symbol: str, basic: frozenset[str], platform: str) -> str:
-    """Return the requirement of an exported symbol, limited to the features for which the module was compiled."""
+def _stub_requirement(translated: Translated, symbol: str, basic: frozenset[str], platform: str) -> str:
+    """Return the requirement of the stub of an exported symbol. `basic` has the features that every processor of the platform has.
+
+    The stub is called in place of the function where features are missing that only the function's own attributes allow.
+    """
     machine = translated.machine
     return requirement_of(translated.requires[symbol] & machine.requires, basic, platform, machine.processor)
 

@@ -23,6 +23,7 @@ from compcache.files import reraise_interrupt
 from compcache.hit.compiled import CompiledFunctions
 from compcache.hit.target import TypedCallTarget
 from compcache.inspect.descriptions import FunctionGraph
+from compcache.wording import join_first
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -122,7 +123,7 @@ def _cell_html(value: object) -> str:
     if is_dataclass(value) or hasattr(value, "_fields"):
         return _record_html(value)
     if isinstance(value, tuple):
-        return "<br>".join(escape(str(item)) for item in value[:_MOST_ROWS])
+        return join_first([escape(str(item)) for item in value], _MOST_ROWS, "<br>")
     return escape(f"{value:.6g}" if isinstance(value, float) else str(value))
 
 

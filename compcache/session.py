@@ -6,7 +6,7 @@ The facade creates a session at the first miss, and passes it to all operations 
 from __future__ import annotations
 
 from compcache.files import reraise_interrupt
-from compcache.settings import from_environment, setting
+from compcache.settings import REMOTE_VARIABLE, from_environment, setting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Session"]
 
-REMOTE_VARIABLE = "COMPCACHE_REMOTE"
 REMOTE_MODE_VARIABLE = "COMPCACHE_REMOTE_MODE"
 
 

@@ -9,10 +9,12 @@ if TYPE_CHECKING:
 
     _T = TypeVar("_T")
 
-__all__ = ["are_set", "configuration", "configuration_files", "from_environment", "is_on", "setting", "users_directory"]
+__all__ = ["REMOTE_VARIABLE", "are_set", "configuration", "configuration_files", "from_environment", "is_on", "setting", "users_directory"]
 
 #: The variable that names a configuration file, which replaces the user's and the system's files; ``none`` is no file.
 CONFIGURATION_VARIABLE = "COMPCACHE_CONFIG"
+#: The variable with the URLs of remote stores.
+REMOTE_VARIABLE = "COMPCACHE_REMOTE"
 #: The settings that this process has read from configuration files: empty, or one item.
 _read: "list[Mapping[str, str]]" = []
 
@@ -45,11 +47,7 @@ def _may_be_set(variables: "Sequence[str]") -> bool:
 
 
 def is_on(variable: str, *, default: bool = False) -> bool:
-    """Return whether a switch is on (1, on, yes, true).
-
-    Raises:
-        SettingError: the text is neither on nor off (0, off, no, false).
-    """
+    """Return whether a switch is on (1, on, yes, true). Raise `SettingError` if the text is neither on nor off (0, off, no, false)."""
     text = setting(variable)
     if text in ("", "0", "1"):  # the usual texts need no import
         return text == "1" if text else default
@@ -68,9 +66,9 @@ def from_environment(variable: str, read: "Callable[[str], _T]") -> "_T | None":
     text = setting(variable)
     if not text:
         return None
-    from compcache.configuration import checked
+    from compcache.configuration import parse_setting
 
-    return checked(text, read, variable, configuration_files())
+    return parse_setting(text, read, variable, configuration_files())
 
 
 def configuration() -> "Mapping[str, str]":

@@ -183,7 +183,7 @@ def _split_parameters(inner: str) -> list[str]:
 
 
 def _dimension_count(buffer: str, text: str) -> int:
-    """Return the number of dimensions in the brackets of a buffer; 0 for any number."""
+    """Return the number of dimensions in the brackets of a buffer; 0 for any number. Raise `SignatureError` for invalid brackets."""
     axes = [axis.strip() for axis in buffer.split(",")]
     if axes == [":"]:
         return 0

@@ -15,7 +15,7 @@ from compcache.directory.module_file import ModuleFile
 from compcache.directory.places import PLACES
 from compcache.errors import CompcacheError, FormatError, IntegrityError, MissingPackageError, StorageError
 from compcache.files import reraise_interrupt
-from compcache.formats.index import ModuleEntry, Stamp, in_order
+from compcache.formats.index import ModuleEntry, Stamp, sort_by_preference
 from compcache.formats.manifest import LINKED, SUSPECT
 from compcache.native import runtime
 
@@ -157,7 +157,7 @@ class Store(Directory):
     def find_here(self, func_name: str, is_near: IsNear | None = None, *, linked: bool = False) -> Iterable[tuple[bytes, int]]:
         """Return the realizations of a function, in the order of `find`, from the index that this process has read."""
         key = name_key(func_name)
-        rows = in_order(self.index.find_numbered(key), is_near) if is_ordered(func_name) else self.index.find(key)
+        rows = sort_by_preference(self.index.find_numbered(key), is_near) if is_ordered(func_name) else self.index.find(key)
         return rows if linked else (row for row in rows if row[1] < LINKED)
 
     def find_numbered(self, func_name: str) -> list[Numbered]:
@@ -182,11 +182,7 @@ class Store(Directory):
         return [*self._memory_names.get(func_name, ()), *self.find_here(func_name)]
 
     def exists(self, module_id: bytes) -> bool:
-        """Return whether the file of a module exists.
-
-        Raises:
-            StorageError: the status of the file cannot be read.
-        """
+        """Return whether the file of a module exists. Raise `StorageError` if the status of the file cannot be read."""
         try:
             self.status_of(module_id)
         except OSError as error:
@@ -280,9 +276,9 @@ class Store(Directory):
             raise self.condemn(module, error) from error
         except OSError as error:
             reraise_interrupt(error)
-            from compcache.publish.verify import unreadable
+            from compcache.publish.verify import condemn_unreadable
 
-            raise unreadable(self, module, error) from error
+            raise condemn_unreadable(self, module, error) from error
         return module
 
     def _recognize(self, module: ModuleFile, status: os.stat_result, index: Index | None = None) -> bool:
@@ -384,11 +380,7 @@ class Store(Directory):
             loader.forget(module_id)
 
     def require_writable(self, path: str = "") -> None:
-        """Check that the cache may be changed.
-
-        Raises:
-            StorageError: the cache was opened with readonly=True.
-        """
+        """Check that the cache may be changed. Raise `StorageError` if the cache was opened with readonly=True."""
         if self.readonly:
             message = f"the cache {self.root} was opened with readonly=True and cannot be changed: open it without readonly=True"
             raise StorageError(message, path=path or self.root)

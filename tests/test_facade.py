@@ -48,6 +48,12 @@ def test_an_empty_path_is_not_the_current_directory(tmp_path: Path, monkeypatch:
             Cache(**options)
 
 
+def test_a_path_with_nul_is_refused_by_name(tmp_path: Path) -> None:
+    for options in ({"path": "a\0b"}, {"path": "a\0b", "readonly": True}, {"path": tmp_path / "other", "layers": ["a\0b"]}):
+        with pytest.raises(StorageError, match=r"path 'a.x00b' contains the character NUL"):
+            Cache(**options)
+
+
 def test_an_empty_cache_is_true(cache: Cache) -> None:
     assert cache
     assert len(cache) == 0

@@ -29,7 +29,7 @@ PACKAGE, TESTS = PACKAGE_ROOT / "compcache", PACKAGE_ROOT / "tests"
 #: another, but for the ground.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors", "files", "interrupts", "digest", "record", "signature", "identity", "depgraph", "llvm", "settings", "configuration",
-     "display", "forks", "native"),
+     "display", "forks", "native", "wording"),
     ("arch",),
     ("formats", "globals", "processes"),
     ("images",),
@@ -156,6 +156,7 @@ TESTS_OF_THE_WHOLE = {
     "test_forks": "forks.py, and every lock there is",
     "test_identity": "identity.py",
     "test_layering": "the folders themselves",
+    "test_limits_of_time": "what ends a test that hangs",
     "test_mock_directory": "what tests of several folders use",
     "test_notebook": "notebook.py and display.py",
     "test_places": "directory/, and everything that walks a cache directory",
@@ -167,6 +168,7 @@ TESTS_OF_THE_WHOLE = {
     "test_tutorial": "the tutorial",
     "test_values": "files on the ground floor",
     "test_words": "messages, wherever they come from",
+    "test_wording": "wording.py",
     "test_wrong_arguments": "cache/ and the classes that it takes",
 }
 

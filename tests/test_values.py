@@ -227,11 +227,14 @@ def test_heads_and_parameters_are_taken_apart() -> None:
             parse_head(text)
 
 
+def test_a_head_whose_parameters_do_not_end_is_refused() -> None:
+    with pytest.raises(ValueError, match="has unbalanced brackets: 'i32 @f"):
+        parse_head("i32 @f(i32 %a")
+
+
 # ------------------------------------------------------------------------------------ dependency graph
 
-graphs = st.dictionaries(
-    st.integers(0, 9).map(str), st.lists(st.integers(0, 11).map(str), max_size=4), max_size=10
-)
+graphs = st.dictionaries(st.integers(0, 9).map(str), st.lists(st.integers(0, 11).map(str), max_size=4), max_size=10)
 
 
 def reachable(edges: dict[str, list[str]], root: str) -> set[str]:
@@ -309,9 +312,7 @@ CLASSES = [getattr(errors, name) for name in errors.__all__]
 
 
 def fields_of(cls: type) -> dict[str, Any]:
-    hints = {
-        name: kind for base in cls.__mro__ for name, kind in getattr(base, "__annotations__", {}).items()
-    }
+    hints = {name: kind for base in cls.__mro__ for name, kind in getattr(base, "__annotations__", {}).items()}
     return {name: ("a", "b") if "tuple" in str(kind) else f"{name} value" for name, kind in hints.items()}
 
 

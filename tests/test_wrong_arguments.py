@@ -139,7 +139,7 @@ def test_policies_take_the_units_of_the_command_line() -> None:
 def test_a_warning_shows_the_line_of_the_program(directory: Path) -> None:
     with Cache(directory) as cache:
         cache.add_module(ModuleSource(adder("f", 1)))
-        with pytest.warns(UserWarning, match="is in the cache already") as caught:
+        with pytest.warns(UserWarning, match="the cache already has different code") as caught:
             cache.add_module(ModuleSource(adder("f", 2)))
     assert [warning.filename for warning in caught] == [__file__]
 

@@ -103,7 +103,7 @@ class Linking(NamedTuple):
 class CodeReader(Protocol):
     """Reads the instructions of machine code."""
 
-    def used(self, code: bytes) -> frozenset[str] | None:
+    def used_features(self, code: bytes) -> frozenset[str] | None:
         """Return the features that the instructions use, by their LLVM names, or None if an instruction or its feature is unknown."""
 
     def is_padding(self, code: bytes) -> bool:

@@ -188,7 +188,7 @@ class _Reader:
         self._padding = padding  # mnemonics
         self._known: dict[int, frozenset[str] | None] = {}
 
-    def used(self, code: bytes) -> frozenset[str] | None:
+    def used_features(self, code: bytes) -> frozenset[str] | None:
         """Return the features that the instructions use, by their LLVM names, or None if an instruction or its feature is unknown."""
         forms = set()
         for instruction in self._decoder(_BITS, code):

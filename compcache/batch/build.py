@@ -104,7 +104,10 @@ def _error_location(error: BaseException) -> str:
 
 
 def _build(cache: Cache, job: Job, functions: tuple[str, ...], started: float) -> Outcome:
-    """Compile and store a job unless it is cached. `functions` is empty if only the source or LLVM can tell the function names."""
+    """Compile and store a job unless it is cached. `started` is the start of the job on `time.perf_counter`.
+
+    `functions` is empty if only the source or LLVM can tell the function names.
+    """
     known_source = job.given_source()
     if functions:
         if known_source is not None:

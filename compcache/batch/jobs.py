@@ -12,6 +12,7 @@ from compcache.content.names import content_digest, freeze, source_of
 from compcache.content.visible import names_without_llvm, weak_definitions
 from compcache.digest import is_content_name
 from compcache.files import reraise_interrupt
+from compcache.wording import join_first
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -165,9 +166,7 @@ def _displayed_name(number: int, job: Job, functions: tuple[str, ...]) -> str:
     name = job.label or (job.func_name if isinstance(job.func_name, str | None) else job.func_name.label)
     if name is not None:
         return name
-    if not functions:
-        return f"job {number}"
-    return functions[0] + (f" and {len(functions) - 1} more" if len(functions) > 1 else "")
+    return join_first(functions, 1) or f"job {number}"
 
 
 def _resolve(reference: str) -> Any:

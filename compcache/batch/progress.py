@@ -7,13 +7,14 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Self, TextIO
 
 from compcache.batch.reports import BatchProgress, BuiltJob, CachedJob, FailedJob
+from compcache.wording import join_first, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["Display", "PlainLines", "TerminalBar", "progress_display"]
 
-_NAME_WIDTH = 40
+_NAME_WIDTH = 40  # characters, before the dots that mark a cut
 _SHOWN = 3  # names of running jobs
 _FAST = 100  # items per second; a higher rate is shown without decimals
 _KIB = 1024.0
@@ -103,7 +104,8 @@ class Bar(Display):
         """Update the bar. If the job that has just ended failed, print its failure above the bar."""
         if isinstance(progress.last, FailedJob):
             self._bar.console.print(describe(progress.last), markup=False, highlight=False, soft_wrap=True)
-        self._bar.update(progress.done, progress.total, progress.rate, progress.remaining, _names_text(progress.running))
+        running = join_first(map(short_name, progress.running), _SHOWN)
+        self._bar.update(progress.done, progress.total, progress.rate, progress.remaining, running)
 
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
@@ -130,15 +132,8 @@ def describe(record: BuiltJob | CachedJob | FailedJob) -> str:
 
 
 def short_name(name: str) -> str:
-    """Return a name of at most 40 characters, with control characters escaped."""
-    text = name if name.isprintable() else repr(name)[1:-1]
-    return text if len(text) <= _NAME_WIDTH else f"{text[: _NAME_WIDTH - 3]}..."
-
-
-def _names_text(names: tuple[str, ...]) -> str:
-    """Return the first three names and the number of further names, as text."""
-    first_names = ", ".join(map(short_name, names[:_SHOWN]))
-    return first_names + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    """Return a name with control characters escaped, cut after 40 characters."""
+    return shorten(name if name.isprintable() else repr(name)[1:-1], _NAME_WIDTH)
 
 
 def _duration_text(seconds: float) -> str:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from compcache.errors import CompcacheError
+from compcache.wording import join_first
 
 __all__ = ["BatchFailedError", "BatchInterrupted", "BatchProgress", "BatchReport", "BuiltJob", "CachedJob", "FailedJob"]
 
@@ -181,10 +182,9 @@ class BatchFailedError(CompcacheError, RuntimeError):
 
     def __init__(self, report: BatchReport) -> None:
         failed = report.failed
-        lines = [f"{job.name}: {job.message}" for job in failed[:_SHOWN]]
-        rest_line = [f"and {len(failed) - _SHOWN} more"] if len(failed) > _SHOWN else []
+        lines = [f"{job.name}: {job.message}" for job in failed]
         jobs = len(failed) + len(report.built) + len(report.cached)
-        super().__init__("\n  ".join([f"{len(failed)} of {jobs} jobs failed:", *lines, *rest_line]))
+        super().__init__(f"{len(failed)} of {jobs} jobs failed:\n  " + join_first(lines, _SHOWN, "\n  "))
         self.report = report
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -128,7 +128,7 @@ def _run_on_executor(
     temporary = frontend.temporary_directory(cache)
 
     def run_once(jobs: list[PreparedJob], *, unrecorded: Collection[str] = ()) -> tuple[_Ended, _Ended]:
-        return batch.record_all(run_in_executor(executor, settings, jobs, timeout, workers, temporary), unrecorded=unrecorded)
+        return batch.record_final(run_in_executor(executor, settings, jobs, timeout, workers, temporary), unrecorded=unrecorded)
 
     if executor.is_local:
         lost, unsatisfied = run_once(jobs, unrecorded=("died",))
@@ -181,7 +181,7 @@ class _Batch:
         """Run the jobs in a pool and record them. Repeat jobs whose workers died, and jobs that lack functions of other jobs."""
 
         def run_once(jobs: list[PreparedJob]) -> _Ended:
-            died, unsatisfied = self.record_all(pool.run(jobs), unrecorded=("died", "timeout"))
+            died, unsatisfied = self.record_final(pool.run(jobs), unrecorded=("died", "timeout"))
             for job, _ in died:
                 for _, outcome in self._ended_jobs(pool.run_alone(job)):
                     self.record(job, outcome)
@@ -203,11 +203,11 @@ class _Batch:
                 return
             jobs = [job for job, _ in unsatisfied]
 
-    def record_all(self, events: Iterator[tuple[PreparedJob, Outcome | None]], *, unrecorded: Collection[str]) -> tuple[_Ended, _Ended]:
-        """Record the outcomes of jobs, except jobs that may run again. Return two lists of such jobs with their outcomes.
+    def record_final(self, events: Iterator[tuple[PreparedJob, Outcome | None]], *, unrecorded: Collection[str]) -> tuple[_Ended, _Ended]:
+        """Record the outcomes of jobs, except of jobs that may run again. `events` has None as the outcome of a job that starts.
 
-        The first list has the jobs whose outcomes are of an `unrecorded` kind. The second list has the jobs that lack a function of
-        another job.
+        Returns:
+            The jobs whose outcomes are of an `unrecorded` kind, and the jobs with an error that another job may remedy, with the outcomes.
         """
         lost, unsatisfied = [], []
         for job, outcome in self._ended_jobs(events):

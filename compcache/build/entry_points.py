@@ -400,7 +400,7 @@ def _check_arity(body: _Body, count: int) -> None:
 def _convert(body: _Body, index: int, parameter: Parameter, types: Iterator[str], *, readonly: bool) -> list[str]:
     """Append the conversion of one argument, and return the LLVM arguments for the function.
 
-    The LLVM types of these arguments are taken from `types`.
+    The LLVM types of these arguments are taken from `types`. `readonly` accepts memory that the function cannot write to.
     """
     llvm_type = next(types)
     slot = body.value(f"getelementptr inbounds ptr, ptr %args, i64 {index}")

@@ -14,6 +14,7 @@ from compcache.errors import CompileError, InvalidNameError, SignatureError, Und
 from compcache.formats.manifest import LINK_ONLY
 from compcache.formats.module_table import TABLE_SYMBOL
 from compcache.signature import Signature
+from compcache.wording import join_first
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -36,7 +37,7 @@ WEAK = "merged variable (weak)"
 THREAD_LOCAL = "thread-local variable"
 #: The functions that the object of ``#include <iostream>`` calls in each file (`std::ios_base::Init`).
 _STREAMS = {"_ZNSt8ios_base4InitC1Ev", "_ZNSt8ios_base4InitD1Ev", "__cxa_atexit"}
-_SHOWN = 10
+_SHOWN = 20
 _VARIABLE = re.compile(r"(?:[a-z_]+(?:\([^)]*\))? )*(global|constant|alias) ([^\n]*)")
 _MOST_HEAD = 4096
 _MEMORY = re.compile(r"attributes #(\d+) = \{.*\bmemory\(([^)]*)\)")
@@ -138,9 +139,10 @@ def choose_exports(
     wanted = tuple([_variable_export(export, thread_locals, functions) if export.symbol in variables else export for export in wanted])
     missing = [export.symbol for export in wanted if export.symbol not in defined and export.symbol not in aliases]
     if missing:
-        listed = ", ".join(sorted(name for name in {*defined, *aliases} if not name.startswith("compcache."))[:20]) or "nothing"
+        present = sorted(name for name in {*defined, *aliases} if not name.startswith("compcache."))
         raise UndefinedSymbolError(
-            f"functions= names {', '.join(map(repr, missing))}, which the module does not define; the module defines {listed}",
+            f"functions= names {', '.join(map(repr, missing))}, which the module does not define; the module defines "
+            f"{join_first(present, _SHOWN) or 'nothing'}",
             symbols=missing,
         )
     requested = {export.symbol for export in wanted}
@@ -213,9 +215,8 @@ def _require_exports(visible: Sequence[object], values: GlobalValues, *, may_be_
             "the module has constructors, but exports nothing, so no load would run them: compile the constructors and the code that needs "
             "them as one module, or export a function in functions= and load this function first"
         )
-    remainder = f" and {len(hidden) - _SHOWN} more" if len(hidden) > _SHOWN else ""
     raise UndefinedSymbolError(
-        f"the module exports nothing, because all its functions are internal ({', '.join(hidden[:_SHOWN])}{remainder}): name the "
+        f"the module exports nothing, because all its functions are internal ({join_first(hidden, _SHOWN)}): name the "
         "functions to export in functions="
     )
 

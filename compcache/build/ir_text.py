@@ -483,7 +483,7 @@ def parse_head(head: str) -> Head:
 def _closing_bracket(text: str, start: int) -> int:
     """Return the index of the bracket that closes the bracket at `start`. Raise `ValueError` if none closes it."""
     end = text.find(")", start)
-    if text.find("(", start + 1, end) < 0 and text.find('"', start, end) < 0:
+    if end >= 0 > max(text.find("(", start + 1, end), text.find('"', start, end)):
         return end
     depth = 0
     quoted = False

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from compcache.build import codegen
 from compcache.build.pic import find_constructors, with_init_arrays
-from compcache.errors import CompcacheError, FormatError
+from compcache.errors import CompcacheError
 from compcache.formats.records import decode_module
 from compcache.images.elf.reading import code_sections
 from compcache.images.kinds import is_known, make_side
+from compcache.interrupts import as_format_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -121,10 +122,8 @@ def read_code(store: Store, module_id: str) -> KeptCode:
         image = module.read(0, footer.image)
     if not packed:
         raise NoCodeError(f"module {module_id} was stored without its code: add it again without keep_bitcode=False or --no-bitcode")
-    try:
+    with as_format_error(f"the bitcode of module {module_id} cannot be decompressed"):
         bitcode = zlib.decompressobj().decompress(packed, _MAX_BITCODE)
-    except zlib.error as error:
-        raise FormatError(f"the bitcode of module {module_id} cannot be decompressed: {error}") from error
     return KeptCode(bitcode, image, record)
 
 

@@ -16,12 +16,12 @@ import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build.exports import Export
-from compcache.errors import FormatError, MissingPackageError, SignatureError
-from compcache.files import reraise_interrupt
+from compcache.errors import FormatError, MissingPackageError
 from compcache.formats.deflate import deflate
 from compcache.formats.manifest_writer import PICKLED_GLOBAL
 from compcache.formats.records import decode_global
 from compcache.globals.definition import Storage
+from compcache.interrupts import as_format_error
 from compcache.signature import Signature
 
 try:
@@ -87,20 +87,17 @@ def read_recipe(section: bytes, read_record: Callable[[int], bytes]) -> Recipe:
     Raises:
         FormatError: the section has no recipe, a recipe of another version, or is damaged.
     """
-    try:
+    with as_format_error("the module's recipe cannot be read"):
         stream = zlib.decompressobj()
         optimized = stream.decompress(section, _MAX_SIZE)
         packed = zlib.decompressobj().decompress(stream.unused_data, _MAX_SIZE)
         fields = msgpack.unpackb(packed, unicode_errors="surrogatepass")
         version, level, rows, slots, offsets, libraries, code = fields
         if version != _VERSION:
-            raise FormatError(f"the module's recipe has version {version}, but this release reads version {_VERSION}")
+            raise FormatError(f"the module's recipe has version {version}, but this release reads version {_VERSION}: add the module again")
         exports = tuple([_restore_export(*row) for row in rows])
         storage = {name: _read_global(read_record(offset)) for name, offset in offsets.items()}
         return Recipe(code or optimized, not code, int(level), exports, dict(slots), storage, tuple(libraries))
-    except (zlib.error, ValueError, TypeError, AttributeError, msgpack.UnpackException, SignatureError) as error:
-        reraise_interrupt(error)
-        raise FormatError(f"the module's recipe cannot be read: {error}") from error
 
 
 def _restore_export(name: str, symbol: str, signature: str | None, nogil: bool, shown: str | None, link_only: str) -> Export:

@@ -13,7 +13,7 @@ from compcache.formats.graph import SymbolNode
 from compcache.formats.manifest import STARTUP, FunctionRecord, NeedsRecord
 from compcache.formats.manifest_writer import ManifestWriter, encode_function, encode_global, encode_link_type, encode_module, encode_needs
 from compcache.formats.records import GlobalRecord, ModuleRecord
-from compcache.globals.definition import encoded
+from compcache.globals.definition import call_encode
 from compcache.hit.link_types import type_digest, unite_types
 from compcache.images import platform_symbols
 
@@ -204,7 +204,7 @@ def encode_definition(definition: GlobalDefinition, symbol: str) -> bytes:
         GlobalValidationError: the value cannot be stored. The message names the variable.
     """
     try:
-        return encoded(definition)
+        return call_encode(definition)
     except GlobalValidationError as error:
         name = symbol.removeprefix(SLOT_PREFIX)
         raise GlobalValidationError(f"global {name!r}: {error}", global_name=name, reason=error.reason) from error

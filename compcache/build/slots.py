@@ -19,13 +19,14 @@ from compcache.build.pic import ADDRESS_OF
 from compcache.build.source import check_name
 from compcache.errors import CompileError, GlobalValidationError, SignatureMismatchError, UndefinedSymbolError
 from compcache.globals import GlobalDefinition, Storage, define
-from compcache.globals.definition import invalid_error, shown
+from compcache.globals.definition import describe_integer, invalid_error
 from compcache.globals.elements import check_elements
 from compcache.globals.scalars import Integer
 from compcache.images import platform_symbols
 from compcache.images.archives import HAS_STATE, Archive, is_archive
 from compcache.images.libraries import advice_on_runtime_library, demangle, library_with, loaded_libraries, open_libraries
 from compcache.images.static_runtime import STATIC_RUNTIME, static_runtime_text
+from compcache.wording import join_first
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -476,16 +477,14 @@ def _undefined_message(missing: list[str], unused: Collection[str], functions: C
     if len(missing) == 1:
         parts.append(f"the module uses {_describe_symbol(missing[0])}, {_NOT_PROVIDED}: {_advice(missing[0], missing[0] in functions)}")
     elif missing:
-        lines = [f"{_describe_symbol(name)}: {_advice(name, name in functions)}" for name in missing[:_MOST_SHOWN]]
-        lines += [f"and {len(missing) - _MOST_SHOWN} more"] if len(missing) > _MOST_SHOWN else []
-        parts.append("\n  ".join([f"the module uses {len(missing)} symbols {_NOT_PROVIDED}:", *lines]))
+        lines = [f"{_describe_symbol(name)}: {_advice(name, name in functions)}" for name in missing]
+        parts.append(f"the module uses {len(missing)} symbols {_NOT_PROVIDED}:\n  " + join_first(lines, _MOST_SHOWN, "\n  "))
     for names, problem in (
         (defined, "which the module or its group defines: remove the name"),
         ([name for name in unused if name not in defined], "which the module does not use: remove the name, or use the symbol"),
     ):
         if names:
-            more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
-            parts.append(f"imports= or globals= names {', '.join(map(_describe_symbol, sorted(names)[:_MOST_SHOWN]))}{more}, {problem}")
+            parts.append(f"imports= or globals= names {join_first(map(_describe_symbol, sorted(names)), _MOST_SHOWN)}, {problem}")
     return ("\n" if len(missing) > 1 else "; ").join(parts)
 
 
@@ -571,7 +570,7 @@ def _truncate(definition: Integer, bits: int) -> Integer:
         GlobalValidationError: the type cannot represent the integer.
     """
     if not -(1 << (bits - 1)) <= definition.value < 1 << bits:
-        raise invalid_error(f"{shown(definition.value)} does not fit the variable's type i{bits}")
+        raise invalid_error(f"{describe_integer(definition.value)} does not fit the variable's type i{bits}")
     return Integer(definition.value & ((1 << bits) - 1))
 
 

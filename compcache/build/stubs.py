@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from compcache.build.ir_text import quote
+from compcache.wording import join_first
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -34,7 +35,7 @@ def stubs_text(features: Mapping[str, Collection[str]], names: Mapping[str, str]
         return ""
     lines = ["declare i64 @write(i32, ptr, i64)", "declare void @abort()"]
     for number, (symbol, lacking) in enumerate(features.items()):
-        named = ", ".join(sorted(lacking)[:_MOST_NAMED])
+        named = join_first(sorted(lacking), _MOST_NAMED)
         text = f"compcache: {names[symbol]} was called, but this processor does not have the features it needs ({named})\n".encode()
         encoded = "".join(f"\\{byte:02X}" for byte in text)
         lines += [

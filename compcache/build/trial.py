@@ -22,6 +22,7 @@ from compcache.build.ir_text import read_values
 from compcache.errors import CompileError
 from compcache.formats.host import platform_name
 from compcache.processes.detached import isolated_command
+from compcache.wording import join_first
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -112,7 +113,7 @@ def _failure_reason(done: subprocess.CompletedProcess[bytes], limits: Limits) ->
         return f"the translation requires more than {limits.memory >> 20} MiB of memory"
     if lines and lines[0].startswith("Traceback"):
         lines = lines[-1:]  # the last line of a Python traceback names the exception
-    return "; ".join(lines[:3]) or f"the child process ended with status {done.returncode}"
+    return join_first(lines, 3, "; ") or f"the child process ended with status {done.returncode}"
 
 
 def _signal_number(name: str) -> int:

@@ -120,12 +120,12 @@ def open_bundle(path: str, file: BinaryIO | None = None) -> Iterator[Bundle]:
         OSError: on entry or inside the block, the file cannot be read.
     """
     try:
-        with file or open(path, "rb", opener=_open_regular_file) as opened, _open_archive(opened) as archive:
+        with file or open(path, "rb", opener=_open_regular_file) as opened, _open_archive(opened, path) as archive:
             names = archive.namelist()
             if LISTING not in names:
                 raise FormatError(f"{path} is not a compcache bundle of a known version: it has no member {LISTING}")
             member_names = [name for name in names if MODULE_MEMBER.fullmatch(name) or SIGNATURE_MEMBER.fullmatch(name)]
-            _require_valid_members([archive.getinfo(name) for name in member_names], os.fstat(opened.fileno()).st_size)
+            _require_valid_members(path, [archive.getinfo(name) for name in member_names], os.fstat(opened.fileno()).st_size)
             yield Bundle(archive, tuple(member_names))
     except FormatError:
         raise
@@ -139,11 +139,11 @@ def open_bundle(path: str, file: BinaryIO | None = None) -> Iterator[Bundle]:
         raise FormatError(f"{path} is not an intact compcache bundle: {error}") from error
 
 
-def _open_archive(file: BinaryIO) -> zipfile.ZipFile:
+def _open_archive(file: BinaryIO, path: str) -> zipfile.ZipFile:
     """Open a file as a ZIP archive and read the archive's directory. Retry once, because a signal may have interrupted the read."""
     with suppress(zipfile.BadZipFile):
-        return zipfile.ZipFile(_LimitedFile(file))
-    return zipfile.ZipFile(_LimitedFile(file))  # `zipfile` reports an interrupted read as a missing directory
+        return zipfile.ZipFile(_LimitedFile(file, path))
+    return zipfile.ZipFile(_LimitedFile(file, path))  # `zipfile` reports an interrupted read as a missing directory
 
 
 class Bundle:
@@ -198,10 +198,11 @@ def _map_copy(member: IO[bytes], size: int) -> memoryview:
 
 
 class _LimitedFile:
-    """A file with a maximum size of each read, because `zipfile` trusts the sizes in an archive."""
+    """A file with a maximum size of each read, because `zipfile` trusts the sizes in an archive. `path` appears in messages."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, path: str) -> None:
         self._file = file
+        self._path = path
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
@@ -215,7 +216,7 @@ class _LimitedFile:
         unread_size = max(0, os.fstat(self._file.fileno()).st_size - self._file.tell())
         length = min(size, unread_size) if size >= 0 else unread_size
         if length > _LARGEST_READ:
-            raise FormatError(f"the directory of the archive has {length} bytes, more than the directory of any bundle")
+            raise FormatError(f"the directory of the bundle {self._path} has {length} bytes, more than the directory of any bundle")
         return self._file.read(length)
 
 
@@ -228,8 +229,8 @@ def _open_regular_file(path: str, flags: int) -> int:
     return descriptor
 
 
-def _require_valid_members(members: list[zipfile.ZipInfo], size: int) -> None:
-    """Check the members of an archive against the layout that `write_bundle` produces. `size` is the size of the archive in bytes.
+def _require_valid_members(path: str, members: list[zipfile.ZipInfo], size: int) -> None:
+    """Check the members of the archive at a path against the layout that `write_bundle` produces. `size` is the archive's size in bytes.
 
     Raises:
         FormatError: a member is compressed or too large, two members have the same name, or the members exceed the archive's size.
@@ -237,13 +238,13 @@ def _require_valid_members(members: list[zipfile.ZipInfo], size: int) -> None:
     member_names: set[str] = set()
     for info in members:
         if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
-            raise FormatError(f"the member {info.filename} of the bundle is compressed; bundles contain only uncompressed members")
+            raise FormatError(f"the member {info.filename} of the bundle {path} is compressed, but bundles have uncompressed members")
         if info.filename in member_names:
-            raise FormatError(f"two members of the bundle have the name {info.filename}")
+            raise FormatError(f"two members of the bundle {path} have the name {info.filename}")
         member_names.add(info.filename)
     if sum(info.file_size for info in members) > size:
-        raise FormatError(f"the members of the bundle are larger than its file, which has {size} bytes")
+        raise FormatError(f"the members of the bundle {path} are larger than its file, which has {size} bytes")
     for info in members:
         max_size = LARGEST_FOREIGN if MODULE_MEMBER.fullmatch(info.filename) else _LARGEST_SIGNATURES
         if info.file_size > max_size:
-            raise FormatError(f"the member {info.filename} of the bundle has {info.file_size} bytes, more than the maximum of {max_size}")
+            raise FormatError(f"the member {info.filename} of the bundle {path} has {info.file_size} bytes, more than {max_size}")

@@ -158,7 +158,6 @@ def _publish_modules(store: Store, modules: list[_Module], keys: tuple[PublicKey
         rows.append(store.entry_of(file, _NO_STAMP, len(module.indexed)).encode())
         entries.update(index_merge.entries_of(module.indexed, module.module_id, module.order))
         requirements.update([requirement for _, _, requirement in module.indexed])
-    level = index_merge.segment_level(len(modules)) if modules else 0
     greatest = max([module.order.number for module in modules], default=0)
-    index_merge.publish_segment(store.index, level, sorted(entries), sorted(rows), requirements, greatest)
+    index_merge.publish_segment(store.index, None, sorted(entries), sorted(rows), requirements, greatest)
     store.index.refresh()

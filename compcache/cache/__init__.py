@@ -293,7 +293,7 @@ class Cache(_Parts):
             del error  # its traceback contains this frame
         return target
 
-    def _checked(self, target: TypedCallTarget, name: str | Identity, build: Callable[[], Source]) -> TypedCallTarget:
+    def _warn_stale(self, target: TypedCallTarget, name: str | Identity, build: Callable[[], Source]) -> TypedCallTarget:
         """Return `target`. Issue a warning if it was compiled from different code than `build` returns now."""
         from compcache.miss.staleness import warn_if_stale
 
@@ -403,7 +403,7 @@ def find_again(path: str, func_name: str, signed: bool = False, layers: tuple[st
     """Return the call target for a pickled target, from an open cache of the directory or from a new one.
 
     A pickle contains no key. If the pickled target belongs to a cache with a signing key, the function is loaded only with the key of an
-    open cache of the directory or the key in the environment.
+    open cache of the directory or the key in the environment. `layers` are used only if a new cache is opened.
 
     Raises:
         NotCachedError: the cache does not have the function.

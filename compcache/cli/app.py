@@ -77,10 +77,7 @@ class _LazyGroup(click.Group):
     """A group that imports the module of a command when the command is looked up."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command and return its exit status.
-
-        Return 0 if the reader of standard output closes the pipe early, as `head` does.
-        """
+        """Run the command and return its exit status. Return 0 if the reader of standard output closes the pipe early, as `head` does."""
         try:
             status = super().invoke(ctx)
             sys.stdout.flush()

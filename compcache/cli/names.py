@@ -14,6 +14,7 @@ from compcache.cli.output import is_terminal, printable
 from compcache.errors import NotCachedError
 from compcache.frontend import list_functions, list_groups, list_labels, list_uncached
 from compcache.identity import label_of
+from compcache.wording import join_first
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -37,7 +38,7 @@ def resolve(cache: Cache, name: str) -> str:
     """
     matching = _matching_functions(cache, name)
     if len(matching) > 1 and name not in matching:
-        listed = ", ".join(map(short_name, matching[:_SHOWN])) + (", ..." if len(matching) > _SHOWN else "")
+        listed = join_first(map(short_name, matching), _SHOWN)
         verb = "match" if _GLOB.search(name) else "are named"
         raise click.ClickException(f"{len(matching)} functions {verb} {name!r}: {listed}; give more of the name")
     return matching[0] if matching and name not in matching else name
@@ -99,7 +100,7 @@ def resolve_last_part(cache: Cache, name: str) -> str:
     if name in labels or not matching:
         return name
     if len(matching) > 1:
-        listed = ", ".join(map(printable, matching[:_SHOWN])) + (", ..." if len(matching) > _SHOWN else "")
+        listed = join_first(map(printable, matching), _SHOWN)
         raise click.ClickException(f"the names of {len(matching)} functions end with {name!r}: {listed}; give more of the name")
     return matching[0]
 

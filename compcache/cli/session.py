@@ -47,11 +47,7 @@ class Session:
         return Cache(self.directory, trust=self.trust, allow_pickle=allow_pickle)
 
     def open_existing(self, *, allow_pickle: bool = False) -> Cache:
-        """Open the cache for a command that changes an existing cache.
-
-        Raises:
-            click.ClickException: there is no cache.
-        """
+        """Open the cache for a command that changes an existing cache. Raise `click.ClickException` if there is no cache."""
         return self._require_existing(self.open_or_create(allow_pickle=allow_pickle))
 
     def _require_existing(self, cache: Cache) -> Cache:
@@ -83,11 +79,7 @@ class Session:
             raise click.UsageError(str(error)) from error
 
     def open_to_read(self) -> Cache:
-        """Open the cache for a command that only reads an existing cache.
-
-        Raises:
-            click.ClickException: there is no cache.
-        """
+        """Open the cache for a command that only reads an existing cache. Raise `click.ClickException` if there is no cache."""
         return self._require_existing(self.open_or_empty())
 
     def open_or_empty(self) -> Cache:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from compcache.errors import CompcacheError, UndefinedSymbolError
 from compcache.files import reraise_interrupt
+from compcache.wording import join_first
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -56,9 +57,8 @@ def error_lines(files: Sequence[str], errors: Mapping[int, Exception]) -> Iterat
             yield f"{files[number]}: {_error_text(error)}"
     if dependents:
         names = [files[number] for number in sorted(dependents)]
-        remainder = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
         subject = "1 other file needs" if len(names) == 1 else f"{len(names)} other files need"
-        yield f"{subject} definitions of the files above: {', '.join(names[:_MOST_NAMED])}{remainder}"
+        yield f"{subject} definitions of the files above: {join_first(names, _MOST_NAMED)}"
 
 
 def _dependent_files(files: Sequence[str], errors: Mapping[int, Exception]) -> set[int]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from compcache.session import Session
     from compcache.store import Store
 
-__all__ = ["keys_not_linked", "reap_processes", "start_background_work", "tried_file"]
+__all__ = ["keys_not_linked", "reap_processes", "start_background_work", "unlinkable_file_name"]
 
 _CHILD = """
 import os
@@ -84,7 +84,7 @@ def _is_loaded_again(session: Session, target: TypedCallTarget) -> bool:
 
 
 def _start_process(session: Session, func_name: str, *, tunes: bool, links: bool) -> int:
-    """Start a background process with the settings of a session, and return the PID."""
+    """Start a background process that tunes or links a function, with the settings of a session. Return its PID."""
     store = session.store
     environment = dict(os.environ)
     environment["COMPCACHE_SIGNING_KEY"] = ""  # set explicitly, so that no configuration file is read
@@ -96,14 +96,14 @@ def _start_process(session: Session, func_name: str, *, tunes: bool, links: bool
     return start_detached(_CHILD, [store.root, func_name, str(int(store.trust)), str(int(tunes)), str(int(links))], environment)
 
 
-def tried_file(store: Store) -> str:
+def unlinkable_file_name(store: Store) -> str:
     """Return the name of the file that lists functions that could not be linked, in the place of linked closures' files."""
     return CLOSURES.file_name(digest([b"tried"]).hex() + key_suffix(store.stamp_key))
 
 
 def keys_not_linked(store: Store) -> set[bytes]:
     """Return the name keys of the functions that could not be linked in the current state of the index."""
-    file_name = tried_file(store)
+    file_name = unlinkable_file_name(store)
     data = store.read_file(CLOSURES, file_name) or b""
     content_start = len(MAGIC) + SEAL_SIZE
     content = data[content_start:]

@@ -306,7 +306,7 @@ def _group_overlapping(planned: Iterable[_Planned]) -> list[list[_Planned]]:
 def _remove_replaced(session: Session, linked: Sequence[LinkedClosure], into: str | None, homes: Mapping[bytes, None]) -> None:
     """Remove linked closures that new closures replace, and the least used closures beyond their share of the size limit.
 
-    A closure is replaced by a closure for the same set or function, and by one that contains the same modules (`homes`).
+    A closure is replaced by a closure for the same set (`into`) or function, and by a closure that contains the same modules (`homes`).
     """
     store = session.store
     new = {bytes.fromhex(closure.module_id) for closure in linked}

@@ -77,7 +77,7 @@ def copies_of(text: str, recipe: Recipe) -> Copies:
     exported = {export.symbol: export.name for export in recipe.exports if export.symbol not in imports}
     sorter = _Sorter(text, definitions, imports, exported, set(recipe.storage))
     is_merged = any(export.link_only.startswith(MERGED) for export in recipe.exports)
-    return sorter.sort()._replace(whole={} if is_merged or recipe.storage else sorter.whole())
+    return sorter.sort()._replace(whole={} if is_merged or recipe.storage else sorter.all_mentions())
 
 
 class _Sorter:
@@ -122,7 +122,7 @@ class _Sorter:
         addressed = frozenset([name for symbol, name in self._imports.items() if symbol in own_keys])
         return Copies(mentions, homes, merged, addressed)
 
-    def whole(self) -> dict[str, tuple[str, ...]]:
+    def all_mentions(self) -> dict[str, tuple[str, ...]]:
         """Return the mentions of all definitions. The result is empty if the complete module cannot move."""
         mentions = {key: definition.mentions for key, definition in self._definitions.items() if key not in self._elsewhere}
         if self._foreign or any(_is_reserved(key) or key in self._imports for key in mentions):

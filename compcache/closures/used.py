@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from compcache.closures.background import keys_not_linked, tried_file
+from compcache.closures.background import keys_not_linked, unlinkable_file_name
 from compcache.closures.chosen import Planner
 from compcache.closures.link import link
 from compcache.digest import DIGEST_SIZE, name_key
@@ -73,7 +73,7 @@ def _is_linked(store: Store, func_name: str) -> bool:
 
 
 def _store_tried(store: Store, keys: set[bytes]) -> None:
-    name = tried_file(store)
+    name = unlinkable_file_name(store)
     content = HEAD.pack(bytes(DIGEST_SIZE), store.state(), 0, 0) + b"".join(sorted(keys))
     try:
         keep_file(store, CLOSURES, name, MAGIC + seal(content, name, store.stamp_key) + content, _MOST_KEPT)

@@ -347,12 +347,12 @@ def text_of_export(name: str, function: Function) -> str:
 def _global_parts(definitions: Mapping[str, Any] | None) -> Iterator[bytes]:
     if not definitions:
         return
-    from compcache.globals.definition import encoded
+    from compcache.globals.definition import call_encode
 
     for name, definition in sorted(_copy_definitions(definitions).items()):
         yield from _encode_texts([name, definition.kind])
         try:
-            yield encoded(definition)
+            yield call_encode(definition)
         except GlobalValidationError as error:  # for example an integer too long for Python; compiling the source reports it
             yield str(error).encode()
 

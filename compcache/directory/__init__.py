@@ -235,10 +235,10 @@ class Directory:
 
     def report_unreadable(self, path: str, error: OSError) -> None:
         """Raise `StorageError` for a file or directory that cannot be read. Layers override this to issue a warning instead."""
-        raise self.unreadable(path, error) from error
+        raise self.unreadable_error(path, error) from error
 
     @staticmethod
-    def unreadable(path: str, error: OSError) -> StorageError:
+    def unreadable_error(path: str, error: OSError) -> StorageError:
         """Return the `StorageError` for a file or directory that cannot be read."""
         return StorageError(f"cannot read {path}: {error.strerror or error}", path=path, errno=error.errno)
 

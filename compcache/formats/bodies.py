@@ -13,7 +13,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import FormatError, MissingPackageError
-from compcache.files import reraise_interrupt
+from compcache.interrupts import as_format_error
 
 try:
     import msgpack
@@ -63,23 +63,24 @@ def read_bodies(read: Callable[[int, int], bytes], end: int) -> dict[str, Body]:
     size, magic = _TAIL.unpack(read(end - _TAIL.size, _TAIL.size))
     if magic != _MAGIC:
         return {}
-    try:
-        if size > end - _TAIL.size:
-            raise FormatError("the inlinable bodies of a module are larger than their section")
+    if size > end - _TAIL.size:
+        raise FormatError(f"the inlinable bodies of a module have {size} bytes, more than the {end - _TAIL.size} bytes of their section")
+    with as_format_error("the inlinable bodies of a module are damaged"):
         unpacking = zlib.decompressobj()
         version, rows = msgpack.unpackb(
             unpacking.decompress(read(end - _TAIL.size - size, size), _MOST), unicode_errors="surrogatepass", strict_map_key=False
         )
         return {row[0]: _checked_body(*row) for row in rows} if version == _VERSION else {}
-    except (zlib.error, ValueError, TypeError, IndexError, msgpack.UnpackException) as error:
-        reraise_interrupt(error)
-        raise FormatError(f"the inlinable bodies of a module are damaged: {error}") from error
 
 
 def _checked_body(name: object, instructions: object, code: object, natives: object, imports: object) -> Body:
-    """Create a body from the decoded fields of a row. Raise `TypeError` if a field has the wrong type."""
-    if not isinstance(natives, list) or not isinstance(imports, list) or not isinstance(instructions, int) or instructions < 0:
-        raise TypeError("a field of a function's body has the wrong type")
-    if not all(isinstance(text, str) for text in (name, code, *natives, *imports)):
-        raise TypeError("a field of a function's body is not text")
+    """Create a body from the decoded fields of a row. Raise `TypeError` or `ValueError` if a field is not valid."""
+    fields = zip(Body._fields, (name, instructions, code, natives, imports), (str, int, str, list, list), strict=True)
+    for field, value, kind in fields:
+        if type(value) is not kind:
+            raise TypeError(f"the field {field} of a body is of type {type(value).__name__}, not {kind.__name__}")
+    if not all(isinstance(text, str) for text in (*natives, *imports)):  # type: ignore[misc] # lists
+        raise TypeError(f"a native or an import of the body of {name!r} is not text")
+    if instructions < 0:  # type: ignore[operator] # an int
+        raise ValueError(f"the body of {name!r} has {instructions} instructions")
     return Body(name, instructions, code, tuple(natives), tuple(imports))  # type: ignore[arg-type] # checked above

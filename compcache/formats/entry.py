@@ -13,9 +13,9 @@ from __future__ import annotations
 from _struct import Struct  # avoids importing the file `struct`, which re-exports it
 from time import time_ns
 
-from compcache.digest import DIGEST_SIZE
 from compcache.errors import FormatError
 from compcache.formats.manifest import IMAGE_NONE
+from compcache.native import runtime
 from compcache.record import Record
 
 __all__ = [
@@ -87,27 +87,7 @@ def encode_entry(record: EntryRecord) -> bytes:
 
 def decode_entry(payload: bytes) -> EntryRecord:
     """Decode the entry in the payload of a record. Raise `FormatError` if the record is not the record of an entry, or is damaged."""
-    if payload[:1] != ENTRY:
-        raise FormatError(f"the record of an entry has the type {payload[:1]!r}, not {ENTRY!r}")
-    if len(payload) < _HEAD.size:
-        raise FormatError(f"the record of an entry is truncated: it has {len(payload)} bytes, but its header needs {_HEAD.size}")
-    _, is_removal, sequence, count, kind_size, name_size, size = _HEAD.unpack_from(payload)
-    kind_start = _HEAD.size + count * DIGEST_SIZE
-    name_start = kind_start + kind_size
-    data_start = name_start + name_size
-    if data_start + size != len(payload):
-        raise FormatError(f"the record of an entry is damaged: it has {len(payload)} bytes, but its header needs {data_start + size}")
-    if is_removal > 1:
-        raise FormatError(f"the record of an entry is damaged: its mark of removal is {is_removal}, not 0 or 1")
-    requires = tuple([payload[start : start + DIGEST_SIZE] for start in range(_HEAD.size, kind_start, DIGEST_SIZE)])
-    try:
-        kind, name = (
-            payload[kind_start:name_start].decode("utf-8", "surrogatepass"),
-            payload[name_start:data_start].decode("utf-8", "surrogatepass"),
-        )
-    except UnicodeDecodeError:
-        raise FormatError("the record of an entry contains a text that is not UTF-8") from None
-    return EntryRecord(kind, name, sequence, requires, payload[data_start:], bool(is_removal))
+    return EntryRecord(*runtime.entry_record(payload))
 
 
 def encode_stub(symbol: int, features: str) -> bytes:
@@ -127,7 +107,7 @@ def decode_stub(data: bytes) -> tuple[int, str]:
     try:
         features = data[4:].decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
-        raise FormatError("the entry of a stub contains a text that is not UTF-8") from None
+        raise FormatError("the features in the entry of a stub are not valid UTF-8") from None
     if len(data) < 4:  # noqa: PLR2004 - the number
         raise FormatError("the entry of a stub is truncated")
     return int.from_bytes(data[:4], "little"), features

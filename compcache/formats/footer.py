@@ -104,7 +104,7 @@ def decode_footer(data: bytes, file_size: int) -> Footer:
     if len(data) != FOOTER_SIZE or data[:8] != _MAGIC:
         raise FormatError("the file does not end with a module footer")
     if check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
-        raise FormatError("the module footer is damaged")
+        raise FormatError("the module footer is damaged: its checksum does not match")
     _, version, _, *sizes, module_id, notes_digest = _FOOTER.unpack_from(data)
     if version not in _READABLE:
         raise UnknownVersionError(f"the module has format version {version}, but this release reads version {_VERSION}")

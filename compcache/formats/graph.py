@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.errors import FormatError, MissingPackageError
 from compcache.formats.deflate import deflate
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import as_format_error
 
 try:
     import msgpack
@@ -73,21 +73,20 @@ def encode_graph(nodes: Iterable[SymbolNode]) -> bytes:
 
 def decode_graph(section: bytes) -> ModuleGraph:
     """Decode the graph section of a module. Raise `FormatError` if the section is damaged."""
-    try:
+    with as_format_error("the graph section of the module is damaged"):
         inflated = zlib.decompressobj().decompress(section, _MAX_GRAPH)
         rows = msgpack.unpackb(inflated, raw=False, unicode_errors="surrogatepass", strict_map_key=False)
         nodes = [_checked_node(*row) for row in rows]
-    except (zlib.error, ValueError, TypeError, msgpack.UnpackException) as error:
-        reraise_interrupt(error)
-        raise FormatError(f"the graph section of the module is damaged: {error}") from error
     return ModuleGraph({node.symbol: node for node in nodes})
 
 
 def _checked_node(symbol: object, kind: object, func_name: object, signature: object, references: object) -> SymbolNode:
     """Create a node from the decoded fields of a row. Raise `TypeError` if a field has the wrong type."""
     texts = (symbol, kind, "" if func_name is None else func_name, signature)
-    if not isinstance(references, list) or not all(isinstance(text, str) for text in (*texts, *references)):
-        raise TypeError("a field of a node is not text")
+    if not isinstance(references, list):
+        raise TypeError(f"the references of the node {symbol!r} are of type {type(references).__name__}, not list")
+    if not all(isinstance(text, str) for text in (*texts, *references)):
+        raise TypeError(f"a field or a reference of the node {symbol!r} is not text")
     return SymbolNode(symbol, kind, func_name, signature, tuple(references))  # type: ignore[arg-type] # checked above
 
 
@@ -116,11 +115,8 @@ def pack_notes(notes: Mapping[str, Any]) -> bytes:
 
 def decode_notes(section: bytes) -> dict[str, Any]:
     """Decode the notes section of a module. Invalid times and identities are left out. Raise `FormatError` if the section is damaged."""
-    try:
+    with as_format_error("the notes section of the module is damaged"):
         notes = msgpack.unpackb(section, raw=False)
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
-        reraise_interrupt(error)
-        raise FormatError(f"the notes section of the module is damaged: {error}") from error
     if not isinstance(notes, dict):
         raise FormatError("the notes section of the module is not a map")
     for name in ("created", "seconds"):

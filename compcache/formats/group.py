@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import FormatError, MissingPackageError
-from compcache.files import reraise_interrupt
+from compcache.interrupts import as_format_error
 
 try:
     import msgpack
@@ -51,12 +51,9 @@ def encode_group(digest: str, members: Iterable[GroupMember]) -> bytes:
 
 def decode_group(data: bytes) -> Group:
     """Decode the data of a `GROUP` entry. Raise `FormatError` if the data is damaged."""
-    try:
+    with as_format_error("the entry of a group is damaged"):
         digest, rows = msgpack.unpackb(data, raw=False, unicode_errors="surrogatepass")
         members = tuple([GroupMember(label, code, tuple(names)) for label, code, names in rows])
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
-        reraise_interrupt(error)
-        raise FormatError(f"the entry of a group is damaged: {error}") from error
     if not all(isinstance(text, str) for member in members for text in (digest, member.label, member.digest, *member.names)):
         raise FormatError("the entry of a group is damaged: one of its fields is not text")
     return Group(digest, members)

@@ -1,9 +1,9 @@
 """The index: finds the modules that realize a function, and the files that were verified, without listing modules.
 
 The index is a set of immutable segment files in a directory, named ``<level>-<digest>`` and a suffix. An addition publishes a
-segment of level 0. More than eight segments of level 0 are merged with segments of the next levels. Each level has eight times
-as many modules as the level below. So a cache of any size has few segments, and an addition causes `8 * levels / 2` rewrites of
-its entries, amortized.
+segment of level 0, or of a higher level if it is large. More than eight segments of a level are merged with those of lower levels,
+and of the next levels. Each level has eight times the size of the level below. So a cache of any size has few segments, and an
+addition causes `8 * levels / 2` rewrites of its entries, amortized.
 
 A segment (little-endian) is ``"CCINDEX3" | size of the function table u64 | size of the requirements u64 | greatest number
 of an addition u64 | function table | module table | requirements``. Both tables have the format `compcache.formats.table`.
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     #: image, records, target_id, flags, functions, key, mac of a `ModuleEntry`.
     Trusted = tuple[int, int, bytes, int, int, bytes, bytes]
 
-__all__ = ["Index", "ModuleEntry", "Segment", "Stamp", "entry_for", "in_order", "requirement_number"]
+__all__ = ["Index", "ModuleEntry", "Segment", "Stamp", "entry_for", "requirement_number", "sort_by_preference"]
 
 MAGIC = b"CCINDEX3"
 HEADER = Struct("<8sQQQ")
@@ -133,7 +133,7 @@ def _stamp(status: os.stat_result) -> tuple[int, int, int, int]:
     return status.st_ino, status.st_size, times[0], times[1]
 
 
-def in_order(rows: list[Numbered], is_near: Callable[[bytes], bool] | None) -> list[tuple[bytes, int]]:
+def sort_by_preference(rows: list[Numbered], is_near: Callable[[bytes], bool] | None) -> list[tuple[bytes, int]]:
     """Sort the realizations of a plain name in `rows` by preference, in place, and return their (module_id, record offset).
 
     The latest addition is first; within an addition, the realization that fits this host best. Realizations with the content of the first
@@ -311,7 +311,10 @@ class Index:
         return self._segments
 
     def refresh(self) -> bool:
-        """List the directory again, and return whether its segments have changed. After a failure, `problem` is set."""
+        """List the directory again, and return whether its segments have changed. Damaged and ignored segments are left out.
+
+        If the directory cannot be read, there are no segments, and `problem` says why.
+        """
         former_problem, self.problem = self.problem, ""
         names = self._list_names()
         former_segments = {segment.name: segment for segment in self._segments or ()}

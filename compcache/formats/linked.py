@@ -11,9 +11,8 @@ record offsets of the closure's functions contain `LINKED` (`compcache.formats.m
 
 from __future__ import annotations
 
-from compcache.errors import FormatError
-from compcache.files import reraise_interrupt
 from compcache.formats.manifest import LINKED
+from compcache.interrupts import as_format_error
 from compcache.record import Record
 
 TYPE_CHECKING = False
@@ -58,11 +57,8 @@ def encode_closure(closure: Closure) -> bytes:
 
 def decode_closure(data: bytes) -> Closure:
     """Decode the data of a linked closure's entry. Raise `FormatError` if the data is damaged."""
-    try:
+    with as_format_error("the entry of a linked closure is damaged"):
         label, homes, *texts = data.decode("utf-8", "surrogatepass").split("\0")
         roots = tuple([text[1:] for text in texts if text[:1] == "+"])
         rows = [text.partition(" ") for text in texts if text[:1] != "+"]
         return Closure(label, int(homes), roots, {name: int(number) for number, _, name in rows})
-    except ValueError as error:
-        reraise_interrupt(error)
-        raise FormatError(f"the entry of a linked closure is damaged: {error}") from error

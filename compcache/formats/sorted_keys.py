@@ -114,14 +114,16 @@ class SortedKeys:
     def __init__(self, read: Read, size: int) -> None:
         tail = read(max(size - TAIL_SIZE, 0), TAIL_SIZE)
         if len(tail) != TAIL_SIZE:
-            raise FormatError(f"the file of sorted keys is truncated: it has {size} bytes, fewer than its end needs")
+            raise FormatError(f"the file of sorted keys is truncated: it has {size} bytes, fewer than the {TAIL_SIZE} of its end")
         if tail[: len(_MAGIC)] != _MAGIC:
             raise FormatError("the file does not end like a file of sorted keys")
         if check(tail[:-CHECK_SIZE]) != tail[-CHECK_SIZE:]:
             raise FormatError("the file of sorted keys is damaged: the checksum of its end does not match")
         _, index_offset, index_length, summary_size, summary = _TAIL.unpack_from(tail)
-        if index_offset + index_length + TAIL_SIZE != size or index_length > _MAX_INDEX or summary_size > SUMMARY_SIZE:
+        if index_offset + index_length + TAIL_SIZE != size:
             raise FormatError(f"the file of sorted keys is damaged: its size of {size} bytes does not match its end")
+        if index_length > _MAX_INDEX or summary_size > SUMMARY_SIZE:
+            raise FormatError(f"the file of sorted keys states an index of {index_length} and a summary of {summary_size} bytes: too large")
         self._read = read
         self.summary: bytes = summary[:summary_size]
         self._index = self._read_index(index_offset, index_length)
@@ -131,12 +133,12 @@ class SortedKeys:
     def _read_checked(self, offset: int, length: int) -> Any:
         data = self._read(offset, length)
         if len(data) != length or check(data[CHECK_SIZE:]) != data[:CHECK_SIZE]:
-            raise FormatError("a block of sorted keys is damaged: its checksum does not match")
+            raise FormatError(f"the block of sorted keys at byte {offset} is damaged: its checksum does not match")
         try:
             return msgpack.unpackb(memoryview(data)[CHECK_SIZE:], raw=False)
         except (ValueError, msgpack.UnpackException) as error:
             reraise_interrupt(error)
-            raise FormatError("a block of sorted keys is not valid msgpack") from error
+            raise FormatError(f"the block of sorted keys at byte {offset} is not valid msgpack: {error}") from error
 
     def _read_index(self, offset: int, length: int) -> list[Any]:
         """Return the first key, the offset and the length of each block. Offsets and lengths are checked when blocks are read."""
@@ -158,7 +160,7 @@ class SortedKeys:
             raise FormatError(f"the index of a file of sorted keys contains an invalid place of block {number}: {offset!r}, {size!r}")
         block: list[bytes] = self._read_checked(offset, size)
         if not isinstance(block, list) or len(block) % 2 or not block or {*map(type, block)} != {bytes}:
-            raise FormatError("a block of sorted keys is not a list of keys and values")
+            raise FormatError(f"the block of sorted keys at byte {offset} is not a list of keys and values")
         self._blocks[key[:1]] = number, block
         return block
 

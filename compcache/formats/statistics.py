@@ -21,12 +21,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from itertools import chain
 from struct import Struct
-from struct import error as StructError  # noqa: N812 - it is an exception class
 
 from compcache.digest import CHECK_SIZE, DIGEST_SIZE, KEY_SIZE, blake2b, check
 from compcache.errors import FormatError
 from compcache.formats.journal import BATCH_END, HOUR, MISSES_ID
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import as_format_error, suppress
 from compcache.record import Record
 
 TYPE_CHECKING = False
@@ -129,16 +128,13 @@ def decode_stats(data: bytes) -> StatsFile:
     for size in sizes:
         sections.append(data[start : start + size])
         start += size
-    try:
+    with as_format_error("the statistics file is damaged"):
         uses = {
             (name, module): (count, last_time)
             for name, module, count, last_time in _USE.iter_unpack(sections[1])
             if 0 <= last_time < _END_OF_TIME  # false for NaN
         }
         return StatsFile(counters=_decode_counters(sections[0]), inputs=tuple(sections[2].decode().split()), size=len(data), uses=uses)
-    except (StructError, ValueError) as error:
-        reraise_interrupt(error)
-        raise FormatError(f"the statistics file is damaged: {error}") from error
 
 
 def decode_journal(data: bytes) -> StatsFile:
@@ -153,7 +149,8 @@ def decode_journal(data: bytes) -> StatsFile:
 
 
 def _add_batch(counters: dict[tuple[int, str], float], uses: dict[tuple[bytes, bytes], tuple[int, float]], lines: list[str]) -> None:
-    try:
+    """Add the lines of a batch, up to the first line that this version cannot read."""
+    with suppress(ValueError, IndexError):  # another version has written the batch
         for line in lines:
             time_text, counter, *fields = line.split(" ")
             if time_text == "row":  # from an earlier version, which stored rows of modules in journals
@@ -161,7 +158,7 @@ def _add_batch(counters: dict[tuple[int, str], float], uses: dict[tuple[bytes, b
             seconds = float(time_text)
             amount = float(fields[0])
             if not (0 <= seconds < _END_OF_TIME and 0 <= amount < _MAX_AMOUNT):
-                raise ValueError(f"the line has an invalid time or amount: {line}")
+                return
             if counter != "loads":  # loads are counted when the seconds of their compilation are known
                 hour = int(seconds) // HOUR, counter
                 counters[hour] = counters.get(hour, 0) + amount
@@ -170,9 +167,6 @@ def _add_batch(counters: dict[tuple[int, str], float], uses: dict[tuple[bytes, b
                 use = key, bytes.fromhex(fields[1])
                 count, last_time = uses.get(use, (0, 0.0))
                 uses[use] = count + round(amount), max(last_time, seconds)
-    except (ValueError, IndexError) as error:
-        reraise_interrupt(error)
-        return  # another version has written the batch
 
 
 class UsesInSum:
@@ -190,8 +184,10 @@ class UsesInSum:
 
     def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
         head = read(0, _HEAD.size)
-        if len(head) != _HEAD.size or head[: len(_MAGIC)] != _MAGIC:
-            raise FormatError("the statistics file does not start with the header of a sum")
+        if len(head) != _HEAD.size:
+            raise FormatError(f"the statistics file is truncated: it has {len(head)} bytes, fewer than the {_HEAD.size} of its header")
+        if head[: len(_MAGIC)] != _MAGIC:
+            raise FormatError(f"the statistics file does not contain merged statistics: it starts with {head[: len(_MAGIC)]!r}")
         _, counters, uses, *other_sizes = _HEAD.unpack(head)
         if _HEAD.size + counters + uses + sum(other_sizes) + CHECK_SIZE != size or uses % _USE.size:
             raise FormatError(f"the statistics file is damaged: its size of {size} bytes does not match its header")
@@ -216,11 +212,8 @@ class UsesInSum:
 
     def counters(self) -> dict[tuple[int, str], float]:
         """Return the values of counters by (hour, name). Raise `FormatError` if they are damaged."""
-        try:
+        with as_format_error("the counters of the statistics file are damaged"):
             return _decode_counters(self._read(_HEAD.size, self._start - _HEAD.size))
-        except (StructError, ValueError) as error:
-            reraise_interrupt(error)
-            raise FormatError(f"the counters of the statistics file are damaged: {error}") from error
 
     def uses_of(self, module_id: bytes, key: bytes = b"") -> Iterator[tuple[bytes, tuple[int, float]]]:
         """Yield (name key, (number of uses, time of the last use)) of a module, for all name keys or only for `key`."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         allow_pickle: bool
 
         def address_of(self, buffer: object) -> int:
-            """Return the address of the buffer of an object."""
+            """Return the address of an object's buffer. The address is valid while the caller keeps the object alive and its size."""
 
         def find_symbol(self, name: str, library: str | None) -> int:
             """Return the address of a native symbol in a library, or in the process if `library` is None; 0 if it is not defined."""
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 __all__ = [
     "GlobalDefinition",
     "Storage",
+    "call_encode",
+    "call_load",
     "decode_definition",
-    "encoded",
+    "describe_integer",
     "invalid_error",
-    "loaded",
     "misfit_error",
     "pack_integer",
     "pack_object",
     "register",
-    "shown",
 ]
 
 _MAX_SHOWN_BITS = 256
@@ -179,7 +179,7 @@ def decode_definition(kind: str, payload: bytes) -> GlobalDefinition:
     return definition
 
 
-def encoded(definition: GlobalDefinition) -> bytes:
+def call_encode(definition: GlobalDefinition) -> bytes:
     """Call a definition's `encode`, which the program may have implemented, and return the result.
 
     Raises:
@@ -195,7 +195,7 @@ def encoded(definition: GlobalDefinition) -> bytes:
     return payload
 
 
-def loaded(definition: GlobalDefinition, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
+def call_load(definition: GlobalDefinition, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
     """Call a definition's `load`, which the program may have implemented, and return the result.
 
     Raises:
@@ -236,14 +236,14 @@ def pack_integer(value: int, storage: Storage) -> bytes:
         GlobalValidationError: the integer does not fit the storage.
     """
     if storage.form not in ("int", "pointer"):
-        raise misfit_error(shown(value), storage)
+        raise misfit_error(describe_integer(value), storage)
     try:
         return value.to_bytes(storage.size, "little", signed=value < 0)
     except OverflowError:
-        raise misfit_error(shown(value), storage) from None
+        raise misfit_error(describe_integer(value), storage) from None
 
 
-def shown(value: int) -> str:
+def describe_integer(value: int) -> str:
     """Describe an integer for a message. A long integer is described by its number of bits."""
     bits = value.bit_length()
     return f"the integer {value}" if bits <= _MAX_SHOWN_BITS else f"an integer of {bits} bits"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - it is a class
 
-from compcache.globals.definition import GlobalDefinition, Storage, misfit_error, pack_integer, register, shown
+from compcache.globals.definition import GlobalDefinition, Storage, describe_integer, misfit_error, pack_integer, register
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Integer(GlobalDefinition):
             try:
                 number = float(self.value)
             except OverflowError:
-                raise misfit_error(shown(self.value), storage) from None
+                raise misfit_error(describe_integer(self.value), storage) from None
             return Float(number).load(storage, context)
         return pack_integer(self.value, storage), None
 

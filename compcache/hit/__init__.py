@@ -651,10 +651,7 @@ def key_of(context: "TargetContext") -> "tuple[str, bytes, str]":
 
 
 def _claim(table: "dict[Any, ref[LoadedModule]]", key: object, module: "LoadedModule") -> bool:
-    """Enter `module` in the table for this key.
-
-    Return False if another module, which was not given up, has the key. `_mapping` is held.
-    """
+    """Enter `module` in the table for this key. Return False if another module, which was not given up, has the key. `_mapping` is held."""
     weak = table.get(key)
     owner = weak() if weak is not None else None
     if owner is not None and not owner.given_up:

@@ -12,6 +12,7 @@ from compcache.errors import ArgumentBufferError, NotCachedError, TargetUnloaded
 from compcache.files import reraise_interrupt
 from compcache.identity import label_of
 from compcache.signature import CSTR, FLOAT, OBJECT, POINTER, TUPLE
+from compcache.wording import shorten
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -214,7 +215,7 @@ def _shorten_value(value: object) -> str:
     except Exception as error:  # noqa: BLE001 - a value of the caller's, or an integer that Python refuses to print
         reraise_interrupt(error)
         return f"this {type(value).__name__}"
-    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
+    return shorten(text, _MAX_SHOWN)
 
 
 def _value_range(signed: bool, size: int) -> tuple[int, int]:

@@ -59,8 +59,10 @@ class CompiledFunctions(_Functions):
         return self[name]
 
     def _unknown_message(self, name: str) -> str:
-        """Return the message about a function that the source does not have, with the names of up to 20 functions that it has."""
-        return f"the source has no function {name!r}; its functions are {', '.join(map(repr, list(self._names)[:20]))}"
+        """Return the message about a function that the source does not have."""
+        from compcache.wording import join_first
+
+        return f"the source has no function {name!r}; its functions are {join_first(map(repr, self._names), 20)}"
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)

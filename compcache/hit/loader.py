@@ -361,7 +361,7 @@ class Loader(PlainLoader):
                 refuse_second_provider(self, source)
             record = decode_function(source.read_record(self.store, offset))
             if record.name != func_name:
-                raise FormatError(f"the record at offset {offset} belongs to another function")
+                raise FormatError(f"the record at offset {offset} belongs to function {record.name!r}, not to {func_name!r}")
             self.require_features(source.file, record)
             if sources.accept is not None and func_name == sources.root:
                 sources.accept(source.open_file(self.store))

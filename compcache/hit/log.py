@@ -97,8 +97,9 @@ class LoggingRecorder(NullRecorder):
 
     def compiled(self, seconds: float, names: Sequence[str] = ()) -> None:
         """Record that a module was compiled."""
-        shown = ", ".join(names[:_SHOWN_NAMES]) + (f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else "")
-        _logger.debug("compiled %s in %s", shown, _format_time(seconds))
+        from compcache.wording import join_first
+
+        _logger.debug("compiled %s in %s", join_first(names, _SHOWN_NAMES), _format_time(seconds))
         self._counts.compiled(seconds)
 
     def added(self, size: int) -> None:

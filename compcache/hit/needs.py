@@ -187,13 +187,13 @@ def decode_globals(loader: Loader, choice: Choice) -> list[tuple[GlobalRecord, b
 
 def _decode_global(loader: Loader, choice: Choice, record: GlobalRecord) -> tuple[bytes, Kept] | None:
     """Return the bytes and the value of a global, or None if it is stored already and still valid."""
-    from compcache.globals.definition import Storage, decode_definition, loaded
+    from compcache.globals.definition import Storage, call_load, decode_definition
 
     known = choice.loaded.slots.get(record.slot)
     if isinstance(known, Kept) and not known.revalidate:
         return None
     definition = decode_definition(record.kind, record.payload)
-    data, keep = loaded(definition, Storage(record.form, record.size), _LoadContext(loader, choice))
+    data, keep = call_load(definition, Storage(record.form, record.size), _LoadContext(loader, choice))
     if isinstance(known, Kept) and (known.data == data or definition.is_same(known.value, keep)):
         return None
     return data, Kept(data, keep, known, revalidate=definition.revalidate)
@@ -209,7 +209,7 @@ class _LoadContext:
         self.allow_pickle = loader.allow_pickle and not choice.source.file.elsewhere
 
     def address_of(self, buffer: object) -> int:
-        """Return the address of an object's buffer."""
+        """See `globals.definition.LoadContext`."""
         address: int = self._loader.runtime().buffer_address(buffer)
         return address
 

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from compcache.directory.module_file import ModuleFile
     from compcache.errors import LinkError
-    from compcache.formats.host import Processor
     from compcache.formats.index import Index
     from compcache.formats.manifest import FunctionRecord
     from compcache.formats.table import Table
@@ -390,7 +389,7 @@ class Plan:
         for number, (use, (user, kind)) in enumerate(list(node.uses.items())):
             if not self._fits(choice, user, kind):
                 if number == 0 and name != self._root:
-                    raise _mismatch_error(choice, user, *self._types(choice, user, kind))
+                    raise _mismatch_error(choice, user, *self._read_link_types(choice, user, kind))
                 self._split_node(name, use, user, kind)
 
     def _fits(self, choice: Choice, user: Choice, kind: bytes) -> bool:
@@ -400,10 +399,10 @@ class Plan:
             return True
         from compcache.hit.link_types import compare_types
 
-        return compare_types(*self._types(choice, user, kind))[0]
+        return compare_types(*self._read_link_types(choice, user, kind))[0]
 
-    def _types(self, choice: Choice, user: Choice, kind: bytes) -> tuple[str, str]:
-        """Return the link types of a realization and of its use, as texts, or "" if unknown."""
+    def _read_link_types(self, choice: Choice, user: Choice, kind: bytes) -> tuple[str, str]:
+        """Return the link types of a realization and of its use; see `_read_link_type`."""
         return self._read_link_type(choice, choice.record.link_type), self._read_link_type(user, kind)
 
     def _read_link_type(self, choice: Choice, kind: bytes) -> str:
@@ -477,18 +476,18 @@ class Plan:
             if node is not None and node.choice is None and imported not in self._pending:
                 exhausted = imported != choice.record.name and not _may_have_more(node)
                 if exhausted:
-                    raise self._missing_import(choice, imported, node)
+                    raise self._missing_import_error(choice, imported, node)
 
     def _drop_dependent(self, name: str, missing: str, missing_node: _Node) -> None:
         """Reject the choice of a dependent if it imports the missing function."""
         node = self._nodes[name]
         choice = node.choice
         if choice is not None and any(self._node_name(imported, kind) == missing for _, imported, _, kind in choice.imports):
-            node.keep_error(self._missing_import(choice, missing, missing_node))
+            node.keep_error(self._missing_import_error(choice, missing, missing_node))
             node.choice = None
             self._pending.append(name)
 
-    def _missing_import(self, choice: Choice, imported: str, node: _Node) -> UndefinedSymbolError:
+    def _missing_import_error(self, choice: Choice, imported: str, node: _Node) -> UndefinedSymbolError:
         """Return the error for an import without usable realizations."""
         reason = f" ({node.error})" if node.error is not None else ""
         imported = imported.partition(_APART)[0]
@@ -576,11 +575,7 @@ def _describe_symbol(symbol: str) -> str:
 
 
 def _require_entry(choice: Choice) -> None:
-    """Check that Python can call a function.
-
-    Raises:
-        SignatureError: it can only be imported.
-    """
+    """Check that Python can call a function. Raise `SignatureError` if it can only be imported."""
     record = choice.record
     if record.signature.startswith(LINK_ONLY):
         raise SignatureError(
@@ -660,7 +655,7 @@ def _require_llvm(store: Store, file: ModuleFile) -> None:
     if version_numbers(compiled_by) < version_numbers(store.min_llvm):
         raise IncompatibleTargetError(
             f"module {file.module_id.hex()} was compiled by LLVM {compiled_by}, "
-            f"but this cache requires {store.min_llvm} or later (min_llvm)",
+            f"but this cache requires {store.min_llvm} or later (min_llvm): compile it again",
             module_id=file.module_id.hex(),
         )
 
@@ -673,16 +668,14 @@ def require_features(store: Store, file: ModuleFile, record: FunctionRecord) -> 
     features = header.features_of(record)
     processor = store.processor()
     if not processor.meets(features):
+        from compcache.targets.processor_words import missing
+        from compcache.wording import join_first
+
         module = file.module_id.hex()
         raise IncompatibleTargetError(
-            f"function {record.name!r} of module {module} was compiled for {header.cpu} and uses {_describe_missing(processor, features)}",
+            f"function {record.name!r} of module {module} was compiled for {header.cpu} and uses "
+            f"{join_first(missing(features, processor), 8)}, which this {processor.cpu() or 'processor'} does not have: compile it "
+            "here, or for a CPU whose features all hosts have",
             module_id=module,
         )
     processor.accept(header.requirement(features))
-
-
-def _describe_missing(processor: Processor, features: str) -> str:
-    """Return up to eight features that the processor lacks, in words."""
-    from compcache.targets.processor_words import missing
-
-    return f"{', '.join(missing(features, processor)[:8])}, which this {processor.cpu() or 'processor'} does not have"

@@ -38,6 +38,8 @@ _HELD_SECONDS = 60.0
 JOURNALS_OF_HOST = 8
 #: A process folds the journals at exit if its journal has more bytes than this.
 _LONG = (1 << 18) // JOURNALS_OF_HOST
+#: Of so many processes that create a journal, one folds the journals at exit: each container may have a host name of its own.
+_NEW = 64
 #: The most events that are kept while the directory does not exist.
 _MOST_KEPT = 1000
 
@@ -51,19 +53,19 @@ class Recorder:
     # `unaccounted` is the number of added bytes that the estimate of `compcache.maintain.size_limit` does not include yet.
 
     __slots__ = (
-        "_events", "_files", "_flushed", "_held_noted", "_is_long", "_journal", "_loaders", "_registered", "_root", "_seen", "unaccounted",
+        "_events", "_files", "_flushed", "_folds", "_held_noted", "_journal", "_loaders", "_registered", "_root", "_seen", "unaccounted",
     )  # fmt: skip
 
     def __init__(self, files: "Tree | Door", root: str) -> None:
         self._files = files
         self._root = root
         self._registered = False
-        self._is_long = False
+        self._folds = 0  # at exit, if the number of files is a multiple of this
         self._loaders: list[ref[PlainLoader]] = []
         self.reset()
 
     def reset(self) -> None:
-        """Set all counters to zero: in a new recorder, or in a forked child, whose parent writes the earlier counts."""
+        """Set all counters to zero: in a new recorder, or in a forked child."""
         self._events: list[tuple[float, str, float, str, bytes]] = []
         self._flushed = 0.0
         self._seen: dict[bytes, object] = {}
@@ -84,7 +86,7 @@ class Recorder:
             self._register_exit()
 
     def hit(self, func_name: str, module_id: bytes, _: float = 0.0) -> None:
-        """Record that a function was found and loaded from a module. The last argument is the time in seconds."""
+        """Record that a function was loaded from a module. The last argument is the time in seconds."""
         self.count("hits", 1, func_name, module_id)
 
     def missed(self, error: Exception) -> None:
@@ -99,10 +101,10 @@ class Recorder:
         """Record that a file is not used, or that a function was not cached. Nothing is counted."""
 
     def remote_answered(self, name: str, answer: str) -> None:
-        """Record that the remote store answered about a function. The asking process counts it."""
+        """Record an answer of the remote store. The asking process counts it."""
 
     def waited(self, what: str, seconds: float, *, owned: "bool | None") -> None:
-        """Record that this thread waited for another process. Nothing is counted."""
+        """Record that this thread has waited for a process. Nothing is counted."""
 
     def compiled(self, seconds: float, _: "Sequence[str]" = ()) -> None:
         """Record that a module with these functions was compiled."""
@@ -125,7 +127,7 @@ class Recorder:
             self._register_exit()
 
     def _register_exit(self) -> None:
-        """Let the counts be written when the process exits."""
+        """Write the counts when the process exits."""
         self._registered = True
         import atexit
 
@@ -136,22 +138,18 @@ class Recorder:
             pool.Finalize(None, self.flush, exitpriority=0)
 
     def _at_exit(self) -> None:
-        """Write the counts, and fold the journals if its own is long."""
+        """Write the counts, and fold the journals if its own is long or there are many."""
         self.flush()
-        if self._is_long:
-            try:
+        try:
+            if self._folds and not len(os.listdir(f"{self._root}/{DIRECTORY}")) % self._folds:
                 from compcache.usage.ledger import fold_small
 
                 fold_small(self._files.system, self._root)
-            except Exception as error:  # noqa: BLE001 - the next process that fills a journal folds it; an exit must not print tracebacks
-                _reraise_interrupt(error)
-                return
+        except Exception as error:  # noqa: BLE001 - the next process that fills a journal folds it; an exit must not print tracebacks
+            _reraise_interrupt(error)
 
     def flush(self, *, now_held: bool = False) -> None:
-        """Append the counts to the journal, if there are any.
-
-        Periodically, or with `now_held`, also record the modules in memory as used.
-        """
+        """Append the counts to the journal. Each minute, or with `now_held`, also record the modules in memory as used."""
         lines: list[str] = []
         if now_held or time() - self._held_noted >= _HELD_SECONDS:
             from compcache.hit.memory import held_lines
@@ -193,9 +191,11 @@ class Recorder:
         except OSError as error:
             _reraise_interrupt(error)
             return not isinstance(error, FileNotFoundError)
-        if status.st_size + len(data) >= _LONG and not self._is_long:
-            self._is_long = True
-            self._register_exit()
+        folds = 1 if status.st_size + len(data) >= _LONG else 0 if status.st_size else _NEW
+        if folds:
+            self._folds = folds
+            if not self._registered:
+                self._register_exit()
         return True
 
     def _open(self) -> "Opened":
@@ -213,7 +213,7 @@ class Recorder:
 
 
 def encode_batch(lines: "Iterable[str]") -> bytes:
-    """Return one batch of a journal. An empty line separates it from an earlier batch that was torn within a line."""
+    """Return one batch of a journal. It begins with an empty line, because an earlier batch may be torn."""
     import compcache.hit._runtime as runtime
 
     text = "\n".join(lines)
@@ -221,7 +221,7 @@ def encode_batch(lines: "Iterable[str]") -> bytes:
 
 
 def _name_digest(digest: "Callable[..., bytes]", func_name: str) -> str:
-    """Return the digest of a name in journal lines, in hexadecimal."""
+    """Return the digest of a name in journal lines."""
     return digest(func_name.encode("utf-8", "surrogatepass"), 16, b"compcache-name").hex()
 
 
@@ -232,7 +232,7 @@ def _reraise_interrupt(error: Exception) -> None:
 
 
 def _drain(items: list) -> list:  # type: ignore[type-arg]
-    """Remove and return all items, one by one, because other threads may append and remove at the same time."""
+    """Remove and return all items, one by one: other threads may append and remove, too."""
     drained = []
     try:
         while items:

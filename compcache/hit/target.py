@@ -201,9 +201,8 @@ def _register_forks(runtime: "Any") -> None:
     """Let `compcache.forks` act around each fork."""
     # An exception of a signal handler meanwhile does not stop it.
     if hasattr(os, "register_at_fork"):
-        from _functools import partial  # type: ignore[import-not-found] # importing `functools` is slow
-
-        hooks = {when: partial(runtime.uninterrupted, _at_fork(when)) for when in ("before", "after_in_parent", "after_in_child")}
+        bind = type(_at_fork.__get__(runtime))  # the type of methods, which calls like `functools.partial` without an import
+        hooks = {when: bind(runtime.uninterrupted, _at_fork(when)) for when in ("before", "after_in_parent", "after_in_child")}
         os.register_at_fork(**hooks)
 
 
@@ -228,11 +227,7 @@ def path_opener() -> "OpenBeneath | None":
 
 
 def _require_current(extension: "ModuleType") -> None:
-    """Check, in a source checkout, that the extension was built from the present sources.
-
-    Raises:
-        ImportError: the sources differ.
-    """
+    """Check, in a source checkout, that the extension was built from the present sources. Raise `ImportError` if the sources differ."""
     # The sources are read only if a file, or their folder, is newer than the extension.
     folder = f"{os.path.dirname(str(extension.__file__))}/native/"
     built = os.stat(str(extension.__file__)).st_mtime_ns

@@ -63,7 +63,9 @@ def embedded_bitcode(data: bytes) -> tuple[bytes, ...]:
 
 def _read_object(data: bytes) -> bytes:
     if not is_elf(data):
-        kind = next((kind for magic, kind in _OTHER_OBJECTS.items() if data.startswith(magic)), "not an object file")
+        kind = next((kind for magic, kind in _OTHER_OBJECTS.items() if data.startswith(magic)), None)
+        if kind is None:
+            raise FormatError("the file is not an object file")
         raise FormatError(f"the file is {kind}, from which LLVM bitcode cannot be read: {_ADVICE}")
     unusable = ""
     for name, content in named_sections(data, _SECTIONS):

@@ -20,6 +20,7 @@ from compcache.images.libraries import advice_on_runtime_library
 from compcache.images.linkers.find import find_linker, find_linkers, is_named
 from compcache.images.object import make as objects
 from compcache.images.shared import make as shared
+from compcache.wording import join_first
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -184,7 +185,7 @@ def _check_undefined(undefined: Iterable[str], weak: Collection[str]) -> None:
         missing.sort()
         advice = dict.fromkeys([advice_on_runtime_library(symbol) or _OWN_RUNTIME_ADVICE for symbol in missing])
         raise UndefinedSymbolError(
-            f"the compiled code refers to {', '.join(map(repr, missing))}, but neither the platform's "
+            f"the compiled code refers to {join_first(map(repr, missing), 20)}, but neither the platform's "
             f"libraries nor this process define {'this symbol' if len(missing) == 1 else 'these symbols'}: {'; '.join(advice)}",
             symbols=missing,
         )

@@ -41,10 +41,7 @@ def tuning(level: int) -> Any:
 
 
 def target_machine(cpu: str, features: str, level: int) -> Any:
-    """Return a target machine for position-independent code.
-
-    Level 0 keeps LLVM IR unoptimized, but uses the code generator of level 2.
-    """
+    """Return a target machine for position-independent code. Level 0 keeps LLVM IR unoptimized, but uses the code generator of level 2."""
     initialize()
     target = llvm.Target.from_triple(default_triple())
     return target.create_target_machine(cpu=cpu, features=features, opt=level or 2, reloc="pic", codemodel="default")

@@ -292,7 +292,7 @@ def whole_graph(store: Store, progress: Progress | None = None, among: Iterable[
 
 
 def _read_module(store: Store, module_id: bytes, problem: str) -> _Module | None:
-    """Return a module without verification; None if it cannot be read."""
+    """Return a module without verification; None if it cannot be read. `problem` says why this host cannot use it, or is ""."""
     try:
         with ModuleSections(store, module_id) as file:
             return _Module(module_id.hex(), decode_graph(file.graph()), problem)

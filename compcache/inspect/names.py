@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from compcache.identity import label_of
 from compcache.publish.module_lists import ModuleLists, last_part_of
 from compcache.usage.snapshot import statuses_of
+from compcache.wording import join_first
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -90,8 +91,8 @@ def suggestion(store: Store, name: str) -> str:
         return ""
     same_label = labelled(store, name)
     if same_label:
-        others_text = f" and {len(same_label) - 1} more" if len(same_label) > 1 else ""
-        return f"; there is {same_label[0]!r}{others_text}, named by content: give the full name, or the Identity or source of the function"
+        names = join_first(map(repr, same_label), 1)
+        return f"; there is {names}, named by content: give the full name, or the Identity or source of the function"
     similar = _most_similar(store, name)
     if similar == name:  # the list of modules has the name, the index does not
         return "; a stored module defines the function, but its file or the index cannot be read: run 'compcache check'"

@@ -16,7 +16,7 @@ from compcache.digest import digest, name_key
 from compcache.directory.places import INDEX, LAYERS, MERGED_LAYERS
 from compcache.errors import FormatError, IntegrityError, MissingPackageError, StorageError
 from compcache.files import absolute_path, reraise_interrupt
-from compcache.formats.index import MAGIC, NAME_SIZE, Index, Segment, entry_for, in_order
+from compcache.formats.index import MAGIC, NAME_SIZE, Index, Segment, entry_for, sort_by_preference
 from compcache.formats.manifest import LINKED
 from compcache.store import Store, is_ordered
 
@@ -148,7 +148,7 @@ class LayeredStore(Store):
         self.layers = tuple([layer for path in paths if (layer := self._open_layer(path, options)) is not None])
 
     def _open_layer(self, path: str, options: dict[str, Any]) -> _Layer | None:
-        """Open the layer at a path. If this user may not read it, warn and return None."""
+        """Open the layer at a path. If it cannot be read, warn and return None."""
         directory = self._unpack_if_bundle(path)
         try:
             return _Layer(directory, path, self, options)
@@ -241,7 +241,10 @@ class LayeredStore(Store):
             yield from self._find_in_each(func_name, is_near, linked=linked)
 
     def _find_in_each(self, func_name: str, is_near: IsNear | None, *, linked: bool) -> Iterator[tuple[bytes, int]]:
-        """Yield the realizations of a function from the index of each layer, without the segment of all layers."""
+        """Yield the realizations of a function from the indexes of this directory and of each layer.
+
+        If there are none, indexes that were listed before are listed again. If there are still none, unreadable layers are reported.
+        """
         is_found = False
         listed = [store.index.is_listed for store in (self, *self.layers)]
         for candidate in self._find_in(None, func_name, is_near, linked=linked):
@@ -300,8 +303,8 @@ class LayeredStore(Store):
     def _find_ordered(self, indexes: list[tuple[Store | None, Index]], key: bytes, is_near: IsNear | None) -> Iterator[tuple[bytes, int]]:
         """Yield the realizations of a plain name, the newest addition of the first index first."""
         rows = {row[2]: (store, row) for store, row in self._numbered_rows(indexes, key)}
-        for candidate in in_order([row for _, row in rows.values()], is_near):
-            self._remember_store(candidate[0], rows[candidate[0]][0])
+        for candidate in sort_by_preference([row for _, row in rows.values()], is_near):
+            self._remember_layer(candidate[0], rows[candidate[0]][0])
             yield candidate
 
     def _find_best(self, indexes: list[tuple[Store | None, Index]], key: bytes) -> Iterator[tuple[bytes, int]]:
@@ -313,7 +316,7 @@ class LayeredStore(Store):
             for candidate in index.find(key, ranked):
                 if candidate[0] not in yielded:
                     yielded.add(candidate[0])
-                    self._remember_store(candidate[0], store)
+                    self._remember_layer(candidate[0], store)
                     yield candidate
             fallbacks += [(rank, store, candidate) for rank, candidate in ranked]
         if len(fallbacks) > 1:
@@ -321,11 +324,14 @@ class LayeredStore(Store):
         for _, store, candidate in fallbacks:
             if candidate[0] not in yielded:
                 yielded.add(candidate[0])
-                self._remember_store(candidate[0], store)
+                self._remember_layer(candidate[0], store)
                 yield candidate
 
-    def _remember_store(self, module_id: bytes, store: Store | None) -> None:
-        """Remember the store of a module for `open_module`. If `store` is None, the segment of all layers gives the layer."""
+    def _remember_layer(self, module_id: bytes, store: Store | None) -> None:
+        """Remember the layer of a module for `open_module`. None: the layer that the merged segment names, if it names one.
+
+        This directory itself is not remembered, because `open_module` searches it first.
+        """
         if store is self:
             self._found_in.pop(module_id, None)
             return

@@ -60,7 +60,7 @@ def pinned(store: Store) -> tuple[str, ...]:
     except OSError as error:
         reraise_interrupt(error)
         if error.errno not in _NO_PINS:
-            raise store.unreadable(directory, error) from error
+            raise store.unreadable_error(directory, error) from error
     return tuple(sorted(names))
 
 

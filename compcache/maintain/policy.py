@@ -89,7 +89,7 @@ class PrunePolicy:
                 for versions in value if field.name == "made_by" else ():
                     Versions.parse(versions)
             elif field.name in _DURATIONS and value is not None:
-                value = _seconds(field.name, value)
+                value = _to_seconds(field.name, value)
             elif field.name == "max_bytes" and value is not None:
                 value = read_size(value, field.name)
             elif field.name == "min_llvm" and value is not None:
@@ -119,7 +119,7 @@ class PrunePolicy:
         return self.duplicates or bool(self.match) or bool(self.made_by) or any(limit is not None for limit in limits)
 
 
-def _seconds(name: str, value: float | timedelta | str) -> float:
+def _to_seconds(name: str, value: float | timedelta | str) -> float:
     """Convert a duration to seconds.
 
     Raises:
@@ -410,7 +410,7 @@ def _removable_entries(entries: Sequence[Entry], policy: PrunePolicy, protected:
 
 
 def _select_by_criteria(population: _Population, policy: PrunePolicy, now: float, removable: list[int], fresh: object) -> dict[int, str]:
-    """Return the entries that a criterion other than a limit selects, with the reason for each."""
+    """Return the entries that a criterion other than a limit selects, with the reason for each. The generation `fresh` is not stale."""
     entries, reasons = population.entries, dict[int, str]()
     stale = _stale_generations(population, policy, now, fresh)
     oldest = version_numbers(policy.min_llvm) if policy.min_llvm is not None else ()
@@ -439,7 +439,7 @@ def cutoff(age: object, now: float) -> float:
 
 
 def _stale_generations(population: _Population, policy: PrunePolicy, now: float, fresh: object) -> set[object]:
-    """Return the generations without a recently used entry. The result is empty if the policy does not remove stale code."""
+    """Return the generations without a recently used entry, except `fresh`. None is stale if the policy does not remove stale code."""
     if policy.stale is None:
         return set()
     newest: dict[object, float] = {}

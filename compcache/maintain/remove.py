@@ -22,6 +22,7 @@ from compcache.publish.writer import publish_modules
 from compcache.usage.linked import linked_closures
 from compcache.usage.listings import module_key
 from compcache.usage.snapshot import Excerpts
+from compcache.wording import join_first
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
@@ -33,6 +34,7 @@ __all__ = ["remove_function", "remove_linked", "remove_module", "remove_modules"
 
 #: The maximum number of modules in an index that is rewritten after each removal.
 _SHORT = 4096
+_MOST_NAMED = 5
 
 
 def remove_function(store: Store, func_name: str, *, force: bool) -> tuple[str, ...]:
@@ -184,9 +186,9 @@ def _require_unused(store: Store, func_name: str, names: set[str], holders: Mapp
     if groups:
         reasons.append(f"it is a part of the group {groups[0]!r}, which can only be removed completely")
     elif others:
-        reasons.append(f"its module also holds {_names_text(others)}")
+        reasons.append(f"its module also holds {join_first(map(repr, others), _MOST_NAMED)}")
     if importers:
-        reasons.append(f"{_names_text(importers)} import{'s' if len(importers) == 1 else ''} it")
+        reasons.append(f"{join_first(map(repr, importers), _MOST_NAMED)} import{'s' if len(importers) == 1 else ''} it")
     if not names.isdisjoint(pinned(store)):
         reasons.append("it is pinned")
     if reasons:
@@ -197,9 +199,3 @@ def _require_unused(store: Store, func_name: str, names: set[str], holders: Mapp
             others=others,
             importers=importers,
         )
-
-
-def _names_text(names: tuple[str, ...]) -> str:
-    """Return the first five names as text, followed by the number of further names."""
-    shown = ", ".join(map(repr, names[:5]))
-    return shown + (f" and {len(names) - 5} more" if len(names) > 5 else "")  # noqa: PLR2004 - as many as fit a line

@@ -67,7 +67,10 @@ def note_additions(
 
 
 def _add_and_sweep(store: Store, kept: Callable[[], frozenset[bytes]], size: int, limit: int) -> None:
-    """Add `size` bytes to the estimate. If it then exceeds the limit, sweep, unless another process is sweeping."""
+    """Add `size` bytes to the estimate. If it then exceeds the limit, sweep, unless another process is sweeping.
+
+    `kept` returns the module_ids that a sweep must not remove.
+    """
     added, store.stats.unaccounted = store.stats.unaccounted + size, 0
     try:
         known = add_to_estimate(store, added)

@@ -53,7 +53,7 @@ class Unindexed:
         for module_id in sorted(slice_.present.keys() - named) if named is not None else ():
             if slice_.present[module_id].modified < self._before:
                 try:
-                    if _holds_functions(self._store, module_id):
+                    if _is_indexable(self._store, module_id):
                         self.sound.add(module_id)
                 except (UnknownVersionError, OSError) as error:
                     reraise_interrupt(error)
@@ -101,8 +101,13 @@ class _NamedModules:
                     known[entry[KEY_SIZE]] += entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE]
 
 
-def _holds_functions(store: Store, module_id: bytes) -> bool:
-    """Return whether this cache can use a module and the module has functions or entries. Raise `FormatError` if it is damaged."""
+def _is_indexable(store: Store, module_id: bytes) -> bool:
+    """Return whether a module has functions or entries, and, if the cache has a signing key, is signed with it.
+
+    Raises:
+        FormatError: the module is damaged.
+        OSError: the module cannot be read.
+    """
     from compcache.publish.module_rows import read_row
 
     with ModuleSections(store, module_id) as module:
@@ -125,7 +130,6 @@ def index_modules(store: Store, module_ids: Iterable[bytes]) -> tuple[bytes, ...
     for module_id in sorted(module_ids):
         indexed.add(store, module_id)
     if indexed.modules:
-        level = index_merge.segment_level(len(indexed.modules))
-        index_merge.publish_segment(store.index, level, *indexed.entries(), indexed.greatest)
+        index_merge.publish_segment(store.index, None, *indexed.entries(), indexed.greatest)
         store.index.refresh()
     return tuple(indexed.modules)

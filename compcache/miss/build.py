@@ -60,9 +60,10 @@ def add(session: Session, source: ModuleSource, *, alone: bool = False, for_othe
     `Cache.add_module` for the exceptions.
     """
     built = build_source(session, source, alone=alone, seconds=seconds)
+    found = None
     if not alone:
         session.store.renew_index()
-        warn_of_shadowed(session.store, built)
+        found = warn_of_shadowed(session.store, built)
     if not alone and not for_others:
         warn_of_hidden(built)
-    return publish_built(session, [built], is_listed=not alone)[0]
+    return publish_built(session, [built], found=found)[0]

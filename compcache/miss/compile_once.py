@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from compcache.content.names import source_of
 from compcache.errors import CompcacheError, CompileError, NotCachedError, StorageError, UndefinedSymbolError
-from compcache.files import reraise_interrupt
+from compcache.interrupts import suppress
 from compcache.miss.claim import note_use, single_flight
 from compcache.miss.held import keep_received
 from compcache.miss.load import load
@@ -16,6 +16,7 @@ from compcache.miss.publication import publish_built
 from compcache.miss.staleness import maker_digest, names_with_other_source
 from compcache.publish.quarantine import warn_not_stored
 from compcache.publish.writer import keep_in_memory
+from compcache.wording import join_first
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -237,11 +238,9 @@ def _first_module(session: Session, func_name: str) -> tuple[str, int]:
 
 def _module_size(session: Session, module_id: bytes) -> int:
     """Return the size of a stored module in bytes, or 0 if it does not exist."""
-    try:
+    with suppress(OSError):
         return session.store.status_of(module_id)[0]
-    except OSError as error:
-        reraise_interrupt(error)
-        return 0
+    return 0
 
 
 def _load_fetched(session: Session, func_name: str, miss: Exception) -> TypedCallTarget:
@@ -306,7 +305,7 @@ def _compile_exporting(
     names = [name for name, *_ in built.functions]
     missing = [name for name in functions if name not in names]
     if missing:
-        exported_text = ", ".join(map(repr, names[:20])) or "nothing"
+        exported_text = join_first(map(repr, names), 20) or "nothing"
         raise UndefinedSymbolError(
             f"build() for {functions[0]!r} returned a module that exports {exported_text} but not "
             f"{'that function' if len(functions) == 1 else repr(missing[0])}; it must export each requested function",

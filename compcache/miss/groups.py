@@ -95,7 +95,7 @@ class _Group:
         self._compiled: dict[str, Member] = {}  # by their digests
 
     def add(self, *, replace: bool) -> tuple[str, ...]:
-        """Add the group, and return its module_id once for each source.
+        """Add the group, and return its module_id once for each source. With `replace`, remove the earlier modules of the group.
 
         Raises:
             ModulesNotAddedError: some sources could not be added.
@@ -109,8 +109,8 @@ class _Group:
                 sources, built = [], None
             if built is not None:
                 self._store.renew_index()
-                warn_of_shadowed(self._store, built, besides=self._own)
-                module_ids = publish_built(self._session, [built], is_listed=True)[0]
+                found = warn_of_shadowed(self._store, built, besides=self._own)
+                module_ids = publish_built(self._session, [built], found=found)[0]
         if replace and module_ids:
             remove_modules(self._store, [module_id for module_id in self._own if module_id.hex() not in module_ids])
         added = {source.number for source in sources}

@@ -19,6 +19,7 @@ from compcache.miss.offers import find_bodies
 from compcache.miss.publication import publish_built
 from compcache.miss.run_times import share_runtime_libraries
 from compcache.miss.staleness import warn_of_repeated, warn_of_shadowed
+from compcache.wording import join_first
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from compcache.build.source import ModuleSource
     from compcache.formats.built_module import BuiltModule
+    from compcache.publish.numbering import Found
     from compcache.session import Session
 
 __all__ = ["add_modules", "not_added_error"]
@@ -185,14 +187,15 @@ class _Addition:
         """Publish modules together, or one by one if that fails. Issue warnings about functions that replace other functions."""
         store = self._session.store
         store.renew_index()
+        found: dict[str, Sequence[tuple[bytes, int]]] = {}
         for _, built in linked:
             for module in (built, *built.others):
                 store.stats.compiled(module.seconds, [name for name, *_ in module.functions])
             if not self._replace:
-                warn_of_shadowed(store, built)
+                found.update(warn_of_shadowed(store, built))
         warn_of_repeated([built for _, built in linked])
         try:
-            self._publish(linked, is_listed=True)
+            self._publish(linked, found)
         except StorageError:
             for item, built in linked:  # one by one, so that a failure concerns one module
                 try:
@@ -242,8 +245,8 @@ class _Addition:
                 f"the module imports {', '.join(map(repr, missing))}, whose source could not be added", symbols=missing
             )
 
-    def _publish(self, linked: list[tuple[_Linking, BuiltModule]], *, is_listed: bool = False) -> None:
-        module_ids = publish_built(self._session, [built for _, built in linked], is_listed=is_listed)
+    def _publish(self, linked: list[tuple[_Linking, BuiltModule]], found: Found | None = None) -> None:
+        module_ids = publish_built(self._session, [built for _, built in linked], found=found)
         self._published |= {item.number: ids for (item, _), ids in zip(linked, module_ids, strict=True)}
 
     def _fail_importable(self, item: _Linking, error: Exception) -> None:
@@ -256,11 +259,7 @@ class _Addition:
         self._failed[number] = source
 
     def module_ids(self) -> tuple[str, ...]:
-        """Return the module_ids of all sources.
-
-        Raises:
-            ModulesNotAddedError: some sources failed.
-        """
+        """Return the module_ids of all sources. Raise `ModulesNotAddedError` if some sources failed."""
         module_ids = tuple([self._published.get(number, (None,))[0] for number in range(self._count)])
         if not self._failures:
             return tuple([module_id for module_id in module_ids if module_id is not None])
@@ -276,8 +275,7 @@ def not_added_error(
     """
     ordered = sorted(failures.items(), key=lambda item: (isinstance(item[1], UndefinedSymbolError), item[0]))
     messages = [f"source {number} ({sources[number]!r}): {type(error).__name__}: {error}" for number, error in ordered]
-    remainder = [f"and {len(failures) - _SHOWN} more"] if len(failures) > _SHOWN else []
-    title = f"{len(failures)} of {len(module_ids)} sources could not be added:"
-    error = ModulesNotAddedError("\n  ".join([title, *messages[:_SHOWN], *remainder]), failures=failures, module_ids=module_ids)
+    text = f"{len(failures)} of {len(module_ids)} sources could not be added:\n  " + join_first(messages, _SHOWN, "\n  ")
+    error = ModulesNotAddedError(text, failures=failures, module_ids=module_ids)
     error.__cause__ = ordered[0][1]
     return error

@@ -14,11 +14,13 @@ from compcache.publish.additions import merge
 from compcache.publish.quarantine import warn
 from compcache.publish.writer import publish_additions
 from compcache.store import is_ordered
+from compcache.wording import join_first
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from compcache.formats.built_module import BuiltModule
+    from compcache.publish.numbering import Found
     from compcache.session import Session
 
 __all__ = ["publish_built"]
@@ -28,11 +30,11 @@ _MOST_NAMED = 3
 
 
 def publish_built(
-    session: Session, modules: Sequence[BuiltModule], *, signs: bool = True, is_derived: bool = False, is_listed: bool = False
+    session: Session, modules: Sequence[BuiltModule], *, signs: bool = True, is_derived: bool = False, found: Found | None = None
 ) -> list[tuple[str, ...]]:
     """Publish modules for all their targets. Return the module_ids of each module, this host's first.
 
-    If the cache has a writable remote store, the modules are also queued for upload, unless `is_derived` is set. `signs` and `is_listed`
+    If the cache has a writable remote store, the modules are also queued for upload, unless `is_derived` is set. `signs` and `found`
     are the parameters of `publish_additions`.
 
     Raises:
@@ -42,7 +44,7 @@ def publish_built(
     if not all_targets:
         return []
     _warn_of_null(modules)
-    additions, written = publish_additions(session.store, all_targets, signs=signs, is_listed=is_listed)
+    additions, written = publish_additions(session.store, all_targets, signs=signs, found=found)
     published = list(chain.from_iterable(additions))
     _forget_older_names(session, chain.from_iterable(all_targets), published)
     imports = {name for _, module in published for name in module.imports}
@@ -71,9 +73,8 @@ def _warn_of_null(modules: Iterable[BuiltModule]) -> None:
     """Issue a warning about weak references that are null. Names that are reserved for compilers are left out."""
     names = sorted({name for built in modules for name in built.null if not _RESERVED.match(name)})
     if names:
-        listed = ", ".join(map(repr, names[:_MOST_NAMED])) + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "")
         warn(
-            f"weak references to {listed} are null: no module defines them now, and later definitions will not be used; "
-            "add the module that defines them together with the module that uses them, or name them in imports=",
+            f"weak references to {join_first(map(repr, names), _MOST_NAMED)} are null: no module defines them now, and later definitions "
+            "will not be used; add the module that defines them together with the module that uses them, or name them in imports=",
             CacheWarning,
         )

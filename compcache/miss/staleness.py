@@ -16,9 +16,11 @@ from compcache.files import reraise_interrupt
 from compcache.formats.manifest import FUNCTION, LINK_ONLY, decode_function
 from compcache.formats.manifest_writer import iterate_frames
 from compcache.interrupts import suppress
+from compcache.publish.numbering import first_existing
 from compcache.publish.quarantine import warn, warn_once
 from compcache.settings import is_on
 from compcache.store import is_ordered
+from compcache.wording import join_first
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from compcache.formats.built_module import BuiltModule
     from compcache.hit.target import TypedCallTarget
     from compcache.identity import Identity
+    from compcache.publish.numbering import Found
     from compcache.session import Session
     from compcache.store import Store
 
@@ -84,17 +87,12 @@ def names_with_other_source(store: Store, names: Iterable[str], source: ModuleSo
     stored_digests: dict[bytes, str] = {}
     different = []
     for name in filter(is_ordered, names):
-        newest = _newest_module(store, name)
+        newest = first_existing(store, store.find(name))
         if newest is not None and newest not in stored_digests:
             stored_digests[newest] = str(_read_notes(store, newest).get("source") or current)
         if newest is not None and stored_digests[newest] != current:
             different.append(name)
     return different
-
-
-def _newest_module(store: Store, name: str) -> bytes | None:
-    """Return the module_id of the newest existing realization, or None. Index entries whose files are gone do not count."""
-    return next((module_id for module_id, _ in store.find(name) if store.exists(module_id)), None)
 
 
 def warn_of_stale(store: Store, names: Iterable[str], source: ModuleSource, consequence: str) -> None:
@@ -186,29 +184,28 @@ def _names_used(code: CodeType) -> Iterator[str]:
 # ------------------------------------------------------------------------------------------------------------- adds
 
 
-def warn_of_shadowed(store: Store, built: BuiltModule, *, besides: Collection[bytes] = ()) -> None:
+def warn_of_shadowed(store: Store, built: BuiltModule, *, besides: Collection[bytes] = ()) -> Found:
     """Warn once if an added module defines functions that the cache has with different code. Modules in `besides` do not count.
 
-    The index of the cache must have been refreshed.
+    The index of the cache must have been refreshed. Return the realizations of functions in the index, where they were looked up.
     """
-    names = [name for name, *_ in built.functions]
-    other_modules = dict.fromkeys([module_id for name in names for module_id, *_ in store.find_known(name)])
+    found = {name: store.find_known(name) for name, *_ in built.functions}
+    other_modules = dict.fromkeys([module_id for rows in found.values() for module_id, *_ in rows])
     for module_id in other_modules:  # among modules of the same functions, newest first
         if module_id in besides:
             continue
-        shadowed = _shadowed_functions(store, module_id, built, set(names))
+        shadowed = _shadowed_functions(store, module_id, built, set(found))
         if shadowed is not None and not shadowed:
-            return
+            break
         if shadowed:
-            name, *others = shadowed
-            more = f" (and {len(others)} more)" if others else ""
             warn(
-                f"function {name!r}{more} is in the cache already, with different code, in module {module_id.hex()[:12]}: the code that "
-                f"is added last is used. Name it by its content (an Identity, or Cache.compile), or remove the cached code first: "
-                f"cache.remove({name!r})",
+                f"the cache already has different code for {join_first(map(repr, shadowed), 1)}, in module {module_id.hex()[:12]}: the "
+                "code that is added last is used. Name functions by their content (an Identity, or Cache.compile), or remove the cached "
+                f"code first: cache.remove({shadowed[0]!r})",
                 ShadowWarning,
             )
-            return
+            break
+    return {} if store.has_in_memory() else found  # copies in memory come first, whatever their numbers
 
 
 def warn_of_repeated(modules: Iterable[BuiltModule]) -> None:
@@ -228,10 +225,10 @@ def warn_of_hidden(built: BuiltModule) -> None:
     """Warn if a module that is added alone has only hidden functions, which cannot be called."""
     if built.signatures and all(text.startswith(f"{LINK_ONLY}hidden function") for text in built.signatures):
         names = [name for name, *_ in built.functions]
-        listed = ", ".join(map(repr, names[:_MOST_NAMED])) + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "")
         warn(
-            f"the module exports no function that can be called, because all its functions are hidden: {listed}. "
-            "Name the functions to call in functions=, or add the module together with the sources that use them",
+            "the module exports no function that can be called, because all its functions are hidden: "
+            f"{join_first(map(repr, names), _MOST_NAMED)}. Name the functions to call in functions=, or add the module together with the "
+            "sources that use them",
             CacheWarning,
         )
 

@@ -97,8 +97,7 @@ def _install_without_import(cache: Any, options: dict[str, Any], *, is_first: bo
 
     If a backend is already installed with this directory, ignore the options, and return that backend. See `install` for the exceptions.
     """
-    from compcache.cache import Cache, default_directory
-    from compcache.files import absolute_path
+    from compcache import Cache
     from compcache.numba.dispatch.backend import Backend
     from compcache.numba.lazy.installed import installed_backend, set_installed
     from compcache.numba.versions.supported import warn_if_unsupported
@@ -107,6 +106,9 @@ def _install_without_import(cache: Any, options: dict[str, Any], *, is_first: bo
     targets = options.pop("targets", None)
     current: Backend | None = installed_backend()
     if current is not None:
+        from compcache.cache import default_directory
+        from compcache.files import absolute_path
+
         directory = cache.path if isinstance(cache, Cache) else absolute_path(cache or default_directory())
         if current.cache.path != directory:
             raise RuntimeError(f"compcache.numba is already installed with the directory {current.cache.path}: call uninstall() first")

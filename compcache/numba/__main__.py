@@ -26,6 +26,9 @@ def main(arguments: list[str]) -> int:
 
     Returns:
         0 after the program has ended, or after the help was printed. 2 if the arguments are invalid; the usage is printed to stderr.
+
+    Raises:
+        SystemExit: the program's file cannot be read (status 2), or the program has raised it.
     """
     if arguments[:1] in (["--help"], ["-h"]):
         print(_USAGE)  # noqa: T201 - the user requested it
@@ -45,7 +48,7 @@ def main(arguments: list[str]) -> int:
     sys.excepthook = _print_program_error
     if is_module:
         sys.argv = program
-        sys.path[0] = ""
+        sys.path[0] = ""  # as `python -m` does
         from runpy import run_module
 
         run_module(program[0], run_name="__main__", alter_sys=True)

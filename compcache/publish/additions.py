@@ -9,7 +9,7 @@ from compcache.files import reraise_interrupt
 from compcache.interrupts import suppress
 from compcache.processes.detached import LateFiles
 from compcache.publish.apart import can_use_subprocess, run_in_subprocess
-from compcache.publish.index_merge import ALL_LEVELS, FANOUT, LARGE_LEVELS, SMALL_LEVELS, merge_additions, segments_to_merge
+from compcache.publish.index_merge import ALL_LEVELS, LARGE_LEVELS, SMALL_LEVELS, full_level, merge_additions, segments_to_merge
 from compcache.publish.index_merge import merge as merge_segments
 from compcache.publish.locks import try_lock
 from compcache.publish.packs import merge_packs
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["add_module", "compact", "merge", "merge_large"]
 
-#: The minimum number of large segments of the lowest level that are merged.
-_MIN_LARGE_SEGMENTS = 4
+#: The most segments of a large level that are not merged.
+_MOST_LARGE_SEGMENTS = 3
 
 
 def merge(store: Store, *, is_listed: bool = False) -> None:
@@ -34,12 +34,12 @@ def merge(store: Store, *, is_listed: bool = False) -> None:
     Long merges that require no keys run in another process, so that additions do not wait for them. `is_listed` says that the index was
     refreshed just before the addition; if it has few additions, it is then not refreshed again.
     """
-    if is_listed and sum(segment.level == 0 for segment in store.index.segments) <= FANOUT:
+    if is_listed and full_level(store.index.segments, SMALL_LEVELS) is None:
         return
     is_detachable = can_use_subprocess(store)
     try:
         merge_additions(store, merge_packs=merge_packs, levels=SMALL_LEVELS if is_detachable else ALL_LEVELS)
-        if is_detachable and sum(segment.level == LARGE_LEVELS[0] for segment in store.index.segments) >= _MIN_LARGE_SEGMENTS:
+        if is_detachable and full_level(store.index.segments, LARGE_LEVELS, _MOST_LARGE_SEGMENTS) is not None:
             run_in_subprocess(store, __name__, merge_large.__name__)
     except OSError as error:
         reraise_interrupt(error)
@@ -49,7 +49,7 @@ def merge(store: Store, *, is_listed: bool = False) -> None:
 def merge_large(root: str, *, trust: bool) -> None:
     """Merge the large segments of a directory's index, their packs and their lists. Then fold long journals and small statistics files.
 
-    Nothing is merged if there are fewer than `_MIN_LARGE_SEGMENTS`, or another process is merging them. Folded journals make the first
+    Nothing is merged if no level has more than `_MOST_LARGE_SEGMENTS`, or another process is merging them. Folded journals make the first
     query after many additions fast. This is the main function of a separate process.
     """
     from compcache.usage.ledger import fold_long, fold_small
@@ -57,10 +57,10 @@ def merge_large(root: str, *, trust: bool) -> None:
     os.nice(5)
     store = Store(root, files=LateFiles(), trust=trust)
     with try_lock(store, "index-merge-large") as owned:
-        while owned and sum(segment.level == LARGE_LEVELS[0] for segment in store.index.segments) >= _MIN_LARGE_SEGMENTS:
+        while owned and full_level(store.index.segments, LARGE_LEVELS, _MOST_LARGE_SEGMENTS) is not None:
             before = {segment.name for segment in store.index.segments}
-            removed_packs = merge_packs(store, segments_to_merge(store.index, LARGE_LEVELS))
-            merge_segments(store.index, removed_packs, store, LARGE_LEVELS)
+            removed_packs = merge_packs(store, segments_to_merge(store.index, LARGE_LEVELS, _MOST_LARGE_SEGMENTS))
+            merge_segments(store.index, removed_packs, store, LARGE_LEVELS, _MOST_LARGE_SEGMENTS)
             if before == {segment.name for segment in store.index.segments}:
                 break  # the remaining segments cannot be read
     fold_long(store)
@@ -92,4 +92,4 @@ def add_module(
 def compact(store: Store) -> None:
     """Merge the newest segments, even if there are few, unless another process is merging them. Failures are ignored."""
     with suppress(OSError):
-        merge_additions(store, most=1, merge_packs=merge_packs, levels=SMALL_LEVELS if can_use_subprocess(store) else ALL_LEVELS)
+        merge_additions(store, most=1, merge_packs=merge_packs, levels=SMALL_LEVELS)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import heapq
+from collections import Counter
 from contextlib import contextmanager
-from functools import reduce
-from itertools import groupby
+from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from compcache.digest import DIGEST_SIZE, KEY_SIZE, blake2b, check, name_key
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from compcache.formats.index import Index, Segment
     from compcache.formats.order import Order
+    from compcache.formats.table import Table
     from compcache.publish.module_lists import SizeOf
     from compcache.store import Store
 
@@ -55,13 +56,13 @@ __all__ = [
     "encode_segment",
     "entries_of",
     "entries_of_modules",
+    "full_level",
     "function_entries",
     "greatest_number",
     "keep_newest",
     "merge",
     "merge_additions",
     "merge_all",
-    "needs_merge",
     "newest_additions",
     "publish_segment",
     "remove_damaged",
@@ -73,8 +74,10 @@ __all__ = [
 
 FANOUT = 8
 ALL_LEVELS = range(100)
-#: Segments with some hundreds of modules merge in some milliseconds. Merging larger segments would delay an addition too much.
+#: Segments with the entries of some hundreds of modules merge in some milliseconds. Merging more would delay an addition too much.
 SMALL_LEVELS, LARGE_LEVELS = range(3), range(3, 100)
+#: The size in bytes of the entries of a module with one function.
+_MODULE_SIZE = FUNCTION.size + MODULE.size
 #: How many entries are sorted at a time. A merge holds these in memory, in addition to the bytes of the result.
 _RANGE = 1 << 13
 #: The leading bytes of a function entry: key, module_id and offset. Entries that agree in them differ only in the addition.
@@ -159,10 +162,10 @@ def _segment_parts(functions: Scratch, modules: Scratch, requirements: Iterable[
     yield rows
 
 
-def segment_level(modules: int) -> int:
-    """Return the level of a merged segment with this number of modules."""
-    level, capacity = 1, FANOUT * FANOUT
-    while modules > capacity:
+def segment_level(size: int) -> int:
+    """Return the level of a merged segment whose entries have this size in bytes."""
+    level, capacity = 1, FANOUT * FANOUT * _MODULE_SIZE
+    while size > capacity:
         level, capacity = level + 1, capacity * FANOUT
     return level
 
@@ -179,6 +182,8 @@ def add(index: Index, functions: Sequence[tuple[str, int, str]], module: ModuleE
 def add_all(index: Index, additions: Iterable[tuple[Sequence[tuple[str, int, str]], ModuleEntry, Order]]) -> None:
     """Publish index entries for several modules in one segment; see `add`. No other segment is opened.
 
+    The entries of more than eight modules have the level of a merged segment, so that later merges do not take them for small ones.
+
     Raises:
         OSError: the segment could not be written.
     """
@@ -191,7 +196,9 @@ def add_all(index: Index, additions: Iterable[tuple[Sequence[tuple[str, int, str
         requirements.update([needs for _, _, needs in functions])
         modules.append(module.encode())
         greatest = max(greatest, order.number)
-    index.add(publish_segment(index, 0, sorted(entries), sorted(modules), requirements, greatest))
+    size = len(entries) * FUNCTION.size + len(modules) * MODULE.size
+    level = segment_level(size) if size > FANOUT * _MODULE_SIZE else 0
+    index.add(publish_segment(index, level, sorted(entries), sorted(modules), requirements, greatest))
 
 
 def entries_of(indexed: Sequence[tuple[str, int, str]], module_id: bytes, order: Order) -> list[bytes]:
@@ -213,19 +220,22 @@ def publish_segment(
 ) -> str:
     """Publish a segment, and return its name. See `encode_segment` for the content.
 
-    If `level` is None, the number of modules determines the level. `prepare` is called with the name before the segment becomes visible.
-    `modules` is consumed before `functions`.
+    `level` is the level of an addition. Additions are not synced: after a power failure prune indexes their modules again, or a program
+    adds the modules again. For other segments it is None: their size determines the level. `prepare` is called with the name before the
+    segment becomes visible. `modules` is consumed before `functions`.
 
     Raises:
         OSError: the segment could not be written.
     """
-    spooled = Scratch(modules)
+    spooled_modules = Scratch(modules)
+    spooled_functions = Scratch(functions)
+    sync = level is None
     if level is None:
-        level = segment_level(spooled.size // MODULE.size)
+        level = segment_level(spooled_functions.size + spooled_modules.size)
     state, name = blake2b(digest_size=NAME_SIZE), ""
 
     def parts() -> Iterator[bytes]:
-        for part in _segment_parts(Scratch(functions), spooled, set(requirements), greatest):
+        for part in _segment_parts(spooled_functions, spooled_modules, set(requirements), greatest):
             state.update(part)
             yield part
 
@@ -236,19 +246,22 @@ def publish_segment(
             prepare(name)
         return f"{index.directory}/{name}"
 
-    # Additions are not synced: after a power failure prune indexes their modules again, or a program adds the modules again.
-    publish(index.files, index.temporary, path, parts(), sync=level > 0)
+    publish(index.files, index.temporary, path, parts(), sync=sync)
     return name
 
 
 def entries_of_modules(index: Index, segment: Segment) -> Iterator[bytes]:
-    """Yield the module entries of a segment, for copying to a new segment. If the writer is not trusted, stamps are set to zero.
+    """Return the module entries of a segment, for copying to a new segment. If the writer is not trusted, stamps are set to zero.
 
     Raises:
         FormatError: the segment is damaged.
         OSError: the segment cannot be read.
     """
-    for entry in all_entries(segment.modules):
+    return _with_own_stamps(index, segment, all_entries(segment.modules))
+
+
+def _with_own_stamps(index: Index, segment: Segment, entries: Iterable[bytes]) -> Iterator[bytes]:
+    for entry in entries:
         yield entry if _is_trusted(index, segment) else entry[:DIGEST_SIZE] + bytes(STAMP_SIZE) + entry[DIGEST_SIZE + STAMP_SIZE :]
 
 
@@ -256,19 +269,20 @@ def _is_trusted(index: Index, segment: Segment) -> bool:
     return index.vouching is None or segment.owner in index.vouching
 
 
-def needs_merge(index: Index, most: int = FANOUT) -> bool:
-    """Return whether the index, as last listed, has more than `most` additions. The default is the maximum for fast look-ups."""
-    return sum(1 for segment in index.segments if segment.level == 0) > most
+def full_level(segments: Iterable[Segment], levels: range = ALL_LEVELS, most: int = FANOUT) -> int | None:
+    """Return the highest of these levels that has more than `most` segments, or None. The default is the maximum for fast look-ups."""
+    counts = Counter(segment.level for segment in segments if segment.level in levels)
+    return max([level for level, count in counts.items() if count > most], default=None)
 
 
-def segments_to_merge(index: Index, levels: range = ALL_LEVELS) -> list[Segment]:
+def segments_to_merge(index: Index, levels: range = ALL_LEVELS, most: int = FANOUT) -> list[Segment]:
     """Refresh the index, and return the segments of these levels that `merge` would merge."""
     index.refresh()
-    return _choose_segments(index.segments, levels)[0]
+    return _choose_segments(index.segments, levels, most)
 
 
-def merge(index: Index, gone: Container[bytes] = (), store: Store | None = None, levels: range = ALL_LEVELS) -> None:
-    """Merge the additions and each level that they fill. Segments that cannot be read are left out.
+def merge(index: Index, gone: Container[bytes] = (), store: Store | None = None, levels: range = ALL_LEVELS, most: int = FANOUT) -> None:
+    """Merge the additions, full levels, and each level that they fill. Segments that cannot be read are left out.
 
     Args:
         index: the index.
@@ -276,6 +290,7 @@ def merge(index: Index, gone: Container[bytes] = (), store: Store | None = None,
         store: if not None, the module lists of this store are merged too.
         levels: only segments of these levels are merged. With `SMALL_LEVELS`, no list is written, because that would take longer than the
             merge.
+        most: a level with more segments is full.
 
     Raises:
         OSError: the merged segment could not be written. Nothing is lost.
@@ -283,14 +298,14 @@ def merge(index: Index, gone: Container[bytes] = (), store: Store | None = None,
     index.refresh()
     unreadable: set[str] = set()
     while True:
-        chosen, level = _choose_segments([segment for segment in index.segments if segment.name not in unreadable], levels)
+        chosen = _choose_segments([segment for segment in index.segments if segment.name not in unreadable], levels, most)
         if not chosen:
             return
         prepare = _make_no_list if levels is SMALL_LEVELS else None
         modules, functions = _merge_modules(index, chosen, gone), _merge_functions(chosen, gone)
         try:
             requirements = _merge_requirements(chosen)
-            replace_segments(index, functions, modules, requirements, level, chosen, prepare=prepare, store=store, gone=gone)
+            replace_segments(index, functions, modules, requirements, chosen, prepare=prepare, store=store, gone=gone)
         except _UnreadableError as error:
             unreadable.add(error.segment.name)
             if isinstance(error.error, FormatError):
@@ -324,7 +339,7 @@ def merge_all(store: Store, gone: set[bytes], present: Container[bytes], size_of
 
     try:
         functions, requirements = _merge_functions(segments, gone), _merge_requirements(segments)
-        replace_segments(index, functions, modules(), requirements, None, segments, store=store, gone=gone, size_of=size_of)
+        replace_segments(index, functions, modules(), requirements, segments, store=store, gone=gone, size_of=size_of)
     except _UnreadableError as problem:
         raise problem.error from problem
 
@@ -342,35 +357,34 @@ class _UnreadableError(Exception):
         self.error = error
 
 
-def _choose_segments(segments: Iterable[Segment], levels: range) -> tuple[list[Segment], int]:
-    """Return the segments to merge, and the level of the merged segment.
+def _choose_segments(segments: Iterable[Segment], levels: range, most: int) -> list[Segment]:
+    """Return the segments to merge, the smallest first.
 
-    These are the segments of the lowest level, and of each higher level that the merged segment reaches.
+    These are the segments of the lowest level, of all levels up to a full one, and of each higher level that the merged segment reaches.
+    The segment by which the merged one exceeds `levels` is the last, so a merge of small levels is bounded.
     """
     chosen: list[Segment] = []
-    level = levels[0]
-    modules = 0
-    for segment in sorted([segment for segment in segments if segment.level in levels], key=lambda segment: segment.level):
-        if segment.level > level:
+    candidates = sorted([segment for segment in segments if segment.level in levels], key=attrgetter("level"))
+    level = full_level(candidates, levels, most) or levels[0]
+    size = 0
+    for segment in candidates:
+        if segment.level > level or level not in levels:
             break
         with suppress(FormatError, OSError):  # merging it reports the error
-            modules += segment.modules.count
+            size += segment.functions.count * FUNCTION.size + segment.modules.count * MODULE.size
         chosen.append(segment)
-        level = max(segment_level(modules), level)
-    return chosen, level
+        level = max(segment_level(size), level)
+    return chosen
 
 
-def _merge_modules(index: Index, segments: Iterable[Segment], gone: Container[bytes]) -> Iterator[bytes]:
+def _merge_modules(index: Index, segments: Sequence[Segment], gone: Container[bytes]) -> Iterator[bytes]:
     """Yield the newest module entry of each module in the segments, sorted, without modules in `gone`."""
-    read = [_read_modules(index, segment) for segment in segments]
-    for module_id, entries in groupby(heapq.merge(*read), key=lambda entry: entry[:DIGEST_SIZE]):
-        if module_id not in gone:
-            yield reduce(_newer, entries)
-
-
-def _read_modules(index: Index, segment: Segment) -> Iterator[bytes]:
-    with _reading(segment):
-        yield from entries_of_modules(index, segment)
+    for parts in _read_ranges(segments, attrgetter("modules")):
+        newest: dict[bytes, bytes] = {}
+        for segment, entries in zip(segments, parts, strict=True):
+            for entry in _with_own_stamps(index, segment, entries):
+                keep_newest(newest, entry)
+        yield from [newest[module_id] for module_id in sorted(newest) if module_id not in gone]
 
 
 @contextmanager
@@ -386,21 +400,30 @@ def _reading(segment: Segment) -> Iterator[None]:
 def _merge_functions(segments: Sequence[Segment], gone: Container[bytes]) -> Iterator[bytes]:
     """Yield the function entries of all segments, sorted, without duplicates and modules in `gone`.
 
-    Each item contains some thousands of entries, whose keys have the same first bits. Keys are uniformly distributed.
+    Each item contains some thousands of entries.
     """
-    bits = (sum(map(_count_functions, segments)) // _RANGE).bit_length()
-    for number in range(1 << bits):
-        entries: set[bytes] = set()
-        for segment in segments:
-            with _reading(segment):
-                entries.update(_convert_entries(segment.functions.entries_of_range(number, bits)))
+    for parts in _read_ranges(segments, attrgetter("functions")):
+        entries = set(_convert_entries(chain.from_iterable(parts)))
         kept = [entry for entry in entries if entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE] not in gone] if gone else entries
         yield b"".join(newest_additions(kept))
 
 
-def _count_functions(segment: Segment) -> int:
-    with _reading(segment):
-        return segment.functions.count
+def _read_ranges(segments: Sequence[Segment], table_of: Callable[[Segment], Table]) -> Iterator[list[list[bytes]]]:
+    """Yield the entries of one table of each segment, some thousands at a time, whose keys have the same first bits.
+
+    Keys are uniformly distributed.
+    """
+    tables = []
+    for segment in segments:
+        with _reading(segment):
+            tables.append(table_of(segment))
+    bits = (sum(table.count for table in tables) // _RANGE).bit_length()
+    for number in range(1 << bits):
+        parts = []
+        for segment, table in zip(segments, tables, strict=True):
+            with _reading(segment):
+                parts.append(table.entries_of_range(number, bits))
+        yield parts
 
 
 def _merge_requirements(segments: Iterable[Segment]) -> set[str]:
@@ -435,7 +458,6 @@ def replace_segments(
     functions: Iterable[bytes],
     modules: Iterable[bytes],
     requirements: Iterable[str],
-    level: int | None,
     replaced: Sequence[Segment],
     greatest: int = 0,
     prepare: Callable[[str], object] | None = None,
@@ -459,7 +481,7 @@ def replace_segments(
             merge_list(store, name, replaced, gone, size_of)
 
     prepare = merge_lists if prepare is None else prepare
-    name = publish_segment(index, level, functions, modules, requirements, greatest, prepare)
+    name = publish_segment(index, None, functions, modules, requirements, greatest, prepare)
     for segment in replaced:
         if segment.name != name:
             _remove_segment(index, segment.name)
@@ -490,7 +512,7 @@ def replace_by_merged(store: Store, parts: Sequence[Segment], replaced: Sequence
     try:
         requirements = _merge_requirements(parts)
         replace_segments(
-            store.index, functions, count_modules(), requirements, None, replaced, greatest, lambda name: merge_list(store, name, parts)
+            store.index, functions, count_modules(), requirements, replaced, greatest, lambda name: merge_list(store, name, parts)
         )
     except _UnreadableError as problem:
         raise problem.error from problem
@@ -520,7 +542,7 @@ def _remove_segment(index: Index, name: str) -> None:
 def merge_additions(
     store: Store, index: Index | None = None, *, most: int = FANOUT, merge_packs: MergePacks | None = None, levels: range = ALL_LEVELS
 ) -> None:
-    """Merge the additions of an index if there are more than `most`, unless another process is merging them. See `merge`.
+    """Merge the additions of an index if one of the `levels` has more than `most`, unless another process is merging them. See `merge`.
 
     `index` is the store's index (the default) or another index in its directory. `merge_packs` is called first. It merges the packs in the
     chosen segments, and returns the module_ids of the replaced packs.
@@ -530,8 +552,8 @@ def merge_additions(
     """
     index = index or store.index
     index.refresh()
-    if needs_merge(index, most):
+    if full_level(index.segments, levels, most) is not None:
         with try_lock(store, f"{'index' if index is store.index else index.directory}-merge") as owned:
             if owned:
-                gone = merge_packs(store, segments_to_merge(index, levels)) if merge_packs is not None else ()
-                merge(index, gone, store if index is store.index else None, levels)
+                gone = merge_packs(store, segments_to_merge(index, levels, most)) if merge_packs is not None else ()
+                merge(index, gone, store if index is store.index else None, levels, most)

@@ -83,25 +83,22 @@ def describe_from_records(module: ModuleFile) -> str:
 
 
 def _open_intact(store: Store, module_id: bytes) -> ModuleFile | None:
-    """Open a module for indexing, even if this cache does not use it. Return None if the module is damaged or cannot be read.
+    """Open a module for indexing, even if this cache does not use it. Return None if the module is damaged, too large or unreadable.
 
     The module's `elsewhere` is set, because this cache must not run its code.
     """
     module = ModuleFile(store.files, store.module_path(module_id), module_id)
     try:
         status = module.open(store)
-        if not stat.S_ISREG(status.st_mode):
-            raise FormatError("it is not a regular file")
-        if module.size > LARGEST_FOREIGN:
-            raise FormatError(f"its {module.size} bytes exceed the {LARGEST_FOREIGN} bytes allowed for files of other users")
-        require_intact(module.footer(), module_id, module.read)
-        describe_from_records(module)
+        if stat.S_ISREG(status.st_mode) and module.size <= LARGEST_FOREIGN:
+            require_intact(module.footer(), module_id, module.read)
+            describe_from_records(module)
+            module.elsewhere = True
+            return module
     except (OSError, FormatError) as error:
         reraise_interrupt(error)
-        module.close()
-        return None
-    module.elsewhere = True
-    return module
+    module.close()
+    return None
 
 
 def rebuild_index(store: Store) -> int:
@@ -126,11 +123,8 @@ def rebuild_index(store: Store) -> int:
         count = index_merge.replace_by_merged(store, [Segment(index, name) for name in parts], replaced)
     else:
         count = len(reading.modules)
-        level = index_merge.segment_level(count)
         rows = reading.rows
-        index_merge.replace_segments(
-            index, *reading.entries(), level, replaced, reading.greatest, lambda name: write_list(store, name, rows)
-        )
+        index_merge.replace_segments(index, *reading.entries(), replaced, reading.greatest, lambda name: write_list(store, name, rows))
         remove_lists_of(store, [segment.name for segment in replaced])
     finished = {*parts, *known_names, *known_parts(store), MARK}
     remove_lists_of(store, finished)

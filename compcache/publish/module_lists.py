@@ -311,11 +311,9 @@ class _List:
         return made
 
     def _count(self) -> int:
-        try:
+        with suppress(FormatError, OSError):  # a look-up reports it
             return self.segment.modules.count
-        except (FormatError, OSError) as error:  # a look-up reports it
-            reraise_interrupt(error)
-            return 0
+        return 0
 
     def _read_items(self) -> Iterator[Item]:
         """Yield the items of the list, read from the modules. A damaged segment ends the iteration.
@@ -336,7 +334,7 @@ class _List:
         except (FormatError, OSError) as error:  # a look-up reports damage
             reraise_interrupt(error)
             if isinstance(error, OSError) and is_shortage(error):
-                raise store.unreadable(store.path(INDEX, self.segment.name), error) from error
+                raise store.unreadable_error(store.path(INDEX, self.segment.name), error) from error
 
 
 def stray_lists(store: Store) -> set[str]:
@@ -353,15 +351,13 @@ def _open_list(store: Store, segment: str) -> SortedKeys | None:
     """Return the list of a segment, or None if its file is missing, damaged or not trusted."""
     if store.exposed:
         return None
-    try:
+    with suppress(OSError, FormatError):
         opened = store.files.open_owned(store.path(MODULE_LISTS, _list_name(segment)), file_ops.READ_FLAGS)
         status = store.files.fstat(opened.number)
         if store.is_foreign(status):
             return None
         return SortedKeys(lambda at, size: _read_list(store, opened, at, size), status.st_size)
-    except (OSError, FormatError) as error:
-        reraise_interrupt(error)
-        return None
+    return None
 
 
 def _read_list(store: Store, opened: file_ops.Opened, offset: int, size: int) -> bytes:

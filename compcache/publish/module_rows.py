@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from functools import lru_cache, partial
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.digest import DIGEST_SIZE
 from compcache.errors import FormatError, MissingPackageError
@@ -21,7 +21,7 @@ from compcache.formats.makers import MAKERS, decode_makers, makers_of
 from compcache.formats.manifest import FUNCTION, MODULE, NEEDS, decode_function
 from compcache.formats.manifest_writer import iterate_frames
 from compcache.formats.records import decode_module
-from compcache.interrupts import suppress
+from compcache.interrupts import as_format_error, suppress
 from compcache.publish.module_reader import ModuleSections
 from compcache.publish.quarantine import is_shortage
 
@@ -46,7 +46,7 @@ __all__ = [
     "seconds_in",
 ]  # fmt: skip
 
-T = TypeVar("T")
+_MALFORMED = "a row of a list of modules is malformed"
 _MAX_SECONDS = 1e9
 _KEY_AT, _KEY_SIZE = 9, 16  # the position of the key in a module record
 
@@ -234,7 +234,8 @@ def encode_platform(platform: Platform) -> bytes:
 
 def decode_platform(data: bytes) -> Platform:
     """Decode a platform. Raise `FormatError` if the data is malformed."""
-    return _decode_or_raise(lambda: _make_platform(_unpack(data)))
+    with as_format_error(_MALFORMED):
+        return _make_platform(_unpack(data))
 
 
 def encode_fields(row: Row) -> bytes:
@@ -249,23 +250,14 @@ def encode_entry_of(entry: RowEntry) -> bytes:
 
 def decode_entry_of(data: bytes) -> RowEntry:
     """Decode one item of a row's `entries`. Raise `FormatError` if the data is malformed."""
-    return _decode_or_raise(
-        lambda: _check_rows([_new((bytes(DIGEST_SIZE), _ANY, 0.0, (), (), (), (), (_unpack(data),), ""))])[0].entries[0]
-    )
+    with as_format_error(_MALFORMED):
+        return _check_rows([_new((bytes(DIGEST_SIZE), _ANY, 0.0, (), (), (), (), (_unpack(data),), ""))])[0].entries[0]
 
 
 def decode_rows(parts: Iterable[tuple[bytes, Platform, memoryview | bytes]]) -> list[Row]:
     """Decode rows from their module_ids, their platforms and the results of `encode_fields`. Raise `FormatError` if a row is malformed."""
-    return _decode_or_raise(lambda: _check_rows([_new((module_id, platform, *_unpack(data))) for module_id, platform, data in parts]))
-
-
-def _decode_or_raise(decode: Callable[[], T]) -> T:
-    """Return the result of `decode`, and convert its exceptions to `FormatError`."""
-    try:
-        return decode()
-    except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
-        reraise_interrupt(error)
-        raise FormatError(f"a row of a list of modules is malformed: {error}") from error
+    with as_format_error(_MALFORMED):
+        return _check_rows([_new((module_id, platform, *_unpack(data))) for module_id, platform, data in parts])
 
 
 def _check_rows(rows: list[Row]) -> list[Row]:
@@ -339,7 +331,7 @@ def read_row_and_size(store: Store, module_id: bytes) -> tuple[Row, int] | None:
     except OSError as error:
         reraise_interrupt(error)
         if is_shortage(error):
-            raise store.unreadable(store.module_path(module_id), error) from error
+            raise store.unreadable_error(store.module_path(module_id), error) from error
         return None
     except FormatError:
         return None

@@ -23,11 +23,14 @@ from compcache.publish.root import make_place
 from compcache.store import Store, is_ordered
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from compcache.formats.built_module import BuiltModule
 
-__all__ = ["assign_numbers", "note_number", "noted_numbers"]
+    #: The realizations of names, each as (module_id, record offset), in the order of `Store.find`.
+    Found = Mapping[str, Sequence[tuple[bytes, int]]]
+
+__all__ = ["assign_numbers", "first_existing", "note_number", "noted_numbers"]
 
 #: More additions than an index that is being rebuilt can lack.
 _UNSEEN = 1 << 28
@@ -38,17 +41,18 @@ Group = dict[bytes, "BuiltModule"]
 Noted = list[tuple[int, str]]
 
 
-def assign_numbers(store: Store, groups: Sequence[Group], noted: Noted, *, is_listed: bool = False) -> list[int | None]:
+def assign_numbers(store: Store, groups: Sequence[Group], noted: Noted, found: Found | None = None) -> list[int | None]:
     """Return the new number of each addition, or None for an addition whose modules keep their numbers.
 
-    `is_listed` says that the index was refreshed just before.
+    `found` has look-ups that were made since the index was refreshed; None refreshes it. Names that it lacks are looked up.
     """
-    if not is_listed:
+    if found is None:
         Store.renew_index(store)  # not the indexes of its layers; without its own index no number would be known
+        found = {}
     following = _greatest_number(store, noted, greatest_number(store.index)) + 1 + (_UNSEEN if store.index.unfinished else 0)
     numbers: list[int | None] = []
     for group in groups:
-        numbers.append(None if _is_newest(store, group) else following)
+        numbers.append(None if _is_newest(store, group, found) else following)
         following += numbers[-1] is not None
     return numbers
 
@@ -109,14 +113,15 @@ def noted_numbers(store: Store) -> Noted:
     return sorted([(int(digits, 16), name) for digits, name in named if len(digits) == _DIGITS], reverse=True)
 
 
-def _is_newest(store: Store, group: Group) -> bool:
+def _is_newest(store: Store, group: Group, found: Found) -> bool:
     """Return whether the modules are the newest for their plain names, or already have numbers, which they keep."""
     if any(is_numbered(decode_notes(module.sections[4])) for module in group.values()):
         return True
     names = dict.fromkeys(name for module in group.values() if module.flags != PACK_FLAG for name, *_ in module.indexed if is_ordered(name))
-    return not names or (all(_newest_module(store, name) in group for name in names) and all(map(store.exists, group)))
+    newest = (first_existing(store, found[name] if name in found else store.find_here(name)) for name in names)
+    return not names or (all(module_id in group for module_id in newest) and all(map(store.exists, group)))
 
 
-def _newest_module(store: Store, name: str) -> bytes | None:
-    """Return the module_id of the newest existing realization of a name, or None. The index may still list files that are gone."""
-    return next((module_id for module_id, _ in store.find_here(name) if store.exists(module_id)), None)
+def first_existing(store: Store, realizations: Iterable[tuple[bytes, int]]) -> bytes | None:
+    """Return the module_id of the first realization whose module exists, or None. The index may still list files that are gone."""
+    return next((module_id for module_id, _ in realizations if store.exists(module_id)), None)

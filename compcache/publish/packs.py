@@ -17,7 +17,7 @@ from compcache.formats import host
 from compcache.formats.built_module import BuiltModule
 from compcache.formats.entry import PACK, PACK_FLAG, EntryRecord, encode_entry, index_name, may_be_read
 from compcache.formats.graph import encode_graph, encode_notes
-from compcache.formats.index import ModuleEntry
+from compcache.formats.index import MODULE
 from compcache.formats.manifest_writer import ManifestWriter, WholeManifest, encode_module
 from compcache.formats.records import ModuleRecord, decode_module
 from compcache.formats.table import all_entries
@@ -56,8 +56,8 @@ def packs_in(segments: Iterable[Segment]) -> tuple[bytes, ...]:
         FormatError: a segment is damaged.
         OSError: a segment cannot be read.
     """
-    entries = (ModuleEntry.decode(data) for segment in segments for data in all_entries(segment.modules))
-    return tuple(dict.fromkeys(entry.module_id for entry in entries if entry.flags == PACK_FLAG))
+    entries = map(MODULE.unpack, chain.from_iterable(all_entries(segment.modules) for segment in segments))
+    return tuple(dict.fromkeys(module_id for module_id, *_, flags, _, _, _ in entries if flags == PACK_FLAG))
 
 
 def stored_packs(store: Store) -> frozenset[bytes]:
@@ -140,7 +140,7 @@ def _merge_live_entries(store: Store, packs: Iterable[bytes], is_present: Callab
 
 
 def _own_signature(store: Store, pack: bytes) -> bool | None:
-    """Return whether a pack is signed with this store's public key, or None if it has signatures that this store cannot make."""
+    """Return whether a pack is signed with this store's publish key; None if it cannot be read, or has signatures of other keys."""
     content = store.signatures_of(pack)
     try:
         with store.open_module(pack, leave_stamp=False) as file:

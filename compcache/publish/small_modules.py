@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.directory.module_file import ModuleFile
 from compcache.errors import FormatError
-from compcache.files import read_at, reraise_interrupt
+from compcache.files import read_at
 from compcache.formats.entry import index_name
 from compcache.formats.footer import FOOTER_SIZE, decode_footer, require_intact
 from compcache.formats.graph import decode_notes
@@ -21,6 +21,7 @@ from compcache.formats.linked import mark_linked
 from compcache.formats.manifest_writer import image_flag, iterate_frames
 from compcache.formats.order import UNNUMBERED, Order, order_of
 from compcache.formats.records import decode_module
+from compcache.interrupts import suppress
 from compcache.publish.atomic_file import is_settled
 from compcache.publish.module_rows import row_of_frames, seconds_in
 
@@ -76,15 +77,13 @@ def read_small_module(store: Store, module_id: bytes) -> IndexedModule | None:
     """Return the index data of a small, intact module, or None if the module must be examined further."""
     if store.mac_key or store.exposed or not store.verify:
         return None
-    try:
+    with suppress(OSError, FormatError, UnicodeDecodeError):
         module = ModuleFile(store.files, store.module_path(module_id), module_id)
         status = module.open(store)
         if not stat.S_ISREG(status.st_mode) or module.size > _SMALL or store.is_foreign(status):
             return None
         return _index_module(module_id, read_at(store.files, module.opened, 0, module.size), status)._replace(size=module.stored)
-    except (OSError, FormatError, UnicodeDecodeError) as error:
-        reraise_interrupt(error)
-        return None
+    return None
 
 
 def _index_module(module_id: bytes, data: bytes, status: os.stat_result) -> IndexedModule:

@@ -13,6 +13,7 @@ from compcache.errors import FormatError, IncompatibleTargetError, StorageError,
 from compcache.files import reraise_interrupt, writer
 from compcache.formats.footer import LARGEST_FOREIGN, is_signed_with, require_intact
 from compcache.formats.records import decode_module
+from compcache.interrupts import suppress
 from compcache.publish import index_merge
 from compcache.publish.atomic_file import is_settled
 from compcache.publish.index_rebuild import describe_from_records, rebuild_index
@@ -27,7 +28,13 @@ if TYPE_CHECKING:
     from compcache.store import Store
 
 __all__ = [
-    "condemn", "is_vouched_for", "record_verified", "recover_index", "unreadable", "untrusted_directory_error", "verify_module",
+    "condemn",
+    "condemn_unreadable",
+    "is_vouched_for",
+    "record_verified",
+    "recover_index",
+    "untrusted_directory_error",
+    "verify_module",
     "warn_about_layer",
 ]  # fmt: skip
 
@@ -139,12 +146,9 @@ def record_verified(store: Store, index: Index, entry: ModuleEntry) -> None:
 
     Failures to write are ignored: the next open verifies again.
     """
-    try:
+    with suppress(OSError):
         index_merge.add(index, (), entry)
         index_merge.merge_additions(store, index, levels=index_merge.SMALL_LEVELS)
-    except OSError as error:
-        reraise_interrupt(error)
-        return
 
 
 def condemn(store: Store, module: ModuleFile, error: FormatError) -> CompcacheError:
@@ -175,7 +179,7 @@ def _is_intact(module: ModuleFile) -> bool:
     return True
 
 
-def unreadable(store: Store, module: ModuleFile, error: OSError) -> CompcacheError:
+def condemn_unreadable(store: Store, module: ModuleFile, error: OSError) -> CompcacheError:
     """Close a module file that cannot be read, quarantine it if it is a link or a socket, and return the exception to raise."""
     path = module.path
     module.close()

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from compcache.formats.built_module import BuiltModule
     from compcache.formats.index import ModuleEntry
     from compcache.formats.makers import Maker
-    from compcache.publish.numbering import Noted
+    from compcache.publish.numbering import Found, Noted
     from compcache.store import Sections
 
     Addition = tuple[list[tuple[str, int, str]], ModuleEntry, Order]
@@ -69,13 +69,13 @@ def publish_modules(store: Store, modules: Sequence[BuiltModule | Publication], 
 
 
 def publish_additions(
-    store: Store, additions: Sequence[Sequence[BuiltModule]], *, signs: bool = True, is_listed: bool = False
+    store: Store, additions: Sequence[Sequence[BuiltModule]], *, signs: bool = True, found: Found | None = None
 ) -> tuple[list[list[tuple[bytes, BuiltModule]]], frozenset[bytes]]:
     """Publish additions in order, like `publish_modules`. An addition is one module for one or more targets.
 
     An addition that is not the newest of its plain names receives a number, and is written even if its module exists.
 
-    `is_listed` says that the index was refreshed just before.
+    `found` is the parameter of `assign_numbers`.
 
     Returns:
         For each addition, its module_ids with the published modules; and the module_ids of the files that were written.
@@ -92,7 +92,7 @@ def publish_additions(
             (_make_draft(store, module, order, module_id, is_newest=number is not None), module)
             for module_id, module, order in _with_number(group, number)
         ]
-        for group, number in zip(named, assign_numbers(store, list(map(dict, named)), noted, is_listed=is_listed), strict=True)
+        for group, number in zip(named, assign_numbers(store, list(map(dict, named)), noted, found), strict=True)
     ]
     written = _publish(store, [draft for group in groups for draft, _ in group], noted, signs=signs)
     return [[(draft.module_id, module) for draft, module in group] for group in groups], written
@@ -150,7 +150,10 @@ def _modules_text(modules: int) -> str:
 
 
 def _publish_files(store: Store, drafts: Mapping[bytes, _Draft], *, signs: bool) -> tuple[list[Addition], frozenset[bytes]]:
-    """Publish the missing module files. Return the additions that the index lacks, and the module_ids of the new files."""
+    """Publish the missing module files. Return the additions that the index lacks, and the module_ids of the new files.
+
+    With `signs`, all modules are signed with the publish key, if the store has one.
+    """
     if signs and store.publish_key is not None:
         for module_id, draft in drafts.items():
             sign_module(store, module_id, draft.module.sections[1], draft.module.key)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from urllib.parse import unquote, urlsplit
 
 from compcache.files import reraise_interrupt
+from compcache.interrupts import suppress
 from compcache.processes.secret_references import is_reference, read_secret
 from compcache.settings import setting
 
@@ -208,11 +209,9 @@ def read_settings(url: str | None, mode: str | None) -> Stores | None:
 
 
 def _has_valid_port(parts: SplitResult) -> bool:
-    try:
+    with suppress(ValueError):
         return parts.port is None or parts.port > 0
-    except ValueError as error:
-        reraise_interrupt(error)
-        return False
+    return False
 
 
 def _read_store(url: str, mode: str) -> RemoteSettings:

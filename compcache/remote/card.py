@@ -26,8 +26,7 @@ import msgpack
 
 from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check
 from compcache.errors import FormatError
-from compcache.files import reraise_interrupt
-from compcache.interrupts import suppress
+from compcache.interrupts import as_format_error, suppress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -110,12 +109,9 @@ def decode_cards(data: bytes) -> dict[str, Card]:
         raise FormatError("the bytes are not a card of a known version")
     if check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
         raise FormatError("the card is damaged: its checksum does not match")
-    try:
+    with as_format_error("the card is malformed"):
         name, rows = msgpack.unpackb(data[len(_MAGIC) : -CHECK_SIZE], unicode_errors="surrogatepass")
         cards = {shelf: _decode_card([name, *fields], imports) for shelf, *fields, imports in rows}
-    except (ValueError, TypeError) as error:
-        reraise_interrupt(error)
-        raise FormatError(f"the card is malformed: {error}") from error
     if not all(isinstance(shelf, str) for shelf in cards):
         raise FormatError("the card is malformed: the name of a shelf is not text")
     return cards
@@ -178,7 +174,7 @@ def decode_pack(data: bytes) -> dict[str, Packed]:
         if lzma is None:
             raise FormatError("the pack is compressed with LZMA, but this Python has no LZMA support")
         decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MAX_UNPACKED)
-    try:
+    with as_format_error("the pack is malformed"):
         content = decompressor.decompress(packed, MAX_UNPACKED)
         if not decompressor.eof:
             raise FormatError(f"the content of the pack does not end within {MAX_UNPACKED} bytes")
@@ -186,6 +182,3 @@ def decode_pack(data: bytes) -> dict[str, Packed]:
         modules = {bytes(module_id): bytes(module) for module_id, module in rows}
         known_cards = [_decode_card(card, []) for card in cards]
         return {card.name: Packed(card, modules[card.module_id]) for card in known_cards}
-    except Exception as error:  # from msgpack, zlib or LZMA, or a field of the wrong type
-        reraise_interrupt(error)
-        raise FormatError(f"the pack is malformed: {error}") from error

@@ -414,10 +414,12 @@ class RemoteStore:
     def _make_upload(self, module_id: bytes, *, always: bool) -> Upload | None:
         """Return the upload of a stored module, or None if the module has no function to upload.
 
+        Plain names are uploaded only with `always`, which also uploads modules whose compilation was short.
+
         Raises:
             CompcacheError, OSError: the module cannot be read.
         """
-        card, data, manifest = self._read_card("", module_id)
+        card, data, manifest = self._read_module("", module_id)
         header = manifest.header
         names = [(name, needs) for name, _, needs in manifest.indexed() if always or label_of(name) is not None]
         if not names:
@@ -443,8 +445,12 @@ class RemoteStore:
             is_rejected or is_pack(header.image_kind),
         )
 
-    def _read_card(self, name: str, module_id: bytes) -> tuple[Card, bytes, WholeManifest]:
-        """Return the card of a stored module (without the module), the module, and its manifest."""
+    def _read_module(self, name: str, module_id: bytes) -> tuple[Card, bytes, WholeManifest]:
+        """Return a card for the function `name` ("": of no function) without the module; the module; and its manifest.
+
+        Raises:
+            CompcacheError, OSError: the module cannot be read.
+        """
         with self._store.open_module(module_id) as module:
             data = module.read(0, module.size)
             manifest = WholeManifest(module.read(module.image, module.records))
@@ -464,7 +470,7 @@ class RemoteStore:
             name = pending.pop(0)
             for module_id, _ in self._store.find(name):
                 with suppress(CompcacheError, OSError):
-                    card, data, imported = self._read_card(name, module_id)
+                    card, data, imported = self._read_module(name, module_id)
                     needs = {function: requirement for function, _, requirement in imported.indexed()}.get(name)
                     platforms = [platform_shelf(module.header.triple, module.header.abi) for module in (imported, manifest)]
                     if needs is None or len(data) > space or platforms[0] != platforms[1]:

@@ -15,13 +15,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["outbox_directory", "private_directory", "state_directory"]
+__all__ = ["make_private_directory", "outbox_directory", "state_directory"]
 
 _WRITE = 0o022  # write permission for group and others
 _TEMPORARY = "/tmp"  # noqa: S108 - directories created there are private, and checked
 
 
-def private_directory(path: str) -> str:
+def make_private_directory(path: str) -> str:
     """Create a directory that only this user can enter, if it is missing, and return `path`.
 
     Raises:
@@ -98,6 +98,6 @@ def _private_directory_for(purpose: str, environment: Mapping[str, str]) -> str:
     if not _is_own(base, _WRITE):
         base = f"{_TEMPORARY}/compcache-{os.geteuid()}"
         if not _is_own(base, _WRITE):
-            private_directory(base)
+            make_private_directory(base)
     name = blake2b(purpose.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
-    return private_directory(os.path.join(private_directory(os.path.join(base, "compcache")), name))
+    return make_private_directory(os.path.join(make_private_directory(os.path.join(base, "compcache")), name))

@@ -149,7 +149,7 @@ def collect_garbage(
         ValueError: `unused_for` is negative, NaN or more than 90 days.
     """
     if unused_for is not None and not 0 <= unused_for <= LONGEST_UNUSED:
-        raise ValueError(f"unused_for must be from 0 to {LONGEST_UNUSED:g} s, because records of use are not kept longer, not {unused_for}")
+        raise ValueError(f"unused_for must be from 0 to {LONGEST_UNUSED:g} seconds, not {unused_for}: records of use are not kept longer")
     answer = _ask_store(store, "collect", grace, older_than, dry_run, unused_for)
     return RemoteGarbage(*[tuple(_decode_objects(rows)) for rows in answer])
 

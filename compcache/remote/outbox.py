@@ -13,8 +13,7 @@ import msgpack
 
 from compcache.digest import CHECK_SIZE, check
 from compcache.errors import FormatError
-from compcache.files import reraise_interrupt
-from compcache.interrupts import suppress
+from compcache.interrupts import as_format_error, suppress
 from compcache.processes.detached import LateFiles
 from compcache.publish.atomic_file import publish, unique_name
 
@@ -116,13 +115,10 @@ class Outbox:
             raise FormatError(f"the file {name} is not an upload of a known version: it starts with {data[: len(_MAGIC)]!r}")
         if check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
             raise FormatError(f"the upload {name} is damaged: its checksum does not match")
-        try:
+        with as_format_error(f"the upload {name} is malformed"):
             fields = msgpack.unpackb(data[len(_MAGIC) : -CHECK_SIZE], unicode_errors="surrogatepass")
             key, module, cards, seconds, always, replaces = fields
             upload = Upload(key, module, [(card_key, card) for card_key, card in cards], seconds, always, replaces)
-        except (ValueError, TypeError) as error:
-            reraise_interrupt(error)
-            raise FormatError(f"the upload {name} is malformed: {error}") from error
         fields = [("key", key, str), ("module", module, bytes), ("seconds", seconds, float), ("always", always, bool)]
         fields += [row for card_key, card in upload.cards for row in (("a card's key", card_key, str), ("a card", card, bytes))]
         for field, value, kind in fields:

@@ -9,11 +9,14 @@ import base64
 import binascii
 import os
 import re
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from compcache.errors import MissingPackageError
 from compcache.files import reraise_interrupt
 from compcache.processes.secret_references import read_secret
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = [
     "PublicKey",
@@ -129,23 +132,37 @@ def parse_public_keys(keys: Any) -> tuple[PublicKey, ...]:
     """Return the public keys in one text or in several texts, each key once.
 
     Spaces, commas or line breaks separate the keys in a text. ``@file`` in place of a key includes the keys in a file, which may
-    have comments after ``#``.
+    have comments after ``#`` and include files. Each file is read once, so files may include each other.
 
     Raises:
         TypeError: `keys` is neither text nor an iterable.
         ValueError: the text of an item is not a key.
         OSError: a file cannot be read.
     """
-    parsed: dict[PublicKey, None] = {}
     if isinstance(keys, (bytes, bytearray)) or not hasattr(keys, "__iter__"):
         raise TypeError(f"trusted keys must be text of the form name:base64, or a list of such texts, not {type(keys).__name__}")
-    for item in [keys] if isinstance(keys, str) else keys:
-        for word in str(item).replace(",", " ").split():
-            if word.startswith("@"):
-                parsed.update(dict.fromkeys(read_public_keys(word[1:])))
-            else:
-                parsed[parse_public_key(word)] = None
+    return _parse_words(_split([keys] if isinstance(keys, str) else keys))
+
+
+def _split(texts: Iterable[Any]) -> list[str]:
+    return " ".join(map(str, texts)).replace(",", " ").split()
+
+
+def _parse_words(words: list[str]) -> tuple[PublicKey, ...]:
+    """Return the public keys in `words`, each key once. The words of included files are appended to `words`."""
+    parsed: dict[PublicKey, None] = {}
+    included: set[str] = set()
+    for word in words:
+        if not word.startswith("@"):
+            parsed[parse_public_key(word)] = None
+        elif word not in included:
+            included.add(word)
+            words += _words_in(word[1:])
     return tuple(parsed)
+
+
+def _words_in(path: str) -> list[str]:
+    return _split(line.partition("#")[0] for line in _read_text(path).splitlines())
 
 
 def read_public_keys(path: str) -> tuple[PublicKey, ...]:
@@ -155,7 +172,7 @@ def read_public_keys(path: str) -> tuple[PublicKey, ...]:
         ValueError: the file contains a text that is not a key.
         OSError: the file cannot be read.
     """
-    return parse_public_keys([line.partition("#")[0] for line in _read_text(path).splitlines()])
+    return _parse_words(_words_in(path))
 
 
 def _parse_key(text: str, description: str, *, show: bool) -> tuple[str, bytes]:

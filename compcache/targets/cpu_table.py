@@ -127,7 +127,7 @@ def cpu_table(arch: str, major: int) -> CpuTable | None:
 
 @functools.cache
 def table_of(platform: str) -> CpuTable | None:
-    """Return the CPU table of a platform (``x86_64-linux-elf``) for the LLVM in use."""
+    """Return the CPU table of a platform (``x86_64-linux-elf``) for the LLVM in use; None if compcache has no such table."""
     from compcache.llvm import llvm
 
     return cpu_table(platform.partition("-")[0], llvm.llvm_version_info[0])

@@ -35,7 +35,7 @@ def used_by_functions(obj: bytes) -> dict[str, frozenset[str]] | None:
     for section in sections:
         position = 0
         for start, end, name in section.functions:
-            used_features = reader.used(section.code[start:end]) if start < end else None
+            used_features = reader.used_features(section.code[start:end]) if start < end else None
             if used_features is None or not reader.is_padding(section.code[position:start]):
                 return None
             features[name] = features.get(name, frozenset()) | used_features

@@ -247,9 +247,10 @@ def table_symbols(prepared: Prepared, definitions: Mapping[str, Definition], stu
 def _must_run_later(constructors: Constructors, definitions: Mapping[str, Definition], resolution: Resolution, *, shared: bool) -> bool:
     """Return whether the runtime must run the constructors and destructors instead of the dynamic linker.
 
-    Constructors that use imports must run later, because imports are bound after mapping. Constructors that call external functions must
-    run later, because they could deadlock: such a function may wait for the GIL, while the thread that holds the GIL waits for the dynamic
-    linker's lock to import an extension module. Destructors that are registered at run time may call any function.
+    The result is False for objects (not `shared`), which the dynamic linker does not map. Constructors that use imports must run later,
+    because imports are bound after mapping. Constructors that call external functions must run later, because they could deadlock: such a
+    function may wait for the GIL, while the thread that holds the GIL waits for the dynamic linker's lock to import an extension module.
+    Destructors that are registered at run time may call any function.
     """
     if not shared or not constructors.functions():
         return False

@@ -8,7 +8,7 @@ from compcache.build import codegen
 from compcache.build.records import encode_definition
 from compcache.build.slots import SLOT_PREFIX
 from compcache.errors import GlobalValidationError
-from compcache.globals.definition import loaded
+from compcache.globals.definition import call_load
 
 if TYPE_CHECKING:
     from compcache.build.slots import Resolution
@@ -30,7 +30,7 @@ def _encode_globals(resolution: Resolution) -> tuple[tuple[str, str, bytes], ...
     for name, (definition, storage) in resolution.storage.items():
         plain_name = name.removeprefix(SLOT_PREFIX)
         try:
-            loaded(definition, storage, _DryRun())
+            call_load(definition, storage, _DryRun())
         except GlobalValidationError as error:
             message = f"the value of global {plain_name!r} cannot be loaded: {error.reason or error}"
             raise type(error)(message, global_name=plain_name, reason=error.reason) from error

@@ -17,10 +17,12 @@ from compcache.build.exports import VISIBLE_LINKAGES
 from compcache.build.ir_text import lines_from, quote, read_assembly, read_module, read_values, symbol_counts
 from compcache.build.link_types import read_link_types
 from compcache.build.pic import aliases
-from compcache.errors import CacheWarning, FormatError, LinkError, MissingPackageError, SignatureMismatchError
+from compcache.errors import CacheWarning, LinkError, MissingPackageError, SignatureMismatchError
 from compcache.files import reraise_interrupt
 from compcache.formats.deflate import deflate
 from compcache.hit.link_types import compare_types, unite_types
+from compcache.interrupts import as_format_error
+from compcache.wording import join_first
 
 try:
     import msgpack
@@ -126,8 +128,7 @@ def _check_unique(members: Sequence[Member]) -> None:
                 labels = _member_label(members, first_number), _member_label(members, number)
                 lines.append("the symbol {!r} has several definitions: in {} and {}".format(name, *labels))
     if lines:
-        remainder = [f"and {len(lines) - _MOST_SHOWN} more"] if len(lines) > _MOST_SHOWN else []
-        raise LinkError("\n  ".join([*lines[:_MOST_SHOWN], *remainder]))
+        raise LinkError(join_first(lines, _MOST_SHOWN, "\n  "))
 
 
 def _require_types(members: Sequence[Member]) -> None:
@@ -163,11 +164,8 @@ def encode_member(member: Member) -> bytes:
 
 def decode_member(data: bytes) -> Member:
     """Decode the result of `encode_member`. Raise `FormatError` if the bytes are damaged, or are not an encoded member."""
-    try:
+    with as_format_error("the stored code of a group's member is damaged"):
         packed = zlib.decompressobj().decompress(data, _MAX_SIZE)
         label, bitcode, *names, used_names, copied, large, types, uses = msgpack.unpackb(packed, raw=False, unicode_errors="surrogatepass")
         defined, strong = map(tuple, names)
         return Member(label, bitcode, defined, strong, dict(used_names), tuple(copied), dict(large), dict(types), dict(uses))
-    except (zlib.error, ValueError, TypeError, msgpack.UnpackException) as error:
-        reraise_interrupt(error)
-        raise FormatError(f"the stored code of a group's member is damaged: {error}") from error

@@ -128,7 +128,7 @@ def check_extremes(text: str, *, printed: bool) -> None:
 
 
 def _requested_targets(source: ModuleSource, host_machine: Host) -> list[tuple[str | None, str | None]]:
-    """Return the targets of a source as (CPU, changes to its features).
+    """Return the targets of a source as (CPU, changes to its features). None is the host's CPU, or no changes.
 
     Raises:
         CompileError: the source has both targets and a CPU, or its targets are empty.

@@ -56,7 +56,7 @@ def costs(store: Store, progress: Progress | None = None, duplicate: Callable[[s
     uses = Uses(store)
     places = enumerate((store, *store.layers))
     shares = SortedItems(item for number, place in places for item in _shares_in(Slices(place, progress), uses, bytes([number])))
-    totals = (_total(base, items, duplicate) for base, items in groupby(shares, lambda item: item[0].partition(b"\0")[0]))
+    totals = (_add_shares(base, items, duplicate) for base, items in groupby(shares, lambda item: item[0].partition(b"\0")[0]))
     while batch := list(islice(totals, _AT_ONCE)):
         misses = uses.of((), {key for _, keys in batch for key in keys}).misses()
         yield from [cost._replace(misses=sum(misses.get(key, 0) for key in keys)) for cost, keys in batch]
@@ -74,22 +74,26 @@ def _shares_in(slices: Slices, uses: Uses, place: bytes) -> Iterator[Item]:
                 yield key, _SHARE.pack(row.seconds * share, size * share, loads * share, size, not signature.startswith(LINK_ONLY))
 
 
-def _total(base: bytes, items: Iterable[Item], duplicate: Callable[[str, int, int], object] | None) -> tuple[Cost, list[bytes]]:
+def _add_shares(base: bytes, items: Iterable[Item], duplicate: Callable[[str, int, int], object] | None) -> tuple[Cost, list[bytes]]:
     """Return the cost of the functions with a common base, without their misses, and the name keys of the callable functions.
 
     `duplicate` is called with (name, number of callable copies, total size of their modules) for a function with several such copies.
     """
     seconds = size = loads = 0.0
-    copies, keys = 0, []
-    for text, shares in groupby(items, lambda item: item[0][len(base) + 1 : -DIGEST_SIZE - 2]):
+    realizations, keys = 0, []
+    for text, shares in groupby(items, lambda item: item[0][len(base) + 1 : -DIGEST_SIZE - 2]):  # the func_name in the key
         callables = sizes = 0
         for _, value in shares:
             own_seconds, own_size, own_loads, module_size, is_callable = _SHARE.unpack(value)
-            seconds, size, loads, copies = seconds + own_seconds, size + own_size, loads + own_loads, copies + 1
-            callables, sizes = callables + is_callable, sizes + module_size * is_callable
+            seconds += own_seconds
+            size += own_size
+            loads += own_loads
+            realizations += 1
+            callables += is_callable
+            sizes += module_size * is_callable
         if callables:
             name = text.decode("utf-8", "surrogatepass")
             keys.append(name_key(name))
             if callables > 1 and duplicate is not None:
                 duplicate(name, callables, sizes)
-    return Cost(base.decode("utf-8", "surrogatepass"), seconds, round(size), 0, round(loads), copies), keys
+    return Cost(base.decode("utf-8", "surrogatepass"), seconds, round(size), 0, round(loads), realizations), keys

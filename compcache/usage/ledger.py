@@ -107,11 +107,9 @@ def _statistics_files(store: Store, since: Uses | None = None) -> list[str]:
 
 def _has_size(store: Store, name: str, size: int | None) -> bool:
     """Return whether a statistics file exists and has this size in bytes."""
-    try:
+    with suppress(OSError):
         return store.files.stat(store.path(STATISTICS, name)).st_size == size
-    except OSError as error:
-        reraise_interrupt(error)
-        return False
+    return False
 
 
 def read_ledger(store: Store) -> Ledger:
@@ -141,7 +139,7 @@ class Uses:
                 break  # if the names differ, files were sealed or folded in the meantime
 
     def _open(self, store: Store, names: Iterable[str], *, verify: bool) -> None:
-        """Read the short files, open the long files, and set the fields to their sum. Damaged files are added to `torn`."""
+        """Read the short files, open the long files (see `_open_long`), and set the fields to their sum. Add damaged files to `torn`."""
         short: dict[str, StatsFile] = {}
         long: dict[str, list[UsesInSum]] = {}
         self.torn: tuple[str, ...] = ()
@@ -270,6 +268,8 @@ def _read_short(store: Store, name: str) -> StatsFile | None:
 def _open_long(store: Store, name: str, *, verify: bool) -> tuple[int, list[UsesInSum]] | None:
     """Return the size of a long file, and the sums that are searched for its uses; None for files that are not long or not used.
 
+    With `verify`, the checksum of a sum is verified, which reads the whole file.
+
     Raises:
         FormatError: the file is damaged.
     """
@@ -367,7 +367,7 @@ def fold(
 
 
 def _kept_uses(uses: Uses, present: Container[bytes] | None, now: float) -> Iterator[Use]:
-    """Yield the uses that a fold keeps: uses of present modules, and misses of the last month.
+    """Yield the uses that a fold at the time `now` keeps: uses of present modules, and misses of the last month. None keeps all.
 
     Older misses are dropped, because the number of requested names has no limit.
     """

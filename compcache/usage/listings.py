@@ -23,6 +23,7 @@ from compcache.usage.last_uses import LastUses
 from compcache.usage.ledger import Uses, fold_long
 from compcache.usage.snapshot import Excerpts, Slices, look_over
 from compcache.usage.summaries import ExportedFunction, FunctionSummary, ModuleSummary
+from compcache.wording import join_first
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -139,7 +140,7 @@ def describe_module(store: Store, module_id: str) -> ModuleSummary:
         raise
     except OSError as error:
         reraise_interrupt(error)
-        raise store.unreadable(path, error) from error
+        raise store.unreadable_error(path, error) from error
     row = read_row(holder, key)
     if row is None:
         raise FileNotFoundError(f"module {module_id} of the cache {store.root} is damaged or was removed")
@@ -334,8 +335,8 @@ def _platform_problem(store: Store, platform: Platform) -> str:
     if platform.abi != host.ABI_VERSION or platform.triple != host.platform_name():
         return f"is for {platform.triple} (ABI {platform.abi})"
     processor = store.processor()
-    texts = platform.features.split("\n")  # one for each group of functions
-    return "" if any(map(processor.meets, texts)) else f"needs {', '.join(missing(texts[0], processor)[:_SHOWN_FEATURES])}"
+    texts = platform.features.split("\n")  # one for each group of functions; the first says enough, if no group can run
+    return "" if any(map(processor.meets, texts)) else f"needs {join_first(missing(texts[0], processor), _SHOWN_FEATURES)}"
 
 
 def _feature_text(platform: Platform) -> str:

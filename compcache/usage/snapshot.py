@@ -241,7 +241,7 @@ class Excerpts:
         return self._read_wanted(_Wanted(set(requested), {}) for _ in self._places)
 
     def _read_wanted(self, wanted: Iterable[_Wanted]) -> list[tuple[Store, Overview]]:
-        """Return the existing ones of the wanted modules and entries of the directory and of each layer, with their users and uses.
+        """Return the wanted modules and entries that exist in the directory and in each layer, with their users and uses.
 
         `wanted` has one item for each directory. The modules that the entries require are added to the items.
         """

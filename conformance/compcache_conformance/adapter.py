@@ -61,6 +61,9 @@ class Adapter:
     driver: ClassVar[str] = ""
     #: Further files of `drivers/` that the driver imports.
     drivers: ClassVar[tuple[str, ...]] = ()
+    #: Whether quick runs may fork processes from an interpreter that has imported the modules of a first call. Only for systems whose
+    #: `command` is an interpreter and a program, and whose driver does not infer from imports what was found.
+    is_forked: ClassVar[bool] = False
     #: Whether it is a front end that makes LLVM code (`drivers/conformance_front_end.py`) rather than one that reads Python.
     makes_llvm: ClassVar[bool] = False
     #: Whether code says itself which features of a processor it uses, so that what uses no new ones may serve an older processor.

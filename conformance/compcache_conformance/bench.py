@@ -40,6 +40,8 @@ rm -rf "$d"
 if [ "$f" = 1 ]; then cat /dev/zero >"$p/filler" 2>/dev/null; fi
 if [ "$r" = 1 ]; then mount -o remount,ro "$p"; fi
 """
+#: What an order says about the start of a process, besides variables that are not the suite's: such a process is never forked.
+_OF_STARTS = {"limits", "umask", "cwd", "wrap"}
 #: Replies below this are about the processor time of a process.
 _LAST_OF_CALLS = -2
 
@@ -110,14 +112,22 @@ class Bench:
     # ---------------------------------------------------------------- processes
 
     def start(
-        self, *calls: Call, store: Path | None = None, folder: Path | None = None, env: dict[str, str] | None = None, **order: Any
+        self,
+        *calls: Call,
+        store: Path | None = None,
+        folder: Path | None = None,
+        env: dict[str, str] | None = None,
+        anew: bool = False,
+        **order: Any,
     ) -> Running:
-        """Start a process that makes these calls; without calls, ``f(3.0)``."""
+        """Start a process that makes these calls; without calls, ``f(3.0)``. A process that is measured as a whole is started `anew`."""
         folder = folder or self.project
         environment = {**self.adapter.environment(store or self.store, folder), **self._from_environment(), **(env or {})}
+        is_special = anew or any(not name.startswith("CONFORMANCE_") for name in env or {}) or order.keys() & _OF_STARTS
+        forking = None if is_special else self.shared.forking
         order.setdefault("cwd", folder)
         made = Order(calls=calls or (("f", (3.0,)),), environment=environment, **order)
-        return start(self.adapter.command(folder), made, self.patience)
+        return start(self.adapter.command(folder), made, self.patience, forking)
 
     def run(self, *calls: Call, **order: Any) -> Run:
         """Make calls in a fresh process and wait for it."""

@@ -14,10 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from compcache_conformance.prepared import Prepared
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["Call", "Order", "Reply", "Run", "Running", "start"]
+    from compcache_conformance.prepared import Forked
+
+__all__ = ["Call", "Order", "Reply", "Run", "Running", "prepared", "start"]
 
 Call = tuple[str, tuple[float, ...]]
 _PR_CAPBSET_DROP = 24
@@ -85,12 +89,13 @@ class Order:
     pauses: Mapping[str, str] = field(default_factory=dict)
     barrier: str = ""
     ready: str = ""
+    modules: str = ""
 
 
 class Running:
     """A process that was started; `wait` gives what became of it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], folder: tempfile.TemporaryDirectory[str], patience: float) -> None:
+    def __init__(self, process: subprocess.Popen[bytes] | Forked, folder: tempfile.TemporaryDirectory[str], patience: float) -> None:
         self._process, self._folder, self._patience = process, folder, patience
         self._started = time.monotonic()
 
@@ -125,19 +130,28 @@ class Running:
         replies = tuple(Reply(**json.loads(line)) for line in lines if line.endswith("}"))
         output = (folder / "output").read_text(errors="replace")[-6000:]
         self._folder.cleanup()
-        return Run(replies, self._process.returncode, timed_out, seconds, output)
+        return Run(replies, self._process.wait(), timed_out, seconds, output)
 
 
-def start(command: Sequence[str], order: Order, patience: float) -> Running:
-    """Start a process that plays an order."""
+def prepared(interpreter: Path, modules: Path, environment: Mapping[str, str]) -> Prepared:
+    """Interpreters whose forked processes are like those of `start`, except that the modules named in a file have been imported."""
+    return Prepared(interpreter, modules, {**_plain_environment(), **environment}, _preparation({}))
+
+
+def start(command: Sequence[str], order: Order, patience: float, forking: Prepared | None = None) -> Running:
+    """Start a process that plays an order: the command, or with `forking` the program at its end, without limits and a wrapping command."""
     holder = tempfile.TemporaryDirectory(prefix="conformance-process-", ignore_cleanup_errors=True)
     folder = Path(holder.name)
     said: dict[str, Any] = {"calls": order.calls, "replies": str(folder / "replies"), "pauses": dict(order.pauses)}
-    said |= {name: getattr(order, name) for name in ("threads", "fork", "beside", "repeat", "barrier", "ready")}
+    said |= {name: getattr(order, name) for name in ("threads", "fork", "beside", "repeat", "barrier", "ready", "modules")}
     (folder / "order").write_text(json.dumps(said))
     (folder / "replies").touch()
     environment = {**_plain_environment(), **order.environment, "CONFORMANCE_ORDER": str(folder / "order")}
     with (folder / "output").open("wb") as output:
+        if forking:
+            cwd = str(order.cwd or Path.cwd())
+            forked = forking.start(Path(command[-1]), environment=environment, cwd=cwd, umask=order.umask, output=output.name)
+            return Running(forked, holder, patience)
         process = subprocess.Popen(
             [*order.wrap, *command], env=environment, cwd=order.cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             start_new_session=True, umask=order.umask, preexec_fn=_preparation(order.limits),  # noqa: PLW1509 - one thread starts them

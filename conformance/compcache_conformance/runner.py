@@ -27,6 +27,8 @@ __all__ = ["ADAPTER_FAILED", "RACE_RUNS", "play", "play_all", "why_not_a_first_c
 #: How often a scenario that chance decides is played.
 RACE_RUNS = 3
 _LONGEST_LOG = 20_000
+#: What came of playing a scenario once: the outcome, its detail, notes and a log.
+_Once = tuple[Outcome, str, str, str]
 #: How the detail of a cell begins where code of the adapter, not of the system, has failed.
 ADAPTER_FAILED = "the adapter: "
 
@@ -50,7 +52,7 @@ def play_all(
 def _played_together(adapter: Adapter, scenarios: list[Scenario], shared: Shared) -> dict[str, Result]:
     """The results of those that held together."""
     started = time.monotonic()
-    with Bench(adapter, shared, is_quick=True) as bench:
+    with shared.forked(lambda: Bench(adapter, shared)), Bench(adapter, shared, is_quick=True) as bench:
         held = held_together(bench, scenarios)
         seconds = round((time.monotonic() - started) / max(1, len(held)), 2)
         log = _without_folders("\n".join(bench.log)[-_LONGEST_LOG:])
@@ -108,7 +110,7 @@ def _first_calls(*shapes: str) -> Callable[[Bench], None]:
 def _play(adapter: Adapter, scenario: Scenario, shared: Shared, *, is_quick: bool) -> Result:
     started = time.monotonic()
     wanted = RACE_RUNS if scenario.races and not is_quick else 1
-    runs = [_once(adapter, scenario, shared, is_quick=is_quick)]
+    runs = [_quickly(adapter, scenario, shared) if is_quick else _once(adapter, scenario, shared, is_quick=False)]
     while runs[0][0] is not Outcome.CANNOT and len(runs) < wanted:
         runs.append(_once(adapter, scenario, shared, is_quick=is_quick))
     order = list(Outcome)
@@ -136,7 +138,17 @@ def _version(adapter: Adapter) -> str:
     return adapter.version()
 
 
-def _once(adapter: Adapter, scenario: Scenario, shared: Shared, *, is_quick: bool) -> tuple[Outcome, str, str, str]:
+def _quickly(adapter: Adapter, scenario: Scenario, shared: Shared) -> _Once:
+    """With forked processes if all holds with them, and otherwise with processes that are started."""
+    if adapter.is_forked and scenario.name not in adapter.limits:
+        with shared.forked(lambda: Bench(adapter, shared)):
+            once = _once(adapter, scenario, shared, is_quick=True)
+        if once[0] is Outcome.HELD:
+            return once
+    return _once(adapter, scenario, shared, is_quick=True)
+
+
+def _once(adapter: Adapter, scenario: Scenario, shared: Shared, *, is_quick: bool) -> _Once:
     if scenario.name in adapter.excluded:
         return Outcome.CANNOT, adapter.excluded[scenario.name], "", ""
     with Bench(adapter, shared, is_quick=is_quick) as bench:

@@ -11,13 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from compcache_conformance.language import Function, Program
+from compcache_conformance.processes import prepared
 from compcache_conformance.results import Cannot, Violation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Iterator
 
     from compcache_conformance.adapter import Adapter
     from compcache_conformance.bench import Bench
+    from compcache_conformance.prepared import Prepared
     from compcache_conformance.processes import Run
 
 __all__ = ["Shared"]
@@ -40,9 +43,13 @@ class Shared:
     def __init__(self, adapter: Adapter) -> None:
         self._adapter = adapter
         self._stack = contextlib.ExitStack()
-        self._made: dict[Callable[[Bench], Any], tuple[Bench, Any, tuple[str, ...]]] = {}
+        self._made: dict[Hashable, tuple[Bench, Any, tuple[str, ...]]] = {}
         self._filled: dict[Hashable, _Kept] = {}
         self._changes: dict[Hashable, int] = {}
+        #: The interpreters that processes without wishes for their start are forked from; nothing where each is started anew.
+        self.forking: Prepared | None = None
+        self._prepared: Prepared | None = None
+        self._is_prepared = False
 
     def __enter__(self) -> Self:
         self._folder = Path(tempfile.mkdtemp(prefix="conformance-"))
@@ -52,6 +59,30 @@ class Shared:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
+    @contextlib.contextmanager
+    def forked(self, bench: Callable[[], Bench]) -> Iterator[None]:
+        """Until the end, processes without wishes for their start are forked, if the system permits that; `bench` makes an empty one."""
+        if self._adapter.is_forked and not self._is_prepared:
+            self._is_prepared = True
+            with contextlib.suppress(Cannot):
+                self._prepared = self._prepare(bench)
+        self.forking = self._prepared
+        try:
+            yield
+        finally:
+            self.forking = None
+
+    def _prepare(self, bench: Callable[[], Bench]) -> Prepared:
+        """Interpreters with the modules that a first call imports, which the call itself tells."""
+        modules = self._folder / "modules"
+        with bench() as first:
+            first.write(Program((Function("f", "x * 2.0 + 1.0"),)))
+            first.run(modules=str(modules))
+            environment = self._adapter.environment(first.store, first.project)
+        if not modules.exists():
+            modules.write_text("[]")
+        return self._stack.enter_context(prepared(self._adapter.interpreter, modules, environment))
+
     def new_folder(self) -> Path:
         """The folder of a new bench: the one that the last had, if that is gone, since systems may know a store by its sources' paths."""
         folder = next(path for number in itertools.count() if not os.path.lexists(path := self._folder / f"bench-{number}"))
@@ -60,15 +91,16 @@ class Shared:
 
     def made_by(self, make: Callable[[Bench], T], told: Bench) -> T:
         """What `make` made, or raised, on its bench; what is done there from now on is told on this one."""
-        if make not in self._made:
+        key = make, self.forking
+        if key not in self._made:
             bench = self._stack.enter_context(type(told)(self._adapter, self))
             made: T | Violation | Cannot
             try:
                 made = make(bench)
             except (Violation, Cannot) as error:
                 made = error
-            self._made[make] = bench, made, tuple(bench.log)
-        bench, made, log = self._made[make]
+            self._made[key] = bench, made, tuple(bench.log)
+        bench, made, log = self._made[key]
         told.log += log
         bench.log, bench.notes = told.log, told.notes
         if isinstance(made, Violation | Cannot):

@@ -121,8 +121,21 @@ class Large(Toy):
     entries = 120
 
 
+class Started(Toy):
+    """Each process is started anew, as for the published table."""
+
+    is_forked = False
+
+
+class LargeStarted(Large, Started):
+    """Both."""
+
+
 def _toy(name: str, fault: str = "") -> Toy:
-    return Large(fault=fault) if name == "flat directory" else Toy(fault=fault)
+    """A broken one is detected in forked processes as well as in started ones: it is played with the latter only if the first detect it."""
+    if fault:
+        return Large(fault=fault) if name == "flat directory" else Toy(fault=fault)
+    return LargeStarted() if name == "flat directory" else Started()
 
 
 def test_every_scenario_has_a_fault() -> None:

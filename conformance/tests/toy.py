@@ -25,6 +25,7 @@ class Toy(Adapter):
     patience: ClassVar[float] = 4.0
     most: ClassVar[int] = 40
     driver: ClassVar[str] = _TOY.read_text()
+    is_forked: ClassVar[bool] = True
 
     def __init__(self, interpreter: Path | None = None, fault: str = "") -> None:
         super().__init__(interpreter)

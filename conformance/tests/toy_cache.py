@@ -383,7 +383,7 @@ def ask(name, *arguments):
             save(name, key, json.dumps(code))
             return call(code, arguments), False
     if fault("compiles all the same"):
-        work(0.01)
+        work(0.015)
     if fault("writes on hits"):
         open(path_of(name, key) + ".used", "w").close()
     if fault("maps files"):

@@ -341,5 +341,5 @@ def test_adding_other_code_under_a_name_says_what_it_shadows(cache: Cache) -> No
         warnings.simplefilter("error")
         cache.add_module(ModuleSource(TWO, optimize=0))
         cache.add_module(ModuleSource(TWO + adder("third", 1)))  # a module of another kind may hold copies
-    with pytest.warns(ShadowWarning, match="'first' .and 1 more. is in the cache already, with different code"):
+    with pytest.warns(ShadowWarning, match="the cache already has different code for 'first' and 1 more"):
         cache.add_module(ModuleSource(TWO.replace("%x, 1", "%x, 7")))

@@ -52,6 +52,7 @@ EXEMPT = {
     ("facade.py", "Exception"): "all but errors of this package are raised again",
     ("facade.py", "OSError"): "what tells an interrupt is imported first: plain hits do without it",
     ("facade.py", "TypeError"): "what tells an interrupt is imported first: plain hits do without it",
+    ("facade.py", "ValueError"): "what tells an interrupt is imported first: plain hits do without it",
     ("hit/__init__.py", "Exception"): "what tells an interrupt is imported first: plain hits do without it",
     ("hit/__init__.py", "OSError"): "what tells an interrupt is imported first: plain hits do without it",
     ("hit/recorder.py", "Exception"): "what tells an interrupt is imported first: plain hits do without it",

@@ -31,9 +31,21 @@ from compcache.formats.manifest_writer import (
     encode_needs,
     iterate_frames,
 )
+from compcache.formats.order import UNNUMBERED
 from compcache.formats.records import GlobalRecord, ModuleRecord, decode_global, decode_link_type, decode_module
 from compcache.formats.table import Table, all_entries
-from compcache.publish.index_merge import add, encode_function_entry, encode_segment, merge, needs_merge, remove_damaged, segment_level
+from compcache.publish.index_merge import (
+    SMALL_LEVELS,
+    add,
+    add_all,
+    encode_function_entry,
+    encode_segment,
+    full_level,
+    merge,
+    remove_damaged,
+    segment_level,
+    segments_to_merge,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -334,7 +346,7 @@ def test_an_index_finds_what_was_added_before_and_after_merges(tmp_path: Path) -
     for number in range(40):
         add(index, [(f"f{number}", number, "needs"), ("common", number, f"needs {number % 3}")], entry_of(number))
         index.refresh()
-        if needs_merge(index):
+        if full_level(index.segments) is not None:
             merge(index)
     assert len(index.segments) < 12
     reader.refresh()
@@ -349,6 +361,22 @@ def test_an_index_finds_what_was_added_before_and_after_merges(tmp_path: Path) -
         each.close()
 
 
+@pytest.mark.parametrize(("modules", "functions"), [(300, 1), (1500, 1), (40, 8), (1, 900)])
+def test_a_merge_of_small_levels_is_bounded_whatever_was_added(tmp_path: Path, modules: int, functions: int) -> None:
+    index = Index(Files(), f"{tmp_path}/index", f"{tmp_path}/tmp", INDEX.suffix)
+    for number in range(30):
+        own = range(number * modules, (number + 1) * modules)
+        names = [[(f"f{module}.{each}", each, "") for each in range(functions)] for module in own]
+        add_all(index, [(indexed, entry_of(module), UNNUMBERED) for module, indexed in zip(own, names, strict=True)])
+        if full_level(index.segments, SMALL_LEVELS) is not None:
+            chosen = segments_to_merge(index, SMALL_LEVELS)
+            assert sum((tmp_path / "index" / segment.name).stat().st_size for segment in chosen) < 200_000
+            merge(index, levels=SMALL_LEVELS)
+    assert full_level(index.segments, SMALL_LEVELS) is None
+    for number in range(0, 30 * modules, 97):
+        assert list(index.find(name_key(f"f{number}.0"))) == [(entry_of(number).module_id, 0)]
+
+
 @pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1)])
 def test_a_merge_keeps_the_latest_stamp_of_a_module(tmp_path: Path, order: tuple[int, ...]) -> None:
     index = Index(Files(), f"{tmp_path}/index", f"{tmp_path}/tmp", INDEX.suffix)
@@ -358,8 +386,8 @@ def test_a_merge_keeps_the_latest_stamp_of_a_module(tmp_path: Path, order: tuple
     assert module_entries(index, entry_of(1).module_id) == [entry_of(1, 3)]
 
 
-def test_levels_grow_with_the_number_of_modules() -> None:
-    levels = [segment_level(8**n) for n in range(8)]
+def test_levels_grow_with_the_size() -> None:
+    levels = [segment_level(168 * 8**n) for n in range(8)]
     assert levels == sorted(levels)
     assert len(set(levels)) > 4
 

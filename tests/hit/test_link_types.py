@@ -190,7 +190,7 @@ def test_importers_of_what_nothing_fits_give_way_to_other_realizations(directory
         cache.add_module(ModuleSource(caller("g", "f")))
         cache.remove("f", force=True)
         cache.add_module(ModuleSource(OF_NUMBERS))
-        with pytest.warns(UserWarning, match="in the cache already"):
+        with pytest.warns(UserWarning, match="the cache already has different code"):
             cache.add_module(ModuleSource(CALLS_IT.replace("of_numbers", "g")))
     with Cache(directory) as cache:
         assert cache.get_target("g")(1.0) == 1.5

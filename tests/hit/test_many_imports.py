@@ -61,7 +61,7 @@ def test_what_needs_something_itself_gets_it(directory: Path) -> None:
     calls = "declare i64 @below(i64)\n" + library(NAMES[1:]) + sum_of(NAMES[0], ["below"]).partition("\n")[2]
     with Cache(directory) as cache:
         cache.add_module(ModuleSource(adder("below", 10_000)))
-        with pytest.warns(CacheWarning, match="in the cache already"):
+        with pytest.warns(CacheWarning, match="the cache already has different code"):
             cache.add_module(ModuleSource(calls, imports=["below"]))
     assert loaded(directory) == total(10_000)
 
@@ -70,7 +70,7 @@ def test_what_needs_something_itself_gets_it(directory: Path) -> None:
 def test_what_is_of_another_type_is_passed_over(directory: Path) -> None:
     of_numbers = "".join(f"define double @{name}(double %x) {{\n  ret double %x\n}}\n" for name in NAMES)
     with Cache(directory) as cache:
-        with pytest.warns(CacheWarning, match="in the cache already"):
+        with pytest.warns(CacheWarning, match="the cache already has different code"):
             cache.add_module(ModuleSource(of_numbers))
         assert cache.get_target(NAMES[0])(0.5) == 0.5
     assert loaded(directory) == total()
@@ -145,7 +145,7 @@ def test_what_is_bound_stays_so_when_another_function_of_the_module_is_loaded(di
         cache.add_module(ModuleSource(code, imports=NAMES))
         first = cache.get_target("first")
         assert first(1) == total()
-        with Cache(directory) as other, pytest.warns(CacheWarning, match="in the cache already"):
+        with Cache(directory) as other, pytest.warns(CacheWarning, match="the cache already has different code"):
             other.add_module(ModuleSource(library(NAMES, 100)))
         assert cache.get_target("second")(1) == total()
         assert first(1) == total()

@@ -51,7 +51,7 @@ def test_sources_that_are_added_together_are_compared(cache: Cache, number: int)
 
 def test_one_realization_that_fits_is_enough(cache: Cache) -> None:
     cache.add_module(ModuleSource(OF_NUMBERS))
-    with pytest.warns(CacheWarning, match="in the cache already"):
+    with pytest.warns(CacheWarning, match="the cache already has different code"):
         cache.add_module(ModuleSource(adder("f", 1)))
     cache.add_module(ModuleSource(USES_INTEGERS))
     assert cache.get_target("g")(1) == 2

@@ -91,14 +91,18 @@ class Project:
 
         A run and the next one of the same kind are forks of different processes: hashes of strings and addresses differ.
         """
+        return _answer(*self.fork(self._whole(script, backend=backend), turns=backend, **environment))
+
+    def fork(self, script: str, *, turns: bool = False, **environment: str) -> tuple[int, str, str]:
+        """The exit status and the output of a whole script in such a fork; `turns` has a sequence of processes of its own."""
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
             streams = [os.open(os.devnull, os.O_RDONLY), os.dup(out.fileno()), os.dup(err.fileno())]
-            status = _nursery(next(self._turns[backend])).run(
-                streams, _inherited() | environment, script=self._whole(script, backend=backend), directory=str(self.source)
+            status = _nursery(next(self._turns[turns])).run(
+                streams, _inherited() | environment, script=script, directory=str(self.source)
             )
             out.seek(0)
             err.seek(0)
-            return _answer(status, out.read(), err.read())
+            return status, out.read(), err.read()
 
     def _whole(self, script: str, *, backend: bool) -> str:
         first = f"import sys\nsys.path[:0] = [{str(self.source)!r}, {str(PACKAGE_ROOT)!r}]\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ from compcache.numba import startup
 from compcache.numba.lazy.installation import settings_and_packages
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 pytest.importorskip("numba")
@@ -202,6 +204,7 @@ _DECLARED = """
 """
 _CHANGING = """
     import numpy as np
+    from numba import stencil
     from DECORATORS import njit, prange, vectorize
 
     K = 1
@@ -244,14 +247,27 @@ _CHANGING = """
             a[i] = in_loop(a[i])
         return a.sum()
 
-    answers = [applied(argument, 1), float(ufunc(1.5)), parallel(np.zeros(2))]
+    @njit(cache=True)
+    def in_stencil(x):
+        return x + K
+
+    @stencil
+    def kernel(a):
+        return in_stencil(a[0])
+
+    @njit(cache=True)
+    def smooth(a):
+        return kernel(a).sum()
+
+    answers = [applied(argument, 1), float(ufunc(1.5)), parallel(np.zeros(2)), smooth(np.zeros(2))]
     K = 5
 
     @njit(cache=True)
     def caller(x):
         return inner(x), second(x), argument(x), deep(x)
 
-    print(repr(repr([*answers, first(1), caller(1), caller(1.5), caller(np.float32(2)), inner(1), applied(argument, 2), in_loop(1.0)])))
+    answers += [first(1), caller(1), caller(1.5), caller(np.float32(2)), inner(1), applied(argument, 2), in_loop(1.0), in_stencil(1.0)]
+    print(repr(repr(answers)))
 """
 _CHANGING_IMPLEMENTATIONS = """
     import sys
@@ -361,11 +377,15 @@ _CALLED_IN_IMPLEMENTATIONS = """
 
     print(repr(repr([*answers, other(10), helper(10), list(count(3))])))
 """
-_INSTALLED = """
+#: In a fork of a process that has imported Numba, whose configuration is that of the variables from then on.
+_FORKED = """
 import runpy, sys
-import compcache.numba
-sys.path[0], sys.argv[0] = {directory!r}, {program!r}
-compcache.numba.install()
+from numba.core import config
+config.reload_config()
+sys.path[:0], sys.argv[:] = [{directory!r}, {root!r}], [{program!r}, *{given!r}]
+if {installs}:
+    import compcache.numba
+    compcache.numba.install()
 runpy.run_path({program!r}, run_name="__main__")
 """
 _MODES = ("run", "variable", "install", "decorators")
@@ -393,43 +413,66 @@ class Programs:
         decorators = "compcache.numba" if mode == "decorators" else "numba"
         self.project.write(**{name: textwrap.dedent(text).replace("DECORATORS", decorators) for name, text in sources.items()})
         program = str(place / "program.py")
-        arguments = {
-            "run": ["-m", "compcache.numba", "run", program, *given],
-            "install": ["-c", _INSTALLED.format(directory=str(place), program=program), *given],
-        }.get(mode, [program, *given])
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("COMPCACHE_", "NUMBA_"))}
-        own = {"COMPCACHE_DIR": str(cache), "NUMBA_DEBUG_CACHE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-        own |= ({"COMPCACHE_NUMBA": "1"} if mode == "variable" else {}) | variables
-        done = subprocess.run(
-            [sys.executable, *arguments], env=inherited | own | {"PYTHONPATH": f"{PACKAGE_ROOT}{os.pathsep}{place}"},
-            cwd=place, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert (done.returncode, done.stderr) == (0, "")
-        lines = done.stdout.splitlines()
+        variables = {"COMPCACHE_DIR": str(cache), "NUMBA_DEBUG_CACHE": "1", **variables}
+        if mode == "variable":
+            variables["COMPCACHE_NUMBA"] = "1"
+        if mode in {"run", "decorators"}:
+            status, out, err = self._run([*(("-m", "compcache.numba", "run") if mode == "run" else ()), program, *given], variables)
+        else:
+            installs = mode == "install"
+            script = _FORKED.format(directory=str(place), root=str(PACKAGE_ROOT), program=program, given=given, installs=installs)
+            status, out, err = self.project.fork(script, **variables)
+        assert (status, err) == (0, "")
+        lines = out.splitlines()
         stored, found = (sum(line.startswith(f"[cache] data {what}") for line in lines) for what in ("saved to", "loaded from"))
         return Outcome(lines[-1], stored, found)
+
+    def _run(self, arguments: list[str], variables: dict[str, str]) -> tuple[int, str, str]:
+        """In an interpreter of its own, for starts without Numba."""
+        place = self.project.source
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("COMPCACHE_", "NUMBA_"))}
+        own = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": f"{PACKAGE_ROOT}{os.pathsep}{place}"}
+        done = subprocess.run(
+            [sys.executable, *arguments], env=inherited | own | variables, cwd=place, capture_output=True, text=True, check=False
+        )
+        return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture(scope="module")
+def uncached(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """What a program with arguments answers without compcache and without code of an earlier start."""
+
+    @functools.cache
+    def answer(source: str, *given: str) -> str:
+        directory = tmp_path_factory.mktemp("uncached")
+        return Programs(directory, source).start("plain", directory / "none", *given).answer
+
+    return answer
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mode", ["run", "install", "decorators"])
-def test_helpers_in_loaded_code_keep_the_values_of_globals(tmp_path: Path, mode: str) -> None:
+def test_helpers_in_loaded_code_keep_the_values_of_globals(tmp_path: Path, uncached: Callable[..., str], mode: str) -> None:
     programs = Programs(tmp_path, _CHANGING)
-    uncached = programs.start("plain", tmp_path / "none")
     for _ in range(3):
-        assert programs.start(mode, tmp_path / "cache").answer == uncached.answer
+        assert programs.start(mode, tmp_path / "cache").answer == uncached(_CHANGING)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("mode", "starts"), [*[(mode, ("1 5", "5", "1")) for mode in _MODES], ("variable", ("5", "1 5"))])
+@pytest.mark.parametrize(("mode", "starts"), [*[(mode, ("1 5", "1 5", "5", "1")) for mode in _MODES], ("variable", ("5", "1 5", "1 5"))])
 def test_code_of_implementations_that_ran_with_other_values_is_found_only_with_these_values(
-    tmp_path: Path, mode: str, starts: tuple[str, ...]
+    tmp_path: Path, uncached: Callable[..., str], mode: str, starts: tuple[str, ...]
 ) -> None:
     programs = Programs(tmp_path, _CHANGING_IMPLEMENTATIONS)
+    seen: set[str] = set()
     for given in starts:
-        uncached = programs.start("plain", tmp_path / "none", *given.split(), NUMBA_CACHE_DIR=str(tmp_path / given))
-        assert programs.start(mode, tmp_path / "cache", *given.split()).answer == uncached.answer
+        is_known = given in seen
+        seen.add(given)
+        outcome = programs.start(mode, tmp_path / "cache", *given.split())
+        assert outcome.answer == uncached(_CHANGING_IMPLEMENTATIONS, *given.split())
+        assert outcome.stored == 0 or not is_known
 
 
 _KEPT = """
@@ -535,11 +578,12 @@ def test_implementations_that_declined_have_the_content_of_that_time(tmp_path: P
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mode", _MODES)
-def test_helpers_that_implementations_call_and_generators_keep_the_values_of_globals(tmp_path: Path, mode: str) -> None:
+def test_helpers_that_implementations_call_and_generators_keep_the_values_of_globals(
+    tmp_path: Path, uncached: Callable[..., str], mode: str
+) -> None:
     programs = Programs(tmp_path, _CALLED_IN_IMPLEMENTATIONS)
-    uncached = programs.start("plain", tmp_path / "none")
     for _ in range(3):
-        assert programs.start(mode, tmp_path / "cache").answer == uncached.answer
+        assert programs.start(mode, tmp_path / "cache").answer == uncached(_CALLED_IN_IMPLEMENTATIONS)
 
 
 @pytest.mark.slow

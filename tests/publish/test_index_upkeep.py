@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+#: The size in bytes of the index entries of a module with one function.
+ONE = 168
+
 
 @pytest.fixture
 def many(cache: Cache, directory: Path) -> Cache:
@@ -242,7 +245,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Segments of sixteen modules are large; the processes that are started to merge them, which do nothing."""
     started: list[list[str]] = []
     monkeypatch.setattr(module_lists, "_FEW", 0)
-    monkeypatch.setattr(index_merge, "segment_level", lambda modules: 1 + (modules > 8) + (modules > 16) + (modules > 80))
+    monkeypatch.setattr(index_merge, "segment_level", lambda size: 1 + (size > 8 * ONE) + (size > 16 * ONE) + (size > 80 * ONE))
 
     def start(_: str, arguments: list[str], __: object) -> int:
         started.append(arguments)
@@ -300,8 +303,8 @@ def test_who_signs_merges_by_itself(directory: Path, small: list[list[str]]) -> 
 @pytest.mark.slow
 def test_merging_goes_on_in_a_process_of_its_own(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as fewer:
-        fewer.setattr(index_merge, "segment_level", lambda modules: 1 if modules <= 8 else 2 if modules <= 16 else 3)
-        fewer.setattr(additions, "_MIN_LARGE_SEGMENTS", 1 << 30)
+        fewer.setattr(index_merge, "segment_level", lambda size: 1 if size <= 8 * ONE else 2 if size <= 16 * ONE else 3)
+        fewer.setattr(additions, "_MOST_LARGE_SEGMENTS", 1 << 30)
         for number in range(100):
             cache.add_module(ModuleSource(adder(f"f{number}", number)))
     assert sum(segment.level in LARGE_LEVELS for segment in cache._store.index.segments) >= 4

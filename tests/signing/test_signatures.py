@@ -13,7 +13,7 @@ from helpers import adder, constant, run_fresh
 
 from compcache import Cache, CacheWarning, ModuleSource, NotCachedError
 from compcache.globals import Pickled
-from compcache.signing.keys import generate_key, parse_public_key, parse_public_keys, parse_secret_key
+from compcache.signing.keys import generate_key, parse_public_key, parse_public_keys, parse_secret_key, read_public_keys
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -204,6 +204,14 @@ def test_keys_are_text_and_errors_never_show_a_secret() -> None:
     with pytest.raises(ValueError, match="name:base64"):
         parse_public_key("nothing")
     assert parse_public_keys(f"{PUBLIC}, {OTHER_PUBLIC}") == (KEY.public(), OTHER.public())
+
+
+def test_files_of_keys_may_include_each_other(tmp_path: Path) -> None:
+    own, other = tmp_path / "own", tmp_path / "other"
+    own.write_text(f"@{own} @{other}\n{PUBLIC}")
+    other.write_text(f"{OTHER_PUBLIC} # a comment\n@{own}")
+    assert {*parse_public_keys(f"@{own}")} == {KEY.public(), OTHER.public()}
+    assert {*read_public_keys(str(other))} == {KEY.public(), OTHER.public()}
 
 
 @pytest.mark.slow

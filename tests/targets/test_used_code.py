@@ -141,9 +141,9 @@ def _reader() -> CodeReader:
 
 
 def test_bytes_that_cannot_be_decoded_say_nothing() -> None:
-    assert _reader().used(bytes.fromhex("0fafc7c3")) == frozenset()  # imul, ret
-    assert _reader().used(bytes.fromhex("f30fb8c7c3")) == frozenset(("popcnt",))
-    assert _reader().used(bytes.fromhex("0fafc706")) is None  # 06 was PUSH ES, and is nothing in 64-bit code
+    assert _reader().used_features(bytes.fromhex("0fafc7c3")) == frozenset()  # imul, ret
+    assert _reader().used_features(bytes.fromhex("f30fb8c7c3")) == frozenset(("popcnt",))
+    assert _reader().used_features(bytes.fromhex("0fafc706")) is None  # 06 was PUSH ES, and is nothing in 64-bit code
 
 
 @pytest.mark.slow

@@ -125,3 +125,12 @@ def test_files_may_have_any_times(modules: list[str], cache: Cache, directory: P
         assert opened.check().findings == ()
     with Cache(directory) as opened:
         assert opened.get_target("f2")(1) == 3
+        opened.compact(grace=0)
+    for path in (directory / "volumes-v1").iterdir():
+        os.utime(path, (moment, moment))
+    time.sleep(0.15)
+    for _ in range(2):  # the first one verifies
+        with Cache(directory) as opened:
+            assert opened.get_target("f1")(1) == 2
+            is_plain = "_store" not in vars(opened)
+    assert is_plain

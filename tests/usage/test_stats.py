@@ -441,6 +441,21 @@ def test_processes_of_a_host_append_to_several_journals(directory: Path, monkeyp
     assert hits(Store(str(directory))) == 2 * JOURNALS_OF_HOST + 1
 
 
+def test_journals_of_ever_new_hosts_are_folded(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Containers on one directory have names of their own, and each may live for one hit."""
+    monkeypatch.setattr(folding_module, "SETTLED_SECONDS", -10.0)
+    (directory / "stats").mkdir(parents=True)
+    most = 0
+    for number in range(1000):
+        monkeypatch.setattr(stats_module, "_host_name", lambda number=number: f"host-{number}")
+        recorder = Recorder(Tree(Files(), str(directory)), str(directory))
+        recorder.hit("f", b"m" * 16)
+        recorder._at_exit()
+        most = max(most, len(os.listdir(directory / "stats")))
+    assert most <= 64
+    assert hits(Store(str(directory))) == 1000
+
+
 def test_a_journal_that_has_become_long_is_folded_at_exit(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -130,7 +130,10 @@ class _BodyLinker:
     def link_bodies(
         self, names: Collection[str], provided: Callable[[tuple[str, ...]], Mapping[str, Provided]]
     ) -> tuple[Resolution, Inlined]:
-        """Link in the offered bodies of functions and of their callees, and return the results of `link_offered_bodies`."""
+        """Link in the offered bodies of functions and of their callees, and return the results of `link_offered_bodies`.
+
+        `provided` returns the offered bodies among the requested functions, by name.
+        """
         requested = set(names) | {name for name, symbol in self._symbols.items() if symbol in self._own}
         waiting, max_instructions = tuple(names), float(MOST_INSTRUCTIONS)
         while waiting and max_instructions >= 1:
@@ -184,9 +187,9 @@ class _BodyLinker:
         return not resolution.libraries and not self._is_beside(native)
 
     def _has_same_type(self, symbol: str, code: str) -> bool:
-        """Return whether the module declares a function with the type of its body. Raise `ValueError` if this cannot be decided."""
+        """Return whether the module uses a function with the type of its body. Raise `ValueError` if a type cannot be read."""
         if symbol not in self._heads:
-            return True  # only bodies refer to the function, by its content
+            return True  # only other bodies use the function, and the content in its name determines its type
         head = "".join(lines_from(code, "define available_externally ")).removeprefix("define available_externally ")
         return type_of(head.removesuffix("{"), _named_types(code)) == type_of(self._heads[symbol], self._types)
 

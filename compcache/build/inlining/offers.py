@@ -320,7 +320,11 @@ class _Reader:
         return changed
 
     def _reference_to(self, symbol: str, *, is_called: bool) -> str:
-        """Return the reference for a symbol in the body, and add the symbol to the imports, natives or private items of the body."""
+        """Return the reference for a symbol in the body, and add the symbol to the imports, natives or private items of the body.
+
+        Raises:
+            _NotOffered: the symbol is an unknown intrinsic, or a function whose address is used (not `is_called`).
+        """
         module = self._module
         if symbol in module.variables:
             self._add_local(symbol)

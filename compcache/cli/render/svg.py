@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from compcache.cli.render.colours import fill
 from compcache.cli.render.layout import HEIGHT, Box, place
-from compcache.cli.render.table import shortened
+from compcache.cli.render.table import cut_middle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +58,7 @@ def _node_element(node: GraphNode, box: Box) -> str:
     style = "problem" if node.problem and node.kind != "missing" else node.kind
     title = "\n".join(filter(None, (f"{node.name}: {node.kind}", node.signature, node.module_id, node.problem)))
     title = escape(_replace_control_characters(title, keep="\n"))
-    text = shortened(_replace_control_characters(node.name), int((box.width - 16) / 7))
+    text = cut_middle(_replace_control_characters(node.name), int((box.width - 16) / 7))
     return (
         f"<g><title>{title}</title>"
         f'<rect class="{style}" x="{box.x:.0f}" y="{box.y:.0f}" width="{box.width:.0f}" height="{HEIGHT}" rx="{radius:.0f}" '

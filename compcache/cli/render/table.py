@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["Column", "cell_width", "shortened", "table_lines"]
+__all__ = ["Column", "cell_width", "cut_middle", "table_lines"]
 
 _GAP = "  "
 _LEAST = 8  # the least width of a column
@@ -80,11 +80,15 @@ def cell_width(text: str) -> int:
     return sum(0 if combining(character) else 2 if east_asian_width(character) in "WF" else 1 for character in text)
 
 
-def shortened(text: str, width: int) -> str:
-    """Return a text cut in the middle to at most `width` positions. Names differ at both ends."""
+def cut_middle(text: str, width: int) -> str:
+    """Return a text of at most `width` positions. A longer text loses its middle, because names differ at both ends.
+
+    `width` is at least 1, the width of the ellipsis.
+    """
     if cell_width(text) <= width:
         return text
-    start, end = text[: (width - 1) // 2], text[len(text) - (width - 1 - (width - 1) // 2) :]
+    half = (width - 1) // 2
+    start, end = text[:half], text[len(text) - (width - 1 - half) :]
     while cell_width(start) + cell_width(end) >= width:
         start, end = (start[:-1], end) if cell_width(start) >= cell_width(end) else (start, end[1:])
     return f"{start}{_ELLIPSIS}{end}"
@@ -94,9 +98,9 @@ def _align_cells(cells: Sequence[str], width: int, column: Column) -> list[str]:
     """Return the cells of a column, each cut or padded to `width` positions."""
     if "".join(cells).isascii():
         pad = str.rjust if column.numeric else str.ljust
-        shortened_cells = [cell if len(cell) <= width else shortened(cell, width) for cell in cells]
-        return [cell if len(cell) == width else pad(cell, width) for cell in shortened_cells]
-    shortened_cells = [shortened(cell, width) for cell in cells]
-    spaces = [" " * (width - cell_width(cell)) for cell in shortened_cells]
-    pairs = zip(spaces, shortened_cells, strict=True) if column.numeric else zip(shortened_cells, spaces, strict=True)
+        cut_cells = [cell if len(cell) <= width else cut_middle(cell, width) for cell in cells]
+        return [cell if len(cell) == width else pad(cell, width) for cell in cut_cells]
+    cut_cells = [cut_middle(cell, width) for cell in cells]
+    spaces = [" " * (width - cell_width(cell)) for cell in cut_cells]
+    pairs = zip(spaces, cut_cells, strict=True) if column.numeric else zip(cut_cells, spaces, strict=True)
     return ["".join(pair) for pair in pairs]

@@ -98,7 +98,7 @@ class LinkedClosures:
     # ---------------------------------------------------------------- modules that are in closures
 
     def admitted(self, func_name: str, module_id: bytes, offset: int, *, is_bound: bool) -> tuple[bytes, int] | None:
-        """Return the (module_id, offset) from which a load takes a realization, or None if it cannot be used.
+        """Return the (module_id, offset) from which a load takes a realization, or None if the realization cannot be used.
 
         An offset with `LINKED` marks a realization in a closure. A realization in a module that a loaded closure contains is taken
         from the closure.

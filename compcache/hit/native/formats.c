@@ -279,6 +279,31 @@ Fault decode_global_record(Bytes payload, GlobalFields *global) {
     return NULL;
 }
 
+Fault decode_entry_record(Bytes payload, EntryFields *entry) {
+    enum { REMOVAL_AT = 1, SEQUENCE_AT = 2, MODULES_AT = 10, SIZES_AT = 14, HEAD_BYTES = 26 };
+    if (payload.size < 1 || payload.at[0] != 'E') {
+        return "the record of an entry has another type";
+    }
+    if (payload.size < HEAD_BYTES) {
+        return "the record of an entry is truncated";
+    }
+    const uint64_t modules = (uint64_t)number_at(payload.at + MODULES_AT) * NAME_BYTES, kind = number_at(payload.at + SIZES_AT);
+    const uint64_t name = number_at(payload.at + SIZES_AT + 4), data = number_at(payload.at + SIZES_AT + 8);
+    if (HEAD_BYTES + modules + kind + name + data != payload.size) {
+        return "the record of an entry has another size than its fields";
+    }
+    if (payload.at[REMOVAL_AT] > 1) {
+        return "the mark of removal in the record of an entry is neither 0 nor 1";
+    }
+    entry->is_removal = payload.at[REMOVAL_AT];
+    entry->sequence = long_at(payload.at + SEQUENCE_AT);
+    entry->requires = part(payload, HEAD_BYTES, modules);
+    entry->kind = part(payload, HEAD_BYTES + modules, kind);
+    entry->name = part(payload, HEAD_BYTES + modules + kind, name);
+    entry->data = part(payload, HEAD_BYTES + modules + kind + name, data);
+    return NULL;
+}
+
 uint32_t next_import(Bytes *rows, Bytes *name) {
     const uint32_t slot = number_at(rows->at);
     *rows = part(*rows, 4, rows->size - 4);

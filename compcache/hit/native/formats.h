@@ -119,6 +119,15 @@ typedef struct {
 } GlobalFields;
 
 Fault decode_global_record(Bytes payload, GlobalFields *global);
+
+/* An entry of data (compcache/formats/entry.py). */
+typedef struct {
+    uint64_t sequence;
+    int is_removal;
+    Bytes kind, name, requires, data; /* `requires` contains ids of modules */
+} EntryFields;
+
+Fault decode_entry_record(Bytes payload, EntryFields *entry);
 /* These read rows that `decode_needs_record` has checked. */
 uint32_t next_import(Bytes *rows, Bytes *name);
 Bytes next_row(Bytes *rows);

@@ -73,6 +73,7 @@ static PyMethodDef functions[] = {
     {"plain_functions", plain_functions, METH_VARARGS, NULL},
     {"needs_record", needs_record, METH_O, NULL},
     {"global_record", global_record, METH_O, NULL},
+    {"entry_record", entry_record, METH_O, NULL},
     {"valid_closure", valid_closure, METH_VARARGS, NULL},
     {"platform_serves", platform_serves, METH_VARARGS, NULL},
     {"processor_meets", processor_meets, METH_VARARGS, NULL},

@@ -1155,6 +1155,37 @@ PyObject *global_record(PyObject *Py_UNUSED(module), PyObject *payload) {
     return result;
 }
 
+/* Returns the ids of modules that follow each other, as a tuple. */
+static PyObject *ids_of(Bytes ids) {
+    const uint32_t count = (uint32_t)(ids.size / NAME_BYTES);
+    PyObject *result = PyTuple_New((Py_ssize_t)count);
+    for (uint32_t i = 0; result != NULL && i < count; i++) {
+        if (!put(result, i, new_bytes(ids.at + NAME_BYTES * (size_t)i, NAME_BYTES))) {
+            Py_CLEAR(result);
+        }
+    }
+    return result;
+}
+
+/* entry_record(payload: bytes) -> (kind, name, sequence, requires, data, gone) */
+PyObject *entry_record(PyObject *Py_UNUSED(module), PyObject *payload) {
+    static const char is_no_text[] = "the record of an entry has a text that is not UTF-8";
+    EntryFields found;
+    const Fault fault = PyBytes_Check(payload) ? decode_entry_record(bytes_of(payload), &found) : "the record of an entry is not bytes";
+    if (fault != NULL) {
+        return damaged(fault, NULL);
+    }
+    PyObject *kind = new_text(found.kind, is_no_text), *name = NULL, *requires = NULL, *result = NULL;
+    if (kind != NULL && (name = new_text(found.name, is_no_text)) != NULL && (requires = ids_of(found.requires)) != NULL) {
+        result = Py_BuildValue("(OOKOy#O)", kind, name, (unsigned long long)found.sequence, requires, found.data.at,
+                               (Py_ssize_t)found.data.size, found.is_removal ? Py_True : Py_False);
+    }
+    Py_XDECREF(kind);
+    Py_XDECREF(name);
+    Py_XDECREF(requires);
+    return result;
+}
+
 static const char needs_are_no_text[] = "a needs record has a text that is not UTF-8";
 
 /* Returns a use (runtime.h). */

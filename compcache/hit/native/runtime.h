@@ -125,6 +125,7 @@ PyObject *uses_by_module(PyObject *module, PyObject *args);
 PyObject *plain_functions(PyObject *module, PyObject *args);
 PyObject *needs_record(PyObject *module, PyObject *payload);
 PyObject *global_record(PyObject *module, PyObject *payload);
+PyObject *entry_record(PyObject *module, PyObject *payload);
 PyObject *valid_closure(PyObject *module, PyObject *args);
 PyObject *platform_serves(PyObject *module, PyObject *args);
 PyObject *processor_meets(PyObject *module, PyObject *args);

@@ -85,7 +85,7 @@ def with_distances(data: bytes, symbol: str, head: bytes, names: Sequence[str], 
     sections[number] = table._replace(offset=extended.append(symbols), size=len(symbols))
     for place, names_content in strings.items():
         sections[place] = sections[place]._replace(offset=extended.append(names_content), size=len(names_content))
-    return extended.content(sections)
+    return extended.finish(sections)
 
 
 def _require_tables(data: bytes) -> tuple[list[Section], int, int]:
@@ -147,7 +147,7 @@ class _Extended:
         self._end = start + len(part)
         return start
 
-    def content(self, sections: Sequence[Section]) -> bytes:
+    def finish(self, sections: Sequence[Section]) -> bytes:
         """Append a table of sections, and return the bytes of the file, whose header refers to this table."""
         start = self.append(b"".join([SECTION.pack(*section) for section in sections]))
         header = bytearray(self._data[: _COUNT_AT + _COUNT.size])

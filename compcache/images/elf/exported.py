@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import functools
 import mmap
-import struct
 from struct import Struct
 from typing import TYPE_CHECKING
 
 from compcache.errors import FormatError
-from compcache.files import reraise_interrupt
 from compcache.images.elf.parts import (
     ET_DYN,
     SHT_DYNAMIC,
@@ -25,6 +23,7 @@ from compcache.images.elf.parts import (
     read_string,
     read_table,
 )
+from compcache.interrupts import as_format_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,11 +73,8 @@ class SharedLibrary:
         Raises:
             FormatError: the tables of the library are damaged.
         """
-        try:
+        with as_format_error(f"the tables for the symbol {symbol!r} in the library {self.soname} are damaged"):
             return self._find_version(symbol)
-        except (struct.error, IndexError, KeyError, ZeroDivisionError) as error:
-            reraise_interrupt(error)
-            raise FormatError(f"the tables for the symbol {symbol!r} in the library {self.soname} are damaged: {error}") from error
 
     def _find_version(self, symbol: str) -> str | None:
         for number in self._symbol_numbers(symbol.encode("utf-8", "surrogateescape")):
@@ -152,9 +148,6 @@ def shared_library(path: str) -> SharedLibrary:
         OSError: the file cannot be read.
         FormatError: the file is not a 64-bit little-endian shared library, or is damaged.
     """
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        try:
-            return SharedLibrary(data)  # type: ignore[arg-type]  # slices of a map are bytes
-        except (struct.error, ValueError, IndexError) as error:
-            reraise_interrupt(error)
-            raise FormatError(f"{path} cannot be read as a shared library: {error}") from error
+    problem = f"{path} cannot be read as a shared library"
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data, as_format_error(problem):
+        return SharedLibrary(data)  # type: ignore[arg-type]  # slices of a map are bytes

@@ -190,10 +190,7 @@ def _read_chain(content: bytes, record: Struct, position: int, count: int) -> It
 
 
 def named_sections(data: bytes, names: Collection[str]) -> Iterator[tuple[str, bytes]]:
-    """Yield (name, content) of each section of a relocatable object whose name is in `names`.
-
-    Raise `FormatError` for a malformed file.
-    """
+    """Yield (name, content) of each section of a relocatable object whose name is in `names`. Raise `FormatError` for a malformed file."""
     for name, section in named(data, read_sections(data, ET_REL)):
         if name in names:
             yield name, read_bytes(data, section.offset, section.size, f"the section {name}")

@@ -8,6 +8,7 @@ from compcache.errors import CompileError
 from compcache.images.elf.parts import is_elf
 from compcache.images.elf.reading import has_fixed_code, undefined_symbols
 from compcache.images.platform_symbols import needed_libc
+from compcache.wording import join_first
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,12 +25,12 @@ def require_no_linker(needs_linker: Sequence[str]) -> None:
     """Check that a module does not need the dynamic linker, because objects are loaded without it.
 
     Raises:
-        CompileError: `needs_linker`, the descriptions of features that need it, is not empty. The message shows at most five features.
+        CompileError: `needs_linker`, the descriptions of features that need it, is not empty.
     """
     if needs_linker:
         raise CompileError(
             f"the module cannot be stored on this platform, whose images are objects, because it requires a shared object for: "
-            f"{', '.join(needs_linker[:_SHOWN])}"
+            f"{join_first(needs_linker, _SHOWN)}"
         )
 
 

@@ -17,6 +17,7 @@ from compcache.images.elf.reading import dynamic_required, dynamic_undefined, ha
 from compcache.images.libraries import Library, open_libraries, unusual_directories
 from compcache.images.linkers.link import link_shared
 from compcache.images.writer.write import Provider, write_shared
+from compcache.wording import join_first
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -165,7 +166,7 @@ def _check_archives(image: bytes, known: Collection[str]) -> None:
     missing = [symbol for symbol in missing if not any(_library_defines(name, symbol) for name in provided)]
     if missing:
         raise UndefinedSymbolError(
-            f"no library defines {', '.join(map(repr, sorted(missing)[:_MOST_SHOWN]))}, used by members of the archives: name the archives "
+            f"no library defines {join_first(map(repr, sorted(missing)), _MOST_SHOWN)}, used by members of the archives: name the archives "
             "or shared libraries that define these symbols in archives= or libraries=",
             symbols=sorted(missing),
         )

@@ -214,7 +214,7 @@ def _check_symbol(symbol: Symbol, count: int) -> None:
     is_known = info >> 4 <= _STB_WEAK and info & 0xF in _TYPES and other in _VISIBILITIES
     if "@" in name and section == _SHN_UNDEF:
         raise FormatError(f"the undefined symbol {name!r} has a version in its name, which only linkers support")
-    if not is_known or not (section < count or section in (SHN_ABS, COMMON)):
-        raise FormatError(
-            f"the symbol {name!r} has the type {info:#x} and the visibility {other:#x} in section {section:#x}, which only linkers support"
-        )
+    if not is_known:
+        raise FormatError(f"the symbol {name!r} has the type {info:#x} and the visibility {other:#x}, which only linkers support")
+    if section >= count and section not in (SHN_ABS, COMMON):
+        raise FormatError(f"the symbol {name!r} is in section {section:#x}, but the object has {count} sections")

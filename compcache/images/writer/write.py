@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import struct
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import FormatError
-from compcache.files import reraise_interrupt
 from compcache.images.elf.parts import ELF_MAGIC, ET_DYN, SECTION, SHF_ALLOC, SHT_NOBITS, SHT_PROGBITS, STB_WEAK
 from compcache.images.writer.dynamic import Dynamic, NeededSymbol
 from compcache.images.writer.frames import index_of_frames, index_size
@@ -15,6 +13,7 @@ from compcache.images.writer.inputs import SHF_EXECINSTR, SHF_WRITE, STT_TLS, re
 from compcache.images.writer.layout import Output, collect, place
 from compcache.images.writer.relocations import Relocator, scan
 from compcache.images.writer.symbols import Symbols, symbol_sections
+from compcache.interrupts import as_format_error
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -69,13 +68,8 @@ def write_shared(
     Raises:
         FormatError: an object is malformed, or has parts that the writer does not support. A linker may support them.
     """
-    try:
+    with as_format_error("the shared object cannot be written, because an object is damaged or too large"):
         return _write_image([read_input(data) for data in objects], export, optional, imports, providers, run_paths)
-    except (struct.error, IndexError, ValueError, OverflowError, KeyError) as error:
-        reraise_interrupt(error)
-        if isinstance(error, FormatError):
-            raise
-        raise FormatError(f"the shared object cannot be written, because an object is damaged or too large: {error}") from error
 
 
 def _write_image(

@@ -48,7 +48,7 @@ def _check_volumes(state: CheckState) -> None:
     """Report volumes that cannot be read completely. A repair saves their readable modules."""
     store = state.store
     for fan in store.fans() if store.volumes.has_volumes() else ():
-        store.volumes.of_directory(fan)
+        store.volumes.of_directory(fan)  # reads all tables, and records damage
     for name, reason in list(store.volumes.damaged.items()):
         path = store.path(VOLUMES, name)
         is_repaired = state.repair and _try_repair_volume(store, name)

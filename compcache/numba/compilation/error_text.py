@@ -6,6 +6,8 @@ import itertools
 import re
 from typing import Any
 
+from compcache.wording import shorten
+
 __all__ = ["describe_error"]
 
 _MAX_LENGTH = 300
@@ -54,9 +56,7 @@ def describe_error(error: Any) -> str:
     sentence = _explain_known_message(text) or _first_sentence(lines, type(error))
     for pattern, word in _READABLE_TYPES:
         sentence = re.sub(pattern, word, sentence)
-    if len(sentence) > _MAX_LENGTH:
-        sentence = f"{sentence[:_MAX_LENGTH]}..."
-    return sentence + _format_location(error, text)
+    return shorten(sentence, _MAX_LENGTH) + _format_location(error, text)
 
 
 def _format_location(error: Any, text: str) -> str:

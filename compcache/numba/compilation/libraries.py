@@ -6,7 +6,9 @@ import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.numba.compilation import scopes
+from compcache.numba.fingerprints.implementations import name_of
 from compcache.numba.identity.dependencies import Dependency, dependency_of, dependency_of_generator, dependency_of_type
+from compcache.numba.identity.kept_results import Result
 from compcache.numba.registered.refusals import Unidentifiable, Unrepeatable
 
 if TYPE_CHECKING:
@@ -25,12 +27,14 @@ class Recorded(NamedTuple):
         names: the digests of the names that the compiler looked up.
         problem: the reason why the dependencies are unknown; None if they are known.
         linked: the overloads in the code that have entries of their own.
+        results: what implementations returned for some types.
     """
 
     dependencies: frozenset[Dependency] = frozenset()
     names: frozenset[int] = frozenset()
     problem: Unidentifiable | None = None
     linked: frozenset[Linked] = frozenset()
+    results: frozenset[Result] = frozenset()
 
 
 #: The dependencies of each library's code.
@@ -98,39 +102,55 @@ def collect_dependencies(library: Any, scope: scopes.Scope | None = None) -> Rec
         if scope.problem:
             parts.append(Recorded(problem=Unrepeatable(scope.problem)))
         parts.append(_dependencies_in_scope(scope))
-    dependencies, names, problems, linked = zip(*parts, strict=True)
+    dependencies, names, problems, linked, results = zip(*parts, strict=True)
     problem = max(filter(None, problems), key=lambda error: isinstance(error, Unrepeatable), default=None)  # the strictest one
     # A callee may depend on content that an implementation got during this compilation. Other processes start with the earlier content.
     changed = scope.changed - parts[-1].dependencies if scope is not None else frozenset()
-    _records[library] = Recorded(frozenset().union(*dependencies) - changed, frozenset().union(*names), problem, frozenset().union(*linked))
+    _records[library] = Recorded(
+        frozenset().union(*dependencies) - changed, frozenset().union(*names), problem, frozenset().union(*linked),
+        frozenset([result for result in frozenset().union(*results) if result.dependency not in changed]),
+    )  # fmt: skip
     return _records[library]
 
 
 def _linking_libraries(library: Any) -> Iterator[Any]:
-    """Yield the libraries that are linked into a library. In place of Numba's internal libraries, yield those that are linked into them."""
+    """Yield the libraries that are linked into a library, except Numba's internal ones, and into libraries without a record."""
     for linked in getattr(library, "_linking_libraries", ()):
-        if linked not in _records and linked.name.startswith(_INTERNAL_PREFIXES):
+        if linked not in _records:
             yield from _linking_libraries(linked)
-        else:
+        if linked in _records or not linked.name.startswith(_INTERNAL_PREFIXES):
             yield linked
 
 
 def _dependencies_in_scope(scope: scopes.Scope) -> Recorded:
     """Return the dependencies that a scope has recorded; only the problem if a dependency cannot be identified.
 
-    The content of an implementation is its content before it ran. An implementation that could not be identified then is a dependency only
-    if it accepted the compiler's types.
+    The content of an implementation is its content before it ran. An implementation that could not be identified then is a problem only if
+    it accepted the compiler's types.
     """
     try:
-        dependencies = {
-            dependency_of(function) if content is None or (content.is_declined and id(function) in scope.accepted) else content
-            for function, content, _ in scope.tried.values()
-        }
+        results = frozenset([row for function in scope.tried.values() for row in _results_in_scope(scope, function)])
+        unused = [function for id_, function in scope.tried.items() if id_ not in scope.used]
+        dependencies = {dependency_of(function, declined=id(function) not in scope.accepted) for function in unused}
+        dependencies |= {result.dependency for result in results}
         dependencies |= {row for row in map(dependency_of_generator, scope.generators.values()) if row is not None}
         dependencies |= set(map(dependency_of_type, scope.types))
-        return Recorded(frozenset(dependencies), frozenset(scope.names))
+        return Recorded(frozenset(dependencies), frozenset(scope.names), results=results)
     except Unidentifiable as error:
         return Recorded(problem=Unrepeatable(str(error)))
+
+
+def _results_in_scope(scope: scopes.Scope, function: Any) -> Iterator[Result]:
+    """Yield the results of an implementation that the compiler used in a scope.
+
+    Raises:
+        Unidentifiable: the implementation accepted the compiler's types, and could not be identified when it ran.
+    """
+    for arguments, content in scope.used.get(id(function), ()):
+        if content is None or (content.is_declined and id(function) in scope.accepted):
+            dependency_of(function)  # raises the error of that time, which is remembered
+            raise Unidentifiable(f"{name_of(function)} could not be compared when it ran")
+        yield Result(content, arguments)
 
 
 def _present_dependencies(functions: Iterable[Any]) -> Recorded:

@@ -25,13 +25,14 @@ from compcache.numba.fingerprints.history import note_code
 from compcache.numba.fingerprints.implementations import digest_name, name_of
 from compcache.numba.fingerprints.numba_values import name_of_class
 from compcache.numba.identity.dependencies import Dependency, dependency_of
+from compcache.numba.identity.kept_results import Result, digest_arguments, note_results
 from compcache.numba.identity.key import flags_text, signature_text
 from compcache.numba.identity.settings import config_text
 from compcache.numba.registered.library import is_library_module
 from compcache.numba.registered.refusals import Unidentifiable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 __all__ = [
     "Miss",
@@ -39,7 +40,6 @@ __all__ = [
     "compile_scope",
     "defer",
     "has_miss",
-    "has_run_otherwise",
     "look_up_scope",
     "next_unique_id",
     "pop_compile_seconds",
@@ -48,10 +48,11 @@ __all__ = [
     "record_generator",
     "record_miss",
     "record_name",
+    "record_run",
     "record_token",
     "record_tried",
     "record_type",
-    "record_unknown_run",
+    "record_use",
     "reduce_to_name",
     "storing_scope",
     "tried_outside_scopes",
@@ -80,9 +81,10 @@ class Scope:
         token: the token in the function's symbols.
         miss: the failed look-up that caused the compilation; None if no look-up caused it.
         symbol_count: the number of symbols that contain the token.
-        tried: the user's implementations that the compiler tried, by id, each with its content before it ran, and whether Numba has kept
-            its result since an earlier compilation; None if that is not known.
-        changed: the dependencies on implementations that changed during the compilation.
+        tried: the user's implementations that the compiler tried, by id.
+        first_contents: the content of each implementation before its first run in this compilation, by id.
+        used: the results that the compiler used, by the ids of the implementations: the digests of the types, and the contents.
+        changed: the contents that implementations got during the compilation.
         accepted: the ids of the implementations that accepted the compiler's types.
         problem: the reason why the code has no identity, or "".
         names: the digests of the names that the compiler looked up.
@@ -91,7 +93,8 @@ class Scope:
     """
 
     __slots__ = (
-        "accepted", "changed", "function", "generators", "miss", "names", "problem", "symbol_count", "token", "tried", "types",
+        "accepted", "changed", "first_contents", "function", "generators", "miss", "names", "problem", "symbol_count", "token", "tried",
+        "types", "used",
     )  # fmt: skip
 
     def __init__(self, function: Any, token: str, miss: Miss | None) -> None:
@@ -99,7 +102,9 @@ class Scope:
         self.token = token
         self.miss = miss
         self.symbol_count = 0
-        self.tried: dict[int, tuple[Any, Dependency | None, bool | None]] = {}
+        self.tried: dict[int, Any] = {}
+        self.first_contents: dict[int, Dependency | None] = {}
+        self.used: dict[int, dict[tuple[str, Dependency | None], None]] = {}
         self.changed: set[Dependency] = set()
         self.accepted: set[int] = set()
         self.problem = ""
@@ -323,61 +328,86 @@ def next_unique_id(function: Any) -> str:
     return f"{scope.token}x{scope.symbol_count}"
 
 
-#: The contents that implementations had when they ran, and the tokens of the outermost compilations, by their templates and keys.
-_runs: weakref.WeakKeyDictionary[type, dict[Any, tuple[Dependency | None, str]]] = weakref.WeakKeyDictionary()
+class Run(NamedTuple):
+    """A run of an implementation.
 
-#: The contents of all runs, by the names of the implementations.
-_contents_of_runs: dict[str, set[str]] = {}
+    Attributes:
+        content: the content before the run; None if the implementation could not be identified.
+        arguments: the digest of the types (`kept_results`); "" if they have no digest, or if Numba does not keep the result.
+        compilation: the token of the outermost compilation in which the implementation ran.
+    """
 
-
-def has_run_otherwise(dependency: Dependency) -> bool:
-    """Return whether this process has run an implementation when it had another content. Numba may use that result again."""
-    return not _contents_of_runs.get(dependency.name, set()) <= {dependency.content}
-
-
-def record_unknown_run(function: Any) -> None:
-    """Record that this process has run an implementation when its content was not recorded."""
-    _contents_of_runs.setdefault(name_of(function), set()).add("")
+    content: Dependency | None
+    arguments: str
+    compilation: str
 
 
-def record_tried(function: Any, template: type | None = None, keys: Iterable[Any] = (), kept: Any = None) -> None:
-    """Record that the compiler is about to try one of the user's implementations, and record the implementation's content.
+#: The runs whose results the templates have kept, by the keys of the results.
+_runs: weakref.WeakKeyDictionary[type, dict[Any, Run]] = weakref.WeakKeyDictionary()
 
-    If Numba has kept a result, the content is that of the time when the implementation ran. If that run was not recorded, the running
-    compilations are not cached. An implementation whose content differs from an earlier trial in a scope is added to the changed
-    implementations of that scope. If one of the two results was kept since an earlier compilation, the code has no identity.
+
+def record_tried(function: Any) -> bool:
+    """Record that the compiler tries one of the user's implementations. Return False if the compilation has no scope."""
+    if not _stack.scopes:
+        tried_outside_scopes[id(function)] = function
+    for scope in _stack.scopes:
+        scope.tried[id(function)] = function
+    return bool(_stack.scopes)
+
+
+def record_run(function: Any) -> None:
+    """Record that one of the user's implementations is about to run, and that Numba does not keep its result."""
+    if record_tried(function):
+        _use(function, _begin_run(function, ""))
+
+
+def record_use(function: Any, template: type, keys: Iterable[Any], kept: Any, args: Iterable[Any], kws: Mapping[str, Any]) -> None:
+    """Record that the compiler uses what one of the user's implementations returns for some types, or has returned.
+
+    If Numba has kept the result of a run that was not recorded, the running compilations are not cached.
 
     Args:
         function: the implementation.
-        template: the template that keeps the results of the implementation; None if another template does.
+        template: the template that keeps the result.
         keys: the keys under which the template may keep the result.
-        kept: the key under which the template has kept a result; None if the implementation is about to run.
+        kept: the key under which the template has kept the result; None if the implementation is about to run.
+        args: the types of the positional arguments.
+        kws: the types of the keyword arguments.
     """
-    if not _stack.scopes:
-        tried_outside_scopes[id(function)] = function
+    if not record_tried(function):
         return
-    token, (_, tried, was_kept) = _stack.scopes[0].token, _stack.scopes[-1].tried.get(id(function), (None, None, True))
-    runs = _runs.setdefault(template, {}) if template is not None else {}
-    run = runs.get(kept)
-    if run is None and kept is not None:
+    runs = _runs.setdefault(template, {})
+    if kept is None:
+        run = _begin_run(function, digest_arguments(function, args, kws))
+        runs.update(dict.fromkeys(keys, run))
+        if run.content is not None:
+            note_results([Result(run.content, run.arguments)])
+        _use(function, run)
+    elif kept in runs:
+        _use(function, runs[kept])
+    else:
         for scope in _stack.scopes:
             scope.problem = f"{name_of(function)} was run before compilations were recorded"
-        return
-    if run is None:
-        run = (_present_dependency(function) if was_kept else tried), token
-        runs.update(dict.fromkeys(keys, run))
-        if template is not None and run[0] is not None:
-            _contents_of_runs.setdefault(run[0].name, set()).add(run[0].content)
-    content, is_kept = run[0], run[1] != token
+
+
+def _begin_run(function: Any, arguments: str) -> Run:
+    """Return the run of an implementation that starts now. The content is the one before its first run in the innermost compilation."""
+    known = _stack.scopes[-1].first_contents
+    return Run(known[id(function)] if id(function) in known else _present_dependency(function), arguments, _stack.scopes[0].token)
+
+
+def _use(function: Any, run: Run) -> None:
+    """Record in all running compilations that they use the result of a run.
+
+    Implementations may change themselves. The content that a process needs to repeat a compilation is the one before their first run.
+    """
     for scope in _stack.scopes:
-        _, earlier, was_kept = scope.tried.get(id(function), (None, content, is_kept))
-        if was_kept is None and template is not None:
-            earlier = content  # only the template that keeps results knows when the implementation ran
-        if content != earlier and (is_kept or was_kept):
-            scope.problem = f"{name_of(function)} was run by an earlier compilation, and reads a value that has changed since"
-        elif content != earlier and content is not None:
-            scope.changed.add(content)
-        scope.tried[id(function)] = function, earlier, was_kept or (is_kept if template is not None else None)
+        content = run.content
+        if run.compilation == _stack.scopes[0].token:
+            content = scope.first_contents.setdefault(id(function), content)
+        if run.content is not None and run.content != content:
+            scope.changed.add(run.content)
+        scope.used.setdefault(id(function), {})[run.arguments, content] = None
 
 
 def _present_dependency(function: Any) -> Dependency | None:

@@ -41,11 +41,7 @@ class Reference:
         return _import_named(object.__getattribute__(self, "_module"), object.__getattribute__(self, "_name"))
 
     def _compcache_content(self, walk: Any) -> None:
-        """Feed the identity of Numba's object to a walk.
-
-        Raises:
-            NotLazy: only Numba can identify the object.
-        """
+        """Feed the identity of Numba's object to a walk. Raise `NotLazy` if only Numba can identify the object."""
         kind = object.__getattribute__(self, "_kind")
         if not kind:
             module, name = object.__getattribute__(self, "_module"), object.__getattribute__(self, "_name")

@@ -182,7 +182,7 @@ def _rebase_protocol_classes() -> None:
     for cls in _list_descendants(stand_in):
         if stand_in in cls.__bases__:
             cls.__bases__ = tuple([real if base is stand_in else base for base in cls.__bases__])
-        cls.__class__ = ABCMeta
+        cls.__class__ = ABCMeta  # Numba's metaclass; the stand-in's is no longer needed
 
 
 def _list_descendants(cls: Any) -> list[Any]:

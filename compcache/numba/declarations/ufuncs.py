@@ -387,11 +387,7 @@ def _find_element_types(args: tuple[Any, ...]) -> tuple[str, ...]:
 
 
 def _find_element_type(argument: Any) -> str:
-    """Return the name of the type for which Numba compiles a loop for an argument.
-
-    Raises:
-        NotLazy: only Numba can determine the type.
-    """
+    """Return the name of the type for which Numba compiles a loop for an argument. Raise `NotLazy` if only Numba can determine the type."""
     numpy: Any = sys.modules["numpy"]
     kind = type(argument)
     is_array = kind is numpy.ndarray or (is_derived_array(argument, numpy) and not kind.__module__.startswith("numpy.ma"))

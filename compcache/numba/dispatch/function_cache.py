@@ -23,6 +23,7 @@ from compcache.numba.fingerprints.content import find_old_code
 from compcache.numba.fingerprints.fixed_code import Compiled, note_compiled
 from compcache.numba.fingerprints.numba_values import name_of_pipeline
 from compcache.numba.identity.dependencies import functions_compiled_for
+from compcache.numba.identity.kept_results import decode_results, note_results
 from compcache.numba.identity.key import Identity, flags_text, identify, type_text
 from compcache.numba.identity.linked import decode_linked, find_linked, linked_overload, note_linked
 from compcache.numba.lazy.entries import Key, find_record
@@ -74,6 +75,7 @@ class FunctionCache(CacheObject):
             return cres
         if self._has_own_locator:
             return self._load_from_fallback(sig, target_context)
+        self._read_descriptions()
         identity = self._identify(parsed, target_context)
         is_current = isinstance(identity, Identity) and not find_old_code(identity.parts)
         cres = None if is_current else self._load_linked(parsed, target_context)
@@ -111,15 +113,19 @@ class FunctionCache(CacheObject):
             note_compiled(self._owner, args, Compiled(base[0].rpartition("-")[2], base[1]))
         return cres
 
+    def _read_descriptions(self) -> None:
+        """Record the overloads and results that the descriptions of code list that this process has loaded without Numba."""
+        for record, functions in history.take_unread():
+            entry = load.find_entry(self._cache, *record.base)
+            if entry is not None:
+                note_linked(decode_linked(entry[1], functions))
+                note_results(decode_results(entry[1]))
+
     def _load_linked(self, sig: Any, target_context: Any) -> Any:
         """Return the compile result of an overload that is linked into loaded code, with the former values of globals. Count a hit.
 
         Without a cache, this process would have compiled the overload with its callers. The result is None if no loaded code has it.
         """
-        for record, functions in history.take_unread():
-            entry = load.find_entry(self._cache, *record.base)
-            if entry is not None:
-                note_linked(decode_linked(entry[1], functions))
         with contextlib.suppress(Unidentifiable):
             linked = find_linked(linked_overload(self._owner, self._function, _argument_types(sig)))
             cres = self._load_former((linked.name, linked.lines), None, sig, target_context) if linked is not None else None
@@ -140,7 +146,7 @@ class FunctionCache(CacheObject):
             self._record_start(sig, self._make_start_key(sig), is_new=False)
 
     def _record_not_found(self, identity: Identity, sig: Any) -> None:
-        """Count a miss, and prepare to store the overload as soon as Numba has compiled it."""
+        """Count a miss, import the modules that store overloads, and prepare to store the overload once Numba has compiled it."""
         self._keys[_signature_key(sig)] = self._make_start_key(sig)
         self._backend.count_miss(make_func_name(identity, sig))
         _import_storing_modules()
@@ -199,7 +205,7 @@ class FunctionCache(CacheObject):
         return is_stored
 
     def _store(self, sig: Any, data: Any, identity: Identity, seconds: float) -> bool:
-        """Store a compile result under its identity, or record why it is not cached.
+        """Store a compile result under its identity, or record why it is not cached. Numba compiled for `seconds` of CPU time.
 
         Returns:
             False if the result must be delegated to the fallback cache; True otherwise.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from compcache.numba.entries.generators import restore_generator
 from compcache.numba.entries.helper_symbols import helper_address
 from compcache.numba.entries.mapped_library import MappedLibrary, Stored, keep_mapped, make_entry_point, set_environments
 from compcache.numba.identity.dependencies import Dependency, decode_names, is_current, matching_names
+from compcache.numba.identity.kept_results import decode_results, is_valid, note_results
 from compcache.numba.identity.linked import Linked, decode_linked, linked_overload
 from compcache.numba.identity.settings import requested_cpu
 from compcache.numba.lazy.description import DESCRIPTION, KIND_OBJECT, Description, Request
@@ -47,16 +49,22 @@ def find_entry(
         implementations: the implementations that a valid entry has (`Description.implementations`); "" for any implementations.
         is_new: whether this process has just stored the entry.
     """
-    request = Request(lines, requested_cpu(), implementations=implementations, outdated=_outdated_reason)
+    outdated = partial(_outdated_reason, is_new=is_new)
+    request = Request(lines, requested_cpu(), implementations=implementations, outdated=outdated)
     target = frontend.find(cache, name, request.accepts, kind=DESCRIPTION, is_new=is_new)
     return (target, request.found) if target is not None and request.found is not None else None
 
 
-def _outdated_reason(description: Description) -> str:
-    """Return why the compiler would use other implementations now; "" if it would use the implementations of the description."""
+def _outdated_reason(description: Description, *, is_new: bool) -> str:
+    """Return why the compiler would use other implementations now; "" if it would use the implementations of the description.
+
+    An entry that this process has just stored (`is_new`) must be valid in processes that start with the present values.
+    """
+    results = decode_results(description)
     for dependency in [Dependency(*row) for row in description.used]:
         try:
-            if not is_current(dependency) or scopes.has_run_otherwise(dependency):
+            arguments = [result.arguments for result in results if result.dependency == dependency]
+            if not (is_current(dependency) if is_new else is_valid(dependency, arguments)):
                 return f"the implementation {dependency.name} has changed since the code was compiled"
         except Unidentifiable as error:
             return f"the implementation {dependency.name} cannot be compared: {error}"
@@ -86,6 +94,7 @@ def load_result(
     if entry is None:
         return None
     target, description = entry
+    note_results(decode_results(description))
     kind, token, symbols, payload = pickle.loads(description.pickled)  # noqa: S301 - the cache was opened for it
     if token:
         scopes.record_token(token)
@@ -189,8 +198,9 @@ def _decode_dependencies(description: Description, functions: Functions | None, 
     """Return the dependencies that an entry's description contains. If the functions in the code are unknown, they are a problem."""
     if functions is None:
         return libraries.Recorded(problem=Unidentifiable(f"{itself.name} was compiled from values that have changed since"))
-    rows = [Dependency(*row) for row in description.used]
-    return libraries.Recorded(frozenset(rows), decode_names(description.asked), None, decode_linked(description, functions) | {itself})
+    rows = frozenset([Dependency(*row) for row in description.used])
+    linked = decode_linked(description, functions) | {itself}
+    return libraries.Recorded(rows, decode_names(description.asked), None, linked, frozenset(decode_results(description)))
 
 
 def run_image(cache: Cache, name: str, description: Description, symbols: tuple[str, ...], library: Any) -> None:
@@ -215,6 +225,7 @@ def load_library(cache: Cache, identity: Identity, name: str, target_context: An
     if entry is None:
         return None
     target, description = entry
+    note_results(decode_results(description))
     kind, _, symbols, payload = pickle.loads(description.pickled)  # noqa: S301 - the cache was opened for it
     target_context.refresh()
     codegen = target_context.codegen()

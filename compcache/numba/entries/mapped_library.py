@@ -35,7 +35,7 @@ def set_environments(addresses: Mapping[str, int], environments: Mapping[str, An
 
 
 def make_entry_point(address: int, library: Any, fndesc: Any, environment: Any) -> Any:
-    """Return the callable through which Python runs the machine code at an address. It keeps the library alive."""
+    """Return the callable through which Python runs the machine code at an address. The callable keeps the library alive."""
     from numba import _dynfunc
 
     doc = f"compiled wrapper for {fndesc.qualname!r}"

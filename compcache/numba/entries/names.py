@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from compcache.numba.identity.key import without_addresses
+from compcache.wording import shorten
 
 if TYPE_CHECKING:
     from compcache.numba.identity.key import Identity
@@ -23,10 +24,7 @@ def make_label(name: str, signature: Any) -> str:
 
     `signature` is a Numba signature, or contains the types of the arguments.
     """
-    types = _format_types(getattr(signature, "args", signature))
-    if len(types) > _MAX_SHOWN:
-        types = f"{types[:_MAX_SHOWN]}..."
-    return f"{name}({types})"
+    return f"{name}({shorten(_format_types(getattr(signature, 'args', signature)), _MAX_SHOWN)})"
 
 
 def make_func_name(identity: Identity, signature: Any) -> str:
@@ -40,5 +38,4 @@ def make_func_name(identity: Identity, signature: Any) -> str:
 def format_signature(signature: Any) -> str:
     """Return a signature in the notation of Numba's decorators, ``float64(int64)``. A signature is cut after 400 characters."""
     result = "void" if str(signature.return_type) == "none" else _format_types([signature.return_type])
-    text = f"{result}({_format_types(signature.args)})"
-    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
+    return shorten(f"{result}({_format_types(signature.args)})", _MAX_SHOWN)

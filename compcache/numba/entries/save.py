@@ -30,6 +30,7 @@ from compcache.numba.entries.sources import read_sources
 from compcache.numba.fingerprints.history import named_functions
 from compcache.numba.fingerprints.walk import SIZE_OF_LINES
 from compcache.numba.identity.dependencies import encode_names, matching_names
+from compcache.numba.identity.kept_results import encode_results
 from compcache.numba.identity.key import without_addresses
 from compcache.numba.identity.linked import encode_linked
 from compcache.numba.identity.settings import requested_cpu, requested_cpu_and_features
@@ -156,7 +157,8 @@ def _make_checked_fields(lines: str, recorded: libraries.Recorded) -> tuple[str,
     if recorded.problem:
         raise NotCacheable(str(recorded.problem)) from recorded.problem
     asked = encode_names(recorded.names)
-    return requested_cpu(), lines, tuple(sorted(recorded.dependencies)), asked, matching_names(asked)
+    rows = sorted(recorded.dependencies | encode_results(recorded.results))
+    return requested_cpu(), lines, tuple(rows), asked, matching_names(asked)
 
 
 def _name_linked(recorded: libraries.Recorded, identity: Identity, name: str) -> libraries.Recorded:
@@ -187,7 +189,7 @@ def publish_entry(
     cache: Cache, identity: Identity, name: str, signature: Any, source: Any, description: Description,
     targets: Iterable[str] | str | None = None, part_of: str | None = None, seconds: float = 0.0,
 ) -> None:  # fmt: skip
-    """Store an entry: its description, and its image if a source is given.
+    """Store an entry: its description, and an image, which is empty without a source.
 
     Args:
         cache: the cache to store in.
@@ -196,7 +198,7 @@ def publish_entry(
         signature: Numba's signature, for display.
         source: the source of the image; None if the description contains the code.
         description: the description.
-        targets: the CPUs to store code for, as in `ModuleSource`.
+        targets: the CPUs to store code for, as in `ModuleSource`; ignored if the code runs only on the CPU of Numba's settings.
         part_of: the function to which a wrapper or a loop belongs; None for the code of a function.
         seconds: the CPU time that Numba took to compile the code, in seconds.
 
@@ -206,6 +208,7 @@ def publish_entry(
     text = source.text if source else image_source.make_address_function(())
     cpu, features = requested_cpu_and_features()
     portable = not description.is_machine_code and not description.cpu and not frontend.passes_vectors(text)
+    # Numba has optimized the code, which calls only functions of Numba, Python and the platform (`alone`).
     frontend.add_realizations(cache, ModuleSource(
         text,
         {name: Function("ptr(i64)", symbol=image_source.ADDRESS, shown=format_signature(signature))},
@@ -219,7 +222,7 @@ def publish_entry(
         identity={**identity.components, **read_sources(identity.parts)},
         part_of=part_of,
         makers={"numba": numba.__version__},
-    ), alone=True, seconds=seconds)  # fmt: skip  # the code calls only functions of Numba, Python and the platform
+    ), alone=True, seconds=seconds)  # fmt: skip
 
 
 def _find_token(cres: Any) -> str:

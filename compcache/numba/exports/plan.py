@@ -168,7 +168,10 @@ class _Planner:
         return _Node(kind, size, **self._add_fields(kind, type_, is_item=is_parameter and in_list))
 
     def _add_fields(self, kind: int, type_: Any, *, is_item: bool) -> dict[str, int]:
-        """Return the fields of a node other than its kind and size, and add the texts to which the fields refer."""
+        """Return the fields of a node other than its kind and size, and add the texts to which the fields refer.
+
+        A text that is an item of a container (`is_item`) is owned by the container.
+        """
         if kind == _NAMED_TUPLE:
             return {"text": self._add_class_name(type_.instance_class, "a named tuple")}
         if kind == _ENUM:
@@ -191,7 +194,11 @@ class _Planner:
         )  # fmt: skip
 
     def _create_list_node(self, kind: int, type_: Any, size: int, *, is_parameter: bool) -> _Node:
-        """Return a new node for a list, or for a container that is passed as a list."""
+        """Return a new node for a list, or for a container that is passed as a list.
+
+        Raises:
+            Unsupported: the list is a parameter, and contains records or lists.
+        """
         from numba.core import types
 
         if is_parameter and (isinstance(type_.dtype, types.Record) or contains_type(type_.dtype, (types.List,))):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     #: The names of a chain of attributes, its value, and the number of names that lead to the value.
     Chain = tuple[tuple[str, ...], Any, int]
 
-__all__ = ["feed_function"]
+__all__ = ["feed_function", "registered_here"]
 
 _MATCH_CLASS = opmap["MATCH_CLASS"]
 #: Names of Numba's settings, or of objects that contain them.
@@ -314,3 +314,41 @@ def _shown(value: object) -> str:
     """Return a plain value as text for display. A long text is replaced by its beginning and its digest."""
     text = repr(value)
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}... {blake2b(text.encode(), digest_size=8).hexdigest()}"
+
+
+def registered_here(function: Any) -> tuple[list[tuple[Any, dict[str, Any]]], list[dict[str, Any]]]:
+    """Return the registrations for a plain function of the program.
+
+    This package's own table is used if it contains the function, otherwise Numba's registry.
+
+    Returns:
+        The overloads with their options; and the options of each registration that allows compiled code to call the function
+        (`register_jitable`).
+    """
+    from compcache.numba.registered.options import jitable_options, overload_options
+    from compcache.numba.registered.table import registered_for
+
+    known = registered_for(function)
+    if known is not None:
+        overloads_here = [(implementation, overload_options(options)) for implementation, options in known.overloads]
+        return overloads_here, [jitable_options(options) for options in known.options_of_jitable]
+    overloads: list[tuple[Any, dict[str, Any]]] = []
+    jitables: list[dict[str, Any]] = []
+    if type(function) is python_types.FunctionType and _is_numba_imported() and not is_made_by_library(function):
+        from compcache.numba.fingerprints.implementations import find_overloads, wrapped_by
+
+        for implementation in find_overloads(function):
+            options = dict(implementation.options)
+            named_options = {name.lstrip("_"): value for name, value in options.items() if name != "metadata" or value}
+            if function in wrapped_by(implementation.function):
+                jitables.append(overload_options({**named_options, "strict": True}))
+            else:
+                overloads.append((implementation.function, overload_options(named_options)))
+    return overloads, jitables
+
+
+def _is_numba_imported() -> bool:
+    """Return whether Numba's registries exist, and no stand-in replaces them."""
+    return hasattr(sys.modules.get("numba.core.typing.templates"), "builtin_registry") and hasattr(
+        sys.modules.get("numba.core.imputils"), "builtin_registry"
+    )

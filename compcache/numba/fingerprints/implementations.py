@@ -7,7 +7,6 @@ covers its own implementations.
 from __future__ import annotations
 
 import functools
-import sys
 from types import FunctionType, MethodType
 from zlib import crc32
 
@@ -32,7 +31,6 @@ __all__ = [
     "name_of",
     "package_of_implementation",
     "plain_function",
-    "registered_here",
     "registry",
     "source_function",
     "user_code_generator",
@@ -291,39 +289,3 @@ def find_overloads(value: object) -> Iterable[Implementation]:
     """Return the user's overloads of a callable, in the order of registration; empty if no overload is registered."""
     registry.refresh()
     return registry.by_key.get(id(value), ())
-
-
-def registered_here(function: Any) -> tuple[list[tuple[Any, dict[str, Any]]], list[dict[str, Any]]]:
-    """Return the registrations for a plain function of the program.
-
-    This package's own table is used if it contains the function, otherwise Numba's registry.
-
-    Returns:
-        The overloads with their options; and the options of each registration that allows compiled code to call the function
-        (`register_jitable`).
-    """
-    from compcache.numba.registered.options import jitable_options, overload_options
-    from compcache.numba.registered.table import registered_for
-
-    known = registered_for(function)
-    if known is not None:
-        overloads_here = [(implementation, overload_options(options)) for implementation, options in known.overloads]
-        return overloads_here, [jitable_options(options) for options in known.options_of_jitable]
-    overloads: list[tuple[Any, dict[str, Any]]] = []
-    jitables: list[dict[str, Any]] = []
-    if type(function) is FunctionType and _is_numba_imported() and not is_made_by_library(function):
-        for implementation in find_overloads(function):
-            options = dict(implementation.options)
-            named_options = {name.lstrip("_"): value for name, value in options.items() if name != "metadata" or value}
-            if function in wrapped_by(implementation.function):
-                jitables.append(overload_options({**named_options, "strict": True}))
-            else:
-                overloads.append((implementation.function, overload_options(named_options)))
-    return overloads, jitables
-
-
-def _is_numba_imported() -> bool:
-    """Return whether Numba's registries exist, and no stand-in replaces them."""
-    return hasattr(sys.modules.get("numba.core.typing.templates"), "builtin_registry") and hasattr(
-        sys.modules.get("numba.core.imputils"), "builtin_registry"
-    )

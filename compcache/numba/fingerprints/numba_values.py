@@ -61,7 +61,11 @@ def handlers() -> list[tuple[Any, Handler]]:
 
 
 def _feed_jitted(walk: Walk, value: Any, where: str, *, is_frozen: bool = False) -> None:
-    """Feed a dispatcher: its function and options, or the identities of its code if the dispatcher compiles no more code."""
+    """Feed a dispatcher: its function and options, or the identities of its code if the dispatcher compiles no more code (`is_frozen`).
+
+    Raises:
+        Unidentifiable: the program has replaced default values of the function since its declaration.
+    """
     function = value.py_func
     if walk.without_numba and is_library_function(function):
         walk.feed_token("jitted by a library", function.__module__, function.__qualname__)

@@ -81,12 +81,14 @@ def reads_by_name(code: CodeType, reads: Reads, *, may_lead_anywhere: bool = Fal
     """
     namespaces = NAMESPACE_ATTRIBUTES.intersection((*reads.attributes, *(chain[0] for chain in reads.chains)))
     if namespaces and not may_lead_anywhere:
-        raise Unidentifiable(f"{code.co_qualname} reads {min(namespaces)}, which refers to values that the code does not name")
+        raise Unidentifiable(f"{code.co_qualname} reads the attribute {min(namespaces)!r}, which leads to values without names in the code")
     uncovered = NOT_IN_KEYS.intersection(reads.attributes) - {code.co_name if code.co_name == HASH_METHOD else ""}
     if any(not _LOGGING.isdisjoint(chain) for chain in reads.chains):
         uncovered |= _LOGGER_ATTRIBUTES.intersection(reads.attributes)  # the logger need not be a value that the walk reaches
     if uncovered:
-        raise Unidentifiable(f"{code.co_qualname} reads {min(uncovered)}, whose value is not part of the function's identity")
+        raise Unidentifiable(
+            f"{code.co_qualname} reads the attribute {min(uncovered)!r}, which other processes cannot compare: read it elsewhere"
+        )
     reads_all = not _ATTRIBUTES_THAT_READ_ALL.isdisjoint(reads.attributes)
     names = {name for chain in reads.chains for name in chain}.union(reads.attributes)
     if names.isdisjoint(_READERS) and "format" not in names:

@@ -34,9 +34,9 @@ __all__ = [
     "is_changed",
     "is_of_generators",
     "may_have_attributes",
+    "names_for_metaclass",
     "names_of_c_references",
     "names_stored_by",
-    "public_names",
     "registered_with",
     "replaced_defaults_reason",
     "set_on_library",
@@ -328,11 +328,11 @@ def cached_results(wrapper: Any) -> list[tuple[Any, Any]] | None:
 
 
 def _without_marks(key: Any) -> Any:
-    """Return the key of a result without the object that separates keyword arguments, which differs between processes."""
+    """Return the key of a result with "=" in place of the object that separates keyword arguments, which differs between processes."""
     return tuple(["=" if type(item) is object else item for item in key]) if isinstance(key, tuple) else key
 
 
-def public_names(cls: type) -> list[str]:
+def names_for_metaclass(cls: type) -> list[str]:
     """Return the names without a leading double underscore in a class whose metaclass may request all of them, for example a protocol.
 
     The list is empty for a class with the usual metaclass.

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import builtins
-import copyreg
 import sys
 import types as python_types
 
@@ -18,7 +17,7 @@ from compcache.numba.fingerprints.state import (
     is_changed,
     is_of_generators,
     may_have_attributes,
-    public_names,
+    names_for_metaclass,
     registered_with,
 )
 from compcache.numba.registered.library import is_found_by_name, is_library_function, is_library_module
@@ -207,7 +206,9 @@ def _feed_users_class(walk: Walk, value: Any, where: str) -> None:
         if is_library_module(base.__module__):
             walk.feed_library(base, f"the base {base.__qualname__} of {where}")
     walk.feed_token("registered", *registered_with(value))
-    walk.feed_token("members", *public_names(value))
+    walk.feed_token("members", *names_for_metaclass(value))
+    import copyreg  # most keys do not need it
+
     if value in copyreg.dispatch_table:
         walk.feed_value(copyreg.dispatch_table[value], f"the function that copies objects of {where}")
     walk.reach().refer_to_owner(walk, value, where)
@@ -327,6 +328,8 @@ def _feed_reduced(walk: Walk, value: Any, where: str) -> None:
 
 def _feed_pickled(walk: Walk, value: Any, where: str) -> None:
     """Feed the data that pickling finds in an object, even if its class is written in C."""
+    import copyreg
+
     try:
         reduced = copyreg.dispatch_table.get(type(value))  # for example, regular expressions have no `__reduce_ex__` of their own
         parts: Any = reduced(value) if reduced else value.__reduce_ex__(4)

@@ -16,7 +16,7 @@ import types as python_types
 
 from compcache.digest import blake2b
 from compcache.numba.fingerprints.code_digest import bits_of, plain_name
-from compcache.numba.fingerprints.functions import feed_function
+from compcache.numba.fingerprints.functions import feed_function, registered_here
 from compcache.numba.fingerprints.modes import COMPILED, NAMED, RUN
 from compcache.numba.fingerprints.stand_ins import handler_without_numba, is_generators_module
 from compcache.numba.fingerprints.state import changed_settings
@@ -124,11 +124,7 @@ class Walk:
             self._state.update(data)
 
     def feed_unknown(self, value: object, where: str) -> None:
-        """Feed the type of a value without an identity, if only the type matters.
-
-        Raises:
-            Unidentifiable: the value matters.
-        """
+        """Feed the type of a value without an identity, if only the type matters. Raise `Unidentifiable` if the value matters."""
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
         if not self.is_only_named() and not self.overlooks:
             raise Unidentifiable(f"{where} is of type {kind}, whose content cannot be compared between processes")
@@ -230,7 +226,7 @@ class Walk:
                 return
 
     def _feed_settings(self) -> None:
-        """Feed the settings on which results of pure functions depend."""
+        """Feed the changed settings on which results of pure functions depend, as values that running code reads. The mode stays RUN."""
         self.mode = RUN
         for name, setting in changed_settings():
             self.feed_token("setting", name)
@@ -319,9 +315,9 @@ class Walk:
         Returns:
             Whether the callable itself is compiled (`register_jitable`). With Numba this is always False.
         """
-        from compcache.numba.fingerprints.implementations import find_overloads, name_of, registered_here
-
         if not self.without_numba:
+            from compcache.numba.fingerprints.implementations import find_overloads, name_of
+
             for implementation in find_overloads(value):
                 self.feed_token("overload", name_of(implementation.function))
             return False
@@ -350,7 +346,10 @@ class Walk:
         from compcache.numba.fingerprints.implementations import Implementation, name_of
 
         if type(function) is not python_types.FunctionType:
-            raise NotLazy(f"the implementation of an {kind} has the type {type(function).__qualname__}, which only Numba supports")
+            raise NotLazy(
+                f"{where or repr(function)}, the implementation of an {kind}, has the type "
+                f"{type(function).__qualname__}, which only Numba supports"
+            )
         self.feed_token(kind, name_of(function))
         self.registered.append(function)
         row = Implementation(function, tuple(sorted(options.items())), is_overload=kind == "overload")

@@ -24,6 +24,7 @@ from compcache.numba.entries.mapped_library import make_entry_point
 from compcache.numba.fingerprints.code_digest import file_of, plain_name
 from compcache.numba.fingerprints.implementations import is_asked_by_template, key_name, source_function
 from compcache.numba.hooks.replacements import Replacements
+from compcache.numba.identity.kept_results import note_unknown_result
 from compcache.numba.lazy.garbage import few_collections
 from compcache.numba.lazy.raising import ModuleFilePath
 from compcache.numba.registered.library import is_library_module
@@ -51,7 +52,7 @@ def start_recording(*, from_the_start: bool) -> None:
     for cls in classes:  # the list grows by the subclasses
         classes += type.__subclasses__(cls)
         if vars(cls).get("_impl_cache") and (function := source_function(cls)) is not None:
-            scopes.record_unknown_run(function)
+            note_unknown_result(function)
     _recorders.wrap(compiler, "compile_extra", _make_scope_wrapper(2))
     _recorders.wrap(compiler, "compile_internal", _make_scope_wrapper(3))
     numbering = bytecode.FunctionIdentity.__dict__["from_function"].__func__
@@ -259,7 +260,7 @@ def _record_template(template: Any) -> None:
         function = None if is_asked_by_template(cls) else source_function(cls)
         _functions_of_templates[cls] = function
     if function is not None:
-        scopes.record_tried(function)
+        scopes.record_run(function)
         scopes.record_accepted(function)
 
 
@@ -297,14 +298,15 @@ def _record_address(*_: Any, **__: Any) -> None:
         scopes.record_address(f"{module}.{caller.f_code.co_qualname}")
 
 
-def _record_run(function: Any, template: Any, args: Any, kws: Any) -> None:
+def _record_use(function: Any, template: Any, args: Any, kws: Any) -> None:
     """Record that the compiler is about to ask a template for the result of an implementation for these arguments.
 
     The template keeps its results. Newer series of Numba keep them by the compiler flags, too.
     """
     arguments = template.context, tuple(args), tuple(kws.items())
     keys = arguments, (*arguments, targetconfig.ConfigStack.top_or_none())
-    scopes.record_tried(function, type(template), keys, kept=next((key for key in keys if key in template._impl_cache), None))
+    kept = next((key for key in keys if key in template._impl_cache), None)
+    scopes.record_use(function, type(template), keys, kept, args, kws)
 
 
 def _wrap_template(original: Any) -> Any:
@@ -312,12 +314,13 @@ def _wrap_template(original: Any) -> Any:
 
     def resolve(self: Any, *args: Any, **kwargs: Any) -> Any:
         function = source_function(type(self))
-        if function is None:
+        is_attribute = not hasattr(self, "generic")
+        if function is None or (is_attribute and [*args, *kwargs.values()][-1] != self._attr):
             return original(self, *args, **kwargs)
-        if hasattr(self, "generic"):
-            _record_run(function, self, *args, **kwargs)
-        else:
+        if is_attribute:
             scopes.record_tried(function)
+        else:
+            _record_use(function, self, *args, **kwargs)
         result = original(self, *args, **kwargs)
         if result is not None:
             scopes.record_accepted(function)

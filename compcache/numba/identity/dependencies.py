@@ -109,7 +109,10 @@ def dependency_of(function: Any, *, declined: bool = False) -> Dependency:
 
 
 def _dependency_on_name(name: str, registered: list[Implementation], *, declined: bool = False) -> Dependency:
-    """Return the dependency on implementations with a name. Packages with too many values are compared by their files."""
+    """Return the dependency on implementations with a name. Packages with too many values are compared by their files.
+
+    `declined`: the implementations have declined the types of the call.
+    """
     try:
         return Dependency(name, _recorded_content(name, registered, declined=declined))
     except TooLarge:

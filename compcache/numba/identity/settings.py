@@ -51,7 +51,10 @@ def versions_text() -> str:
 
 
 def requested_cpu_and_features() -> tuple[str, str | None]:
-    """Return the CPU and the features for which Numba compiles (NUMBA_CPU_NAME, NUMBA_CPU_FEATURES), in the form of `ModuleSource`."""
+    """Return the CPU and the features for which Numba compiles (NUMBA_CPU_NAME, NUMBA_CPU_FEATURES), in the form of `ModuleSource`.
+
+    The features are None if neither variable is set.
+    """
     from numba.core import codegen, config
 
     if config.CPU_NAME is None and config.CPU_FEATURES is None:

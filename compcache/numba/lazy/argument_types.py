@@ -90,11 +90,7 @@ def type_text(value: Any, omitted: object, functions: list[Any]) -> str:
 
 
 def _scalar_or_function_text(value: Any, numpy: Any, functions: list[Any]) -> str:
-    """Return the text of a NumPy scalar or a jitted function.
-
-    Raises:
-        NotLazy: only Numba supports the type.
-    """
+    """Return the text of a NumPy scalar or a jitted function. Raise `NotLazy` if only Numba supports the type."""
     kind = type(value)
     if numpy is not None and isinstance(value, numpy.generic) and kind.__module__ == "numpy":
         name: str = value.dtype.name
@@ -124,11 +120,7 @@ _seen: set[str] = set()
 
 
 def scalar_name(dtype: Any) -> str:
-    """Return the name of the type of an array's items, in Numba's notation.
-
-    Raises:
-        NotLazy: only Numba supports the dtype.
-    """
+    """Return the name of the type of an array's items, in Numba's notation. Raise `NotLazy` if only Numba supports the dtype."""
     name: str = dtype.name
     if name not in _SCALARS or not dtype.isnative:
         raise NotLazy(f"an argument is an array of {dtype}, which only Numba supports")

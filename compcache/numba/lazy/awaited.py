@@ -28,10 +28,7 @@ _callbacks: list[Callable[[], None]] = []
 
 
 def when_imported(callback: Callable[[], None]) -> None:
-    """Call a function when the stand-in has imported Numba.
-
-    The functions run in the order of registration.
-    """
+    """Call a function when the stand-in has imported Numba. The functions run in the order of registration."""
     _callbacks.append(callback)
 
 

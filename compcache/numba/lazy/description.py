@@ -5,8 +5,8 @@ A description contains the conditions under which the entry is valid, and Numba'
 
 from __future__ import annotations
 
-from struct import Struct
-from struct import error as StructError  # noqa: N812 - it is a class
+from _struct import Struct  # avoids importing the file `struct`, which re-exports it
+from _struct import error as StructError  # type: ignore[attr-defined] # noqa: N812 - it is a class
 
 from compcache.digest import digest
 from compcache.errors import GlobalValidationError
@@ -19,12 +19,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["DESCRIPTION", "KIND_IMAGE", "KIND_OBJECT", "LINKED", "Description", "Request"]
+__all__ = ["DESCRIPTION", "KIND_IMAGE", "KIND_OBJECT", "LINKED", "RESULT", "Description", "Request"]
 
 #: The kind of the entries of data that contain descriptions (`compcache.frontend`).
 DESCRIPTION = "pickle:numba"
 #: The prefix of a dependency's content if the dependency is an overload that is linked into the code. No such dependency is compared.
 LINKED = "linked "
+#: The prefix of a dependency's content if the dependency is what an implementation returned for some types (`identity.kept_results`).
+RESULT = "result "
 #: The kinds of code: machine code in the image, or object code as Numba serializes it.
 KIND_IMAGE, KIND_OBJECT = 1, 2
 _HEAD = Struct("<III")
@@ -67,16 +69,16 @@ class Request:
             description = Description.decode(data)
         except ValueError as error:
             reraise_interrupt(error)
-            raise _invalid_entry(f"the description of the entry cannot be decoded: {error}") from error
+            raise _invalid_entry_error(f"the description of the entry cannot be decoded: {error}") from error
         if self.only is None:
             description.check(self)
         elif self.only != description:
-            raise _invalid_entry("this process has just stored another entry under this name")
+            raise _invalid_entry_error("this process has just stored another entry under this name")
         self.found = description
         return True
 
 
-def _invalid_entry(reason: str) -> GlobalValidationError:
+def _invalid_entry_error(reason: str) -> GlobalValidationError:
     return GlobalValidationError(reason, reason=reason)
 
 
@@ -89,7 +91,7 @@ class Description(Record):
         cpu: the CPU that the user had chosen, or "".
         lines: the digests of the source lines and of their files, in this order, as far as the code reports them.
         dependencies: the name and the content of each implementation that the compiler used and the key does not cover; also the entries of
-            the overloads that are linked into the code (`LINKED`).
+            the overloads that are linked into the code (`LINKED`), and what implementations returned (`RESULT`).
         asked: the names by which the compiler looked up implementations (`encode_names`).
         answered: all of the user's implementations that matched these names.
         pickled: Numba's metadata.
@@ -141,7 +143,7 @@ class Description(Record):
     @property
     def used(self) -> list[tuple[str, str]]:
         """The dependencies that are implementations."""
-        return [(name, content) for name, content in self.dependencies if not content.startswith(LINKED)]
+        return [(name, content) for name, content in self.dependencies if not content.startswith((LINKED, RESULT))]
 
     @property
     def implementations(self) -> str:
@@ -156,14 +158,14 @@ class Description(Record):
             GlobalValidationError: the entry is not valid in this process. The message says why.
         """
         if request.cpu and self.cpu != request.cpu:
-            raise _invalid_entry("the entry was not compiled for the CPU that NUMBA_CPU_NAME and NUMBA_CPU_FEATURES choose")
+            raise _invalid_entry_error("the entry was not compiled for the CPU that NUMBA_CPU_NAME and NUMBA_CPU_FEATURES choose")
         if not request.lines.startswith(self.lines):
-            raise _invalid_entry("the code of the entry reports source lines that have changed")
+            raise _invalid_entry_error("the code of the entry reports source lines that have changed")
         # Numba may have got implementations since an entry without any was stored, so "" proves nothing in a process with Numba.
         if request.implementations == self.implementations and (request.implementations or not has_numba()):
             return
         if request.outdated is None or not has_numba():
-            raise _invalid_entry("this process needs Numba to compare the implementations with which the entry was compiled")
+            raise _invalid_entry_error("this process needs Numba to compare the implementations with which the entry was compiled")
         reason = request.outdated(self)
         if reason:
-            raise _invalid_entry(reason)
+            raise _invalid_entry_error(reason)

@@ -18,6 +18,7 @@ from compcache.numba.lazy.installation import settings_and_packages
 from compcache.numba.lazy.installed import installed_backend, register_cache_opener
 from compcache.numba.lazy.marshalled import load_marshalled
 from compcache.numba.registered.refusals import NotLazy
+from compcache.wording import shorten
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -120,8 +121,8 @@ def key_of(function: Any, options: dict[str, Any], types: str, functions: Sequen
     for text in (content.digest, types, settings_and_packages(open_cache)):
         data = text.encode("utf-8", "surrogatepass")
         state.update(len(data).to_bytes(8, "little") + data)
-    shown = types if len(types) <= _MAX_SHOWN else f"{types[:_MAX_SHOWN]}..."
-    return Key(f"{function.__module__}.{function.__qualname__}({shown})-{state.hexdigest()}", content, tuple(functions))
+    label = f"{function.__module__}.{function.__qualname__}({shorten(types, _MAX_SHOWN)})"
+    return Key(f"{label}-{state.hexdigest()}", content, tuple(functions))
 
 
 _MAX_SHOWN = 400
@@ -138,7 +139,7 @@ def open_cache() -> Cache | None:
         cache: Cache = backend.cache
         return cache
     if _cache is None and not _is_cache_unusable:
-        from compcache.cache import Cache
+        from compcache import Cache
 
         try:
             _cache = Cache(allow_pickle=True)

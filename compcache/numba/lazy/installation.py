@@ -107,11 +107,7 @@ _PAUSE_FACTOR = 20
 
 
 def _relevant_variables() -> list[tuple[str, str | None]]:
-    """Return the environment variables that affect the compiler, with their values.
-
-    Raises:
-        NotLazy: a variable chooses the CPU.
-    """
+    """Return the environment variables that affect the compiler, with their values. Raise `NotLazy` if a variable chooses the CPU."""
     environment = getattr(os.environ, "_data", None)
     if environment and os.name == "posix":  # CPython's own table, because iterating over `os.environ` decodes each name, for each key
         names = b"\0".join(environment)

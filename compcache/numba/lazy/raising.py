@@ -113,10 +113,10 @@ def make_exception(described: Any) -> BaseException:
         exception = exception()
     if not isinstance(exception, BaseException):
         raise TypeError("exceptions must derive from BaseException")
-    return _located(exception, location)
+    return _set_location(exception, location)
 
 
-def _located(exception: BaseException, location: Any) -> BaseException:
+def _set_location(exception: BaseException, location: Any) -> BaseException:
     """Return the exception with a traceback as if a Python function had raised it at the location."""
     if not isinstance(location, tuple) or len(location) != _LOCATION_ITEMS:
         return exception

@@ -49,10 +49,7 @@ register_prange(prange)
 
 
 def real_numba() -> Any:
-    """Return the module `numba` itself, after importing it if necessary.
-
-    One thread performs the import. Other threads wait for it.
-    """
+    """Return the module `numba` itself, after importing it if necessary. One thread performs the import. Other threads wait for it."""
     import compcache.numba.lazy.numba_itself  # noqa: F401 - the import of this module imports Numba
 
     return sys.modules["numba"]

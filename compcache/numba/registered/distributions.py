@@ -11,7 +11,6 @@ import sys
 
 from compcache.digest import blake2b
 from compcache.files import reraise_interrupt
-from compcache.interrupts import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -120,6 +119,8 @@ def _has_entry_point(directory: str) -> bool:
 
 def _list_directory(directory: str) -> list[str]:
     """Return the names in a directory; empty if it cannot be read."""
+    from compcache.interrupts import suppress  # most starts do not need it
+
     with suppress(OSError):
         return os.listdir(directory)
     return []

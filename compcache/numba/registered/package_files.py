@@ -37,7 +37,7 @@ _known: dict[str, str | None] = {}
 
 
 def _digest_directories(places: list[str]) -> str | None:
-    """Return the digest of the files in these directories, by the rules of `digest_of_package`."""
+    """Return the digest of the files in these directories, or None, by the rules of `digest_of_package`."""
     state = blake2b(digest_size=16, person=b"compcache-files")
     started, count = _process_start(), 0
     for place in places:

@@ -283,7 +283,7 @@ def _record_gufunc_loop(builder: Any, backend: Backend, signature: Any, wrappers
 
 
 def _make_parallel(state: State, backend: Backend) -> Any:
-    """Return a NumPy ufunc with declared signatures whose loops run on Numba's threads."""
+    """Compile and record a NumPy ufunc with declared signatures whose loops run on Numba's threads, and return the ufunc."""
     from numba.np.ufunc import parallel
 
     common = {"identity": state.options.get("identity"), "cache": False, "targetoptions": _compiler_options(state)}

@@ -152,11 +152,7 @@ class Packs:
             self._bytes -= len(dropped.module)
 
     async def store_packs(self, *, now: bool) -> None:
-        """Store the packs of ended start-ups, or of all start-ups if `now` is set.
-
-        Raises:
-            Exception: an error of the store.
-        """
+        """Store the packs of ended start-ups, or of all start-ups if `now` is set. Raise the error of the store if its client fails."""
         for token, start_up in list(self._start_ups.items()):
             is_over = start_up.is_over()
             if is_over:

@@ -160,7 +160,8 @@ class Reads:
     ) -> dict[str, Card]:
         """Return the cards of a function by shelf, in the order of `shelves`. See `find` for the arguments.
 
-        Concurrent callers share one request, with the first caller's limits. Damaged cards are counted and ignored.
+        Concurrent callers share one request, with the first caller's limits. Damaged cards and cards of another function are counted, and
+        ignored.
 
         Raises:
             Exception: an error of the store's client. It is unknown whether there are cards.
@@ -175,9 +176,9 @@ class Reads:
         data = await asyncio.shield(asking)
         try:
             cards_by_shelf = decode_cards(data) if data is not None else {}
-            if any(card.name != name for card in cards_by_shelf.values()):
-                raise FormatError(f"the card of the function {name!r} belongs to another function")
         except FormatError:
+            cards_by_shelf = None
+        if cards_by_shelf is None or any(card.name != name for card in cards_by_shelf.values()):
             self.count("rejected")
             return {}
         return {shelf: cards_by_shelf[shelf] for shelf in shelves if shelf in cards_by_shelf}
@@ -188,7 +189,7 @@ class Reads:
             task.exception()  # retrieved so that asyncio does not log it; callers that still wait receive it
 
     async def _request_cards(self, key: str, seconds: float, patience: float) -> bytes | None:
-        """Return the encoded cards at a key, or None. The breaker counts this as one look-up."""
+        """Return the encoded cards at a key, or None. The breaker counts this as one look-up. See `get` for `seconds` and `patience`."""
         try:
             data = await self.get(key, MAX_CARDS, seconds, patience)
         except Exception as error:
@@ -225,9 +226,9 @@ class Reads:
         return self._damaged.pop(key, self) is None
 
     async def _fetch_object(self, card: Card, patience: float, path: str) -> bytes | str | None:
-        """Return the module of a card that does not contain it, or None.
+        """Return the module of a card that does not contain it, or None if the store lacks the module.
 
-        With a `path`, the module is written there and the path is returned.
+        With a `path`, the module is written there and the path is returned. See `get` for `patience`.
 
         Raises:
             FormatError: the card states an impossible size.
@@ -366,7 +367,7 @@ def _require_module(card: Card, module: bytes | str) -> None:
     """
     data = memoryview(module) if isinstance(module, bytes) else map_file(module)
     if len(data) != card.size:
-        raise FormatError(f"the module has {len(data)} bytes, but its card states {card.size}")
+        raise FormatError(f"the module of the function {card.name!r} has {len(data)} bytes, but its card states {card.size}")
     intact_footer(data, card.module_id)
 
 

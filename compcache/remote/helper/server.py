@@ -252,7 +252,10 @@ class Helper:
         self, tier: Tier, name: str, platform: str, shelves: list[str], compile_seconds: float, tell: Callable[[float], None],
         is_client_gone: Callable[[], bool],
     ) -> None:  # fmt: skip
-        """Acquire the lease of a function, so that the client compiles it, or wait for another host that is compiling it."""
+        """Acquire the lease of a function, so that the client compiles it, or wait for another host that is compiling it.
+
+        `tell` is called with the longest wait in seconds when the wait begins. Errors of the store are ignored: the client compiles.
+        """
         seconds = 2 * compile_seconds + 1.0 if compile_seconds else LONGEST_WAIT
 
         async def is_stored() -> bool:
@@ -292,10 +295,13 @@ class Helper:
 
     async def _do_states(self, key: str) -> list[str]:
         """Request an object from each store now. Return the problem of each store, or "" if it answers."""
-        return await self._chain.errors_of_requests(key)
+        return await self._chain.collect_errors(key)
 
     async def _do_flush(self, seconds: float, writes: list[int]) -> int:
-        """Upload all waiting files, then store the packs of all start-ups. Return how many uploads to these stores still wait."""
+        """Upload all waiting files, then store the packs of all start-ups, within `seconds` together.
+
+        Return how many uploads to the stores at the positions `writes` still wait.
+        """
         tiers = [self._chain.tiers[place] for place in writes]
         started = time.monotonic()
         await self._chain.wait_for_copies()

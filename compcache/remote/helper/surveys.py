@@ -23,6 +23,7 @@ import msgpack
 
 from compcache.digest import CHECK_SIZE, check
 from compcache.errors import FormatError
+from compcache.interrupts import as_format_error
 from compcache.remote.shelves import LAYOUT
 
 if TYPE_CHECKING:
@@ -93,11 +94,9 @@ def decode_survey(data: bytes) -> dict[str, Survey]:
         raise FormatError("the bytes are not a survey of a known version")
     if check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
         raise FormatError("the survey is damaged: its checksum does not match")
-    try:
+    with as_format_error("the survey is malformed"):
         plain = zlib.decompressobj().decompress(data[len(_MAGIC) : -CHECK_SIZE], _LARGEST)
         return {str(key): Survey((int(size), int(time)), tuple(map(str, modules))) for key, size, time, modules in msgpack.unpackb(plain)}
-    except Exception as error:  # from msgpack or zlib, or a field of the wrong type
-        raise FormatError(f"the survey is malformed: {error}") from error
 
 
 async def read_surveys(backend: Backend, cards: Iterable[str]) -> dict[str, Survey]:
@@ -108,18 +107,7 @@ async def read_surveys(backend: Backend, cards: Iterable[str]) -> dict[str, Surv
     Raises:
         Exception: an error of the store's client.
     """
-    surveys: dict[str, Survey] = {}
-
-    async def read(place: str) -> None:
-        data = await backend.get(place, _LARGEST)
-        if data is not None:
-            try:
-                surveys.update(decode_survey(data))
-            except FormatError:
-                return
-
-    await for_each(read, _group_by_survey(cards))
-    return surveys
+    return await read_deliveries(backend, _group_by_survey(cards))
 
 
 async def read_deliveries(backend: Backend, places: Iterable[str]) -> dict[str, Survey]:
@@ -142,11 +130,7 @@ async def read_deliveries(backend: Backend, places: Iterable[str]) -> dict[str, 
 
 
 async def write_surveys(backend: Backend, known_rows: dict[str, Survey], rows: dict[str, Survey]) -> None:
-    """Store the surveys whose rows differ from the known rows.
-
-    Raises:
-        Exception: an error of the store's client.
-    """
+    """Store the surveys whose rows differ from the known rows. Raise the error of the store if its client fails."""
 
     async def write(place: str) -> None:
         own_rows = {key: rows[key] for key in places[place]}

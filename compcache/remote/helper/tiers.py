@@ -220,9 +220,9 @@ class Chain:
     # --------------------------------------------------------------- copies and uploads
 
     def _copy(self, position: int, key: str, shelf: str, card: Card, module: bytes | str, *, replaces: bool = False) -> None:
-        """Put a card from a farther store, with its module, into a nearer store's outbox.
+        """Put a card from a farther store, with its module, into the outbox of the nearer store at `position`.
 
-        A card that was copied less than `_COPIED_SECONDS` ago is ignored.
+        A card that was copied less than `_COPIED_SECONDS` ago is ignored. With `replaces`, the card replaces the store's own card.
         """
         now, identity = asyncio.get_running_loop().time(), (position, key, shelf, card.module_id)
         if now - self._copied.get(identity, float("-inf")) < _COPIED_SECONDS:
@@ -307,7 +307,7 @@ class Chain:
         candidates = [tier for tier in tiers if tier.requests.is_atomic and tier.breaker.allows_lookups()]
         return candidates[-1] if candidates else None
 
-    async def errors_of_requests(self, key: str) -> list[str]:
+    async def collect_errors(self, key: str) -> list[str]:
         """Request an object from each store. Return a description of each store's error, or "" for a store that answered."""
 
         async def ask(tier: Tier) -> str:

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from compcache_conformance.language import Program
 
 _DRIVER = """
-import json, pathlib, sys
+import json, pathlib
 
+import conformance_llvm as llvm
 from compcache import clang
 from conformance_serve import serve
 
@@ -26,7 +27,7 @@ def ask(name, *arguments):
     found = None
     if not loaded:
         loaded.append(clang.compile(here / "main.c", flags=options))
-        found = "llvmlite" not in sys.modules
+        found = not llvm.worked()
     return loaded[0][name](*arguments), found
 
 serve(ask)

@@ -76,6 +76,7 @@ class Installed(_WithNumba):
 
     name: ClassVar[str] = "compcache-numba"
     spelling: ClassVar[Spelling] = Spelling("from numba import njit", decorator, value=as_array)
+    is_forked: ClassVar[bool] = True
     driver: ClassVar[str] = DRIVER
     limits: ClassVar[dict[str, str]] = {
         **MAPPED,

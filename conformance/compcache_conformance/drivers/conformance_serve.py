@@ -138,6 +138,9 @@ def serve(ask):
     reply(call=-3, seconds=time.process_time())
     spent = os.times()
     reply(call=-4, seconds=spent.children_user + spent.children_system)
+    if ORDER["modules"]:
+        with open(ORDER["modules"], "w") as file:
+            json.dump([(name, module is None) for name, module in sys.modules.items()], file)
     sys.stdout.flush()
 
 

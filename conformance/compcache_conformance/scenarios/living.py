@@ -79,8 +79,7 @@ def children_beside_a_thread(bench: Bench) -> None:
 
 @scenario("living", "memory", "Hundreds of further calls do not increase the memory use.", "")
 def memory(bench: Bench) -> None:
-    bench.write(program())
-    bench.works()
+    bench.filled(program())
     run = bench.run(repeat=min(2_000, bench.adapter.entries * 20))
     bench.expect(run, 7.0)
     grown = next((reply.grown for reply in run.replies if reply.call == -2), 0)

@@ -159,6 +159,14 @@ def test_decorating_imports_nothing(project: Project) -> None:
     assert lazily(project, text + "result = [n for n in ('numba', 'llvmlite', 'numpy', 'ctypes') if n in sys.modules]") == []
 
 
+def test_a_warm_start_imports_nothing_that_only_misses_need(project: Project) -> None:
+    text = f"import sys, compcache.numba\ncompcache.numba.install({str(project.cache)!r}, lazy=True)\nimport lazy\n"
+    text += "unneeded = 'cache', 'store', 'hit.loader', 'formats.entry', 'session', 'numba.fingerprints.implementations'\n"
+    text += "result = lazy.callee(5), [name for name in unneeded if f'compcache.{name}' in sys.modules]"
+    answers = [project.run(text, backend=False) for _ in range(2)]  # the first one notes the installed packages again
+    assert answers[1] == (project.run_in_fork("import plain\nresult = plain.callee(5)"), [])
+
+
 def test_integers_that_do_not_fit_are_numbas_affair(project: Project) -> None:
     text = CALLS + "result = [said(lambda n=n: k.same(n)) for n in (2**63, 2**70, -2**64)]"
     assert lazily(project, script("lazy", text)) == project.run(script("plain", text), backend=False)

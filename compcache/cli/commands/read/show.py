@@ -24,6 +24,7 @@ from compcache.cli.output import (
 )
 from compcache.cli.session import Session, pass_session
 from compcache.usage.summaries import GroupSummary
+from compcache.wording import shorten
 
 if TYPE_CHECKING:
     from compcache.inspect.descriptions import FunctionReport, Provenance
@@ -150,9 +151,10 @@ def _print_function(report: FunctionReport) -> None:
     if report.natives:
         fields.append(("native symbols", " ".join(report.natives)))
     fields += [
-        (f"global {var.name}", f"{var.kind}, {var.form} of {size_text(var.size)}: {_abridge(var.definition)}") for var in report.globals
+        (f"global {var.name}", f"{var.kind}, {var.form} of {size_text(var.size)}: {shorten(var.definition, _MOST_CHARACTERS)}")
+        for var in report.globals
     ]
-    fields += [(f"identity {key}", _abridge(value)) for key, value in report.identity]
+    fields += [(f"identity {key}", shorten(value, _MOST_CHARACTERS)) for key, value in report.identity]
     fields += [("part", f"{short_name(part.func_name)}, {size_text(part.size)}, {plural(part.uses, 'use')}") for part in report.parts]
     fields += [
         (f"entry {entry.kind}", f"{size_text(entry.size)}, in {'pack' if entry.pack else 'module'} {short_id(entry.module_id)}"
@@ -186,8 +188,3 @@ def _print_realizations(report: FunctionReport) -> None:
         print_rows(columns, rows)
     else:
         print_fields(("realization", ", ".join(row)) for row in rows)
-
-
-def _abridge(text: str) -> str:
-    """Return a text cut to at most 100 characters."""
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 3]}..."

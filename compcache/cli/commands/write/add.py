@@ -214,7 +214,7 @@ def _added_row(cache: Cache, path: str, module_id: str, member: Sequence[str] | 
 
 
 def _parse_exports(exports: tuple[str, ...], *, nogil: bool) -> dict[str, Any] | None:
-    """Return the functions given by --export, by name; None without --export."""
+    """Return the functions given by --export, by name; None without --export. Raise `click.UsageError` for --nogil without --export."""
     if not exports:
         if nogil:
             raise click.UsageError("--nogil requires --export: name the functions that release the GIL")

@@ -95,7 +95,12 @@ def command(
 
 @contextmanager
 def _open_cluster(address: str | None) -> Iterator[Executor | None]:
-    """Yield the executor of the Dask cluster at an address, and close the connection at the end; None without an address."""
+    """Yield the executor of the Dask cluster at an address, and close the connection at the end; None without an address.
+
+    Raises:
+        click.UsageError: Dask is not installed.
+        click.ClickException: no scheduler answers.
+    """
     if address is None:
         yield None
         return

@@ -1,0 +1,89 @@
+"""Entries of data for plain hits, and functions that a front end accepts by the data of an entry.
+
+The answers are those of `compcache.store` and `compcache.frontend`. In any other case there is no answer.
+"""
+
+# On the path of plain hits: no `__future__`, annotations are in quotes.
+from compcache.files import reraise_interrupt
+from compcache.hit.target import load_runtime
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from compcache.hit import PlainLoader
+    from compcache.hit.target import TypedCallTarget
+
+__all__ = ["load_accepted", "read_entry"]
+
+#: The flags of module files whose entries are read: images and packs (`compcache.formats.manifest`).
+_READABLE = 1, 4
+#: The numbers of fields of `_runtime.entry_record`.
+_SEQUENCE, _REQUIRES, _DATA, _GONE = 2, 3, 4, 5
+
+
+def read_entry(loader: "PlainLoader", kind: str, name: str) -> "tuple[bytes | None] | None":
+    """Return the data of the latest entry with a kind and name, in a tuple: None if the directory has no such entry.
+
+    Return None instead of the tuple if only a store can answer.
+    """
+    if loader._files is None:
+        return None
+    try:
+        runtime, names = load_runtime(), loader._names
+        found = [] if names is None else _records(loader, runtime, kind, name)
+        if not found:  # a missing name is searched in the present index
+            if not loader._refresh_index(runtime) or not loader._functions:
+                return None
+            found = _records(loader, runtime, kind, name) if loader._names is not names else []
+        latest = max([record for _, record in found], key=lambda record: (record[_SEQUENCE], record[_GONE], record[_DATA]), default=None)
+        if latest is None or latest[_GONE]:
+            return (None,)
+        for module_id in latest[_REQUIRES]:
+            loader._open_module(runtime, 0, module_id)  # raises an error if the module is gone
+    except Exception as error:  # noqa: BLE001 - whatever the error is, the store meets it again and reports it
+        reraise_interrupt(error)
+        return None
+    return (latest[_DATA],)
+
+
+def _records(loader: "PlainLoader", runtime: "Any", kind: str, name: str) -> "list[tuple[bytes, tuple[Any, ...]]]":
+    """Return the module_id and the record of each entry with a kind and name in the known index.
+
+    Raises:
+        OSError: a file cannot be read, or must be verified first.
+        CompcacheError: a file is damaged.
+    """
+    key = runtime.digest(f"\0{kind}\0{name}".encode("utf-8", "surrogatepass"), 16, b"compcache-name")
+    records = []
+    for segment, table in enumerate(loader._functions):
+        for value in table.find(key):
+            module_id, offset, *_ = runtime.function_entry(value)
+            opened, path, _, entry = loader._open_module(runtime, segment, module_id)
+            if entry is None or entry[3] not in _READABLE:
+                raise OSError(f"{path} must be verified first, or contains another image")
+            record = runtime.entry_record(runtime.read_frame(opened.number, offset, entry[1], entry[5], entry[0]))
+            if record[:2] == (kind, name):
+                records.append((module_id, record))
+    return records
+
+
+def load_accepted(loader: "PlainLoader", func_name: str, kind: str, accept: "Callable[[bytes], bool]") -> "TypedCallTarget | None":
+    """Return the call target of a plain function with one realization whose entry of this kind is accepted; otherwise None."""
+    if loader._files is None:
+        return None
+    try:
+        runtime = load_runtime()
+        found = loader._find(runtime, func_name)
+        if found is None or found[1] is not None:
+            return None  # only realizations outside of closures are accepted by their entries
+        module_id = found[0][1]
+        entries = [record[_DATA] for of_module, record in _records(loader, runtime, kind, func_name) if of_module == module_id]
+        if len(entries) != 1 or not accept(entries[0]):
+            return None
+    except Exception as error:  # noqa: BLE001 - the loader calls `accept` again
+        reraise_interrupt(error)
+        return None
+    target = loader.load_plain(func_name, None)
+    return target if target is not None and target._context.module.module_id == module_id else None

@@ -1,0 +1,103 @@
+"""Records which content each implementation had when it ran for some types, because Numba keeps the results of overloads and intrinsics.
+
+Later callers are compiled with the former result, even if a global that the implementation reads has changed. A process that loads code has
+not run the implementations of the code. Without a cache, it would have run them when it compiled the code, so an entry lists their results.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from compcache.numba.fingerprints.implementations import name_of, registry
+from compcache.numba.identity.dependencies import Dependency, is_current
+from compcache.numba.identity.key import signature_text
+from compcache.numba.lazy.description import RESULT
+from compcache.numba.registered.refusals import Unidentifiable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from compcache.numba.lazy.description import Description
+
+__all__ = ["Result", "decode_results", "digest_arguments", "encode_results", "is_valid", "note_results", "note_unknown_result"]
+
+
+class Result(NamedTuple):
+    """What an implementation returned for some types.
+
+    Attributes:
+        dependency: the implementation, with its content before it ran.
+        arguments: a digest of the types, from `digest_arguments`.
+    """
+
+    dependency: Dependency
+    arguments: str
+
+
+#: The content of each implementation when it ran, by its name and the digest of the types; "" if it ran with several contents.
+_contents: dict[str, dict[str, str]] = {}
+#: The names of implementations with results whose content is unknown.
+_unknown: set[str] = set()
+
+
+def digest_arguments(function: Any, args: Iterable[Any], kws: Mapping[str, Any]) -> str:
+    """Return a digest of the types of an implementation's arguments, and of its position among the implementations with its name.
+
+    The result is "" if a type has no identity by content.
+    """
+    registry.refresh()
+    functions = [implementation.function for implementation in registry.by_name.get(name_of(function), ())]
+    position = next((number for number, other in enumerate(functions) if other is function), -1)
+    try:
+        text = f"{position} {signature_text((*args, *kws.values()))} {' '.join(kws)}"
+    except Unidentifiable:
+        return ""
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def note_results(results: Iterable[Result]) -> None:
+    """Record results that this process has, or would have if it had compiled the code that it has loaded."""
+    for (name, content), arguments in results:
+        known = _contents.setdefault(name, {})
+        known[arguments] = content if known.get(arguments, content) == content else ""
+
+
+def note_unknown_result(function: Any) -> None:
+    """Record that Numba has kept a result of an implementation whose content was not recorded when it ran."""
+    _unknown.add(name_of(function))
+
+
+def is_valid(dependency: Dependency, arguments: Iterable[str]) -> bool:
+    """Return whether Numba would use the recorded results of an implementation in this process.
+
+    Numba uses a kept result. It runs the implementation for other types, so its present content must be the recorded one.
+
+    Args:
+        dependency: the implementation.
+        arguments: the digests of the types; empty if they are not recorded.
+
+    Raises:
+        Unidentifiable: the present content cannot be compared.
+    """
+    known = _contents.get(dependency.name, {})
+    wanted = set(arguments)
+    are_known = bool(wanted) and "" not in wanted
+    contents = {known[digest] for digest in wanted & known.keys()} if are_known else set(known.values())
+    if dependency.name in _unknown or not contents <= {dependency.content}:
+        return False
+    return (are_known and wanted <= known.keys()) or is_current(dependency)
+
+
+def encode_results(results: Iterable[Result]) -> set[Dependency]:
+    """Return the dependencies that list results in a description: for each implementation and content, the digests of the types."""
+    digests: dict[Dependency, set[str]] = {}
+    for dependency, arguments in results:
+        digests.setdefault(dependency, set()).add(arguments)
+    return {Dependency(name, f"{RESULT}{','.join(sorted(found))} {content}") for (name, content), found in digests.items()}
+
+
+def decode_results(description: Description) -> list[Result]:
+    """Return the results that a description lists."""
+    rows = [(name, content.removeprefix(RESULT).partition(" ")) for name, content in description.dependencies if content.startswith(RESULT)]
+    return [Result(Dependency(name, content), arguments) for name, (digests, _, content) in rows for arguments in digests.split(",")]

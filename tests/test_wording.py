@@ -1,0 +1,105 @@
+"""Texts in messages: lists that are cut say so, and no message repeats its beginning."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+import msgpack
+import pytest
+from helpers import PACKAGE_ROOT
+
+from compcache.digest import DIGEST_SIZE, check
+from compcache.errors import FormatError, StorageError
+from compcache.interrupts import as_format_error
+from compcache.remote.card import Card, decode_cards, encode_cards
+from compcache.wording import join_first, shorten
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.mark.parametrize(
+    ("texts", "separator", "expected"),
+    [
+        ((), ", ", ""),
+        (("a", "b"), ", ", "a, b"),
+        (("a", "b", "c"), ", ", "a, b and 1 more"),
+        (iter("abcd"), "; ", "a; b; and 2 more"),
+        (list("abcd"), "\n  ", "a\n  b\n  and 2 more"),
+    ],
+)
+def test_cut_lists_end_with_the_number_of_further_texts(texts: Iterator[str], separator: str, expected: str) -> None:
+    assert join_first(texts, 2, separator) == expected
+
+
+def test_cut_texts_end_with_dots() -> None:
+    assert (shorten("abc", 3), shorten("abcd", 3)) == ("abc", "abc...")
+
+
+def _trees() -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted((PACKAGE_ROOT / "compcache").rglob("*.py")):
+        yield str(path.relative_to(PACKAGE_ROOT)), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _cuts_silently(node: ast.AST) -> bool:
+    """Return whether a node joins the beginning of a list as a list in a sentence."""
+    if not isinstance(node, ast.Call) or ast.unparse(node.func) not in ("', '.join", "'; '.join", "'\\n  '.join"):
+        return False
+    slices = [part for argument in node.args for part in ast.walk(argument) if isinstance(part, ast.Slice)]
+    return any(part.lower is None and part.upper is not None for part in slices)
+
+
+def test_lists_in_messages_are_not_cut_silently() -> None:
+    cuts = [f"{path}:{node.lineno}" for path, tree in _trees() for node in ast.walk(tree) if _cuts_silently(node)]  # type: ignore[attr-defined]
+    assert not cuts, "compcache.wording.join_first says how many texts are left out"
+
+
+def _wraps_itself(node: ast.AST) -> bool:
+    """Return whether an exception handler puts the text of a caught error, which may be a `FormatError`, into a new `FormatError`."""
+    if not isinstance(node, ast.ExceptHandler) or node.type is None:
+        return False
+    caught = {part.id for part in ast.walk(node.type) if isinstance(part, ast.Name)}
+    raised = [part.exc for part in ast.walk(node) if isinstance(part, ast.Raise) and isinstance(part.exc, ast.Call)]
+    repeats = any(ast.unparse(call.func) == "FormatError" and f"{{{node.name}}}" in ast.unparse(call) for call in raised)
+    return repeats and not caught.isdisjoint(("Exception", "ValueError", "CompcacheError"))
+
+
+def _stuttering(node: ast.AST) -> Iterator[int]:
+    """Yield the lines of the handlers of a ``try`` that wrap an error like themselves, unless an earlier handler catches `FormatError`."""
+    for handler in getattr(node, "handlers", ()):
+        if handler.type is not None and ast.unparse(handler.type) == "FormatError":
+            return
+        if _wraps_itself(handler):
+            yield handler.lineno
+
+
+def test_format_errors_are_not_wrapped_in_format_errors() -> None:
+    lines = [f"{path}:{line}" for path, tree in _trees() for node in ast.walk(tree) for line in _stuttering(node)]
+    # What a block of msgpack raises is never a FormatError, and a hit does not import the class that replaces exceptions.
+    allowed = [line for line in lines if line.startswith("compcache/formats/sorted_keys.py:")]
+    assert lines == allowed, "use compcache.interrupts.as_format_error"
+
+
+def test_the_message_about_a_malformed_card_begins_once() -> None:
+    data = encode_cards({"shelf": Card("f", bytes(DIGEST_SIZE), 0, 0.0, b"", b"", ())})
+    magic, (name, rows) = data[:8], msgpack.unpackb(data[8:-8])
+    rows[0][1] = b"short"
+    body = magic + msgpack.packb([name, rows])
+    with pytest.raises(FormatError) as caught:
+        decode_cards(body + check(body))
+    assert str(caught.value) == f"the card of 'f' is malformed: module_id has 5 bytes, not {DIGEST_SIZE}"
+
+
+@pytest.mark.parametrize("error", [FormatError("already said"), OSError(5, "disk"), MemoryError(), StorageError("full")])
+def test_errors_that_do_not_come_from_the_bytes_pass_unchanged(error: Exception) -> None:
+    with pytest.raises(type(error)) as caught, as_format_error("the part is damaged"):
+        raise error
+    assert caught.value is error
+
+
+@pytest.mark.parametrize("error", [ValueError("odd"), KeyError("k"), ZeroDivisionError("by zero"), RecursionError("deep")])
+def test_other_errors_become_format_errors(error: Exception) -> None:
+    with pytest.raises(FormatError, match=r"^the part is damaged: ") as caught, as_format_error("the part is damaged"):
+        raise error
+    assert caught.value.__cause__ is error
