@@ -6,7 +6,7 @@ A description contains the conditions under which the entry is valid, and Numba'
 from __future__ import annotations
 
 from _struct import Struct  # avoids importing the file `struct`, which re-exports it
-from _struct import error as StructError  # noqa: N812 - it is a class
+from _struct import error as StructError  # type: ignore[attr-defined] # noqa: N812 - it is a class
 
 from compcache.digest import digest
 from compcache.errors import GlobalValidationError
