@@ -16,6 +16,7 @@ from helpers import PACKAGE_ROOT, FreshProcessError
 from nursery import Nursery
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 #: What Numba registers for its types and functions is a third of its first compilation. It loads entry points in each fork.
@@ -91,9 +92,9 @@ class Project:
 
         A run and the next one of the same kind are forks of different processes: hashes of strings and addresses differ.
         """
-        return _answer(*self.fork(self._whole(script, backend=backend), turns=backend, **environment))
+        return _answer(*self.fork(self._whole(script, backend=backend), environment, turns=backend))
 
-    def fork(self, script: str, *, turns: bool = False, **environment: str) -> tuple[int, str, str]:
+    def fork(self, script: str, environment: Mapping[str, str], *, turns: bool = False) -> tuple[int, str, str]:
         """The exit status and the output of a whole script in such a fork; `turns` has a sequence of processes of its own."""
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
             streams = [os.open(os.devnull, os.O_RDONLY), os.dup(out.fileno()), os.dup(err.fileno())]

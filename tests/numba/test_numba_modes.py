@@ -421,7 +421,7 @@ class Programs:
         else:
             installs = mode == "install"
             script = _FORKED.format(directory=str(place), root=str(PACKAGE_ROOT), program=program, given=given, installs=installs)
-            status, out, err = self.project.fork(script, **variables)
+            status, out, err = self.project.fork(script, variables)
         assert (status, err) == (0, "")
         lines = out.splitlines()
         stored, found = (sum(line.startswith(f"[cache] data {what}") for line in lines) for what in ("saved to", "loaded from"))
