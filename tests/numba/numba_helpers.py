@@ -99,7 +99,7 @@ class Project:
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
             streams = [os.open(os.devnull, os.O_RDONLY), os.dup(out.fileno()), os.dup(err.fileno())]
             status = _nursery(next(self._turns[turns])).run(
-                streams, _inherited() | environment, script=script, directory=str(self.source)
+                streams, {**_inherited(), **environment}, script=script, directory=str(self.source)
             )
             out.seek(0)
             err.seek(0)
