@@ -475,6 +475,43 @@ def test_code_of_implementations_that_ran_with_other_values_is_found_only_with_t
         assert outcome.stored == 0 or not is_known
 
 
+_LOADED_FIRST = """
+    import sys
+    from numba import njit
+    from numba.extending import overload
+
+    *earlier, present = map(int, sys.argv[1:])
+    G = (earlier or [present])[0]
+
+    def target(x):
+        pass
+
+    @overload(target)
+    def implementation(x):
+        return (lambda x: x + 1) if G == 1 else (lambda x: x + 50)
+
+    @njit
+    def first(x):
+        return target(x)
+
+    @njit
+    def second(x):
+        return target(x) + 100
+
+    value = first(1)
+    G = present
+    print(value, second(1))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_results_in_code_that_was_loaded_without_numba_are_those_of_this_process(tmp_path: Path, uncached: Callable[..., str]) -> None:
+    programs = Programs(tmp_path, _LOADED_FIRST)
+    for given in ("1 5", "1 5", "5", "1 5"):
+        assert programs.start("run", tmp_path / "cache", *given.split()).answer == uncached(_LOADED_FIRST, *given.split())
+
+
 _KEPT = """
     import sys
     from numba import njit
