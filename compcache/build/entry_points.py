@@ -140,9 +140,9 @@ def _leading_type(parameter: str) -> str:
 
 
 def _trailing_type(prefix: str) -> str:
-    """Return the result type at the end of the text before a function's name."""
+    """Return the result type at the end of the text before a function's name; the whole text for an aggregate or a vector."""
     if prefix[-1:] in ("}", "]", ">"):
-        return prefix
+        return prefix  # no signature has such a type, so its exact start does not matter
     return prefix.rsplit(" ", 1)[-1]
 
 

@@ -163,9 +163,9 @@ def quote(name: str) -> str:
 
 
 def with_symbols(text: str) -> str:
-    """Return the text of a printed module with the symbols of the object as names.
+    """Return the text of a printed module with the names that symbols have in the object.
 
-    LLVM leaves out the first byte of names that start with the byte 1. Compilers mark names in this way that LLVM must not change.
+    Compilers put the byte 1 before a name that LLVM must not mangle. The symbol in the object does not have this byte.
     """
     return text.replace('@"\\01', '@"').replace('$"\\01', '$"') if '"\\01' in text else text
 

@@ -247,4 +247,6 @@ def _require_valid_members(path: str, members: list[zipfile.ZipInfo], size: int)
     for info in members:
         max_size = LARGEST_FOREIGN if MODULE_MEMBER.fullmatch(info.filename) else _LARGEST_SIGNATURES
         if info.file_size > max_size:
-            raise FormatError(f"the member {info.filename} of the bundle {path} has {info.file_size} bytes, more than {max_size}")
+            raise FormatError(
+                f"the member {info.filename} of the bundle {path} has {info.file_size} bytes, but at most {max_size} are allowed"
+            )

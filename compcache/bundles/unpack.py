@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from compcache.bundles.layout import MODULE_MEMBER, open_bundle, signature_member_name
 from compcache.directory.module_file import ModuleFile
 from compcache.directory.places import SIGNATURES
-from compcache.errors import CompcacheError, FormatError, IntegrityError, StorageError
+from compcache.errors import CompcacheError, FormatError, IntegrityError, StorageError, UnknownVersionError
 from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.footer import FOOTER_SIZE, decode_footer, encode_container, sections_of
@@ -102,12 +102,14 @@ def _read_addition_number(store: Store, module: _Module) -> int:
 
 
 def _read_module(store: Store, path: str, name: str, bundle: Bundle) -> _Module:
-    """Read a module from a bundle and check its digest. Raise `FormatError` if the module is damaged."""
+    """Read a module from a bundle and check its digest. Raise `FormatError` if the module is damaged, or has an unknown version."""
     match = MODULE_MEMBER.fullmatch(name)
     assert match is not None
     module_id = bytes.fromhex(match[1])
     try:
         return _Module(store, module_id, bundle.module(name), bundle.read(signature_member_name(module_id)))
+    except UnknownVersionError as error:
+        raise UnknownVersionError(f"the module {match[1]} in the bundle {path} cannot be read: {error}") from error
     except FormatError as error:
         raise FormatError(f"the module {match[1]} in the bundle {path} is damaged: {error}") from error
 

@@ -216,7 +216,7 @@ class Maintenance(Facade):
         return remove_module(self._store, module_id)
 
     def clear(self) -> int:
-        """Remove all modules, and return their number. Statistics and pins are kept. Existing call targets remain valid.
+        """Remove all modules and entries, and return the number of modules. Statistics and pins are kept. Call targets remain valid.
 
         Raises:
             StorageError: the cache is read-only, or a file could not be removed.

@@ -286,10 +286,10 @@ def _replace_unencodable(error: UnicodeError) -> tuple[str | bytes, int]:
 
 
 def _error_text(error: CompcacheError | OSError | ImportError) -> str:
-    """Return the message of an error with command-line options in place of Python arguments."""
+    """Return the message of an error for users of the command line: with its options, the file of an `OSError`, and further advice."""
     text = str(error)
-    if isinstance(error, NotCachedError):
-        return text if text.endswith("?") else f"{text}; 'compcache ls' lists the cached functions"
+    if isinstance(error, NotCachedError):  # a message that suggests a similar name ends with a question mark
+        return text if text.endswith("?") else f"{text}; '{PROGRAM} ls' lists the cached functions"
     if isinstance(error, UntrustedDirectoryError):
         return (
             f"{error.reason}, or, if you trust all users who can write there, give --trust before the command ({PROGRAM} --trust "

@@ -106,7 +106,7 @@ def _parse_float(text: str) -> float:
     """Return a float from decimal or hexadecimal text; raise `ValueError` for other text."""
     try:
         return float.fromhex(text) if "0x" in text.lower() else float(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise ValueError("expected a number, like 0.5 or 1e-3") from None
 
 

@@ -94,8 +94,8 @@ def encode_sum(counters: Counters, size: int, uses: Iterable[bytes], inputs: Ite
 
     Args:
         counters: values by (hour, name).
-        size: the total size of the uses in bytes.
-        uses: uses that `encode_use` has encoded, in parts of any size.
+        size: the exact total size of the uses in bytes.
+        uses: uses that `encode_use` has encoded, sorted by module_id and key, in parts of any size.
         inputs: the names of the files whose counts are in the sum.
     """
     texts = [(hour, value, name.encode()) for (hour, name), value in counters.items()]

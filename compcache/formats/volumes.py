@@ -126,7 +126,8 @@ class Volumes:
     def _list(self) -> bool:
         """List the directory, and open new volumes. Return False if a volume disappeared in the meantime, because it was replaced.
 
-        Damaged volumes are recorded in `damaged`, and lists without a volume in `_begun`.
+        Damaged volumes are recorded in `damaged`, and lists without a volume in `_begun`. A volume without the list that it needs is left
+        out: another volume has replaced it.
         """
         names = set(self._files.listdir(self._directory))
         volume_suffix, list_suffix = self._suffixes

@@ -425,7 +425,7 @@ _FUNCTION = "define i64 @check() {\n  ret i64 1\n}\n"
     ("text", "reason"),
     [
         (_FUNCTION.replace("check", "other"), "do not define the exported symbol 'check'"),
-        ("define internal ptr @choose() {\n  ret ptr null\n}\n@f = ifunc i64 (), ptr @choose\n" + _FUNCTION, "type 0x1a"),
+        ("define internal ptr @choose() {\n  ret ptr null\n}\n@f = ifunc i64 (), ptr @choose\n" + _FUNCTION, "the type 10,"),
         ('module asm ".section .rodata"\nmodule asm ".quad check"\n' + _FUNCTION, "read-only section"),
         ('@t = constant ptr @check, section ".rodata.own"\n@u = constant i64 1, section ".rodata"\n' + _FUNCTION, "have different flags"),
         ('@t = constant i64 1, section ".ctors"\n' + _FUNCTION, "section '.ctors'"),

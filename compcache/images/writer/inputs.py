@@ -211,10 +211,13 @@ _VISIBILITIES = frozenset((0, 2, 3))
 
 def _check_symbol(symbol: Symbol, count: int) -> None:
     _, name, _, info, other, section, _, _ = symbol
-    is_known = info >> 4 <= _STB_WEAK and info & 0xF in _TYPES and other in _VISIBILITIES
     if "@" in name and section == _SHN_UNDEF:
         raise FormatError(f"the undefined symbol {name!r} has a version in its name, which only linkers support")
-    if not is_known:
-        raise FormatError(f"the symbol {name!r} has the type {info:#x} and the visibility {other:#x}, which only linkers support")
+    if info >> 4 > _STB_WEAK:
+        raise FormatError(f"the symbol {name!r} has the binding {info >> 4}, which only linkers support")
+    if info & 0xF not in _TYPES:
+        raise FormatError(f"the symbol {name!r} has the type {info & 0xF}, which only linkers support")
+    if other not in _VISIBILITIES:
+        raise FormatError(f"the symbol {name!r} has the visibility {other}, which only linkers support")
     if section >= count and section not in (SHN_ABS, COMMON):
         raise FormatError(f"the symbol {name!r} is in section {section:#x}, but the object has {count} sections")

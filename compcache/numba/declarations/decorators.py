@@ -36,7 +36,9 @@ def njit(*args: Any, **options: Any) -> Any:
 
 
 def jit(*args: Any, **options: Any) -> Any:
-    """Replace `numba.jit`. Return a lazy function, which runs stored code without importing Numba.
+    """Replace `numba.jit`. Return a lazy function, which runs stored code without importing Numba, or a decorator that returns one.
+
+    Numba's own `jit` is used if compilation is disabled, or if only Numba can interpret the arguments.
 
     Args:
         args: the arguments of `numba.jit`.

@@ -300,9 +300,9 @@ def _drop_unpicklable_parts(fndesc: Any) -> Any:
 
 
 def _reduce_result(cres: Any) -> Any:
-    """Return a compile result in the form that Numba pickles. Raise `NotCacheable` if the module of the function has no name."""
+    """Return a compile result in the form that Numba pickles. Raise `NotCacheable` if the function's globals have no name."""
     if not cres.environment.can_cache():
-        raise NotCacheable("the module of the function has no name")
+        raise NotCacheable("the function's globals have no __name__: add it to the globals that exec() uses")
     return cres._reduce()
 
 

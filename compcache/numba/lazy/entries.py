@@ -167,7 +167,7 @@ def count_hit() -> None:
 
 
 def find_record(cache: Cache, key: Key) -> Record | None:
-    """Return the stored record of an overload, or None if no record is stored."""
+    """Return the stored record of an overload, or None if no record is stored. Code that reports no source lines is valid for all lines."""
     fields = find_fields(cache, key, RECORD) or _read_fields(cache, key.base_name, RECORD)
     return None if fields is None else Record(*fields)
 

@@ -80,8 +80,9 @@ def has_extensions() -> bool:
 def are_packages_unchanged(open_cache: Callable[[], Cache | None] | None = None) -> bool:
     """Return whether the installed packages are still those in the keys of this process.
 
-    A check takes a millisecond, but seconds if a checkout is installed in editable mode. Therefore the answer True is kept for twenty times
-    as long as the check took.
+    The answer is also False if `sys.path` has changed, if this process has no keys yet, or if the packages cannot be determined.
+    A check takes a millisecond, but seconds if a checkout is installed in editable mode. Therefore the answer True is kept for twenty
+    times as long as the check took.
 
     Args:
         open_cache: opens the cache that may contain a note of the installed packages; None to use no note.
