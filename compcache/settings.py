@@ -13,7 +13,6 @@ __all__ = ["REMOTE_VARIABLE", "are_set", "configuration", "configuration_files",
 
 #: The variable that names a configuration file, which replaces the user's and the system's files; ``none`` is no file.
 CONFIGURATION_VARIABLE = "COMPCACHE_CONFIG"
-#: The variable with the URLs of remote stores.
 REMOTE_VARIABLE = "COMPCACHE_REMOTE"
 #: The settings that this process has read from configuration files: empty, or one item.
 _read: "list[Mapping[str, str]]" = []

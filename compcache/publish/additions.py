@@ -9,7 +9,7 @@ from compcache.files import reraise_interrupt
 from compcache.interrupts import suppress
 from compcache.processes.detached import LateFiles
 from compcache.publish.apart import can_use_subprocess, run_in_subprocess
-from compcache.publish.index_merge import ALL_LEVELS, LARGE_LEVELS, SMALL_LEVELS, full_level, merge_additions, segments_to_merge
+from compcache.publish.index_merge import ALL_LEVELS, LARGE_LEVELS, SMALL_LEVELS, full_level, merge_additions
 from compcache.publish.index_merge import merge as merge_segments
 from compcache.publish.locks import try_lock
 from compcache.publish.packs import merge_packs
@@ -34,16 +34,20 @@ def merge(store: Store, *, is_listed: bool = False) -> None:
     Long merges that require no keys run in another process, so that additions do not wait for them. `is_listed` says that the index was
     refreshed just before the addition; if it has few additions, it is then not refreshed again.
     """
-    if is_listed and full_level(store.index.segments, SMALL_LEVELS) is None:
+    if is_listed and full_level(store.index.segments, SMALL_LEVELS) is None and not _has_full_large_level(store):
         return
     is_detachable = can_use_subprocess(store)
     try:
         merge_additions(store, merge_packs=merge_packs, levels=SMALL_LEVELS if is_detachable else ALL_LEVELS)
-        if is_detachable and full_level(store.index.segments, LARGE_LEVELS, _MOST_LARGE_SEGMENTS) is not None:
+        if is_detachable and _has_full_large_level(store):
             run_in_subprocess(store, __name__, merge_large.__name__)
     except OSError as error:
         reraise_interrupt(error)
         warn(f"cannot merge the index of {store.root}: {error}; look-ups read more files until a later addition merges it")
+
+
+def _has_full_large_level(store: Store) -> bool:
+    return full_level(store.index.segments, LARGE_LEVELS, _MOST_LARGE_SEGMENTS) is not None
 
 
 def merge_large(root: str, *, trust: bool) -> None:
@@ -57,10 +61,9 @@ def merge_large(root: str, *, trust: bool) -> None:
     os.nice(5)
     store = Store(root, files=LateFiles(), trust=trust)
     with try_lock(store, "index-merge-large") as owned:
-        while owned and full_level(store.index.segments, LARGE_LEVELS, _MOST_LARGE_SEGMENTS) is not None:
+        while owned and _has_full_large_level(store):
             before = {segment.name for segment in store.index.segments}
-            removed_packs = merge_packs(store, segments_to_merge(store.index, LARGE_LEVELS, _MOST_LARGE_SEGMENTS))
-            merge_segments(store.index, removed_packs, store, LARGE_LEVELS, _MOST_LARGE_SEGMENTS)
+            merge_segments(store.index, store, LARGE_LEVELS, _MOST_LARGE_SEGMENTS, merge_packs)
             if before == {segment.name for segment in store.index.segments}:
                 break  # the remaining segments cannot be read
     fold_long(store)

@@ -281,37 +281,42 @@ def segments_to_merge(index: Index, levels: range = ALL_LEVELS, most: int = FANO
     return _choose_segments(index.segments, levels, most)
 
 
-def merge(index: Index, gone: Container[bytes] = (), store: Store | None = None, levels: range = ALL_LEVELS, most: int = FANOUT) -> None:
+def merge(
+    index: Index, store: Store | None = None, levels: range = ALL_LEVELS, most: int = FANOUT, merge_packs: MergePacks | None = None
+) -> None:
     """Merge the additions, full levels, and each level that they fill. Segments that cannot be read are left out.
 
     Args:
         index: the index.
-        gone: the modules to leave out.
         store: if not None, the module lists of this store are merged too.
         levels: only segments of these levels are merged. With `SMALL_LEVELS`, no list is written, because that would take longer than the
             merge.
         most: a level with more segments is full.
+        merge_packs: merges the packs of the store in the chosen segments, and returns the module_ids of the replaced packs. Their rows must
+            leave the index, so the segments are chosen once. The segments of the new packs are merged, too.
 
     Raises:
         OSError: the merged segment could not be written. Nothing is lost.
     """
-    index.refresh()
-    unreadable: set[str] = set()
-    while True:
-        chosen = _choose_segments([segment for segment in index.segments if segment.name not in unreadable], levels, most)
-        if not chosen:
-            return
+    chosen = segments_to_merge(index, levels, most)
+    gone: Container[bytes] = ()
+    if merge_packs is not None and store is not None:
+        before = {segment.name for segment in index.segments}
+        gone = merge_packs(store, chosen)
+        index.refresh()
+        chosen += [segment for segment in index.segments if segment.name not in before and segment.level in levels]
+    while chosen:
         prepare = _make_no_list if levels is SMALL_LEVELS else None
         modules, functions = _merge_modules(index, chosen, gone), _merge_functions(chosen, gone)
         try:
             requirements = _merge_requirements(chosen)
             replace_segments(index, functions, modules, requirements, chosen, prepare=prepare, store=store, gone=gone)
         except _UnreadableError as error:
-            unreadable.add(error.segment.name)
+            chosen.remove(error.segment)
             if isinstance(error.error, FormatError):
                 index.set_aside(error.segment, error.error)
-            continue
-        return
+        else:
+            return
 
 
 def merge_all(store: Store, gone: set[bytes], present: Container[bytes], size_of: SizeOf | None = None) -> None:
@@ -544,8 +549,7 @@ def merge_additions(
 ) -> None:
     """Merge the additions of an index if one of the `levels` has more than `most`, unless another process is merging them. See `merge`.
 
-    `index` is the store's index (the default) or another index in its directory. `merge_packs` is called first. It merges the packs in the
-    chosen segments, and returns the module_ids of the replaced packs.
+    `index` is the store's index (the default) or another index in its directory.
 
     Raises:
         OSError: the merged segment could not be written. Nothing is lost.
@@ -555,5 +559,4 @@ def merge_additions(
     if full_level(index.segments, levels, most) is not None:
         with try_lock(store, f"{'index' if index is store.index else index.directory}-merge") as owned:
             if owned:
-                gone = merge_packs(store, segments_to_merge(index, levels, most)) if merge_packs is not None else ()
-                merge(index, gone, store if index is store.index else None, levels, most)
+                merge(index, store if index is store.index else None, levels, most, merge_packs)

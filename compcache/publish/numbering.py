@@ -51,9 +51,15 @@ def assign_numbers(store: Store, groups: Sequence[Group], noted: Noted, found: F
         found = {}
     following = _greatest_number(store, noted, greatest_number(store.index)) + 1 + (_UNSEEN if store.index.unfinished else 0)
     numbers: list[int | None] = []
+    renumbered: set[str] = set()  # names in this call; the index does not have the new numbers yet
     for group in groups:
-        numbers.append(None if _is_newest(store, group, found) else following)
-        following += numbers[-1] is not None
+        names = _plain_names(group)
+        if _is_numbered(group) or (names.isdisjoint(renumbered) and _is_newest(store, group, names, found)):
+            numbers.append(None)
+        else:
+            numbers.append(following)
+            following += 1
+            renumbered |= names
     return numbers
 
 
@@ -113,11 +119,16 @@ def noted_numbers(store: Store) -> Noted:
     return sorted([(int(digits, 16), name) for digits, name in named if len(digits) == _DIGITS], reverse=True)
 
 
-def _is_newest(store: Store, group: Group, found: Found) -> bool:
-    """Return whether the modules are the newest for their plain names, or already have numbers, which they keep."""
-    if any(is_numbered(decode_notes(module.sections[4])) for module in group.values()):
-        return True
-    names = dict.fromkeys(name for module in group.values() if module.flags != PACK_FLAG for name, *_ in module.indexed if is_ordered(name))
+def _is_numbered(group: Group) -> bool:
+    return any(is_numbered(decode_notes(module.sections[4])) for module in group.values())
+
+
+def _plain_names(group: Group) -> set[str]:
+    return {name for module in group.values() if module.flags != PACK_FLAG for name, *_ in module.indexed if is_ordered(name)}
+
+
+def _is_newest(store: Store, group: Group, names: set[str], found: Found) -> bool:
+    """Return whether the index has the modules, and they are the newest for all `names`."""
     newest = (first_existing(store, found[name] if name in found else store.find_here(name)) for name in names)
     return not names or (all(module_id in group for module_id in newest) and all(map(store.exists, group)))
 

@@ -122,6 +122,19 @@ def test_packs_that_come_one_by_one_are_put_together(cache: Cache, directory: Pa
         assert other.check().findings == ()
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_no_segment_lists_a_pack_that_was_put_together_with_others(cache: Cache, seed: int) -> None:
+    """The large pack is the last segment that a bounded merge takes; the names of segments, and so their order, depend on the content."""
+    for turn, count in enumerate((1000, *[100] * 9)):
+        for number in range(count):
+            frontend.put_entry(cache, f"n{number}", b"%d %d" % (turn, seed), kind="k")
+        frontend.write_entries(cache)
+    cache._store.index.refresh()
+    packs = packs_in(cache._store.index.segments)
+    assert packs
+    assert all(map(cache._store.exists, packs))
+
+
 def test_a_process_with_an_older_index_finds_what_was_put_together(cache: Cache, directory: Path) -> None:
     put_each(cache, ["first", "second"])
     with Cache(directory) as other:

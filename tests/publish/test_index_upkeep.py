@@ -300,6 +300,20 @@ def test_who_signs_merges_by_itself(directory: Path, small: list[list[str]]) -> 
     assert not small
 
 
+@pytest.mark.parametrize("key", [None, b"k" * 32])
+def test_additions_that_fill_no_small_level_are_merged(directory: Path, monkeypatch: pytest.MonkeyPatch, key: bytes | None) -> None:
+    with Cache(directory, signing_key=key) as cache:
+        with monkeypatch.context() as large:
+            large.setattr(index_merge, "_MODULE_SIZE", 1)
+            large.setattr(index_merge, "segment_level", lambda _: LARGE_LEVELS[0])
+            for number in range(10):
+                cache.add_module(ModuleSource(adder(f"f{number}", number)))
+        while cache._store.index.refresh() or len(cache._store.index.segments) > 3:
+            merge(cache._store, is_listed=True)  # like a later addition: the last one may have met the end of another merge
+            time.sleep(0.05)
+        assert all(cache.has(f"f{number}") for number in range(10))
+
+
 @pytest.mark.slow
 def test_merging_goes_on_in_a_process_of_its_own(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as fewer:

@@ -84,6 +84,15 @@ def test_the_newest_answers(cache: Cache, directory: Path, order: tuple[int, ...
     assert answer(directory) == order[-1]
 
 
+@pytest.mark.filterwarnings("ignore::compcache.ShadowWarning")
+def test_the_last_of_those_that_are_added_together_is_the_newest_also_if_it_was_before(cache: Cache, directory: Path) -> None:
+    cache.add_module(version(2))
+    cache.add_modules([version(1), version(2)])
+    assert answer(directory) == 2
+    cache.add_modules([version(2), version(1), version(2), version(1)])
+    assert answer(directory) == 1
+
+
 def test_the_newest_answers_in_a_fresh_process_that_has_no_index(reverted: Path) -> None:
     lose_the_index(reverted)
     assert run_fresh(reverted, ASK.format(name="f")) == 1
