@@ -6,8 +6,10 @@ import functools
 import subprocess
 import sys
 from collections import Counter
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+import pytest
 from helpers import PACKAGE_ROOT
 from run import read_mutants
 
@@ -43,6 +45,7 @@ def test_every_mutant_applies_and_has_its_tests() -> None:
     assert not problems, "\n".join(problems)
 
 
+@pytest.mark.skipif(find_spec("ruff") is None, reason="ruff is not installed")
 def test_mutants_of_python_code_parse_and_use_names_that_exist(tmp_path: Path) -> None:
     """A test notices a `NameError` or a `SyntaxError`, whether or not it notices what the mutant is for."""
     for mutant in read_mutants():

@@ -308,7 +308,7 @@ def test_additions_that_fill_no_small_level_are_merged(directory: Path, monkeypa
             large.setattr(index_merge, "segment_level", lambda _: LARGE_LEVELS[0])
             for number in range(10):
                 cache.add_module(ModuleSource(adder(f"f{number}", number)))
-        while cache._store.index.refresh() or len(cache._store.index.segments) > 3:
+        while cache._store.index.refresh() or sum(segment.level in LARGE_LEVELS for segment in cache._store.index.segments) > 3:
             merge(cache._store, is_listed=True)  # like a later addition: the last one may have met the end of another merge
             time.sleep(0.05)
         assert all(cache.has(f"f{number}") for number in range(10))
