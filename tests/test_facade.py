@@ -65,7 +65,7 @@ def test_modules_tell_what_they_hold_and_import(filled: Cache) -> None:
     assert [name for name, _ in pair.functions] == ["one", "two"]
     assert (user.functions, user.imports) == ((("user", "i64(x: i64)"),), ("one",))
     assert filled.module(user.module_id) == user
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match="has no module 0000"):
         filled.module("00" * 16)
 
 

@@ -134,16 +134,17 @@ def describe_module(store: Store, module_id: str) -> ModuleSummary:
     key = module_key(module_id)
     holder = next((place for place in (store, *store.layers) if Store.exists(place, key)), store)
     path = holder.module_path(key)
+    row = None
     try:
         size, modified = holder.status_of(key)
-    except FileNotFoundError:
-        raise
+        row = read_row(holder, key)
+    except FileNotFoundError as error:  # also between two steps of this function
+        reraise_interrupt(error)
     except OSError as error:
         reraise_interrupt(error)
         raise store.unreadable_error(path, error) from error
-    row = read_row(holder, key)
     if row is None:
-        raise FileNotFoundError(f"module {module_id} of the cache {store.root} is damaged or was removed")
+        raise FileNotFoundError(f"the cache {store.root} has no module {module_id}, or the module is damaged")
     ledger = Uses(store).of([key])
     counts = [count for (name, used_id), (count, _) in ledger.uses.items() if used_id == key and name != LOADS_KEY]
     used = sum(counts), ledger.last_uses().get(key, 0.0)
