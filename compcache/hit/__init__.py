@@ -378,11 +378,8 @@ class PlainLoader:
         return (row, closure) if self._is_compatible(closure) else None
 
     def _find_closure(self, runtime: "Any", module_id: bytes) -> "PlainClosure | None":
-        """Return a linked closure that is recorded as valid for this index and this processor, or None.
-
-        Raises:
-            OSError: there is no such file, or it cannot be read.
-        """
+        """Return a linked closure that is recorded as valid for this index and this processor, or None."""
+        # Raises OSError: there is no such file, or it cannot be read.
         _, words, identity = self._read_host(runtime)
         if not words or KNOWN_FAULTS:
             return None
@@ -465,12 +462,9 @@ class PlainLoader:
         return _BoundedMappingLock() if _lock._is_owned() else _mapping
 
     def _map(self, module_id: bytes, size: int, map_image: "Callable[..., Any]", *arguments: "Any") -> "LoadedModule":
-        """Claim a module, map it by calling `map_image` with the arguments, and return it.
-
-        Raises:
-            LinkError: one of the module's own constructors requests it.
-            ReentrantLoadError: this look-up interrupts the mapping of the module.
-        """
+        """Claim a module, map it by calling `map_image` with the arguments, and return it."""
+        # Raises LinkError: one of the module's own constructors requests it.
+        # Raises ReentrantLoadError: this look-up interrupts the mapping of the module.
         module = LoadedModule(module_id, size)
         try:
             if not _claim(self._mine, module_id, module):
