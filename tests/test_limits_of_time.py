@@ -23,7 +23,7 @@ def limits(code: str) -> list[int]:
 
 def test_limits_are_found() -> None:
     code = "process.communicate(timeout=2)\nsubprocess.run([])\nsubprocess.run([], timeout=9)\n"
-    assert (limits(code), limits(f"{code}except subprocess.TimeoutExpired: ...".replace("except", "#"))) == ([1, 3], [])
+    assert (limits(code), limits(f"{code}subprocess.TimeoutExpired\n")) == ([1, 3], [])
 
 
 @pytest.mark.parametrize("folder", sorted({path.parent.relative_to(TESTS) for path in TESTS.rglob("*.py")}), ids=str)

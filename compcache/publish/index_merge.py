@@ -276,9 +276,24 @@ def full_level(segments: Iterable[Segment], levels: range = ALL_LEVELS, most: in
 
 
 def segments_to_merge(index: Index, levels: range = ALL_LEVELS, most: int = FANOUT) -> list[Segment]:
-    """Refresh the index, and return the segments of these levels that `merge` would merge."""
+    """Refresh the index, and return the segments to merge, the smallest first.
+
+    These are the segments of the lowest level, of all levels up to a full one, and of each higher level that the merged segment reaches.
+    The segment by which the merged one exceeds `levels` is the last, so a merge of small levels is bounded.
+    """
     index.refresh()
-    return _choose_segments(index.segments, levels, most)
+    chosen: list[Segment] = []
+    candidates = sorted([segment for segment in index.segments if segment.level in levels], key=attrgetter("level"))
+    level = full_level(candidates, levels, most) or levels[0]
+    size = 0
+    for segment in candidates:
+        if segment.level > level or level not in levels:
+            break
+        with suppress(FormatError, OSError):  # merging it reports the error
+            size += segment.functions.count * FUNCTION.size + segment.modules.count * MODULE.size
+        chosen.append(segment)
+        level = max(segment_level(size), level)
+    return chosen
 
 
 def merge(
@@ -360,26 +375,6 @@ class _UnreadableError(Exception):
         super().__init__(segment, error)
         self.segment = segment
         self.error = error
-
-
-def _choose_segments(segments: Iterable[Segment], levels: range, most: int) -> list[Segment]:
-    """Return the segments to merge, the smallest first.
-
-    These are the segments of the lowest level, of all levels up to a full one, and of each higher level that the merged segment reaches.
-    The segment by which the merged one exceeds `levels` is the last, so a merge of small levels is bounded.
-    """
-    chosen: list[Segment] = []
-    candidates = sorted([segment for segment in segments if segment.level in levels], key=attrgetter("level"))
-    level = full_level(candidates, levels, most) or levels[0]
-    size = 0
-    for segment in candidates:
-        if segment.level > level or level not in levels:
-            break
-        with suppress(FormatError, OSError):  # merging it reports the error
-            size += segment.functions.count * FUNCTION.size + segment.modules.count * MODULE.size
-        chosen.append(segment)
-        level = max(segment_level(size), level)
-    return chosen
 
 
 def _merge_modules(index: Index, segments: Sequence[Segment], gone: Container[bytes]) -> Iterator[bytes]:

@@ -138,8 +138,8 @@ def describe_module(store: Store, module_id: str) -> ModuleSummary:
     try:
         size, modified = holder.status_of(key)
         row = read_row(holder, key)
-    except FileNotFoundError as error:  # also between two steps of this function
-        reraise_interrupt(error)
+    except FileNotFoundError as error:
+        reraise_interrupt(error)  # there is no module, or another process has just removed it
     except OSError as error:
         reraise_interrupt(error)
         raise store.unreadable_error(path, error) from error
