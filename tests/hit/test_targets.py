@@ -117,7 +117,7 @@ define i8 @pure(ptr %p, ptr %q) #0 {
   %x = load i8, ptr %q
   ret i8 %x
 }
-define i8 @pretend(ptr %p) #1 section "#0" {
+define i8 @pretend(ptr %p) #1 section "#0#1#2#3#4#5#6#7#8#9" {
   %x = load i8, ptr %p
   ret i8 %x
 }
