@@ -40,6 +40,15 @@ def never() -> Any:
     raise AssertionError("it is compiled, though the store has it")
 
 
+def requested(web: WebStore, cache: Cache) -> list[str]:
+    """The paths that were requested, each once. Only the helper's copies of requests whose answer is late may request one again."""
+    paths = [path for _, path in web.requests]
+    distinct = list(dict.fromkeys(paths))
+    assert cache.remote is not None
+    assert len(paths) - len(distinct) <= cache.remote.status()[0]["repeated"], paths
+    return distinct
+
+
 def fill(web: WebStore, place: Path, sources: dict[Identity, Any]) -> None:
     with Cache(place, remote=web.url, remote_mode="write") as cache:
         for name, source in sources.items():
@@ -72,19 +81,16 @@ def test_a_hit_with_five_imports_takes_two_requests(web: WebStore, tmp_path: Pat
     with Cache(tmp_path / "b", remote=web.url) as cache:
         assert cache.get_or_compile(top, never)() == 4
         assert cache.stats().remote.hits == 6
-    assert [path.split("/")[3] for _, path in web.requests if path.split("/")[3] != "p"] == ["f"]
-    assert len(web.requests) <= 2
+        paths = requested(web, cache)
+    assert [path.split("/")[3] for path in paths if path.split("/")[3] != "p"] == ["f"]
+    assert len(paths) <= 2
 
 
 def test_a_miss_takes_one_request(web: WebStore, tmp_path: Path) -> None:
-    counts = []
     with Cache(tmp_path / "a", remote=web.url) as cache:
-        for number in range(3):  # a request is repeated where a busy machine delays its answer
-            web.requests.clear()
-            assert cache.has_many([Identity("f", number=2 * number)]) == (False,)
-            assert cache.prefetch([Identity("f", number=2 * number + 1)]) == ()
-            counts.append(len(web.requests))
-    assert min(counts) == 2
+        assert cache.has_many([Identity("f", number=0)]) == (False,)
+        assert cache.prefetch([Identity("f", number=1)]) == ()
+        assert len(requested(web, cache)) == 2
 
 
 @pytest.mark.slow
@@ -95,7 +101,7 @@ def test_what_was_pushed_together_takes_two_requests(web: WebStore, tmp_path: Pa
     web.requests.clear()
     with Cache(tmp_path / "b", remote=web.url) as cache:
         assert len(cache.prefetch(names)) == 30
-    assert [path.split("/")[3] for _, path in web.requests] == ["f", "p"]
+        assert [path.split("/")[3] for path in requested(web, cache)] == ["f", "p"]
 
 
 @pytest.mark.slow
@@ -116,4 +122,4 @@ def test_imports_that_a_card_holds_are_verified(web: WebStore, tmp_path: Path, m
     with Cache(tmp_path / "b", remote=web.url) as cache:
         assert cache.get_or_compile(top, never)() == 4
         assert cache.stats().counters.get("remote_rejected", 0) == 0
-    assert len([path for _, path in web.requests if "/f/" in path]) == 6
+        assert len([path for path in requested(web, cache) if "/f/" in path]) == 6
