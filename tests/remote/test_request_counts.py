@@ -40,15 +40,6 @@ def never() -> Any:
     raise AssertionError("it is compiled, though the store has it")
 
 
-def requested(web: WebStore, cache: Cache) -> list[str]:
-    """The paths that were requested, each once. Only the helper's copies of requests whose answer is late may request one again."""
-    paths = [path for _, path in web.requests]
-    distinct = list(dict.fromkeys(paths))
-    assert cache.remote is not None
-    assert len(paths) - len(distinct) <= cache.remote.status()[0]["repeated"], paths
-    return distinct
-
-
 def fill(web: WebStore, place: Path, sources: dict[Identity, Any]) -> None:
     with Cache(place, remote=web.url, remote_mode="write") as cache:
         for name, source in sources.items():
@@ -81,7 +72,7 @@ def test_a_hit_with_five_imports_takes_two_requests(web: WebStore, tmp_path: Pat
     with Cache(tmp_path / "b", remote=web.url) as cache:
         assert cache.get_or_compile(top, never)() == 4
         assert cache.stats().remote.hits == 6
-        paths = requested(web, cache)
+        paths = web.requested(cache)
     assert [path.split("/")[3] for path in paths if path.split("/")[3] != "p"] == ["f"]
     assert len(paths) <= 2
 
@@ -90,7 +81,7 @@ def test_a_miss_takes_one_request(web: WebStore, tmp_path: Path) -> None:
     with Cache(tmp_path / "a", remote=web.url) as cache:
         assert cache.has_many([Identity("f", number=0)]) == (False,)
         assert cache.prefetch([Identity("f", number=1)]) == ()
-        assert len(requested(web, cache)) == 2
+        assert len(web.requested(cache)) == 2
 
 
 @pytest.mark.slow
@@ -101,7 +92,7 @@ def test_what_was_pushed_together_takes_two_requests(web: WebStore, tmp_path: Pa
     web.requests.clear()
     with Cache(tmp_path / "b", remote=web.url) as cache:
         assert len(cache.prefetch(names)) == 30
-        assert [path.split("/")[3] for path in requested(web, cache)] == ["f", "p"]
+        assert [path.split("/")[3] for path in web.requested(cache)] == ["f", "p"]
 
 
 @pytest.mark.slow
@@ -122,4 +113,4 @@ def test_imports_that_a_card_holds_are_verified(web: WebStore, tmp_path: Path, m
     with Cache(tmp_path / "b", remote=web.url) as cache:
         assert cache.get_or_compile(top, never)() == 4
         assert cache.stats().counters.get("remote_rejected", 0) == 0
-        assert len([path for path in requested(web, cache) if "/f/" in path]) == 6
+        assert len([path for path in web.requested(cache) if "/f/" in path]) == 6

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from compcache import Cache
+
 __all__ = ["WebStore"]
 
 #: How long a server that stalls keeps who asks; more than any limit of time in the tests.
@@ -33,6 +35,14 @@ class WebStore(ThreadingHTTPServer):
         self.accepts: Callable[[str], bool] = lambda _: True  # which of them are let in
         self.url = f"http://127.0.0.1:{self.server_address[1]}/cache"
         threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
+
+    def requested(self, cache: Cache, method: str = "GET") -> list[str]:
+        """The paths that were requested, each once, except those of `Cache.remote.status`. Copies of late requests are allowed."""
+        paths = [path for each, path in self.requests if each == method and "/m/00/0000" not in path]
+        distinct = list(dict.fromkeys(paths))
+        assert cache.remote is not None
+        assert len(paths) - len(distinct) <= sum(counts["repeated"] for counts in cache.remote.status()), paths
+        return distinct
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Clients hang up."""
