@@ -15,6 +15,7 @@ from compcache.errors import CacheWarning, FormatError, LinkerError, UndefinedSy
 from compcache.formats.host import platform_name
 from compcache.images import platform_symbols
 from compcache.images.elf import patching, reading
+from compcache.images.elf.distances import with_distances
 from compcache.images.elf.parts import is_elf
 from compcache.images.libraries import advice_on_runtime_library
 from compcache.images.linkers.find import find_linker, find_linkers, is_named
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     from compcache.images.archives import Archive
+    from compcache.images.elf.distances import DistanceTable
     from compcache.images.libraries import Library
     from compcache.images.linkers.find import Linker
 
@@ -35,10 +37,14 @@ _OWN_RUNTIME_ADVICE = "pass the static runtime library of the compiler in archiv
 
 
 class EntryObjects(NamedTuple):
-    """The objects of a module's entry points, and their symbols; empty if the module's own object contains the entry points."""
+    """The objects of a module's entry points, and their symbols; empty if the module's own object contains the entry points.
+
+    `table` is the module's table, or None if the module's own object contains it.
+    """
 
     codes: tuple[bytes, ...] = ()
     symbols: tuple[str, ...] = ()
+    table: DistanceTable | None = None
 
 
 class ModuleImage(NamedTuple):
@@ -80,7 +86,7 @@ def make_image(
 
     Args:
         obj: the object of a module.
-        entries: the objects of its entry points, and their symbols. Only a shared object can have them.
+        entries: the objects of its entry points, their symbols, and the module's table. Only a shared object can have them.
         export: the one symbol that the image exports.
         weak: the symbols that may stay undefined.
         imports: the symbols whose addresses are filled in when code is loaded. Only a shared object can have them.
@@ -92,7 +98,8 @@ def make_image(
         NoSharedObjectError: the shared object requires a linker, but none is installed; or this process cannot map an image of this
             size.
         UndefinedSymbolError: the code refers to symbols that neither the platform nor this process provides.
-        CompileError: the image is an object, and the module has parts that need a shared object.
+        CompileError: the image is an object, and the module has parts that need a shared object; or the object lacks a symbol that its
+            code defines.
         LinkerError: the linker fails, and the writer cannot make the shared object.
     """
     if not is_elf(obj):
@@ -109,12 +116,13 @@ def make_image(
     def write() -> ModuleImage:
         optional = {*undefined}.difference(always)
         image, places, libc = shared.write(
-            [obj, *entries.codes], export=export, optional=optional, platform=platform, named=named, imports=imports
+            [obj, *entries.codes], export=export, optional=optional, platform=platform, named=named, imports=imports, table=entries.table
         )
         return ModuleImage(image, shared.KIND, places, libc, None)
 
     def link(linker: Linker) -> ModuleImage:
-        plain = patching.rename_versioned(patching.weaken_undefined(obj, keep=[*always, *entries.symbols]))
+        complete = with_distances(obj, entries.table) if entries.table else obj
+        plain = patching.rename_versioned(patching.weaken_undefined(complete, keep=[*always, *entries.symbols]))
         image, places = shared.make(
             [plain, *entries.codes], linker, export=export, platform=platform, named=named, libraries=libraries, imports=imports, known=weak
         )

@@ -32,7 +32,7 @@ from compcache.errors import CompileError
 from compcache.formats.deflate import deflate
 from compcache.formats.host import platform_name
 from compcache.formats.module_table import TABLE_SYMBOL
-from compcache.images.elf.distances import with_distances
+from compcache.images.elf.distances import DistanceTable, with_distances
 from compcache.images.elf.patching import rename_definitions
 from compcache.images.making import EntryObjects
 from compcache.images.static_runtime import FINALIZE
@@ -144,6 +144,7 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
     if distance is None:
         module.link_in(codegen.parse(table_text(key, table.symbols, table.points, table.slots, table.variables), context))
     compiled = codegen.emit_object(module, target)
+    completed, constant = _complete_object(compiled, key, table, distance, prepared.data)
     code = Code(text, allowed, definitions, prepared.aliases, compiled)
     return Translated(
         machine=request.machine,
@@ -157,8 +158,8 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
         key=key,
         bitcode=bitcode,
         level=request.level,
-        object=_complete_object(compiled, key, table, distance, prepared.data),
-        entry_objects=EntryObjects() if distance is None else _entry_objects(entries.points, request.level),
+        object=completed,
+        entry_objects=EntryObjects() if distance is None else _entry_objects(entries.points, request.level)._replace(table=constant),
         digests=request.digests,
         stubs=tuple(optional),
         types=_read_types(text, written, prepared),
@@ -190,17 +191,21 @@ def _make_table(prepared: Prepared, definitions: Mapping[str, Definition], entri
     return _Table(symbols, entries.points, slots, [renamed.get(name, name) for name in variables], renamed)
 
 
-def _complete_object(compiled: bytes, key: bytes, table: _Table, distance: int | None, data: Mapping[str, bytes]) -> bytes:
-    """Return the object with the values of its large variables, its table unless the code contains it, and its renamed variables.
+def _complete_object(
+    compiled: bytes, key: bytes, table: _Table, distance: int | None, data: Mapping[str, bytes]
+) -> tuple[bytes, DistanceTable | None]:
+    """Return the object with the values of its large variables and its renamed variables, and the table to add to it.
 
-    `distance` is the kind of the relocations in the table, or None if the code contains the table.
+    `distance` is the kind of the relocations in the table, or None if the code contains the table. Renamed variables require the table's
+    symbols, so the returned object contains the table, and the returned table is None.
     """
     completed = with_data(compiled, data)
-    if distance is not None:
-        in_table = table_symbols_of(table.symbols, table.points, table.slots)
-        own = set(table.symbols).difference(table.renamed.values())  # the object has no symbols with these names yet
-        completed = with_distances(completed, TABLE_SYMBOL, table_head(key, len(in_table)), in_table, distance, own)
-    return rename_definitions(completed, table.renamed) if table.renamed else completed
+    if distance is None:
+        return completed, None
+    in_table = table_symbols_of(table.symbols, table.points, table.slots)
+    own = set(table.symbols).difference(table.renamed.values())  # the object has no symbols with these names yet
+    constant = DistanceTable(TABLE_SYMBOL, table_head(key, len(in_table)), in_table, distance, own)
+    return (rename_definitions(with_distances(completed, constant), table.renamed), None) if table.renamed else (completed, constant)
 
 
 def _read_types(text: str, written: Mapping[str, Definition], prepared: Prepared) -> LinkTypes:

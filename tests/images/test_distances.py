@@ -14,11 +14,12 @@ from helpers import compile_object
 from test_writer import linked, on_x86, run, written
 
 from compcache.arch.known import KNOWN, architecture
-from compcache.errors import FormatError
+from compcache.errors import CompileError, FormatError
 from compcache.formats.host import platform_name
-from compcache.images.elf.distances import with_distances
-from compcache.images.elf.parts import ET_REL, named, read_sections
+from compcache.images.elf.distances import DistanceTable, with_distances
+from compcache.images.elf.parts import ET_DYN, ET_REL, named, read_sections
 from compcache.images.elf.reading import undefined_symbols
+from compcache.images.writer.write import write_shared
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +44,8 @@ _DISTANCE = architecture(platform_name()).relocations.distance or 0
 
 
 def with_table(code: str | bytes = _CODE, names: tuple[str, ...] = _NAMES) -> bytes:
-    return with_distances(compile_object(code) if isinstance(code, str) else code, "check", _HEAD, names, _DISTANCE)
+    """The object with a table, as a linker gets it."""
+    return with_distances(compile_object(code) if isinstance(code, str) else code, DistanceTable("check", _HEAD, names, _DISTANCE))
 
 
 def offsets(image: bytes, count: int) -> tuple[int, tuple[int, ...]]:
@@ -64,6 +66,30 @@ def test_the_table_holds_the_distance_of_each_symbol() -> None:
     ctypes.c_int64.from_address(places["hidden"]).value = 77
     assert ctypes.CFUNCTYPE(ctypes.c_int64)(places["second"])() == 77
     assert list((ctypes.c_int64 * 3).from_address(places["odd name\\ü"])) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("names", [_NAMES, ("elsewhere",), ()])
+def test_the_writer_adds_what_it_would_find_in_the_file(names: tuple[str, ...]) -> None:
+    """All sections are the same but those that name symbols and sections."""
+    codes = compile_object(_CODE), compile_object(_ELSEWHERE)
+    table = DistanceTable("check", _HEAD, names, _DISTANCE, ("first",))
+    image, *_ = write_shared(codes, export="check", optional=(), imports=(), providers={}, table=table)
+    assert contents(image, ET_DYN) == contents(written(with_table(codes[0], names), codes[1]), ET_DYN)
+    assert len(offsets(image, len(names))[1]) == len(names)
+
+
+def contents(image: bytes, kind: int) -> dict[str, bytes]:
+    found = {name: image[s.offset : s.offset + s.size] for name, s in named(image, read_sections(image, kind))}
+    return {name: content for name, content in found.items() if name not in (".symtab", ".strtab", ".shstrtab")}
+
+
+def test_what_the_code_itself_defines_must_be_in_the_object() -> None:
+    code = compile_object(_CODE)
+    table = DistanceTable("check", _HEAD, ("first", "lost"), _DISTANCE, ("lost", "first"))
+    with pytest.raises(CompileError, match="no symbol 'lost'"):
+        with_distances(code, table)
+    with pytest.raises(CompileError, match="no symbol 'lost'"):
+        write_shared([code], export="check", optional=(), imports=(), providers={}, table=table)
 
 
 @on_x86

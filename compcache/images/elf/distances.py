@@ -1,4 +1,6 @@
-"""Adds a table of distances to a relocatable object: a constant that needs no compiler.
+"""Adds a table of distances to a relocatable object for a linker: a constant that needs no compiler.
+
+The writer (`compcache.images.writer`) adds the table without changing the object.
 
 Layout: System V gABI, chapter 4. Changed tables (symbols, strings, section headers) are written to the end of the file. The old tables stay
 in the file, unused.
@@ -7,7 +9,7 @@ in the file, unused.
 from __future__ import annotations
 
 from struct import Struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import CompileError, FormatError
 from compcache.images.elf.parts import (
@@ -27,50 +29,83 @@ from compcache.images.elf.parts import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from compcache.images.elf.parts import Section
 
-__all__ = ["with_distances"]
+__all__ = ["WORD", "DistanceTable", "with_distances"]
 
 _SECTION_NAME, _RELOCATIONS_NAME = ".rodata.compcache", ".rela.rodata.compcache"
 _SHF_INFO_LINK = 0x40
-_STT_OBJECT = 1
-_STV_HIDDEN, _STV_PROTECTED = 2, 3
+STT_OBJECT = 1
+STV_HIDDEN, STV_PROTECTED = 2, 3
 _RELOCATION = Struct("<QIIq")
-_WORD = 4
+WORD = 4  # the size of a distance, in bytes
 _SECTIONS_AT, _COUNT_AT = 0x28, 0x3C  # in the header of the file
 _PLACE, _COUNT = Struct("<Q"), Struct("<H")
 #: Section numbers from this one on are reserved. Files with more sections store their numbers in another way.
 _MOST_SECTIONS = 0xFF00
 
 
-def with_distances(data: bytes, symbol: str, head: bytes, names: Sequence[str], kind: int, own: Collection[str] = ()) -> bytes:
-    """Return an object with an added constant: `head`, then the distances from the constant's start to symbols, four bytes each.
+class DistanceTable(NamedTuple):
+    """A constant to be added to an object: `head`, then the distances from the constant's start to symbols, four bytes each.
 
-    Args:
-        data: the object.
+    Attributes:
         symbol: the name of the constant, which becomes a protected symbol.
         head: the first bytes of the constant, a multiple of four.
         names: the symbols in the order of their distances. Symbols that the object does not have become hidden undefined symbols, which
             another object has to define.
         kind: the type of the relocations that store a distance in four bytes.
         own: the symbols that the code of the object defines.
+    """
+
+    symbol: str
+    head: bytes
+    names: Sequence[str]
+    kind: int
+    own: Collection[str] = ()
+
+    def size(self) -> int:
+        """Return the size of the constant, in bytes."""
+        return len(self.head) + WORD * len(self.names)
+
+    def missing(self, known: Collection[str]) -> list[str]:
+        """Return the symbols, without repetitions, that an object with the symbols `known` does not have.
+
+        Raises:
+            CompileError: the code of the object defines one of them. LLVM changes the names of some symbols.
+        """
+        missing = [name for name in dict.fromkeys(self.names) if name not in known]
+        lost = next((name for name in missing if name in self.own), None)
+        if lost is not None:
+            raise CompileError(
+                f"the object that LLVM emitted has no symbol {lost!r}, although the code defines it: LLVM changes the symbols of some "
+                "calling conventions (vectorcall); give the function another calling convention, or make it internal"
+            )
+        return missing
+
+    def relocations(self, numbers: Mapping[str, int]) -> Iterator[tuple[int, int, int, int]]:
+        """Yield the constant's relocations as (offset, type, symbol, addend). `numbers` has the numbers of the symbols by name."""
+        for at, name in zip(range(len(self.head), self.size(), WORD), self.names, strict=True):
+            yield at, self.kind, numbers[name], at
+
+
+def with_distances(data: bytes, constant: DistanceTable) -> bytes:
+    """Return an object with an added constant.
 
     Raises:
-        CompileError: the object has no symbol with a name that is in both `names` and `own`. LLVM changes the names of some symbols.
+        CompileError: see `DistanceTable.missing`.
         FormatError: the object is malformed, has no symbol table, or has too many sections.
     """
     sections, number, titles = _require_tables(data)
     table, new_section = sections[number], len(sections)
     strings = {n: bytearray(read_linked_strings(data, tuple(sections), table._replace(link=n))) for n in {table.link, titles}}
-    content = head + bytes(_WORD * len(names))
-    symbols, numbers = _add_undefined(data, table, names, own, strings[table.link])
+    content = constant.head.ljust(constant.size(), b"\0")
+    symbols, numbers = _add_undefined(data, table, constant, strings[table.link])
     symbols += SYMBOL.pack(
-        _add_name(strings[table.link], symbol), STB_GLOBAL << 4 | _STT_OBJECT, _STV_PROTECTED, new_section, 0, len(content)
+        _add_name(strings[table.link], constant.symbol), STB_GLOBAL << 4 | STT_OBJECT, STV_PROTECTED, new_section, 0, len(content)
     )  # fmt: skip
-    places = range(len(head), len(content), _WORD)
-    relocations = b"".join([_RELOCATION.pack(at, kind, numbers[name], at) for at, name in zip(places, names, strict=True)])
+    relocations = b"".join([_RELOCATION.pack(*relocation) for relocation in constant.relocations(numbers)])
     extended = _Extended(data)
     sections += [
         table._replace(
@@ -104,24 +139,16 @@ def _require_tables(data: bytes) -> tuple[list[Section], int, int]:
     return sections, number, titles
 
 
-def _add_undefined(
-    data: bytes, table: Section, names: Sequence[str], own: Collection[str], strings: bytearray
-) -> tuple[bytearray, dict[str, int]]:
+def _add_undefined(data: bytes, table: Section, constant: DistanceTable, strings: bytearray) -> tuple[bytearray, dict[str, int]]:
     """Return a symbol table with a hidden undefined symbol for each missing name, and the numbers of the symbols by name.
 
-    The missing names are added to `strings`. Raise `CompileError` if a missing name is in `own`.
+    The missing names are added to `strings`. See `DistanceTable.missing` for the exception.
     """
     numbers = {symbol.name: (symbol.position - table.offset) // SYMBOL.size for symbol in object_symbols(data)}
     symbols = bytearray(read_table(data, table, SYMBOL))
-    for name in names:
-        if name not in numbers:
-            if name in own:
-                raise CompileError(
-                    f"the object that LLVM emitted has no symbol {name!r}, although the code defines it: LLVM changes the symbols of some "
-                    "calling conventions (vectorcall); give the function another calling convention, or make it internal"
-                )
-            numbers[name] = len(symbols) // SYMBOL.size
-            symbols += SYMBOL.pack(_add_name(strings, name), STB_GLOBAL << 4, _STV_HIDDEN, 0, 0, 0)
+    for name in constant.missing(numbers):
+        numbers[name] = len(symbols) // SYMBOL.size
+        symbols += SYMBOL.pack(_add_name(strings, name), STB_GLOBAL << 4, STV_HIDDEN, 0, 0, 0)
     return symbols, numbers
 
 

@@ -22,6 +22,7 @@ from compcache.wording import join_first
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from compcache.images.elf.distances import DistanceTable
     from compcache.images.linkers.find import Linker
 
 __all__ = ["KIND", "LOADED", "NoSharedObjectError", "is_comparable", "make", "requires", "write"]
@@ -45,6 +46,7 @@ def write(
     platform: Collection[str],
     named: Mapping[str, str],
     imports: Collection[str],
+    table: DistanceTable | None = None,
 ) -> tuple[bytes, dict[str, bytes], str]:
     """Write a shared object without a linker.
 
@@ -55,6 +57,7 @@ def write(
         platform: the symbols that the platform's libraries define.
         named: the symbols that libraries named by the source define, and the paths of these libraries.
         imports: the symbols whose addresses are filled in when code is loaded.
+        table: the module's table, or None if the module's object contains it.
 
     Returns:
         The shared object, the places of its imports by symbol (`extract_places`), and the C library that the image needs
@@ -63,6 +66,7 @@ def write(
     Raises:
         FormatError: only a linker can make this shared object.
         NoSharedObjectError: this process cannot map an image of this size.
+        CompileError: see `write_shared`.
     """
     providers = {symbol: _provider_of(symbol, path) for symbol, path in named.items()}
     for symbol in platform:
@@ -72,7 +76,7 @@ def write(
     known_providers = {symbol: provider for symbol, provider in providers.items() if provider is not None}
     run_paths = unusual_directories(dict.fromkeys(named.values()))
     image, places, needed = write_shared(
-        objects, export=export, optional=optional, imports=imports, providers=known_providers, run_paths=run_paths
+        objects, export=export, optional=optional, imports=imports, providers=known_providers, run_paths=run_paths, table=table
     )
     _require_loadable(len(image))
     libraries = {symbol.library for symbol in needed if not symbol.is_weak}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.arch.known import architecture_of_elf
 from compcache.errors import FormatError
+from compcache.images.elf.distances import STT_OBJECT, STV_HIDDEN, STV_PROTECTED
 from compcache.images.elf.parts import (
     ET_REL,
     SHF_ALLOC,
@@ -20,8 +21,9 @@ from compcache.images.elf.parts import (
     SHT_PROGBITS,
     SHT_RELA,
     SHT_SYMTAB,
+    STB_GLOBAL,
+    Symbol,
     all_object_symbols,
-    read_bytes,
     read_header,
     read_linked_strings,
     read_sections,
@@ -34,10 +36,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from compcache.arch.architecture import Linking
-    from compcache.images.elf.parts import Section, Symbol
+    from compcache.images.elf.distances import DistanceTable
+    from compcache.images.elf.parts import Section
     from compcache.images.writer.frames import Frame
 
-__all__ = ["COMMON", "RELOCATION", "STT_TLS", "Input", "InputSection", "read_input"]
+__all__ = ["COMMON", "RELOCATION", "STT_TLS", "Input", "InputSection", "read_input", "with_table"]
 
 SHT_INIT_ARRAY, SHT_FINI_ARRAY = 14, 15
 _SHT_NULL, _SHT_STRTAB, _SHT_GROUP, _SHT_LLVM_ADDRSIG = 0, 3, 17, 0x6FFF4C03
@@ -45,7 +48,7 @@ SHF_WRITE, SHF_EXECINSTR, SHF_MERGE, SHF_STRINGS, SHF_TLS = 1, 4, 0x10, 0x20, 0x
 _SHF_INFO_LINK, _SHF_GROUP, _SHF_RETAIN, _SHF_EXCLUDE = 0x40, 0x200, 0x200000, 0x80000000
 _SHN_UNDEF, SHN_ABS, COMMON = 0, 0xFFF1, 0xFFF2
 _STB_WEAK = 2
-STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_SECTION, STT_FILE, STT_TLS = 0, 1, 2, 3, 4, 6
+STT_NOTYPE, STT_FUNC, STT_SECTION, STT_FILE, STT_TLS = 0, 2, 3, 4, 6
 RELOCATION = Struct("<QIIq")
 _FLAGS_OF_FILE = Struct("<48xI")
 #: The offset of the system (EI_OSABI) in the header, and the known systems: System V and GNU. GNU's extensions are refused one by one.
@@ -61,6 +64,8 @@ _UNMAPPED = (".debug_", ".comment")
 _LEFT_OUT = (".note.GNU-stack", ".llvm_addrsig")
 _PROPERTIES = ".note.gnu.property"
 MAX_ALIGNMENT = 0x1000
+#: The number and the name of the section of an added constant. No section of an object has this number.
+_ADDED, _ADDED_NAME = -1, ".rodata.compcache"
 _SMALL = 1 << 14
 
 
@@ -72,7 +77,7 @@ class InputSection(NamedTuple):
     output: str
     type: int
     flags: int
-    offset: int
+    content: memoryview  # empty if the section has no content in the file
     size: int
     alignment: int
     entry_size: int
@@ -83,7 +88,6 @@ class InputSection(NamedTuple):
 class Input(NamedTuple):
     """A relocatable object."""
 
-    data: bytes
     machine: int
     linking: Linking
     sections: tuple[InputSection, ...]
@@ -118,7 +122,31 @@ def _read_object(data: bytes) -> Input:
     tables = _read_relocations(data, sections)
     usable = [_read_section(data, n, names[n], s, tables.get(n, ()), linking) for n, s in enumerate(sections) if _is_part(names[n], s)]
     symbols, table = _read_symbols(data, sections)
-    return Input(data, header.machine, linking, tuple(usable), symbols, table, _PROPERTIES in names)
+    return Input(header.machine, linking, tuple(usable), symbols, table, _PROPERTIES in names)
+
+
+def with_table(obj: Input, table: DistanceTable) -> Input:
+    """Return an object with an added constant. Raise `CompileError` if the object lacks one of its own symbols.
+
+    The result is what `elf.distances.with_distances` would add to the file of the object.
+    """
+    numbers = {symbol.name: number for number, symbol in enumerate(obj.symbols) if symbol.info >> 4}
+    symbols, strings = [*obj.symbols], bytearray(obj.strings)
+
+    def add_symbol(name: str, kind: int, visibility: int, section: int, size: int) -> None:
+        numbers[name] = len(symbols)
+        symbols.append(Symbol(0, name, len(strings), STB_GLOBAL << 4 | kind, visibility, section, 0, size))
+        strings.extend(name.encode("utf-8", "surrogateescape") + b"\0")
+
+    for name in table.missing(numbers):
+        add_symbol(name, STT_NOTYPE, STV_HIDDEN, _SHN_UNDEF, 0)
+    size = table.size()
+    section = InputSection(
+        _ADDED, _ADDED_NAME, ".rodata", SHT_PROGBITS, SHF_ALLOC, memoryview(table.head.ljust(size, b"\0")), size, 16, 0,
+        tuple(table.relocations(numbers)),
+    )  # fmt: skip
+    add_symbol(table.symbol, STT_OBJECT, STV_PROTECTED, _ADDED, size)
+    return obj._replace(sections=(*obj.sections, section), symbols=tuple(symbols), strings=bytes(strings))
 
 
 #: Keeps the parts of small objects, because many images share the objects of entry points.
@@ -158,15 +186,13 @@ def _read_section(
         raise FormatError(f"the section {name} has the flags {flags:#x}, which only linkers support in a section with this name")
     if alignment & (alignment - 1) or alignment > MAX_ALIGNMENT:
         raise FormatError(f"the section {name} has the alignment {alignment:#x}, which is not a power of two up to {MAX_ALIGNMENT:#x}")
-    content = b""
-    if kind != SHT_NOBITS:
-        content = read_bytes(data, section.offset, section.size, f"the section {name}") if is_frames else b""
-        if section.offset + section.size > len(data):
-            raise FormatError(f"the object is truncated: its section {name} should end at byte {section.offset + section.size}")
-    elif relocations:
+    content = memoryview(data)[section.offset : section.offset + section.size] if kind != SHT_NOBITS else memoryview(b"")
+    if kind == SHT_NOBITS and relocations:
         raise FormatError(f"the section {name} has relocations but no content")
-    frames = read_frames(content, {offset for offset, *_ in relocations}) if is_frames else ()
-    return InputSection(number, name, output, kind, flags, section.offset, section.size, alignment, section.entry_size, relocations, frames)
+    if kind != SHT_NOBITS and len(content) < section.size:
+        raise FormatError(f"the object is truncated: its section {name} should end at byte {section.offset + section.size}")
+    frames = read_frames(bytes(content), {offset for offset, *_ in relocations}) if is_frames else ()
+    return InputSection(number, name, output, kind, flags, content, section.size, alignment, section.entry_size, relocations, frames)
 
 
 def _output_name(name: str, *, mapped: bool) -> str:

@@ -120,15 +120,10 @@ def _scan_section(tables: Tables, obj: Input, section: InputSection, owner: int,
             if symbol in external:
                 tables.add_stub(external[symbol])
         elif fixup.to == TABLE:
-            if symbol in external or not _can_relax(obj, section, at, fixup, addend):
+            if symbol in external or not (fixup.relaxes and obj.linking.can_relax(section.content, at, addend)):
                 tables.add_entry(external.get(symbol) or (owner, symbol))
         elif fixup.to in (TLS_PAIR, TLS_MODULE):
             tables.add_pair(_MODULE if fixup.to == TLS_MODULE else external.get(symbol) or (owner, symbol), len(obj.linking.tls_pair))
-
-
-def _can_relax(obj: Input, section: InputSection, at: int, fixup: Fixup, addend: int) -> bool:
-    code = memoryview(obj.data)[section.offset : section.offset + section.size]
-    return fixup.relaxes and obj.linking.can_relax(code, at, addend)
 
 
 class Relocator:

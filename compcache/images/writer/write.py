@@ -9,7 +9,7 @@ from compcache.errors import FormatError
 from compcache.images.elf.parts import ELF_MAGIC, ET_DYN, SECTION, SHF_ALLOC, SHT_NOBITS, SHT_PROGBITS, STB_WEAK
 from compcache.images.writer.dynamic import Dynamic, NeededSymbol
 from compcache.images.writer.frames import index_of_frames, index_size
-from compcache.images.writer.inputs import SHF_EXECINSTR, SHF_WRITE, STT_TLS, read_input
+from compcache.images.writer.inputs import SHF_EXECINSTR, SHF_WRITE, STT_TLS, read_input, with_table
 from compcache.images.writer.layout import Output, collect, place
 from compcache.images.writer.relocations import Relocator, scan
 from compcache.images.writer.symbols import Symbols, symbol_sections
@@ -18,6 +18,7 @@ from compcache.interrupts import as_format_error
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
+    from compcache.images.elf.distances import DistanceTable
     from compcache.images.elf.parts import Symbol
     from compcache.images.writer.inputs import Input
     from compcache.images.writer.layout import Layout
@@ -50,6 +51,7 @@ def write_shared(
     imports: Collection[str],
     providers: Mapping[str, Provider],
     run_paths: Sequence[str] = (),
+    table: DistanceTable | None = None,
 ) -> tuple[bytes, dict[str, bytes], list[NeededSymbol]]:
     """Write a shared object from relocatable objects.
 
@@ -60,6 +62,7 @@ def write_shared(
         imports: the symbols whose addresses are filled in when code is loaded. The dynamic linker does not see these symbols.
         providers: the libraries that define symbols, by symbol.
         run_paths: further directories with these libraries.
+        table: a constant to add to the first object, or None.
 
     Returns:
         The shared object, the places of its imports by name (`elf.patching.extract_places`), and the symbols that it needs from other
@@ -67,9 +70,15 @@ def write_shared(
 
     Raises:
         FormatError: an object is malformed, or has parts that the writer does not support. A linker may support them.
+        CompileError: the first object lacks a symbol that its code defines (`DistanceTable.missing`).
     """
-    with as_format_error("the shared object cannot be written, because an object is damaged or too large"):
-        return _write_image([read_input(data) for data in objects], export, optional, imports, providers, run_paths)
+    problem = "the shared object cannot be written, because an object is damaged or too large"
+    with as_format_error(problem):
+        inputs = [read_input(data) for data in objects]
+    if table is not None:
+        inputs[0] = with_table(inputs[0], table)
+    with as_format_error(problem):
+        return _write_image(inputs, export, optional, imports, providers, run_paths)
 
 
 def _write_image(
@@ -97,7 +106,7 @@ def _write_image(
         linking, tables, symbols.external, values, imports, _section_address(outputs, ".got"), _section_address(outputs, ".plt"),
         template[0].address if template else 0,
     )  # fmt: skip
-    _relocate_pieces(inputs, layout, relocator)
+    _relocate_pieces(layout, relocator)
     if tables.size():
         outputs[".got"].content = relocator.table()
     if tables.stubs:
@@ -107,7 +116,7 @@ def _write_image(
     start = symbols.address_of_export(values)
     dynamic.fill(start, symbols.size_of_export(), symbols.section_of_export(), relocator.dynamic, linking.relative)
     tail = symbol_sections(inputs, symbols, values, export, frozenset(tables.names), template[0].address if template else 0)
-    image = _assemble(inputs, layout, tail, _program_headers(layout, template, linking.page))
+    image = _assemble(inputs[0].machine, layout, tail, _program_headers(layout, template, linking.page))
     places = {
         name: b"".join([_PLACE.pack(address - start, addend) for address, addend in references])
         for name, references in relocator.places.items()
@@ -147,13 +156,13 @@ def _section_address(outputs: Mapping[str, Output], name: str) -> int:
     return outputs[name].address if name in outputs else 0
 
 
-def _relocate_pieces(inputs: Sequence[Input], layout: Layout, relocator: Relocator) -> None:
+def _relocate_pieces(layout: Layout, relocator: Relocator) -> None:
     for output in layout.outputs.values():
         is_mapped = output.flags & SHF_ALLOC
         for piece in output.pieces:
             section = piece.section
             if section.relocations or section.frames:
-                content = piece.content = bytearray(memoryview(inputs[piece.owner].data)[section.offset : section.offset + section.size])
+                content = piece.content = bytearray(section.content)
                 if is_mapped:
                     relocator.relocate(piece, output.address + piece.offset, content)
                 else:
@@ -196,7 +205,7 @@ def _program_headers(layout: Layout, template: Sequence[Output], page: int) -> b
     return b"".join([_SEGMENT.pack(kind, flags, offset, address, address, *fields) for kind, flags, offset, address, *fields in rows])
 
 
-def _assemble(inputs: Sequence[Input], layout: Layout, tail: Sequence[Output], segments: bytes) -> bytes:
+def _assemble(machine: int, layout: Layout, tail: Sequence[Output], segments: bytes) -> bytes:
     """Return the file: headers, mapped sections, unmapped sections, section headers. Unchanged parts of objects are copied only here."""
     parts: list[bytes | bytearray | memoryview] = [b"", segments]
     position = _HEADER.size + len(segments)
@@ -221,13 +230,12 @@ def _assemble(inputs: Sequence[Input], layout: Layout, tail: Sequence[Output], s
             at = 0
             for piece in output.pieces:
                 section = piece.section
-                parts.append(bytes(piece.offset - at))
-                parts.append(piece.content or memoryview(inputs[piece.owner].data)[section.offset : section.offset + section.size])
+                parts += bytes(piece.offset - at), piece.content or section.content
                 at = piece.offset + section.size
             position = start + output.size
     parts.append(bytes(-position % 8))
     parts[0] = _HEADER.pack(
-        _IDENT, ET_DYN, inputs[0].machine, 1, 0, _HEADER.size, position + -position % 8, 0, _HEADER.size, _SEGMENT.size,
+        _IDENT, ET_DYN, machine, 1, 0, _HEADER.size, position + -position % 8, 0, _HEADER.size, _SEGMENT.size,
         len(segments) // _SEGMENT.size, SECTION.size, len(rows), len(rows) - 1,
     )  # fmt: skip
     return b"".join([*parts, *rows])
