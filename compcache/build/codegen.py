@@ -234,11 +234,12 @@ def check_triple(module: Any) -> None:
             f"the module is for {triple!r} ({platform_of(triple)}), but this process is {host_platform()}: compile the module "
             "for this platform, or leave out the target triple"
         )
-    if module.data_layout.startswith("E") and sys.byteorder == "little":
+    layout = module.data_layout
+    if layout.startswith("E") and sys.byteorder == "little":
         raise IncompatibleTargetError(
             "the module's data layout is big-endian, but this process is little-endian: compile it for this platform"
         )
-    pointers = re.search(r"(?:^|-)p:(\d+)", module.data_layout)
+    pointers = re.search(r"(?:^|-)p:(\d+)", layout)
     if pointers and pointers[1] != "64":
         raise IncompatibleTargetError(
             f"the module's data layout has {pointers[1]}-bit pointers, but this process has 64-bit pointers: compile the module for 64 bits"

@@ -11,6 +11,7 @@ in `hit/native/image_abi.h`, and versioned by `compcache.formats.host.ABI_VERSIO
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -64,6 +65,8 @@ _BY_LLVM_TYPE = {
     "float": "f32", "double": "f64", "ptr": "ptr",
 }  # fmt: skip
 _SYMBOL_SIZE = 8  # bytes of a digest
+#: The number of function types whose results are kept, because the modules of a program have functions of few types.
+_KEPT = 1024
 _IN_MEMORY = ("byval(", "sret(", "byref(", "preallocated(", "inalloca(", "inreg", "nest", "swift")
 _BEFORE_TYPE = re.compile(r"\A[^{\[<]*(?=[{\[<])")  # linkage, visibility and attributes before an aggregate
 _CONVENTIONS = (
@@ -114,6 +117,7 @@ class FunctionHead(NamedTuple):
     convention: str
 
 
+@lru_cache(maxsize=_KEPT)
 def read_head(head_line: str) -> FunctionHead:
     """Parse the printed head of a function (without ``define``). Raise `ValueError` if the text is not a head."""
     head = parse_head(head_line)
@@ -146,6 +150,7 @@ def _trailing_type(prefix: str) -> str:
     return prefix.rsplit(" ", 1)[-1]
 
 
+@lru_cache(maxsize=_KEPT)
 def read_signature(function: FunctionHead) -> Signature:
     """Return the signature that matches a function's LLVM type. Integers are signed, unless they have the attribute `zeroext`.
 
@@ -549,7 +554,12 @@ def _return_value(body: _Body, result: Type, llvm_type: str, value: str) -> list
 
 def symbols_of_entries(entries: Sequence[EntryPoint]) -> list[str]:
     """Return the symbols of entry points. They do not depend on the module, so many modules can share one compilation."""
-    return [f"compcache.entry.{digest([repr(tuple(entry)).encode()], size=_SYMBOL_SIZE).hex()}" for entry in entries]
+    return [_symbol_of(entry) for entry in entries]
+
+
+@lru_cache(maxsize=_KEPT)
+def _symbol_of(entry: EntryPoint) -> str:
+    return f"compcache.entry.{digest([repr(tuple(entry)).encode()], size=_SYMBOL_SIZE).hex()}"
 
 
 def entries_text(entries: Sequence[EntryPoint]) -> str:

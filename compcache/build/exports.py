@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build.entry_points import EntryPoint, FunctionHead, entry_point, read_head, read_signature
-from compcache.build.ir_text import GlobalValues, leading_type
+from compcache.build.ir_text import GlobalValues, leading_type, quote
 from compcache.build.pic import ADDRESS_OF
 from compcache.build.source import Function, check_name
 from compcache.errors import CompileError, InvalidNameError, SignatureError, UndefinedSymbolError
@@ -292,6 +292,6 @@ def _is_on_arguments(effects: Mapping[str, str]) -> bool:
 def _head_of(symbol: str, definitions: Mapping[str, Definition], aliases: Mapping[str, Alias]) -> FunctionHead:
     definition = definitions[symbol]
     if definition.kind == "function":
-        return read_head(definition.head)
+        return read_head(definition.head.replace(f"@{quote(symbol)}", "@f", 1))  # the same text for all functions of a type
     result, _, parameters = aliases[symbol].function_type.partition(" (")
     return read_head(f"{result} @alias({parameters}")

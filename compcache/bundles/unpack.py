@@ -161,5 +161,5 @@ def _publish_modules(store: Store, modules: list[_Module], keys: tuple[PublicKey
         entries.update(index_merge.entries_of(module.indexed, module.module_id, module.order))
         requirements.update([requirement for _, _, requirement in module.indexed])
     greatest = max([module.order.number for module in modules], default=0)
-    index_merge.publish_segment(store.index, None, sorted(entries), sorted(rows), requirements, greatest)
+    index_merge.publish_segment(store.index, sorted(entries), sorted(rows), requirements, greatest)
     store.index.refresh()

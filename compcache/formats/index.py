@@ -154,7 +154,7 @@ def requirement_number(text: str) -> bytes:
 class Segment:
     """A segment file, which is opened on first use. Small segments are read completely, larger segments in parts."""
 
-    __slots__ = ("_directory", "_files", "_owners", "_read_rows", "_tables", "_texts", "greatest", "listed", "name", "owner")
+    __slots__ = ("_directory", "_files", "_owners", "_read_rows", "_tables", "_texts", "greatest", "level", "listed", "name", "owner")
 
     def __init__(self, index: Index, name: str) -> None:
         self._files = index.files
@@ -166,6 +166,7 @@ class Segment:
         self.greatest = 0  # the greatest number of an addition in it; set when it is opened
         self.listed: object = None  # the list of its modules, if tools have read or made it (`compcache.publish.module_lists`)
         self.name = name
+        self.level = int(name[:2]) if name[:2].isdigit() else 0  # tables in memory and segments of layers have no level
         self.owner = -1  # the user who owns the file; set when it is opened
 
     @property
@@ -187,11 +188,6 @@ class Segment:
             self._texts = runtime.requirements(self._read_rows())
         return self._texts
 
-    @property
-    def level(self) -> int:
-        """The level in the segment's name."""
-        return _level_of(self.name)
-
     def _open(self) -> tuple[Table, Table]:
         """Open the segment, and return its tables. Threads that open it at the same time have separate descriptors.
 
@@ -207,6 +203,10 @@ class Segment:
             def source(offset: int, count: int) -> bytes:
                 return read_at(files, opened, offset, count)
 
+        return self.read(source, size)
+
+    def read(self, source: Any, size: int) -> tuple[Table, Table]:
+        """Read the tables from the content, or from a function that returns parts of it. Raise `FormatError` if they are damaged."""
         functions, modules, rows, rows_size, self.greatest = runtime.open_segment(source, size, self.name)
         self._read_rows = lambda: source[rows : rows + rows_size] if isinstance(source, bytes) else source(rows, rows_size)
         self._tables = functions, modules
@@ -238,11 +238,7 @@ class Segment:
 
 def _place_of(name: str) -> tuple[int, str]:
     """Return the sort key of a segment by its name: the highest level, which is the largest, is first."""
-    return -_level_of(name), name
-
-
-def _level_of(name: str) -> int:
-    return int(name[:2])
+    return -int(name[:2]), name
 
 
 def _is_segment_name(name: str, suffix: str) -> bool:
@@ -336,14 +332,18 @@ class Index:
             self.problem = f"{self.directory} cannot be read: {error.strerror or error}"
             return []
         known = {segment.name for segment in self._segments or ()}
-        self.unfinished = any(name.endswith(self.suffix + "-part") for name in found)
-        names = [name for name in found if name in known or _is_segment_name(name, self.suffix)]
-        return sorted({*names}.difference(self.damaged, self.ignored), key=_place_of)
+        names = {name for name in found if name in known or _is_segment_name(name, self.suffix)}
+        self.unfinished = len(names) < len(found) and any(name.endswith(self.suffix + "-part") for name in found)
+        return sorted(names.difference(self.damaged, self.ignored), key=_place_of)
 
-    def add(self, name: str) -> None:
-        """Add a segment that this process has written, without listing the directory."""
-        if self._segments is not None and all(segment.name != name for segment in self._segments):
-            self._segments = tuple(sorted([*self._segments, Segment(self, name)], key=lambda segment: _place_of(segment.name)))
+    def add(self, name: str, content: bytes, owner: int) -> None:
+        """Add a segment that this process has written, without listing the directory or reading the file. `owner` owns the file."""
+        if self._segments is not None and name not in [segment.name for segment in self._segments]:
+            segment = Segment(self, name)
+            if len(content) <= _READ_WHOLE:
+                segment.owner = owner
+                segment.read(content, len(content))
+            self._segments = tuple(sorted([*self._segments, segment], key=lambda other: (-other.level, other.name)))
 
     @property
     def is_listed(self) -> bool:

@@ -34,20 +34,25 @@ def table_parts(read: Read, size: int, width: int) -> Iterator[bytes]:
     bits = _bits(count)
     header = _HEADER.pack(_MAGIC, width, bits, count)
     yield header + check(header)
-    shift = 32 - bits
-    ends = [0] * (1 << bits)
-    prefix_layout = Struct(f">I{width - 4}x")
-    for content in _read_in_chunks(read, size, width):
-        for (prefix,) in prefix_layout.iter_unpack(content):
-            ends[prefix >> shift] += 1
+    lengths = _bucket_lengths(read, size, width, bits) if bits else [count]
     buckets = []
     start = 0
-    for number, length in enumerate(ends):
+    for number, length in enumerate(lengths):
         end = start + length
         buckets.append(_BUCKET.pack(end, check(read(start * width, length * width), number)))
         start = end
     yield b"".join(buckets)
     yield from _read_in_chunks(read, size, width)
+
+
+def _bucket_lengths(read: Read, size: int, width: int, bits: int) -> list[int]:
+    """Return the number of the entries in each bucket, that is, of the entries that begin with each value of this many bits."""
+    lengths = [0] * (1 << bits)
+    prefix_layout = Struct(f">I{width - 4}x")
+    for content in _read_in_chunks(read, size, width):
+        for (prefix,) in prefix_layout.iter_unpack(content):
+            lengths[prefix >> 32 - bits] += 1
+    return lengths
 
 
 def _read_in_chunks(read: Read, size: int, width: int) -> Iterator[bytes]:

@@ -18,7 +18,7 @@ from compcache.formats.host import platform_name, this_libc
 from compcache.interrupts import suppress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 __all__ = [
     "ALWAYS_THERE", "address_of", "all_paths", "in_process", "is_platform_symbol", "mapped_path", "needed_libc", "only_version",
@@ -103,12 +103,16 @@ def _open_process() -> ctypes.CDLL:
 
 
 def _has_symbol(library: ctypes.CDLL, symbol: str) -> bool:
-    try:
-        ctypes.c_char.in_dll(library, symbol)
-    except (ValueError, UnicodeEncodeError) as error:
-        reraise_interrupt(error)
-        return False
-    return True
+    # Not `in_dll`: most symbols are in no library, and an exception for each library takes longer than the look-up.
+    return "\0" not in symbol and _finder()(library._handle, symbol.encode("utf-8", "replace")) is not None
+
+
+@functools.cache
+def _finder() -> Callable[[int, bytes], int | None]:
+    """Return the system's `dlsym`."""
+    find = _open_process().dlsym
+    find.argtypes, find.restype = (ctypes.c_void_p, ctypes.c_char_p), ctypes.c_void_p
+    return find
 
 
 @functools.cache

@@ -214,7 +214,7 @@ class Packing:
                 signed = entry[:DIGEST_SIZE] + stamp + entry[DIGEST_SIZE + STAMP_SIZE : -_MAC_SIZE]
                 yield signed + (mac(signed, store.mac_key)[:_MAC_SIZE] if store.mac_key else bytes(_MAC_SIZE))
 
-        index_merge.publish_segment(store.index, None, (), entries(), (), prepare=partial(write_empty_list, store))
+        index_merge.publish_segment(store.index, (), entries(), (), prepare=partial(write_empty_list, store))
         store.index.refresh()
 
     def remove_old(self) -> None:

@@ -130,6 +130,6 @@ def index_modules(store: Store, module_ids: Iterable[bytes]) -> tuple[bytes, ...
     for module_id in sorted(module_ids):
         indexed.add(store, module_id)
     if indexed.modules:
-        index_merge.publish_segment(store.index, None, *indexed.entries(), indexed.greatest)
+        index_merge.publish_segment(store.index, *indexed.entries(), indexed.greatest)
         store.index.refresh()
     return tuple(indexed.modules)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from contextlib import contextmanager
 from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from compcache.digest import DIGEST_SIZE, KEY_SIZE, blake2b, check, name_key
+from compcache.digest import DIGEST_SIZE, KEY_SIZE, blake2b, check, digest, name_key
 from compcache.errors import FormatError
-from compcache.files import reraise_interrupt
+from compcache.files import reraise_interrupt, writer
 from compcache.formats.index import (
     CONTENT_SIZE,
     FUNCTION,
@@ -64,6 +63,7 @@ __all__ = [
     "merge_additions",
     "merge_all",
     "newest_additions",
+    "publish_addition",
     "publish_segment",
     "remove_damaged",
     "replace_segments",
@@ -196,9 +196,26 @@ def add_all(index: Index, additions: Iterable[tuple[Sequence[tuple[str, int, str
         requirements.update([needs for _, _, needs in functions])
         modules.append(module.encode())
         greatest = max(greatest, order.number)
-    size = len(entries) * FUNCTION.size + len(modules) * MODULE.size
+    publish_addition(index, sorted(entries), sorted(modules), requirements, greatest)
+
+
+def publish_addition(
+    index: Index, functions: Sequence[bytes], modules: Sequence[bytes], requirements: Iterable[str], greatest: int = 0
+) -> None:
+    """Publish the entries of an addition as a segment. See `encode_segment` for the content.
+
+    The file is not synced: after a power failure prune indexes the modules again, or a program adds them again. This process uses the
+    encoded content without reading the file.
+
+    Raises:
+        OSError: the segment could not be written.
+    """
+    size = len(functions) * FUNCTION.size + len(modules) * MODULE.size
     level = segment_level(size) if size > FANOUT * _MODULE_SIZE else 0
-    index.add(publish_segment(index, level, sorted(entries), sorted(modules), requirements, greatest))
+    content = encode_segment(functions, modules, requirements, greatest)
+    name = f"{level:02d}-{digest([content], size=NAME_SIZE).hex()}{index.suffix}"
+    status = publish(index.files, index.temporary, f"{index.directory}/{name}", [content], sync=False)
+    index.add(name, content, writer(status))
 
 
 def entries_of(indexed: Sequence[tuple[str, int, str]], module_id: bytes, order: Order) -> list[bytes]:
@@ -211,27 +228,22 @@ def entries_of(indexed: Sequence[tuple[str, int, str]], module_id: bytes, order:
 
 def publish_segment(
     index: Index,
-    level: int | None,
     functions: Iterable[bytes],
     modules: Iterable[bytes],
     requirements: Iterable[str],
     greatest: int = 0,
     prepare: Callable[[str], object] | None = None,
 ) -> str:
-    """Publish a segment, and return its name. See `encode_segment` for the content.
+    """Publish a segment whose size determines its level, and return its name. See `encode_segment` for the content.
 
-    `level` is the level of an addition. Additions are not synced: after a power failure prune indexes their modules again, or a program
-    adds the modules again. For other segments it is None: their size determines the level. `prepare` is called with the name before the
-    segment becomes visible. `modules` is consumed before `functions`.
+    `prepare` is called with the name before the segment becomes visible. `modules` is consumed before `functions`.
 
     Raises:
         OSError: the segment could not be written.
     """
     spooled_modules = Scratch(modules)
     spooled_functions = Scratch(functions)
-    sync = level is None
-    if level is None:
-        level = segment_level(spooled_functions.size + spooled_modules.size)
+    level = segment_level(spooled_functions.size + spooled_modules.size)
     state, name = blake2b(digest_size=NAME_SIZE), ""
 
     def parts() -> Iterator[bytes]:
@@ -246,7 +258,7 @@ def publish_segment(
             prepare(name)
         return f"{index.directory}/{name}"
 
-    publish(index.files, index.temporary, path, parts(), sync=sync)
+    publish(index.files, index.temporary, path, parts())
     return name
 
 
@@ -271,8 +283,8 @@ def _is_trusted(index: Index, segment: Segment) -> bool:
 
 def full_level(segments: Iterable[Segment], levels: range = ALL_LEVELS, most: int = FANOUT) -> int | None:
     """Return the highest of these levels that has more than `most` segments, or None. The default is the maximum for fast look-ups."""
-    counts = Counter(segment.level for segment in segments if segment.level in levels)
-    return max([level for level, count in counts.items() if count > most], default=None)
+    found = [segment.level for segment in segments]
+    return max([level for level in {*found} if level in levels and found.count(level) > most], default=None)
 
 
 def segments_to_merge(index: Index, levels: range = ALL_LEVELS, most: int = FANOUT) -> list[Segment]:
@@ -481,7 +493,7 @@ def replace_segments(
             merge_list(store, name, replaced, gone, size_of)
 
     prepare = merge_lists if prepare is None else prepare
-    name = publish_segment(index, None, functions, modules, requirements, greatest, prepare)
+    name = publish_segment(index, functions, modules, requirements, greatest, prepare)
     for segment in replaced:
         if segment.name != name:
             _remove_segment(index, segment.name)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from compcache import Cache, ModuleSource, SignatureError, SignatureMismatchError
+from compcache.build.entry_points import read_head, read_signature
 from compcache.build.source import Function
 from compcache.signature import Signature
 
@@ -75,3 +76,15 @@ def test_objects_are_no_elements() -> None:
 def test_a_function_of_objects_keeps_the_gil(tmp_path: Path) -> None:
     with Cache(tmp_path / "cache") as cache, pytest.raises(SignatureMismatchError, match="but nogil=True releases the GIL"):
         cache.add_module(ModuleSource(CODE, {"same": Function("object(object)", nogil=True)}))
+
+
+def test_functions_of_a_known_type_are_not_parsed_again(cache: Cache) -> None:
+    """Whatever their names are: the name of another symbol, or one in quotes."""
+    text = "define zeroext i16 @{}(i64 %number, ptr %address) {{\n  ret i16 7\n}}\n"
+    cache.add_module(ModuleSource(text.format("known")))
+    parsed = read_head.cache_info().misses, read_signature.cache_info().misses
+    for name in ("f", "known.again", '"odd \\22name\\22"'):
+        cache.add_module(ModuleSource(text.format(name)))
+    assert (read_head.cache_info().misses, read_signature.cache_info().misses) == parsed
+    for name in ("f", "known.again", 'odd "name"'):
+        assert str(cache.get_target(name).signature) == "u16(i64, ptr)"

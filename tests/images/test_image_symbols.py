@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from helpers import run_fresh, store_objects
 
 from compcache import Cache, CompileError, ModuleSource
 from compcache.formats.host import platform_name
 from compcache.images.libraries import library_with, loaded_libraries
-from compcache.images.platform_symbols import versioned_name
+from compcache.images.platform_symbols import in_process, is_platform_symbol, versioned_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 on_x86 = pytest.mark.skipif(platform_name() != "x86_64-linux-elf", reason="has assembly of x86-64")
 
@@ -134,6 +139,12 @@ def test_thread_local_variables_of_code_for_executables(cache: Cache) -> None:
     cache.add_module(ModuleSource(_PIE))
     bump = cache.get_target("bump")
     assert [bump(), bump()] == [4, 5]
+
+
+@pytest.mark.parametrize("find", [is_platform_symbol, in_process])
+def test_names_that_no_library_can_have_are_not_found(find: Callable[[str], bool]) -> None:
+    assert find("strlen")
+    assert not any(map(find, ("strlen\0", "strlen\0rest", "strlen\udce9", "\ud800", "strlen_of_nothing", "")))
 
 
 def test_a_library_that_the_process_has_loaded_needs_no_name(cache: Cache) -> None:

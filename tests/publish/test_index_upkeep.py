@@ -14,7 +14,7 @@ from helpers import adder, constant
 
 from compcache import Cache, ModuleSource
 from compcache.directory.places import MODULE_LISTS
-from compcache.formats.index import Index
+from compcache.formats.index import Index, Segment
 from compcache.formats.statistics import is_sum
 from compcache.processes import detached
 from compcache.publish import additions, apart, index_merge, index_parts, index_rebuild, module_lists, open_segments, verify
@@ -289,6 +289,27 @@ def test_who_merges_large_segments_folds_journals(cache: Cache, directory: Path,
     assert counts[0] == 1
     assert max(counts) <= 8
     assert [function.uses for function in functions(Store(str(directory), readonly=True))] == [1] * 12
+
+
+def test_a_process_does_not_read_the_segments_that_it_has_written(cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.add_module(ModuleSource(adder("f0", 0)))
+    opened: list[str] = []
+    open_file = Segment._open_file
+
+    def counted(segment: Segment) -> Any:
+        opened.append(segment.name)
+        return open_file(segment)
+
+    monkeypatch.setattr(Segment, "_open_file", counted)
+    for number in range(1, 6):
+        cache.add_module(ModuleSource(adder(f"f{number}", number)))
+        assert cache.get_target(f"f{number}")(1) == 1 + number
+    assert not opened
+    with Cache(directory) as other:
+        other.add_module(ModuleSource(adder("f6", 6)))
+    cache.add_module(ModuleSource(adder("f7", 7)))
+    assert len(set(opened)) == 7
+    assert [cache.get_target(f"f{number}")(1) for number in (0, 6, 7)] == [1, 7, 8]
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ from compcache.formats.table import Table, all_entries
 from compcache.hit import Door
 from compcache.miss.retarget import tune
 from compcache.publish import numbering
-from compcache.publish.index_merge import publish_segment
+from compcache.publish.index_merge import publish_addition
 from compcache.store import Store
 
 pytestmark = pytest.mark.filterwarnings("ignore::compcache.ShadowWarning")
@@ -384,7 +384,7 @@ def test_a_number_that_no_addition_can_have_is_none(cache: Cache, directory: Pat
     first = cache.add_module(version(1))
     path = module_file(directory, first)
     assert path.read_bytes().count(b"\xa5order\x01") == 1
-    publish_segment(cache._store.index, 0, [], [], [], (1 << 48) - 3)
+    publish_addition(cache._store.index, [], [], [], (1 << 48) - 3)
     for number in (2, 3, 4):  # the last two have the greatest that there is
         cache.add_module(version(number))
     assert answer(directory) in (3, 4)

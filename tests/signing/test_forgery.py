@@ -63,7 +63,7 @@ def test_bytes_of_a_constant_cannot_pose_as_a_record(directory: Path, knows: str
             assert module.read(module.image + offset, len(content) - len(MARK)) == content[len(MARK) :]
     index = Index(Files(), f"{directory}/{INDEX.directory}", f"{directory}/{TEMPORARY.directory}", INDEX.suffix)
     entry = index_merge.encode_function_entry("evil", bytes.fromhex(second), offset, "")
-    index_merge.publish_segment(index, 0, [entry], [], [""])
+    index_merge.publish_addition(index, [entry], [], [""])
     with Cache(directory, signing_key=KEY) as cache:
         with pytest.raises(NotCachedError):
             cache.get_target("evil")
@@ -129,7 +129,7 @@ def test_an_entry_of_the_index_leads_to_no_other_function(directory: Path, key: 
             needs = header.requirement(header.features_of(decode_function(module.read_record(offset))))
     index = Index(Files(), f"{directory}/{INDEX.directory}", f"{directory}/{TEMPORARY.directory}", INDEX.suffix)
     entry = index_merge.encode_function_entry("wanted", module_id, offset, needs)
-    index_merge.publish_segment(index, 0, [entry], [], [needs])
+    index_merge.publish_addition(index, [entry], [], [needs])
     with Cache(directory, signing_key=key) as cache:
         with pytest.raises(NotCachedError):
             cache.get_target("wanted")

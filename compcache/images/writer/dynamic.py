@@ -105,8 +105,8 @@ class Dynamic:
         self.needs = Output(".gnu.version_r", _SHT_GNU_VERNEED, SHF_ALLOC, 8, 0, len(self._needs))
         self.table = Output(".dynamic", SHT_DYNAMIC, SHF_ALLOC | _SHF_WRITE, 8, _TAG.size)
         self.strings.content, self.versions.content, self.needs.content = self._strings.content, versions, self._needs
-        self.symbols.link = self.needs.link = self.table.link = ".dynstr"
-        self.hash.link = self.versions.link = self.relocations.link = ".dynsym"
+        self.symbols.link = self.needs.link = self.table.link = self.strings
+        self.hash.link = self.versions.link = self.relocations.link = self.symbols
         self.symbols.info = 1
         self.needs.info = self._needs_count
         self.table.size = _TAG.size * len(self._all_tags(0))

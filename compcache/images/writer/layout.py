@@ -13,7 +13,7 @@ from compcache.images.elf.parts import SHF_ALLOC, SHT_NOBITS
 from compcache.images.writer.inputs import SHF_EXECINSTR, SHF_MERGE, SHF_STRINGS, SHF_TLS, SHF_WRITE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from compcache.images.writer.inputs import Input, InputSection
 
@@ -51,7 +51,7 @@ class Output:
 
     content: bytes | bytearray = b""
     address = offset = number = info = 0
-    link = ""
+    link: Output | None = None  # the section that the header refers to
 
     def __init__(self, name: str, kind: int, flags: int, alignment: int = 1, entry_size: int = 0, size: int = 0) -> None:
         self.name = name
@@ -84,18 +84,15 @@ class Output:
 
 
 class Layout:
-    """The sections of an image by name, in file order, and the bounds of its second segment."""
+    """The sections of an image in file order, and the bounds of its segments."""
 
-    def __init__(self, outputs: Iterable[Output]) -> None:
-        self.outputs = {output.name: output for output in outputs}
+    def __init__(self, outputs: list[Output]) -> None:
+        self.outputs = outputs
+        self.read_end = 0  # the offset in the file at which the first segment ends
         self.written = 0  # the address at which the second segment begins
         self.written_offset = 0  # the offset in the file at which the second segment begins
         self.end = 0  # the offset in the file at which the second segment ends
         self.end_of_memory = 0  # the address at which the second segment ends
-
-    def mapped(self) -> Iterator[Output]:
-        """Return the sections that are mapped."""
-        return (output for output in self.outputs.values() if output.flags & SHF_ALLOC)
 
 
 def _output_flags(section: InputSection) -> int:
@@ -142,15 +139,19 @@ def place(outputs: Iterable[Output], start: int, page: int) -> Layout:
 
     `start` is the file offset at which the headers end, and `page` the size of a page in bytes.
     """
-    by_name = {output.name: output for output in outputs}
-    mapped = [output for output in by_name.values() if output.flags & SHF_ALLOC]
-    read = sorted([output for output in mapped if not output.flags & SHF_WRITE], key=_rank_of)
-    written = sorted([output for output in mapped if output.flags & SHF_WRITE], key=_rank_of)
-    layout = Layout([*read, *written, *(output for output in by_name.values() if not output.flags & SHF_ALLOC)])
+    read: list[Output] = []
+    written: list[Output] = []
+    unmapped: list[Output] = []
+    for output in outputs:
+        (unmapped if not output.flags & SHF_ALLOC else written if output.flags & SHF_WRITE else read).append(output)
+    read.sort(key=_rank_of)
+    written.sort(key=_rank_of)
+    layout = Layout([*read, *written, *unmapped])
     position = start
     for output in read:
         position = output.address = output.offset = -(-position // output.alignment) * output.alignment
         position += output.size
+    layout.read_end = position
     largest = max([output.alignment for output in written], default=1)
     position = layout.written_offset = -(-position // largest) * largest
     shift = -(-position // page) * page
@@ -165,7 +166,7 @@ def place(outputs: Iterable[Output], start: int, page: int) -> Layout:
         if output.type != SHT_NOBITS:
             layout.end = position
     layout.end = max(layout.end, layout.written_offset)
-    for number, output in enumerate(layout.outputs.values(), 1):
+    for number, output in enumerate(layout.outputs, 1):
         output.number = number
     return layout
 

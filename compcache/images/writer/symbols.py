@@ -179,7 +179,7 @@ def symbol_sections(
                     local_rows.append(pack(string_start + string, kind, 0, output.number, place, size))
         string_start += len(strings)
     table = Output(".symtab", SHT_SYMTAB, 0, 8, SYMBOL.size, (len(local_rows) + len(global_rows)) * SYMBOL.size)
-    table.link, table.info, table.content = ".strtab", len(local_rows), b"".join([*local_rows, *global_rows])
-    text = Output(".strtab", _SHT_STRTAB, 0, 1, 0, string_start)
+    table.info, table.content = len(local_rows), b"".join([*local_rows, *global_rows])
+    table.link = text = Output(".strtab", _SHT_STRTAB, 0, 1, 0, string_start)
     text.content = b"".join([obj.strings for obj in inputs])
     return table, text

@@ -116,7 +116,7 @@ def _write_image(
     start = symbols.address_of_export(values)
     dynamic.fill(start, symbols.size_of_export(), symbols.section_of_export(), relocator.dynamic, linking.relative)
     tail = symbol_sections(inputs, symbols, values, export, frozenset(tables.names), template[0].address if template else 0)
-    image = _assemble(inputs[0].machine, layout, tail, _program_headers(layout, template, linking.page))
+    image = _assemble(inputs[0].machine, layout, tail, _program_headers(layout, outputs, template, linking.page))
     places = {
         name: b"".join([_PLACE.pack(address - start, addend) for address, addend in references])
         for name, references in relocator.places.items()
@@ -157,7 +157,7 @@ def _section_address(outputs: Mapping[str, Output], name: str) -> int:
 
 
 def _relocate_pieces(layout: Layout, relocator: Relocator) -> None:
-    for output in layout.outputs.values():
+    for output in layout.outputs:
         is_mapped = output.flags & SHF_ALLOC
         for piece in output.pieces:
             section = piece.section
@@ -179,15 +179,13 @@ def _index_frames(index: Output, tables: Output) -> None:
     index.content = index_of_frames(index.address, tables.address, entries)
 
 
-def _program_headers(layout: Layout, template: Sequence[Output], page: int) -> bytes:
+def _program_headers(layout: Layout, outputs: Mapping[str, Output], template: Sequence[Output], page: int) -> bytes:
     """Return the program headers.
 
     The dynamic section is read-only. In a writable one, glibc stores addresses from version 2.35 on, which takes a page of private memory
     for each image.
     """
-    outputs = layout.outputs
-    size = layout.written - layout.written_offset
-    end = max([output.offset + output.size for output in layout.mapped() if not output.flags & SHF_WRITE])
+    size, end = layout.written - layout.written_offset, layout.read_end
     table, index = outputs[".dynamic"], outputs.get(".eh_frame_hdr")
     in_file, in_memory = layout.end - layout.written_offset, layout.end_of_memory - layout.written
     rows = [
@@ -210,19 +208,21 @@ def _assemble(machine: int, layout: Layout, tail: Sequence[Output], segments: by
     parts: list[bytes | bytearray | memoryview] = [b"", segments]
     position = _HEADER.size + len(segments)
     rows = [bytes(SECTION.size)]
-    numbers = {output.name: number for number, output in enumerate([*layout.outputs.values(), *tail], 1)}
     strings = Output(".shstrtab", _SHT_STRTAB, 0)
-    titles = [name.encode("utf-8", "surrogateescape") for name in (*numbers, strings.name)]
+    outputs = [*layout.outputs, *tail, strings]
+    titles = [output.name.encode("utf-8", "surrogateescape") for output in outputs]
     strings.content = b"\0%b\0" % b"\0".join(titles)
     strings.size, name = len(strings.content), 1
-    for output, title in zip((*layout.outputs.values(), *tail, strings), titles, strict=True):
+    for number, output in enumerate(tail, len(layout.outputs) + 1):
+        output.number = number
+    for output, title in zip(outputs, titles, strict=True):
         if output.flags & SHF_ALLOC:
             start = output.offset
         else:
             start = output.offset = -(-position // output.alignment) * output.alignment
         rows.append(_SECTION_HEADER.pack(
-            name, output.type, output.flags, output.address, start, output.size, numbers.get(output.link, 0), output.info,
-            output.alignment, output.entry_size,
+            name, output.type, output.flags, output.address, start, output.size, output.link.number if output.link else 0,
+            output.info, output.alignment, output.entry_size,
         ))  # fmt: skip
         name += len(title) + 1
         if output.type != SHT_NOBITS:
