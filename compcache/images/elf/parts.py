@@ -60,7 +60,8 @@ _FILE_TYPES = {ET_REL: "a relocatable object", 2: "an executable", ET_DYN: "a sh
 SHT_PROGBITS, SHT_SYMTAB, SHT_RELA, SHT_DYNAMIC, SHT_NOBITS, SHT_DYNSYM = 1, 2, 4, 6, 8, 11
 SHF_ALLOC = 2
 _SHN_UNDEF = 0
-_SMALL = 1 << 14
+#: The size in bytes up to which the parts of a file are kept. Keeping larger files would take too much memory.
+_SMALL = 1 << 18
 _STB_LOCAL, STB_GLOBAL, STB_WEAK = 0, 1, 2
 
 # One format per record of the file; "x" skips the fields that are not read here.
