@@ -211,6 +211,7 @@ class Tree(Files):
         return root, status
 
     def _open_outside(self, path: str, flags: int, mode: int = FILE_MODE) -> Opened:
+        """Open a path that is not below the root. Symbolic links are not followed, unless the system cannot check that."""
         if self._beneath is None:
             return self.system.open_owned(path, flags, mode)
         audit("open", path, None, flags)
@@ -230,6 +231,7 @@ class Tree(Files):
         return True
 
     def _is_at_path(self, root: _Root) -> bool:
+        """Return whether the open root is still the directory at its path. False also if the path cannot be read."""
         try:
             status = (self._above or self.system).stat(self.root)
         except OSError as error:

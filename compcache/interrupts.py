@@ -90,6 +90,7 @@ def _traceback_steps(error: BaseException) -> Iterator[TracebackType]:
 
 
 def _is_interrupt(error: BaseException, steps: list[TracebackType]) -> bool:
+    """Return whether an exception came from a signal handler and not from the code that was interrupted, judged by its traceback."""
     if not steps:
         return False
     frames = [step.tb_frame for step in steps]

@@ -212,6 +212,7 @@ def rebuild_module(
 
 
 def _translate_for(request: Request) -> Translated:
+    """Return the translated code of a request, and measure the time. Untrusted code is first translated in another process."""
     started = time_spent()
     with _naming_target(request):
         _try_untrusted(request)

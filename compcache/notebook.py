@@ -59,6 +59,7 @@ def html_of(value: object) -> str:
 
 
 def _info_html(cache: Cache) -> str:
+    """Return the cache's information, or the error if the cache is closed, as HTML."""
     try:
         return _record_html(cache.info())
     except CompcacheError as error:  # it is closed
@@ -178,6 +179,7 @@ def _split_line(line: str) -> list[str] | None:
 
 
 def _cached_name(names: Mapping[str, Any], argument: str) -> str:
+    """Return the function name that a variable's value has, or the argument itself if it does not name such a variable."""
     value = names.get(argument)
     func_name = getattr(value, "func_name", None)  # of a call target or an Identity
     if isinstance(func_name, str):
@@ -187,6 +189,7 @@ def _cached_name(names: Mapping[str, Any], argument: str) -> str:
 
 
 def _compile_cell(shell: Any, line: str, cell: str) -> CompiledFunctions | None:
+    """Compile a cell, and define its functions in the notebook. Return None if the options are not valid; the reason has been printed."""
     words = _split_line(line)
     if words is None:
         return None

@@ -161,6 +161,7 @@ def _parse_type(name: str, text: str) -> Type:
 
 
 def _parse_result(name: str, text: str) -> Type:
+    """Return the type of a result. Raise `SignatureError` if the type is unknown, or the item of a tuple is not a number or bool."""
     if not (name.startswith(_TUPLE_HEAD) and name.endswith("]")):
         return _parse_type(name, text)
     items = [_parse_type(item.strip(), text) for item in name[len(_TUPLE_HEAD) : -1].split(",")]
@@ -203,6 +204,7 @@ def _reject_c_order(part: str, text: str) -> None:
 
 
 def _parse_parameter(part: str, text: str) -> Parameter:
+    """Return a parameter. Raise `SignatureError` if it is not valid, and advise readers who write it in C's order."""
     try:
         return _read_parameter(part, text)
     except SignatureError:
@@ -211,6 +213,7 @@ def _parse_parameter(part: str, text: str) -> Parameter:
 
 
 def _read_parameter(part: str, text: str) -> Parameter:
+    """Return a parameter. Raise `SignatureError` if it is not valid."""
     stem, bracket, buffer = part.partition("[")
     name, colon, type_text = stem.rpartition(":")
     name = name.strip()

@@ -139,6 +139,7 @@ def plain_source(ir: Any) -> Any:
 
 
 def _read_bytes(data: bytes) -> str | bytes | tuple[bytes, ...]:
+    """Return LLVM assembly as text, and bitcode or the parts of embedded bitcode as bytes. Raise `CompileError` for other data."""
     if data.startswith(BITCODE_MAGIC):
         return data
     try:
@@ -257,6 +258,7 @@ def is_suspicious(attributes: Iterable[tuple[str, str]]) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _is_harmless_attribute(kind: str, value: str) -> bool:
+    """Return whether a target attribute names only CPUs and features that LLVM knows, and changes no basic feature or processor mode."""
     table, arch = table_of(host_platform()), architecture(host_platform())
     if kind != "target-features":
         return value == "" or (table is not None and value in table.cpus) or value == llvm.get_host_cpu_name()

@@ -126,6 +126,7 @@ def read_head(head_line: str) -> FunctionHead:
 
 
 def _calling_convention(prefix: str, name: str) -> str:
+    """Return the words of a head's prefix that name a calling convention, for the beginning of its name that `prefix` contains."""
     words = prefix.split()
     if name == "cc ":
         return f"cc {words[words.index('cc') + 1]}" if "cc" in words else ""
@@ -252,6 +253,7 @@ def _expected_types(signature: Signature) -> list[tuple[str, ...]]:
 
 
 def _llvm_types(parameter: Parameter) -> list[tuple[str, ...]]:
+    """Return, for each LLVM parameter that a parameter becomes, the LLVM types that it may have."""
     if parameter.is_buffer:
         return [("ptr",), *[("i64",)] * _extent_count(parameter)]
     return [_result_types(parameter.type)]
@@ -263,6 +265,7 @@ def _extent_count(parameter: Parameter) -> int:
 
 
 def _result_types(type_: Type) -> tuple[str, ...]:
+    """Return the LLVM types that a value of a type may have."""
     if type_.kind == BOOL:
         return ("i1", "i8")
     if type_.kind in (SIGNED, UNSIGNED):
@@ -439,6 +442,7 @@ def _check_writable(body: _Body, index: int, item: str) -> None:
 
 
 def _convert_buffer(body: _Body, index: int, parameter: Parameter, item: str, *, writable: bool) -> list[str]:
+    """Emit the conversion of an argument to a buffer. Return the LLVM arguments: its address, and its extents or number of elements."""
     element = parameter.type
     want = buffer_request(element, writable=writable)
     hook = body.api(BUFFER)
@@ -467,6 +471,7 @@ def _check_extents(body: _Body, index: int, dimensions: int, item: str) -> list[
 
 
 def _convert_float(body: _Body, index: int, item: str, llvm_type: str) -> list[str]:
+    """Emit the conversion of an argument to a float. Return the LLVM argument as a list of one."""
     number = body.value(f"call double @PyFloat_AsDouble(ptr {item})")
     body.fail_on_error_if(body.value(f"fcmp oeq double {number}, -1.0"), index, item)
     if llvm_type == "float":
@@ -475,6 +480,7 @@ def _convert_float(body: _Body, index: int, item: str, llvm_type: str) -> list[s
 
 
 def _convert_integer(body: _Body, index: int, item: str, kind: str, size: int) -> list[str]:
+    """Emit the conversion of an argument to an integer, with the check of its range. Return the LLVM argument as a list of one."""
     number = body.value(f"call i64 @PyLong_AsLongLong(ptr {item})")
     body.fail_on_error_if(body.value(f"icmp eq i64 {number}, -1"), index, item)
     if size == 8:  # noqa: PLR2004 - bytes
@@ -527,6 +533,7 @@ def _return_tuple(body: _Body, items: tuple[Type, ...]) -> None:
 
 
 def _return_value(body: _Body, result: Type, llvm_type: str, value: str) -> list[str]:
+    """Emit the conversion of the function's result to an object. Return the lines that define `%result`."""
     if result.kind == VOID:
         body.emit("call void @Py_IncRef(ptr @_Py_NoneStruct)")
         return ["%result = select i1 true, ptr @_Py_NoneStruct, ptr null"]

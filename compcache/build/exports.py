@@ -186,6 +186,10 @@ def _link_only(values: GlobalValues, variables: Collection[str], merged: Mapping
 
 
 def _variable_export(export: Export, thread_locals: Collection[str], functions: Collection[str]) -> Export:
+    """Return the export of a variable; for a thread-local one, of the function that returns its address.
+
+    Raise `CompileError` if the export has a signature, or the thread-local variable has no such function.
+    """
     if export.signature is not None:
         raise CompileError(f"functions= gives a signature to the variable {export.symbol!r}: use None instead of a signature")
     if export.symbol in thread_locals:

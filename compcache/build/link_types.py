@@ -304,6 +304,7 @@ class _Uses:
                 self._add_changes(function, line, known)
 
     def _add_loaded_values(self, lines: Iterable[str], known: dict[str, str]) -> None:
+        """Add the values that are loaded from slots, or are addresses in variables, with their symbols."""
         for line in lines:
             if self._slots and (match := _LOAD.match(line)) is not None and match[2] in self._slots:
                 known[match[1]] = self._slots[match[2]]
@@ -320,6 +321,7 @@ class _Uses:
         return (symbol, text[: match.start()], text[match.end() - 1 :]) if symbol else None
 
     def _add_use(self, function: str, symbol: str, prefix: str, rest: str, *, is_used: bool) -> None:
+        """Record the type with which a function calls a symbol. A call that cannot be parsed is not recorded."""
         try:
             plain = _PLAIN_ARGUMENTS.match(rest)
             # Arguments without brackets and quotes, the usual case, need no parser.
@@ -339,6 +341,7 @@ class _Uses:
         self._found.setdefault(symbol, {}).setdefault(kind, function)
 
     def _add_changes(self, function: str, line: str, known: Mapping[str, str]) -> None:
+        """Record the variable to which a line stores, if it is a variable of another module."""
         match = _STORE.match(line)
         if match is None:
             return

@@ -110,6 +110,7 @@ class RecordBuilder:
         return self.records.add(encode_function(record))
 
     def _add_need(self, root: Need) -> int:
+        """Write a need and the needs below it, each once. Return the offset of its record."""
         stack = [root]
         while stack:
             need = stack[-1]
@@ -125,6 +126,7 @@ class RecordBuilder:
         return self._offsets[id(root)]
 
     def _write_need(self, need: Need) -> int:
+        """Write the record of a need whose children are written. Return its offset, which needs of equal content share."""
         imported = [leaf for leaf in need.leaves if leaf in self._imports]
         record = NeedsRecord(
             tuple([self._use_of(leaf) for leaf in imported]),
@@ -155,6 +157,7 @@ class RecordBuilder:
         return self._written_types.get(text, b"")
 
     def _add_global(self, name: str) -> int:
+        """Write the record of a global, once. Return its offset."""
         if name == INITIALIZE:
             record = GlobalRecord(name, self._slots[name], "code", 0, STARTUP, b"")
             return self.records.add(encode_global(record))
@@ -189,6 +192,7 @@ def symbol_nodes(
 
 
 def _node_kind(name: str, definition: Definition, resolution: Resolution) -> tuple[str, str | None]:
+    """Return the kind of a symbol in the call graph, and the name by which it is known outside the module or None."""
     if definition.kind != "variable" and (name in resolution.slots or name in resolution.imports):
         return "import", resolution.slots.get(name) or resolution.imports[name]
     if name in resolution.storage:

@@ -489,6 +489,7 @@ def _undefined_message(missing: list[str], unused: Collection[str], functions: C
 
 
 def _advice(name: str, is_function: bool) -> str:
+    """Return what to do about an undefined symbol."""
     advice = advice_on_runtime_library(name)
     if advice is not None:
         return advice
@@ -506,6 +507,7 @@ def _describe_symbol(name: str) -> str:
 
 
 def _function_storage(name: str, definition: GlobalDefinition) -> Storage:
+    """Return the storage of a global that is called. Raise `CompileError` if its definition gives a value instead of an address."""
     if definition.kind in _NOT_CALLED:
         raise CompileError(
             f"the module declares {name!r} as a function, but globals= defines it as {definition!r}: define it as a NativeSymbol, or by a "
@@ -545,8 +547,7 @@ def _has_size(llvm_type: Any) -> bool:
 def _fit_values(storage: dict[str, tuple[GlobalDefinition, Storage]], module: Any) -> None:
     """Check that values fit the types of their variables, and truncate integers in `storage` to the widths of their types.
 
-    Raises:
-        GlobalValidationError: a value does not fit.
+    Raise `GlobalValidationError` if a value does not fit.
     """
     for name, (definition, form) in storage.items():
         if form.form not in ("inline", "int"):
@@ -566,8 +567,7 @@ def _fit_values(storage: dict[str, tuple[GlobalDefinition, Storage]], module: An
 def _truncate(definition: Integer, bits: int) -> Integer:
     """Return an integer as an unsigned value of its type's width, because code relies on zeros in the other bits of the storage.
 
-    Raises:
-        GlobalValidationError: the type cannot represent the integer.
+    Raise `GlobalValidationError` if the type cannot represent the integer.
     """
     if not -(1 << (bits - 1)) <= definition.value < 1 << bits:
         raise invalid_error(f"{describe_integer(definition.value)} does not fit the variable's type i{bits}")

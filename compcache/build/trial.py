@@ -105,6 +105,7 @@ def try_in_child(code: str | bytes, machine: Machine, level: int, limits: Limits
 
 
 def _failure_reason(done: subprocess.CompletedProcess[bytes], limits: Limits) -> str:
+    """Return why the child process failed: a limit that it exceeded, the last error that it printed, or its exit status."""
     text = done.stderr.decode("utf-8", "replace").strip()
     lines = [line for line in text.splitlines() if line.strip() and "ignoring" not in line]
     if done.returncode == -_signal_number("SIGXCPU") or (done.returncode == -_signal_number("SIGKILL") and not lines):

@@ -208,8 +208,7 @@ def _make_pack(store: Store, modules: Collection[bytes], names: Collection[str])
 def _write_files(path: str, members: dict[str, bytes], signer: SecretKey | None) -> None:
     """Write a bundle, and its minisign signature if `signer` is not None. Each file is renamed to its path when it is complete.
 
-    Raises:
-        StorageError: a file cannot be written.
+    Raise `StorageError` if a file cannot be written.
     """
     scratch = f"{path}.{unique_name()}"
     scratch_signature = scratch + SUFFIX

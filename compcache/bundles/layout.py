@@ -232,8 +232,7 @@ def _open_regular_file(path: str, flags: int) -> int:
 def _require_valid_members(path: str, members: list[zipfile.ZipInfo], size: int) -> None:
     """Check the members of the archive at a path against the layout that `write_bundle` produces. `size` is the archive's size in bytes.
 
-    Raises:
-        FormatError: a member is compressed or too large, two members have the same name, or the members exceed the archive's size.
+    Raise `FormatError` if a member is compressed or too large, two members have the same name, or the members exceed the archive's size.
     """
     member_names: set[str] = set()
     for info in members:

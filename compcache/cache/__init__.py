@@ -335,6 +335,7 @@ class Suggesting:
 
 
 def _size_in_bytes(size: int | str) -> int:
+    """Return a size in bytes. Raise `ValueError` if it is negative, or text that is not a size."""
     if type(size) is int and size >= 0:
         return size
     from compcache.usage.limits import read_size

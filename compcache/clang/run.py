@@ -93,6 +93,7 @@ def preprocess(unit: Unit) -> Translation:
 
 
 def _run_preprocessor(unit: Unit) -> Translation:
+    """Return the preprocessed code of a unit and the files that it depends on. The files are None if they cannot be listed completely."""
     started = time.time()
     with tempfile.TemporaryDirectory(prefix="compcache-clang-") as scratch:
         rule_path = os.path.join(scratch, "files.d")
@@ -184,6 +185,7 @@ def translate(unit: Unit, translation: Translation) -> bytes:
 
 
 def _run_translation(unit: Unit) -> bytes:
+    """Return the bitcode of a unit. Raise `CompileError` if the compiler fails or writes something else."""
     with tempfile.TemporaryDirectory(prefix="compcache-clang-") as scratch:
         output = os.path.join(scratch, "unit.bc")
         if unit.compiler.language == "rust":
@@ -218,8 +220,7 @@ def _read_version(unit: Unit) -> str:
 def _run_compiler(unit: Unit, arguments: list[str]) -> bytes:
     """Run the compiler and return its standard output. Pass the code on standard input if the unit has no file.
 
-    Raises:
-        CompileError: the compiler reports errors, cannot be started, or does not end in time.
+    Raise `CompileError` if the compiler reports errors, cannot be started, or does not end in time.
     """
     command = [unit.compiler.path, *arguments, *_input_arguments(unit)]
     try:
@@ -267,6 +268,7 @@ def _absolute_paths(names: list[str], unit: Unit) -> tuple[str, ...]:
 
 
 def _read_file(path: str) -> bytes:
+    """Return the content of a file, or no bytes if the compiler has not written it."""
     try:
         with open(path, "rb") as file:
             return file.read()

@@ -92,6 +92,7 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _query_driver_runtime(unit: Unit) -> _Runtime:
+    """Return the libraries and archives that the compiler's driver would link with a unit, or none if the driver does not say."""
     flags = [flag for flag in unit.flags if not flag.startswith("-fsanitize")]
     command = [unit.compiler.path, "-###", "-shared", *flags, "-x", _LANGUAGE[unit.compiler.language], os.devnull, "-o", os.devnull]
     lines = _capture_output(unit, command, stderr=True).splitlines()
@@ -111,6 +112,7 @@ def _query_driver_runtime(unit: Unit) -> _Runtime:
 
 
 def _split_line(line: str) -> list[str]:
+    """Return the words of a command line, or no words if its quotes are not closed."""
     with suppress(ValueError):
         return shlex.split(line)
     return []
@@ -139,6 +141,7 @@ def _is_elf(path: str) -> bool:
 
 
 def _capture_output(unit: Unit, command: list[str], *, stderr: bool = False) -> str:
+    """Return what a command prints, or no text if the command cannot be started or takes too long."""
     try:
         directory = unit.directory
         completed = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=_SECONDS, check=False, cwd=directory)
@@ -152,6 +155,7 @@ def _capture_output(unit: Unit, command: list[str], *, stderr: bool = False) -> 
 
 
 def _find_rust_runtime(unit: Unit, defined: Collection[str]) -> _Runtime:
+    """Return the archives of Rust's standard library and of the named crates, and the code of the allocator that they require."""
     flags = [flag for flag in unit.flags if flag.startswith(("--target", "--sysroot"))]
     directory = _capture_output(unit, [unit.compiler.path, *flags, "--print", "target-libdir"]).strip()
     aborts = any("panic=abort" in flag for flag in unit.flags)

@@ -135,6 +135,7 @@ def make_unit(
 
 
 def _checked_flags(flags: Iterable[str] | None, language: str) -> tuple[str, ...]:
+    """Return the flags of a compiler call. Raise `CompileError` for a flag that is not a string or that selects other output than code."""
     if flags is None:
         return ("-Copt-level=2",) if language == "rust" else ("-O2",)
     words = tuple(flags.split() if isinstance(flags, str) else flags)
@@ -148,6 +149,7 @@ def _checked_flags(flags: Iterable[str] | None, language: str) -> tuple[str, ...
 
 
 def _path_or_empty(source: object) -> str:
+    """Return the path if a source is a path, or no text if it is code."""
     if isinstance(source, str):
         return source if "\n" not in source and language_of(source) and not set("{};") & set(source) else ""
     return os.fspath(source) if isinstance(source, os.PathLike) else ""

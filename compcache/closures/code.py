@@ -333,6 +333,7 @@ def _copy_symbol(number: int, name: str) -> str:
 
 
 def _rename(value: Any, name: str) -> None:
+    """Give a value a name. Raise `CompileError` if the module already has a value of this name."""
     value.name = name
     if value.name != name:
         raise CompileError(f"the modules of a closure cannot be linked, because a module already uses the symbol {name!r}")

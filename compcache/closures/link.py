@@ -160,6 +160,7 @@ class _Linking:
         return [plan for plan in planned if plan.is_requested]
 
     def _join(self, group: Sequence[_Planned]) -> _Planned:
+        """Return one plan for all functions of a group. It is requested if one of them is."""
         if len(group) == 1:
             return group[0]
         names = dict.fromkeys([name for found in group for name in found.names])
@@ -201,6 +202,7 @@ class _Linking:
         return LinkedClosure(module_ids[0], linked.names, parts_of, sum(map(len, built.sections))), linked.homes, unlinked
 
     def _get_part(self, module_id: bytes) -> Part | None:
+        """Return the part for a stored module, read at most once, or None if the module cannot be linked."""
         if module_id not in self._parts:
             self._parts[module_id] = self._read_part(module_id)
         return self._parts[module_id]
@@ -247,6 +249,7 @@ class _Linking:
         return cpu == self._machine.cpu and features == self._machine.features
 
     def _link_code(self, closure: Closure) -> Linked | None:
+        """Return the linked code of a closure, or None if it would contain the code of only one module."""
         level = max([part.recipe.level for part in closure.parts]) or _LEVEL
         request = Request(
             b"", (), read_requests(ModuleSource("")), level, self._machine, False, None, "", True, False, {}, True, {}

@@ -152,6 +152,7 @@ class _Reader:
             line_start = end + 1
 
     def _sort_line(self, line: str) -> None:
+        """Store a line outside functions by its kind. Raise `Unreadable` for a line of an unknown kind."""
         first_character = line[:1]
         if (
             not line
@@ -220,6 +221,7 @@ class _Reader:
         return key
 
     def _scan(self, token: str, text: str, start: int) -> _Scanned:
+        """Return the text of a definition with the metadata that it reaches. Raise `Unreadable` if there is too much metadata to follow."""
         own_part = self._read_part(text[start:])
         if " asm " in text:
             self._check_strings(text)
@@ -252,6 +254,7 @@ class _Reader:
         return part
 
     def _read_part(self, text: str) -> _Part:
+        """Return a text with its symbols, metadata and named types. Numbers that differ between equal texts are replaced."""
         pieces = _TOKEN.split(text)
         mentions: list[str] = []
         nodes: list[str] = []
@@ -316,8 +319,7 @@ class _Reader:
     def _is_own(self, token: str) -> bool:
         """Return whether a variable's value can change or its address may be compared.
 
-        Raises:
-            Unreadable: the variable concerns the complete module, like a list of constructors.
+        Raise `Unreadable` if the variable concerns the complete module, like a list of constructors.
         """
         if token not in self._variables:
             return False

@@ -118,6 +118,7 @@ def exported_content(salt: bytes, code: bytes | None, signature: str) -> bytes:
 def _name_by_reach(
     definitions: Definitions, functions: Mapping[str, Function], exports: Mapping[str, bytes], provided: _External, options: list[bytes]
 ) -> Naming:
+    """Name each function by what it reaches. Functions that share an item which must not exist twice are named together."""
     reached = _collect_reached(definitions, provided)
     unknown = {symbol: parts for symbol, parts in provided.parts.items() if symbol not in definitions.by_key}
     common = [b"function", definitions.header, _digest_of(unknown), digest_of(options)]

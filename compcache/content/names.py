@@ -212,8 +212,7 @@ def freeze(source: ModuleSource) -> ModuleSource:
 def _module_text(module: Any) -> str:
     """Return the assembly text of a module. Writing bitcode would assemble inline assembly, which may abort the process.
 
-    Raises:
-        CompileError: the module is closed.
+    Raise `CompileError` if the module is closed.
     """
     if not hasattr(module, "as_bitcode"):
         return str(module)
@@ -345,6 +344,7 @@ def text_of_export(name: str, function: Function) -> str:
 
 
 def _global_parts(definitions: Mapping[str, Any] | None) -> Iterator[bytes]:
+    """Yield the bytes that identify the definitions of globals. A value that cannot be encoded is represented by its error."""
     if not definitions:
         return
     from compcache.globals.definition import call_encode

@@ -22,6 +22,7 @@ def exported_names(code: str | bytes) -> tuple[str, ...]:
 
 
 def _names_in_bitcode(code: bytes) -> tuple[str, ...] | None:
+    """Return the functions that bitcode defines, or None if its symbol table cannot be read."""
     from compcache.formats.bitcode import defined_functions
 
     try:
@@ -31,6 +32,7 @@ def _names_in_bitcode(code: bytes) -> tuple[str, ...] | None:
 
 
 def _names_by_llvm(code: str | bytes) -> tuple[str, ...]:
+    """Return the visible functions of a module that LLVM parses. See `codegen.parse` for the exceptions."""
     from compcache.build import codegen
     from compcache.build.exports import choose_exports
     from compcache.build.ir_text import read_values, with_symbols

@@ -116,6 +116,7 @@ def _read_modules(bitcode: bytes) -> tuple[list[list[int]], bytes]:
 
 
 def _unwrap(bitcode: bytes) -> bytes:
+    """Return the bitcode after its magic number, without a wrapper. Raise `FormatError` if the data is not bitcode."""
     if bitcode.startswith(_WRAPPER):
         offset, size = (int.from_bytes(bitcode[offset_place : offset_place + 4], "little") for offset_place in (8, 12))
         bitcode = bitcode[offset : offset + size]
@@ -170,6 +171,7 @@ def _read_abbreviation(bits: _Bits) -> list[tuple[int, int]]:
 
 
 def _read_abbreviated(bits: _Bits, operands: list[tuple[int, int]]) -> tuple[list[int], bytes]:
+    """Return the values and the blob of a record with an abbreviation. Raise `FormatError` if an array's elements have no bits."""
     values: list[int] = []
     blob = b""
     for number, (encoding, data) in enumerate(operands):
@@ -187,6 +189,7 @@ def _read_abbreviated(bits: _Bits, operands: list[tuple[int, int]]) -> tuple[lis
 
 
 def _read_scalar(bits: _Bits, encoding: int, data: int) -> int:
+    """Return a value of an abbreviated record. Raise `FormatError` if its encoding is unknown."""
     if encoding == 0:
         return data
     if encoding == _CHAR6:

@@ -326,6 +326,7 @@ class Index:
         return True
 
     def _list_names(self) -> list[str]:
+        """Return the names of the segments, the largest first. An unreadable directory sets `problem`, and has none, like a missing one."""
         try:
             found = self.files.listdir(self.directory)
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -443,6 +444,7 @@ class Index:
         return rank
 
     def _read_requirements(self, segment: Segment) -> dict[bytes, str]:
+        """Return the requirements in a segment by their ids. A damaged segment is set aside. It and an unreadable segment have none."""
         try:
             return segment.requirements
         except FormatError as error:

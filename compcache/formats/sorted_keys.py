@@ -131,6 +131,7 @@ class SortedKeys:
         self._blocks: dict[bytes, tuple[int, list[bytes]]] = {}
 
     def _read_checked(self, offset: int, length: int) -> Any:
+        """Return a decoded block. Raise `FormatError` if it is damaged."""
         data = self._read(offset, length)
         if len(data) != length or check(data[CHECK_SIZE:]) != data[:CHECK_SIZE]:
             raise FormatError(f"the block of sorted keys at byte {offset} is damaged: its checksum does not match")

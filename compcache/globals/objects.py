@@ -73,6 +73,7 @@ def _modules_with(value: object, qualname: str) -> list[str]:
 
 
 def _is_found(module: str, qualname: str, value: object) -> bool:
+    """Return whether a name in a module refers to this very object."""
     try:
         return _is_same_object(_find_object(module, qualname), value)
     except GlobalValidationError:

@@ -98,8 +98,7 @@ def raise_arity(target: TypedCallTarget, passed: int, names: tuple[str, ...] | N
 def _match_names(target: TypedCallTarget, passed: int, names: tuple[str, ...]) -> tuple[int, ...]:
     """Return the number of the argument for each parameter, if some arguments are passed by name.
 
-    Raises:
-        TypeError: the parameters have no names, or an argument is superfluous, repeated or missing, or a name is unknown.
+    Raise `TypeError` if the parameters have no names, or an argument is superfluous, repeated or missing, or a name is unknown.
     """
     function = _shown_name(target)
     parameters = [parameter.name for parameter in target.signature.parameters]

@@ -515,6 +515,7 @@ class Loader(PlainLoader):
             return None  # for example a noexec mount
 
     def _load_image(self, file: ModuleFile) -> Any:
+        """Return the loaded image of a module. See `load_image` for the exceptions."""
         from compcache.images.kinds import load_image
 
         return load_image(self.runtime(), file)

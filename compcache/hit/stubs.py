@@ -51,8 +51,7 @@ def has_stub(loader: Loader, name: str) -> bool:
 def _read_stub(store: Store, file: ModuleFile, offset: int, name: str) -> int | None:
     """Return the number of a stub's symbol, or None if the record is not the stub of this function, or if this processor cannot run it.
 
-    Raises:
-        FormatError: the record is malformed.
+    Raise `FormatError` if the record is malformed.
     """
     record = decode_entry(file.read_record(offset))
     number, features = decode_stub(record.data)

@@ -157,6 +157,7 @@ def open_libraries(names: tuple[str, ...]) -> tuple[Library | Archive, ...]:
 
 @functools.cache
 def _open_library(name: str) -> ctypes.CDLL:
+    """Open a shared library by its name, soname or path. Raise `LibraryError` if that fails."""
     tried = []
     for candidate in _names_to_try(name):
         try:
@@ -171,6 +172,7 @@ def _open_library(name: str) -> ctypes.CDLL:
 
 
 def _names_to_try(name: str) -> list[str]:
+    """Return the paths and sonames that a name may stand for, none if the system has no such library."""
     if "/" in name or ".so" in name:
         return [name]
     found = ctypes.util.find_library(name)

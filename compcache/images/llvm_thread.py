@@ -186,6 +186,7 @@ class _Task(Generic[_T]):
     # -------------------------------------------------- the LLVM thread's side
 
     def _answer_request(self) -> None:
+        """Run the requested work, and keep its result or exception for the caller."""
         outer, _local.task = _local.task, self
         work, self._work = self._work, None
         _running.add(self)

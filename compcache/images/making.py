@@ -124,6 +124,7 @@ def make_image(
 
 
 def _write_or_link(write: Callable[[], ModuleImage], link: Callable[[Linker], ModuleImage]) -> ModuleImage:
+    """Write an image without a linker, or link it if the writer cannot. Raise `NoSharedObjectError` if there is no linker then."""
     try:
         return write()
     except FormatError as error:  # a linker may support more than the writer
@@ -138,6 +139,7 @@ def _write_or_link(write: Callable[[], ModuleImage], link: Callable[[Linker], Mo
 
 
 def _link_or_write(write: Callable[[], ModuleImage], link: Callable[[Linker], ModuleImage]) -> ModuleImage:
+    """Link an image, or write it with a warning if the linker fails. Raise the linker's error if the writer does not support the module."""
     linker = find_linker()
     assert linker is not None
     try:

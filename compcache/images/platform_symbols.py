@@ -64,6 +64,7 @@ def only_version(symbol: str) -> str | None:
 
 @functools.cache
 def _versioned_address(symbol: str) -> int:
+    """Return the address of a symbol in the version that images require, or 0 if the platform does not have it."""
     name, version = _VERSIONED[symbol]
     library = dict(_open_platform()).get(name)
     if library is None:

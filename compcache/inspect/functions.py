@@ -109,8 +109,7 @@ def _direct_dependencies(store: Store, loader: Loader, func_name: str) -> list[s
 def _read_graph_with(module: ModuleFile, symbol: str) -> ModuleGraph:
     """Return the dependency graph of an open module after checking that it contains a symbol.
 
-    Raises:
-        FormatError: the graph is damaged, or does not contain the symbol.
+    Raise `FormatError` if the graph is damaged, or does not contain the symbol.
     """
     graph = read_graph(module)
     if symbol not in graph.nodes:

@@ -104,9 +104,7 @@ class _NamedModules:
 def _is_indexable(store: Store, module_id: bytes) -> bool:
     """Return whether a module has functions or entries, and, if the cache has a signing key, is signed with it.
 
-    Raises:
-        FormatError: the module is damaged.
-        OSError: the module cannot be read.
+    Raise `FormatError` if the module is damaged, or `OSError` if the module cannot be read.
     """
     from compcache.publish.module_rows import read_row
 

@@ -122,8 +122,7 @@ def _stored_realizations(session: Session, func_name: str) -> set[tuple[bytes, i
 def _require_no_reentry(frame: _Frame) -> None:
     """Check that this thread is not building the function already.
 
-    Raises:
-        ReentrantCompileError: this thread is building the function.
+    Raise `ReentrantCompileError` if this thread is building the function.
     """
     if frame[:2] in [open_frame[:2] for open_frame in _building.frames]:
         _forget_interrupted()

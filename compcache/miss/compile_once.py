@@ -65,6 +65,7 @@ def compile_once(session: Session, name: str | Identity, func_name: str, build: 
 
 
 def _compile_once(session: Session, name: str | Identity, func_name: str, build: Callable[[], Any], miss: Exception) -> TypedCallTarget:
+    """Load a function that another process has stored meanwhile, fetch it, or build it. `miss` is the error of the look-up before."""
     is_absent = isinstance(miss, NotCachedError) and miss.__cause__ is None
     with single_flight(session, func_name, absent=is_absent) as may_be_stored:
         if may_be_stored:
@@ -317,8 +318,7 @@ def _compile_exporting(
 def _retry_with_received(session: Session, action: Callable[[], _Result]) -> _Result:
     """Call an action, and return its result. If it misses functions that this thread's builds received, keep them in memory and retry.
 
-    Raises:
-        UndefinedSymbolError: a function is missing that no build of this thread has received.
+    Raise `UndefinedSymbolError` if a function is missing that no build of this thread has received.
     """
     names: set[str] = set()
     while True:

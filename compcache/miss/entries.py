@@ -116,6 +116,7 @@ class PendingEntries:
         self._size = 0
 
     def _forget_records(self, records: dict[tuple[str, str], EntryRecord]) -> None:
+        """Remove stored records, except those that were replaced while they were written."""
         for key, record in records.items():
             if self._waiting.get(key) is record:
                 del self._waiting[key]
@@ -142,6 +143,7 @@ def _register() -> None:
 
 
 def _flush_all() -> None:
+    """Store all waiting entries. A failure is a warning."""
     for pending in list(_unwritten.values()):
         try:
             pending.flush()

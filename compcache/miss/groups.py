@@ -321,8 +321,7 @@ def _describe_machines(source: _Source) -> str:
 def _merge_sources(requests: Sequence[Request], members: Sequence[Member], content: str, is_cached: Callable[[str], bool]) -> Request:
     """Merge the requests of a group's sources for one target into one request.
 
-    Raises:
-        CompileError: two sources export, import or define one name differently.
+    Raise `CompileError` if two sources export, import or define one name differently.
     """
     first_request = requests[0]
     named: dict[str, Export] = {}
@@ -351,8 +350,7 @@ def _merge_sources(requests: Sequence[Request], members: Sequence[Member], conte
 def _merge_requests(requests_of_sources: Sequence[Requests]) -> Requests:
     """Merge the imports, globals and libraries of a group's sources.
 
-    Raises:
-        CompileError: two sources import or define one symbol differently.
+    Raise `CompileError` if two sources import or define one symbol differently.
     """
     imports: dict[str, str] = {}
     globals_: dict[str, Any] = {}

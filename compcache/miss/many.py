@@ -232,8 +232,7 @@ class _Addition:
     def _require_imports(self, item: _Linking, built: BuiltModule) -> None:
         """Check that the imports of a module are not from a module that could not be added.
 
-        Raises:
-            UndefinedSymbolError: an import is not available any more.
+        Raise `UndefinedSymbolError` if an import is not available any more.
         """
         if self._lost.isdisjoint(built.imports):
             return

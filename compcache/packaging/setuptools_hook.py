@@ -44,6 +44,7 @@ def finalize(distribution: Any) -> None:
 
     class BdistWheel(distribution.cmdclass.get("bdist_wheel", bdist_wheel)):  # type: ignore[misc]
         def get_tag(self) -> tuple[str, str, str]:
+            """Return the tag of the wheel. Without extension modules it has the tag of the compiled kernels."""
             if self.distribution.has_ext_modules():
                 tag: tuple[str, str, str] = super().get_tag()
                 return tag

@@ -254,6 +254,7 @@ def keep_file(store: Store, place: Place, name: str, data: bytes, limit: int) ->
 
 
 def _remove_oldest(store: Store, place: Place, number: int) -> None:
+    """Remove the oldest files of a place. Files that cannot be removed stay."""
     directory = store.directory(place)
     ages = sorted((status.st_mtime_ns, name) for name, status in store.files.statuses(directory).items() if place.includes(name))
     for _, name in ages[:number]:

@@ -256,6 +256,7 @@ class IndexedModules:
 
 
 def _read_module(store: Store, module_id: bytes) -> IndexedModule | None:
+    """Return what the index needs of a module, or None if it is missing, not for this host, or damaged and now in quarantine."""
     small = read_small_module(store, module_id)
     if small is not None:
         return small

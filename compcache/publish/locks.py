@@ -188,6 +188,7 @@ class _FlockLock:
         return False
 
     def _try_flock(self) -> bool:
+        """Return whether the lock was taken. False if another process holds it. Raise other errors."""
         import fcntl
 
         try:
@@ -262,6 +263,7 @@ class _FileLock:
         return True
 
     def _open_directory(self) -> str:
+        """Return a path of the lock file that stays valid if its directory is renamed. Without /proc, this is the plain path."""
         folder, name = os.path.split(self._path)
         if not os.path.isdir("/proc/self/fd"):
             return self._path

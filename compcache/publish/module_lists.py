@@ -318,8 +318,7 @@ class _List:
     def _read_items(self) -> Iterator[Item]:
         """Yield the items of the list, read from the modules. A damaged segment ends the iteration.
 
-        Raises:
-            StorageError: a module cannot be read because of a shortage of descriptors or memory.
+        Raise `StorageError` if a module cannot be read because of a shortage of descriptors or memory.
         """
         store = self._store
         try:

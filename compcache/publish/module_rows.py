@@ -197,8 +197,7 @@ def _entries_of(records: Iterable[tuple[EntryRecord, int]]) -> tuple[tuple[RowEn
 def _imports_of(needs: bytes) -> list[str]:
     """Return the func_names that a needs record imports. They are at the start of the record.
 
-    Raises:
-        FormatError: the record is truncated, or a name is not UTF-8.
+    Raise `FormatError` if the record is truncated, or a name is not UTF-8.
     """
     names = []
     position = 5
@@ -298,9 +297,7 @@ def _check_rows(rows: list[Row]) -> list[Row]:
 def _make_platform(fields: Iterable[object]) -> Platform:
     """Create a platform from its decoded fields.
 
-    Raises:
-        ValueError: a field has the wrong type.
-        TypeError: the number of fields is wrong.
+    Raise `ValueError` if a field has the wrong type, or `TypeError` if the number of fields is wrong.
     """
     platform = Platform(*fields)  # type: ignore[arg-type] # checked next
     if list(map(type, platform)) != [str] * 5 + [int, str]:

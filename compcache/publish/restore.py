@@ -91,6 +91,7 @@ def _read_publication(store: Store, module: LoadedModule) -> Publication | None:
 
 
 def _store_again(store: Store, publication: Publication) -> None:
+    """Store a lost module again. If that fails, keep it in memory for this process."""
     try:
         publish_modules(store, [publication], signs=False)
     except StorageError:

@@ -98,8 +98,7 @@ def _has_valid_mac(store: Store, module: ModuleFile) -> bool:
 def _require_trusted(store: Store, module: ModuleFile, requirement: str) -> None:
     """Check that one of the trusted keys has signed a module.
 
-    Raises:
-        IntegrityError: the module has no valid signature by a trusted key.
+    Raise `IntegrityError` if the module has no valid signature by a trusted key.
     """
     from compcache.signing.signatures import is_signed, signers
 

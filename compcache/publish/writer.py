@@ -184,8 +184,7 @@ def _read_makers(module: BuiltModule | Publication) -> Iterator[Maker]:
 def _require_sound(store: Store, modules: Iterable[BuiltModule]) -> None:
     """Check that no maker of the modules has a known fault, because readers would not use such modules.
 
-    Raises:
-        StorageError: a maker has a known fault.
+    Raise `StorageError` if a maker has a known fault.
     """
     for module in modules:
         fault = fault_of(_read_makers(module))
@@ -238,8 +237,7 @@ def _publish_index(store: Store, additions: list[Addition]) -> None:
 def _find_existing(store: Store, module_id: bytes, *, elsewhere: bool) -> tuple[os.stat_result, Order] | None:
     """Return the status and the order of an existing, intact module, or None. With `elsewhere`, layers are searched too.
 
-    Raises:
-        StorageError: the file exists in this directory, but cannot be read.
+    Raise `StorageError` if the file exists in this directory, but cannot be read.
     """
     if store.holds_in_memory(module_id):
         return None  # its file may be missing

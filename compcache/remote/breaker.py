@@ -95,6 +95,7 @@ class Breaker:
         return failures, max(0.0, until - time.time())
 
     def _read(self) -> tuple[int, float, float]:
+        """Return the failures in a row, the end of the pause, and the pause in seconds. All are 0 without a valid file."""
         try:
             with open(self._path, encoding="ascii") as file:
                 failures, until, pause = file.read(200).split()

@@ -118,6 +118,7 @@ def decode_cards(data: bytes) -> dict[str, Card]:
 
 
 def _decode_card(fields: list[Any], imports: list[list[Any]]) -> Card:
+    """Return a decoded card with the cards of its imports. Raise `FormatError` if a field is not valid."""
     name, module_id, size, seconds, module, signatures = fields
     for field, value, type_ in zip(Card._fields, fields, (str, bytes, int, float, bytes, bytes), strict=False):
         if type(value) is not type_:

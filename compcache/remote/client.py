@@ -94,6 +94,7 @@ class Inquiry:
         return bool(self.fetched)
 
     def _is_answered(self, seconds: float) -> bool:
+        """Wait for the answer, up to `seconds` or the expected time of compilation. Return whether it has come."""
         if not seconds or not (self._insists or self._remote.patience.allows_waiting()):
             return self._question.wait(0.0)
         seconds = max(seconds, self._remote.estimate_compile_time(self._names))
@@ -342,9 +343,7 @@ class RemoteStore:
     def _map_and_remove(self, path: str) -> memoryview:
         """Map a file that the helper has written, remove the file, and return a view of its content.
 
-        Raises:
-            FormatError: the file is not in the directory for such files.
-            OSError: the file cannot be mapped.
+        Raise `FormatError` if the file is not in the directory for such files, or `OSError` if the file cannot be mapped.
         """
         if os.path.dirname(path) != self._store.temporary:
             raise FormatError(f"the helper process returned the path {path}, which is not in {self._store.temporary}")

@@ -176,6 +176,7 @@ class Question:
             self._socket = None
 
     def _connect(self) -> bool:
+        """Send the question to the helper process. If that fails, return False and set `problem`; a missing helper is started."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         folder = -1
         try:
@@ -294,6 +295,7 @@ def _start_helper(directory: str, stores: Stores) -> str:
 
 
 def _is_running(pid: int) -> bool:
+    """Return whether the helper that this process started runs. False also in a forked child of this process."""
     with suppress(ChildProcessError):  # this process was forked, and the helper is a child of its parent
         return os.waitpid(pid, os.WNOHANG) == (0, 0)
     return False

@@ -147,6 +147,7 @@ class _Reached:
         return frozenset[str]().union(*[features for class_, features in used_features.items() if class_ <= own_class])
 
     def _propagate_features(self, users: Mapping[str, list[str]]) -> None:
+        """Add the features of each function to all functions that use it."""
         waiting = [name for name, used in self._used.items() if used]
         while waiting:
             name = waiting.pop()

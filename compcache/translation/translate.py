@@ -189,8 +189,7 @@ def _check_names(values: GlobalValues) -> None:
 def _check_outline(outline: str, request: Request) -> None:
     """Check a printed module, if necessary in a child process, before LLVM compiles a part of it.
 
-    Raises:
-        CompileError: LLVM rejects the module.
+    Raise `CompileError` if LLVM rejects the module.
     """
     check_extremes(outline, printed=True)
     values = read_values(outline)
@@ -350,6 +349,7 @@ def _intrinsics(values: GlobalValues) -> list[str]:
 
 
 def _require_portable(text: str, values: GlobalValues, machine: Machine) -> None:
+    """Raise `CompileError` if stored code may need features of another CPU than this host's."""
     if requires_more_than(_intrinsics(values), machine.requires):
         raise CompileError("the stored code uses intrinsics for CPU features that this host does not have: compile it from its source")
     if has_assembly(text):
@@ -369,6 +369,7 @@ def _safe_machine(machine: Machine, attributes: Mapping[str, str]) -> Machine:
 
 
 def _try_if_suspicious(printed: str, values: GlobalValues, request: Request, attributes: Mapping[str, str]) -> None:
+    """Translate in another process first if the code may crash LLVM. See `try_in_child` for the exceptions."""
     machine = request.machine
     pairs = {("target-cpu", machine.cpu), ("target-features", machine.features)}
     pairs |= {pair for text in set(attributes.values()) for pair in TARGET_ATTRIBUTE.findall(text)}

@@ -258,8 +258,7 @@ def _add_counters(summands: Iterable[Mapping[tuple[int, str], float]]) -> dict[t
 def _read_short(store: Store, name: str) -> StatsFile | None:
     """Return the content of a statistics file; None if it was folded in the meantime, or if this user cannot read it.
 
-    Raises:
-        FormatError: the file is damaged.
+    Raise `FormatError` if the file is damaged.
     """
     data = store.read_file(STATISTICS, name, max_size=_MAX_FILE)
     return decode_stats(data) if data is not None else None

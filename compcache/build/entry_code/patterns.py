@@ -115,12 +115,14 @@ class _Pattern:
         return label
 
     def _call_api(self, offset: int) -> None:
+        """Emit a call of the function at an offset in the runtime's table."""
         machine = self._machine
         machine.load(machine.scratch, machine.callee, API_AT)
         machine.load(machine.scratch, machine.scratch, offset)
         machine.call_register(machine.scratch)
 
     def _check_arity(self) -> None:
+        """Emit the check of the number of arguments. For another number, or names, the runtime orders the arguments or raises."""
         machine, count = self._machine, len(self._signature.parameters)
         first, given, expected, names = machine.arguments[0], machine.arguments[1], machine.arguments[2], machine.arguments[3]
         convert = machine.new_label()

@@ -122,6 +122,7 @@ def type_of(head: str, types: Mapping[str, str]) -> str:
 
 
 def _expand_types(text: str, types: Mapping[str, str]) -> str:
+    """Replace named types by their definitions. Raise `ValueError` for an opaque or unknown type, or nesting of more than 8 types."""
     for _ in range(8):
         found = set(_TYPE_NAME.findall(text))
         if not found:
@@ -258,6 +259,7 @@ class _Reader:
         return Body(self._name, self._instructions, code, tuple(self._natives), tuple(self._imports))
 
     def _function(self, chunk: str, written: str, *, is_local: bool) -> str:
+        """Return the text by which a function is offered. Raise `_NotOffered` if other modules cannot use its body or it is too large."""
         head, _, inside = chunk.partition("\n")
         lines = inside.split("\n")
         self._instructions += _count_instructions(lines) if len(lines) <= _MOST_LINES else _MOST_LINES
@@ -270,6 +272,7 @@ class _Reader:
         return "\n".join([first, *[self._line(line) for line in lines if not line.lstrip().startswith("#dbg_")], "}"])
 
     def _head(self, head: str, written: str, *, is_local: bool) -> str:
+        """Return the first line of an offered definition. Raise `_NotOffered` if it has attributes that other modules cannot keep."""
         head = re.sub(r" !dbg !\d+", "", head)
         before, parameters, after = parse_head(head)
         words = before.split()
@@ -294,6 +297,7 @@ class _Reader:
         return " ".join([*_passed_types(text, is_result=False), *([last] if last.strip()[0] == "%" else [])])
 
     def _line(self, line: str) -> str:
+        """Return a line of a function with the names of the offered text. Raise `_NotOffered` for an instruction that cannot be offered."""
         plain = line.strip()
         if not plain or plain[0] == ";" or _LABEL.match(plain) or _CASE.match(plain):
             return line
@@ -322,8 +326,7 @@ class _Reader:
     def _reference_to(self, symbol: str, *, is_called: bool) -> str:
         """Return the reference for a symbol in the body, and add the symbol to the imports, natives or private items of the body.
 
-        Raises:
-            _NotOffered: the symbol is an unknown intrinsic, or a function whose address is used (not `is_called`).
+        Raise `_NotOffered` if the symbol is an unknown intrinsic, or a function whose address is used (not `is_called`).
         """
         module = self._module
         if symbol in module.variables:
@@ -437,6 +440,7 @@ def _split_attributes(attributes: str) -> list[str]:
 
 
 def _check_attributes(attributes: str) -> None:
+    """Raise `_NotOffered` if an attribute changes the meaning of code or is not known to be harmless."""
     if IS_MODE.search(attributes):
         raise _NotOffered
     for word in _split_attributes(attributes):

@@ -172,6 +172,7 @@ def read_sections(data: bytes, file_type: int) -> tuple[Section, ...]:
 
 @_kept_if_small
 def _read_sections(data: bytes) -> tuple[Section, ...]:
+    """Return the sections of an ELF file, none if it has no section headers. Raise `FormatError` if the file is malformed."""
     header = read_header(data)
     if header.section_offset == 0:
         return ()

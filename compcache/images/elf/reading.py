@@ -178,8 +178,7 @@ def needed_versions(data: bytes) -> dict[str, tuple[str, ...]]:
 def _read_chain(content: bytes, record: Struct, position: int, count: int) -> Iterator[tuple[int, tuple[int, ...]]]:
     """Yield (offset, fields) of each of `count` linked records, without the last field, the distance to the next record.
 
-    Raises:
-        FormatError: a record ends after `content`.
+    Raise `FormatError` if a record ends after `content`.
     """
     for _ in range(count):
         if position + record.size > len(content):

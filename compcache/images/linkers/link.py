@@ -198,8 +198,7 @@ def _writes_to_standard_output(linker: Linker) -> bool | None:
 def _link_in_directory(link: _Link) -> bytes:
     """Link with files in a directory, and return the image. File names are relative, so that the image contains no paths.
 
-    Raises:
-        LinkerError: the directory cannot be used, or the linker fails or does not write an ELF file.
+    Raise `LinkerError` if the directory cannot be used, or the linker fails or does not write an ELF file.
     """
     linker = link.linker
     names = [f"{number}.o" for number in range(len(link.objects))]
@@ -252,6 +251,7 @@ def _remove_abandoned(temporary: str) -> None:
 
 
 def _read_image(linker: Linker, directory: str, output: str) -> bytes:
+    """Return the ELF file that a linker wrote. Raise `LinkerError` if there is none."""
     try:
         with open(os.path.join(directory, _IMAGE), "rb") as file:
             image = file.read()
@@ -308,6 +308,7 @@ def _run_linker(
 def _start_linker(
     linker: Linker, command: Sequence[str], directory: str, descriptors: Sequence[int], output: int | None, temporary: str | None
 ) -> subprocess.Popen[bytes] | None:
+    """Start a linker. Return None if its directory has been removed. Raise `LinkerError` if the program cannot be started."""
     try:
         return subprocess.Popen(
             command,

@@ -63,6 +63,7 @@ def link_object(obj: bytes, symbol: str) -> LinkedObject:
 
 
 def _link_with_orc(obj: bytes, symbol: str) -> LinkedObject:
+    """Load an object file by LLVM's ORC, and return the address of a symbol. Raise `IntegrityError` if it cannot be linked."""
     builder = llvm.JITLibraryBuilder()
     builder.add_object_img(obj)
     builder.export_symbol(symbol)

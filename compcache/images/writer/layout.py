@@ -125,8 +125,7 @@ def collect(inputs: Sequence[Input]) -> dict[str, Output]:
 def _priority_key(part: tuple[int, InputSection]) -> int:
     """Return the sort key of a table of constructors. The lowest priority runs first; tables without a priority run last.
 
-    Raises:
-        FormatError: the suffix of the section's name is not a priority.
+    Raise `FormatError` if the suffix of the section's name is not a priority.
     """
     section = part[1]
     if section.output not in _SORTED or section.name == section.output:

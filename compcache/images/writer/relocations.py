@@ -108,6 +108,7 @@ def scan(inputs: Sequence[Input], external: Sequence[Mapping[int, str]], imports
 
 
 def _scan_section(tables: Tables, obj: Input, section: InputSection, owner: int, external: Mapping[int, str]) -> None:
+    """Reserve the table entries and stubs that a section needs. Raise `FormatError` if the section needs a linker."""
     fixups = obj.linking.fixups
     for at, kind, symbol, addend in section.relocations:
         fixup = fixups[kind]
@@ -255,6 +256,7 @@ class Relocator:
         return bytes(content)
 
     def _add_pair(self, key: Key, address: int, content: bytearray, at: int) -> None:
+        """Add the relocations of the two words by which code finds a thread-local variable."""
         first, *second = self._linking.tls_pair
         if isinstance(key, str):
             self.dynamic.append(DynamicRelocation(key, address, first, 0))

@@ -76,6 +76,7 @@ def _write_image(
     inputs: Sequence[Input], export: str, optional: Collection[str], imports: Collection[str],
     providers: Mapping[str, Provider], run_paths: Sequence[str],
 ) -> tuple[bytes, dict[str, bytes], list[NeededSymbol]]:  # fmt: skip
+    """Return the image, the places that use each import, and the symbols needed at load. Raise `FormatError` if a linker is needed."""
     linking = inputs[0].linking
     if any(obj.machine != inputs[0].machine for obj in inputs):
         raise FormatError("the objects are for different machines")

@@ -130,8 +130,7 @@ def _read_as_published(reader: ModuleSections) -> dict[int, bytes]:
 def _required_table(payloads: Iterable[bytes]) -> tuple[str, Table]:
     """Return the kind of a module's image, and the module table that its records require.
 
-    Raises:
-        FormatError: a record is malformed, or the module record is missing.
+    Raise `FormatError` if a record is malformed, or the module record is missing.
     """
     header = None
     highest = -1  # slot

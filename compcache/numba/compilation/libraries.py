@@ -143,8 +143,7 @@ def _dependencies_in_scope(scope: scopes.Scope) -> Recorded:
 def _results_in_scope(scope: scopes.Scope, function: Any) -> Iterator[Result]:
     """Yield the results of an implementation that the compiler used in a scope.
 
-    Raises:
-        Unidentifiable: the implementation accepted the compiler's types, and could not be identified when it ran.
+    Raise `Unidentifiable` if the implementation accepted the compiler's types, and could not be identified when it ran.
     """
     for arguments, content in scope.used.get(id(function), ()):
         if content is None or (content.is_declined and id(function) in scope.accepted):

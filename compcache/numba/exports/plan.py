@@ -196,8 +196,7 @@ class _Planner:
     def _create_list_node(self, kind: int, type_: Any, size: int, *, is_parameter: bool) -> _Node:
         """Return a new node for a list, or for a container that is passed as a list.
 
-        Raises:
-            Unsupported: the list is a parameter, and contains records or lists.
+        Raise `Unsupported` if the list is a parameter, and contains records or lists.
         """
         from numba.core import types
 
@@ -224,8 +223,7 @@ class _Planner:
     def _add_items(self, node: _Node, type_: Any, *, is_parameter: bool, in_list: bool = False) -> None:
         """Add the nodes of a node's items and, recursively, of the items' items.
 
-        Raises:
-            Unsupported: the type of an item has no conversion.
+        Raise `Unsupported` if the type of an item has no conversion.
         """
         items = item_types(type_)
         if not items:

@@ -253,8 +253,7 @@ def _feed_chain(walk: Walk, chain: tuple[str, ...], value: Any, followed: int, a
 def _feed_assigned_value(walk: Walk, module: str, names: tuple[str, ...], where: str) -> None:
     """Feed the value that the program has assigned to a part of Numba, if there is one.
 
-    Raises:
-        NotLazy: the part is a setting, or running code reads from it data that only this process or host has.
+    Raise `NotLazy` if the part is a setting, or running code reads from it data that only this process or host has.
     """
     from compcache.numba.registered.purity import reads_external_state
 

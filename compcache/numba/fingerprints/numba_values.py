@@ -63,8 +63,7 @@ def handlers() -> list[tuple[Any, Handler]]:
 def _feed_jitted(walk: Walk, value: Any, where: str, *, is_frozen: bool = False) -> None:
     """Feed a dispatcher: its function and options, or the identities of its code if the dispatcher compiles no more code (`is_frozen`).
 
-    Raises:
-        Unidentifiable: the program has replaced default values of the function since its declaration.
+    Raise `Unidentifiable` if the program has replaced default values of the function since its declaration.
     """
     function = value.py_func
     if walk.without_numba and is_library_function(function):
@@ -347,6 +346,7 @@ def _feed_jitclass(walk: Walk, value: Any, where: str) -> None:
 
 
 def _text(value: Any, where: str) -> str:
+    """Return the text of a type. Raise `Unidentifiable` if the text contains an address."""
     text = str(value)
     if " at 0x" in text or "object at " in text:
         raise Unidentifiable(f"{where} has the type {text}, whose text differs between processes")

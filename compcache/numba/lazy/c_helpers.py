@@ -147,8 +147,7 @@ _libraries: dict[str, dict[str, int]] = {}
 def _load_library(version: str) -> dict[str, int]:
     """Return the addresses of the functions in Numba's library of C helpers.
 
-    Raises:
-        ImportError: the library of this version cannot be loaded.
+    Raise `ImportError` if the library of this version cannot be loaded.
     """
     from compcache.numba.registered.distributions import numba_version
 
@@ -319,6 +318,7 @@ def _has_tbb() -> bool:
 
 
 def _load_layer(name: str) -> Any:
+    """Return the extension module of a threading layer, or None if it is not installed."""
     try:
         return load_extension(f"numba.np.ufunc.{name}pool" if name == "omp" else f"numba.np.ufunc.{name}")
     except ImportError:

@@ -157,6 +157,7 @@ def _type_texts(types: dict[str, Any]) -> dict[str, str | None]:
 
 
 def _is_plain(value: Any) -> bool:
+    """Return whether an option's value is a string, a number or a collection of these, so that its text identifies it."""
     if isinstance(value, (set, frozenset, tuple)):
         return all(isinstance(item, (str, int)) for item in value)
     return type(value) in _PLAIN

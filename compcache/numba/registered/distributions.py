@@ -150,8 +150,7 @@ def _read(path: str) -> bytes:
 def _distribution_digest(directory: str) -> str:
     """Return the digest of an installed distribution: of its record, or of its files if it is editable.
 
-    Raises:
-        UnknownPackagesError: the distribution has no record, or too many files.
+    Raise `UnknownPackagesError` if the distribution has no record, or too many files.
     """
     record = _read(f"{directory}/RECORD")
     if record and not is_editable(directory):
@@ -173,8 +172,7 @@ def is_editable(directory: str) -> bool:
 def _digest_of_files(root: str) -> str:
     """Return the digest of all Python files and extension modules of a source checkout.
 
-    Raises:
-        UnknownPackagesError: there are too many files.
+    Raise `UnknownPackagesError` if there are too many files.
     """
     state = blake2b(digest_size=16)
     count = 0

@@ -72,6 +72,7 @@ def _text_of_numba_type(value: Any) -> str | None:
 
 
 def _text_of_array(value: Any) -> str | None:
+    """Return Numba's text of an array type, or None if the text does not say everything about the type."""
     dtype = text_of(value.dtype)
     if dtype is None or not value.aligned or value.layout not in ("A", "C", "F"):
         return None

@@ -211,8 +211,7 @@ class _Directory:
     def _require_root(self) -> None:
         """Create the root directory before the first upload, if its parent exists. A directory that existed earlier is not recreated.
 
-        Raises:
-            FileNotFoundError: the directory was removed, or its parent does not exist, for example because a disk is not mounted.
+        Raise `FileNotFoundError` if the directory was removed, or its parent does not exist, for example because a disk is not mounted.
         """
         if not self._existed:
             with suppress(FileExistsError):
@@ -240,6 +239,7 @@ class _Directory:
             yield item
 
     def _list_below(self, directory: str) -> Iterator[ObjectInfo]:
+        """Yield all objects below a directory, none if it does not exist. Hidden and special files are omitted."""
         try:
             statuses = self._files.statuses(directory)
         except OSError as error:

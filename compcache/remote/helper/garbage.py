@@ -268,8 +268,7 @@ class GarbageCollector:
     async def _write_mark(self, garbage: list[ObjectInfo]) -> float:
         """Store a mark for later collections. Return its modification time by the store's clock.
 
-        Raises:
-            UncertainError: the store does not report the mark or its modification time.
+        Raise `UncertainError` if the store does not report the mark or its modification time.
         """
         key = MARKS + os.urandom(12).hex()
         data: bytes = _MAGIC + msgpack.packb([[item.key, *_state_of(item)] for item in garbage])

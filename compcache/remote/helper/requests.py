@@ -187,9 +187,7 @@ class Requests:
     async def _send_copies(self, request: Callable[[Callable[[], None]], Awaitable[_T]], seconds: float, size: int, copies: int) -> _T:
         """Make one try, with up to `copies` concurrent requests, and return the first answer.
 
-        Raises:
-            TimeoutError: there was no answer within `seconds`.
-            Exception: an error of the store's client.
+        Raise `TimeoutError` if there was no answer within `seconds`, or `Exception` if an error of the store's client.
         """
         on_response = asyncio.Event()
         copy = partial(request, on_response.set)
