@@ -249,9 +249,6 @@ def _variable_of(key: str) -> str:
     return _PREFIX + key.upper()
 
 
-# --------------------------------------------------------------------------------- the parsed copy of the configuration files
-
-
 def _file_state(path: str) -> str:
     """Return a text that changes when a file changes: its times, size, inode and path."""
     status = os.stat(path)

@@ -218,7 +218,7 @@ class Tree(Files):
         return self._beneath(-1, path, flags, mode)
 
     def _is_open(self, root: _Root) -> bool:
-        """Return whether the root's descriptor still refers to the opened directory."""
+        """Return whether the root's descriptor still refers to the opened directory. False also if its status cannot be read."""
         try:
             opened = self.system.fstat(root.number)
             if (opened.st_dev, opened.st_ino) != root.identity:
@@ -377,7 +377,7 @@ class Tree(Files):
             raise
 
     def statuses(self, path: str) -> dict[str, os.stat_result]:
-        """Return the statuses (`os.lstat`) of all files in a directory, by name. Files that are removed meanwhile are left out."""
+        """Return the statuses (`os.lstat`) of all files in a directory, by name, except files that are removed meanwhile."""
         directory = self._open_directory(path)
         statuses = {}
         for name in self._list_opened(directory, path):

@@ -126,6 +126,7 @@ class _Judge:
         self._offsets: dict[bytes, int] = {}
 
     def __call__(self, file: ModuleFile) -> None:
+        """Raise `GlobalValidationError` unless the front end accepts the entry of the realization in a module file."""
         from compcache.formats.entry import decode_entry, index_name, may_be_read
 
         kind, name = self._key

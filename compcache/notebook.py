@@ -41,9 +41,6 @@ _SIZES = ("size", "bytes_mapped")
 _LANGUAGES = ("ir", "c", "c++", "fortran", "rust")
 
 
-# ------------------------------------------------------------------------------------------------------------- HTML
-
-
 def html_of(value: object) -> str:
     """Return HTML for a cache, a call target, compiled functions, a graph, or a record of this package."""
     if isinstance(value, Cache):
@@ -116,19 +113,18 @@ def _row_html(tag: str, cells: Iterable[str]) -> str:
 
 
 def _cell_html(value: object) -> str:
+    """Return a value as HTML: mappings and records as tables, other tuples as lines, anything else as text."""
     if isinstance(value, dict):
         return _table_html(value.items())
-    if isinstance(value, tuple) and value and (is_dataclass(value[0]) or hasattr(value[0], "_fields")):
-        names = [field.name for field in fields(value[0])] if is_dataclass(value[0]) else list(value[0]._fields)
-        return _table_html(([_with_unit(name, getattr(item, name)) for name in names] for item in value), names)
+    first: Any = value[0] if isinstance(value, tuple) and value else None
+    if isinstance(value, tuple) and (is_dataclass(first) or hasattr(first, "_fields")):
+        names = [field.name for field in fields(first)] if is_dataclass(first) else list(first._fields)
+        return _table_html([[_with_unit(name, getattr(item, name)) for name in names] for item in value], names)
     if is_dataclass(value) or hasattr(value, "_fields"):
         return _record_html(value)
     if isinstance(value, tuple):
         return join_first([escape(str(item)) for item in value], _MOST_ROWS, "<br>")
     return escape(f"{value:.6g}" if isinstance(value, float) else str(value))
-
-
-# ------------------------------------------------------------------------------------------------------------ magics
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -224,7 +224,7 @@ def _read_parameter(part: str, text: str) -> Parameter:
             raise SignatureError(f"the signature {text!r} has the parameter {part.strip()!r}, whose bracket is not closed: add ']'")
         dimensions = _dimension_count(buffer.rstrip()[:-1], text)
     if colon and not name.isidentifier():
-        raise SignatureError(f"the signature {text!r} has the parameter name {name!r}, which is not a valid identifier")
+        raise SignatureError(f"the signature {text!r} has the parameter name {name!r}: use letters, digits and _")
     words = type_text.split()
     is_const = words[:1] == ["const"]
     type_ = _parse_type("".join(words[1:] if is_const else words), text)

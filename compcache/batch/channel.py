@@ -88,8 +88,6 @@ class Channel:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ---------------------------------------------------------------- sending
-
     @property
     def has_unsent(self) -> bool:
         """Return whether there are packets for `flush` to send."""
@@ -126,8 +124,6 @@ class Channel:
             self._parts.clear()
             return False
         return True
-
-    # -------------------------------------------------------------- receiving
 
     def receive(self) -> Any:
         """Wait for a message and return it.

@@ -145,7 +145,7 @@ def _read_bytes(data: bytes) -> str | bytes | tuple[bytes, ...]:
     try:
         return embedded_bitcode(data) if holds_machine_code(data) else data.decode()
     except FormatError as error:
-        raise CompileError(f"the code cannot be read as LLVM bitcode: {error}") from error
+        raise CompileError(f"no LLVM bitcode can be read from the code: {error}") from error
     except UnicodeDecodeError as error:
         raise CompileError(f"the code is neither LLVM bitcode nor LLVM assembly in UTF-8: {error}") from error
 
@@ -166,7 +166,7 @@ def parse(ir: _Plain, context: Any) -> Any:
         reraise_interrupt(error)
         raise CompileError(f"LLVM cannot parse the code: {str(error).strip()}") from error
     except UnicodeEncodeError as error:
-        raise CompileError(f"the code contains characters that UTF-8 cannot encode: {error}") from error
+        raise CompileError(f"the LLVM assembly contains characters that UTF-8 cannot encode, and LLVM reads only UTF-8: {error}") from error
     context.modules.append(module)
     try:
         module.verify()
@@ -184,7 +184,7 @@ def _parse_unverified(ir: _Plain, context: Any) -> Any:
     if isinstance(ir, bytes):
         return llvm.parse_bitcode(ir, context)
     if "\0" in ir:
-        raise CompileError("the LLVM assembly contains a NUL character")
+        raise CompileError("the LLVM assembly contains a NUL character: remove it")
     return llvm.parse_assembly(ir, context)
 
 
@@ -226,8 +226,7 @@ def _copy_module(module: Any, context: Any) -> Any:
 def check_triple(module: Any) -> None:
     """Check that a module is for this platform, and set its triple to this process's triple.
 
-    Raises:
-        IncompatibleTargetError: the module is for another platform or byte order, or its pointers do not have 64 bits.
+    Raise `IncompatibleTargetError` if the module is for another platform or byte order, or its pointers do not have 64 bits.
     """
     triple = module.triple
     if triple not in _NO_TRIPLE and platform_of(triple) != host_platform():

@@ -232,12 +232,14 @@ def _type_text(result: str, types: Sequence[str]) -> str:
 
 
 def _expected_text(signature: Signature) -> str:
-    types = [kind[0] for kind in _expected_types(signature)]
-    return _type_text(_result_types(signature.result)[0], types)
+    """Return the LLVM type of a function that a signature requires, for messages. Of several possible types, the usual one is shown."""
+    types = [usual for usual, *_ in _expected_types(signature)]
+    result, *_ = _result_types(signature.result)
+    return _type_text(result, types)
 
 
 def _mismatch_hint(signature: Signature) -> str:
-    """Return a hint about common mistakes in the parameters of a signature."""
+    """Return a hint about common mistakes in the parameters of a signature, to be appended to a message, or ""."""
     notes = []
     if signature.result.kind == TUPLE:
         notes.append("the function stores a tuple through an additional first parameter, a pointer")
@@ -457,7 +459,7 @@ def _convert_buffer(body: _Body, index: int, parameter: Parameter, item: str, *,
 
 
 def buffer_request(element: Type, *, writable: bool) -> int:
-    """Return the description of a required buffer, as `EntryApi.acquire_buffer` takes it."""
+    """Return the description of a required buffer, as `EntryApi.acquire_buffer` takes it. `writable`: read-only memory is rejected."""
     return element.size | ord(_KIND_LETTER[element.kind]) << 8 | int(writable) << 16
 
 

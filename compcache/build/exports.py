@@ -75,9 +75,7 @@ class Entries(NamedTuple):
 def read_exports(source: ModuleSource) -> tuple[Export, ...] | None:
     """Return the exports that a source names, checked and copied, or None if it exports every visible function.
 
-    Raises:
-        InvalidNameError: a name cannot be used, or is reserved.
-        SignatureError: a signature cannot be parsed.
+    Raise `InvalidNameError` if a name cannot be used, or is reserved, or `SignatureError` if a signature cannot be parsed.
     """
     if source.functions is None:
         return None
@@ -158,7 +156,7 @@ def visible_exports(
     assembly: Collection[str] = (),
     second_names: Iterable[str] = (),
 ) -> tuple[Export, ...]:
-    """Return the exports of all visible, named functions and variables of a module. See `choose_exports` for the arguments."""
+    """Return the exports of all visible, named functions and variables of a module. See `choose_exports` for arguments and errors."""
     values = GlobalValues(*[tuple([value for value in kind if value.name]) for kind in values])
     variables = {variable.name for variable in values.variables if not variable.is_declaration}
     visible = [
@@ -213,7 +211,7 @@ def _require_exports(visible: Sequence[object], values: GlobalValues, *, may_be_
     if may_be_empty and (not hidden or _has_only_stream_init(values)):
         return
     if not hidden:
-        raise UndefinedSymbolError("the module exports nothing, because it defines no functions and no visible variables")
+        raise UndefinedSymbolError("the module exports nothing, because it defines no functions and no visible variables: define one")
     if any(variable.name == "llvm.global_ctors" for variable in values.variables):
         raise UndefinedSymbolError(
             "the module has constructors, but exports nothing, so no load would run them: compile the constructors and the code that needs "
@@ -244,8 +242,7 @@ def make_entries(
 ) -> Entries:
     """Return the entry points of an optimized module's exports. `attributes` are the module's definitions of attribute groups.
 
-    Raises:
-        SignatureMismatchError: a signature does not match the function's LLVM type.
+    Raise `SignatureMismatchError` if a signature does not match the function's LLVM type.
     """
     effects = _effects_of_groups(attributes)
     distinct: dict[EntryPoint, int] = {}

@@ -106,7 +106,7 @@ class Types:
         return self._named
 
     def _read_structure(self, text: str, at: int, *, packed: bool) -> tuple[Type, int]:
-        """Return the structure whose first member begins at `at`, and the position after its closing bracket."""
+        """Return the structure whose first member begins at `at`, and the position after its closing bracket. `packed`: without padding."""
         size, align, pieces = 0, 1, list[str]()
         while True:
             while text[at] in " ,":

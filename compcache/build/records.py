@@ -37,7 +37,7 @@ _CONSTANT = re.compile(r'(?:"[^"]*"|\S+) = (?:[a-z_]+(?:\([^)]*\))? )*constant '
 
 
 def may_be_undefined(definition: Definition | None) -> bool:
-    """Return whether a declaration may remain undefined."""
+    """Return whether a declaration may remain undefined. None is a symbol without a declaration."""
     return definition is not None and "extern_weak" in definition.head.split(" ")
 
 
@@ -141,7 +141,7 @@ class RecordBuilder:
         return self._shared[payload]
 
     def _use_of(self, symbol: str) -> Use:
-        """Return an import as a needs record has it."""
+        """Return the fields of an import in a needs record: its slot or name, its name, the places that use it, and its link type."""
         name = self._imports[symbol]
         kind = self._link_type(unite_types(self._types.uses.get(symbol, ())))
         return self._slots.get(symbol, name), name, self._places.get(symbol, b""), kind

@@ -101,9 +101,7 @@ class Resolution(NamedTuple):
 def read_requests(source: ModuleSource) -> Requests:
     """Return the imports, globals and libraries of a source, checked and copied.
 
-    Raises:
-        InvalidNameError: a name cannot be used.
-        GlobalValidationError: the value of a global cannot be stored.
+    Raise `InvalidNameError` if a name cannot be used, or `GlobalValidationError` if the value of a global cannot be stored.
     """
     imports = source.imports or ()
     pairs = imports.items() if hasattr(imports, "items") else ((name, name) for name in _import_names(imports))
@@ -310,7 +308,7 @@ def _require_same_thread_locality(missing: Iterable[str], cached_among: Callable
 def _check_no_defined_thread_locals(storage: Iterable[str], thread_locals: Collection[str]) -> None:
     for name in storage:
         if name in thread_locals:
-            raise CompileError(f"the external global {name!r} is thread-local, and globals= cannot define thread-local variables")
+            raise CompileError(f"the external global {name!r} is thread-local, which globals= cannot define: define it in a module")
 
 
 def restore_resolution(
@@ -444,7 +442,7 @@ class _Resolver:
 
 
 def _check_use(text: str, requests: Requests, functions: Collection[str], variables: Collection[str], missing: list[str]) -> None:
-    """Raise the error about `missing` symbols, and about symbols that the source provides and the module does not use."""
+    """Raise `UndefinedSymbolError` for `missing` symbols, and for symbols that the source provides and the module does not use."""
     provided = {*requests.imports, *requests.globals}
     counts = symbol_counts(text) if provided else {}
     declared = {name for name in provided if name in functions or name in variables}
@@ -475,9 +473,11 @@ def undefined_symbols_error(
 def _undefined_message(missing: list[str], unused: Collection[str], functions: Collection[str], defined: Collection[str]) -> str:
     parts = []
     if len(missing) == 1:
-        parts.append(f"the module uses {_describe_symbol(missing[0])}, {_NOT_PROVIDED}: {_advice(missing[0], missing[0] in functions)}")
+        parts.append(
+            f"the module uses {_describe_symbol(missing[0])}, {_NOT_PROVIDED}: {_advice(missing[0], is_function=missing[0] in functions)}"
+        )
     elif missing:
-        lines = [f"{_describe_symbol(name)}: {_advice(name, name in functions)}" for name in missing]
+        lines = [f"{_describe_symbol(name)}: {_advice(name, is_function=name in functions)}" for name in missing]
         parts.append(f"the module uses {len(missing)} symbols {_NOT_PROVIDED}:\n  " + join_first(lines, _MOST_SHOWN, "\n  "))
     for names, problem in (
         (defined, "which the module or its group defines: remove the name"),
@@ -488,7 +488,7 @@ def _undefined_message(missing: list[str], unused: Collection[str], functions: C
     return ("\n" if len(missing) > 1 else "; ").join(parts)
 
 
-def _advice(name: str, is_function: bool) -> str:
+def _advice(name: str, *, is_function: bool) -> str:
     """Return what to do about an undefined symbol."""
     advice = advice_on_runtime_library(name)
     if advice is not None:

@@ -123,9 +123,6 @@ def _signal_number(name: str) -> int:
     return int(getattr(signal, name, 0))
 
 
-# ------------------------------------------------------------ rare constructs
-
-
 def is_rare(text: str, functions: Iterable[GlobalValue]) -> bool:
     """Return whether a printed module contains constructs that LLVM may be unable to translate for this platform.
 
@@ -136,9 +133,6 @@ def is_rare(text: str, functions: Iterable[GlobalValue]) -> bool:
         return True
     own = architecture(platform_name()).intrinsics or "llvm.none."
     return any(f.name.startswith("llvm.") and not f.name.startswith(own) and not _ORDINARY.match(f.name) for f in functions)
-
-
-# ------------------------------------------------------------ inline assembly
 
 
 def assembly_parts(text: str) -> str | None:
@@ -191,9 +185,6 @@ def _is_harmless(line: str) -> bool:
     registers = sum(not constraint.startswith("~") for constraint in constraints)
     plain = all(_CONSTRAINT.match(constraint) for constraint in constraints)
     return plain and registers <= _FEW and all(_OPERAND.match(operand) for operand in operands)
-
-
-# --------------------------------------------------------------- in the child
 
 
 def main() -> int:

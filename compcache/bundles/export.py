@@ -160,9 +160,9 @@ def _find_candidates(store: Store, name: str) -> list[_Candidate]:
 
 
 def _read_module(store: Store, module_id: bytes) -> tuple[bytes, Row, bytes]:
-    """Return a module's content for a bundle, its row, and its signature file.
+    """Return a module's content for a bundle, its row, and its signature file. See `Store.open_module` for the exceptions.
 
-    If the store has a publish key, the signature file contains a signature by this key.
+    If the store has a publish key, the signature file contains a signature by this key. Without signatures it is empty.
     """
     with store.open_module(module_id) as module:
         footer = module.footer()

@@ -78,8 +78,9 @@ def _stored_names(cache: Cache, shortcut_name: str) -> dict[str, str] | None:
         if data is None:
             return None
         list_name, *files = data.decode("utf-8", "surrogateescape").split("\n")
-        if any(not digest or file_digest(path) != digest for digest, _, path in (line.partition(" ") for line in files)):
-            return None
+        for digest, _, path in [line.partition(" ") for line in files]:
+            if not digest or file_digest(path) != digest:
+                return None
         return _read_function_list(cache.get_target(list_name))
     except CompcacheError:
         return None

@@ -59,7 +59,7 @@ class Translation(NamedTuple):
     started: float
 
     def is_settled(self, unit: Unit) -> bool:
-        """Return whether the source and the headers are unchanged since the compiler was started.
+        """Return whether the source and the headers are unchanged since the compiler was started. False if one of them cannot be read.
 
         A file that was written shortly before the start counts as changed, because of the resolution of its times.
         """
@@ -82,8 +82,7 @@ def optimization_level(unit: Unit) -> int:
 def preprocess(unit: Unit) -> Translation:
     """Run the preprocessor, and return its result. Run it again if a file was written in the meantime.
 
-    Raises:
-        CompileError: the preprocessor reports errors.
+    Raise `CompileError` if the preprocessor reports errors.
     """
     for _ in range(_ATTEMPTS):
         translation = _run_preprocessor(unit)
@@ -234,10 +233,12 @@ def _run_compiler(unit: Unit, arguments: list[str]) -> bytes:
             cwd=unit.directory,
         )
     except subprocess.TimeoutExpired as error:
-        raise CompileError(f"the compiler {unit.compiler.path} was stopped, because it did not end within {_SECONDS:g} s") from error
+        raise CompileError(f"the compiler {unit.compiler.path} did not end within {_SECONDS:g} s: split the source") from error
     except OSError as error:
         reraise_interrupt(error)
-        raise CompileError(f"the compiler {unit.compiler.path} cannot be started: {error.strerror or error}") from error
+        raise CompileError(
+            f"the compiler {unit.compiler.path} cannot be started ({error.strerror or error}): choose another (cc=, --cc)"
+        ) from error
     if completed.returncode:
         if b"-Xclang" in completed.stderr or b"-emit-llvm" in completed.stderr:
             raise CompileError(_NO_BITCODE.format(unit.compiler.path))

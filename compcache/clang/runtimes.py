@@ -88,9 +88,6 @@ def _as_list(value: Any) -> list[Any]:
     return [value] if isinstance(value, (str, os.PathLike)) else list(value or ())
 
 
-# ---------------------------------------------------------------- clang and flang
-
-
 def _query_driver_runtime(unit: Unit) -> _Runtime:
     """Return the libraries and archives that the compiler's driver would link with a unit, or none if the driver does not say."""
     flags = [flag for flag in unit.flags if not flag.startswith("-fsanitize")]
@@ -131,7 +128,7 @@ def _find_library(name: str, directories: Iterable[str]) -> str | None:
 
 
 def _is_elf(path: str) -> bool:
-    """Return whether a file is an ELF file; a file with the suffix of a library may be a linker script."""
+    """Return whether a file can be read and is an ELF file; a file with the suffix of a library may be a linker script."""
     try:
         with open(path, "rb") as file:
             return is_elf(file.read(len(ELF_MAGIC)))
@@ -141,7 +138,7 @@ def _is_elf(path: str) -> bool:
 
 
 def _capture_output(unit: Unit, command: list[str], *, stderr: bool = False) -> str:
-    """Return what a command prints, or no text if the command cannot be started or takes too long."""
+    """Return what a command prints, or no text if the command cannot be started or takes too long. `stderr` selects standard error."""
     try:
         directory = unit.directory
         completed = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=_SECONDS, check=False, cwd=directory)
@@ -149,9 +146,6 @@ def _capture_output(unit: Unit, command: list[str], *, stderr: bool = False) -> 
         reraise_interrupt(error)
         return ""
     return (completed.stderr if stderr else completed.stdout).decode("utf-8", "surrogateescape")
-
-
-# ----------------------------------------------------------------------- Rust
 
 
 def _find_rust_runtime(unit: Unit, defined: Collection[str]) -> _Runtime:

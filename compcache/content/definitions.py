@@ -197,8 +197,6 @@ class _Reader:
             {referenced_name(key): definition for key, definition in definitions.items()}, self._digest_of_scanned(header, shared)
         )
 
-    # ---------------------------------------------------------------- one definition
-
     def _scan_variable(self, token: str) -> str:
         """Scan the line of a variable or alias, unless that was done before, and return its key. Raise `Unreadable` if it has none."""
         line = self._variables[token]
@@ -295,8 +293,6 @@ class _Reader:
             reached |= new_types
             pending += new_types
         return [self._types[name] for name in sorted(reached)]
-
-    # ---------------------------------------------------------------- all definitions
 
     def _shared_nodes(self, scanned: Iterable[_Scanned]) -> dict[str, int]:
         """Return numbers for ``distinct`` metadata nodes that several definitions share.

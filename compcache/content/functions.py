@@ -69,6 +69,8 @@ def name_together(functions: Iterable[str], common: bytes) -> Naming:
 def name_functions(source: ModuleSource, text: str, functions: Mapping[str, Function]) -> Naming:
     """Compute the func_names of functions, which contain digests of everything that the functions reach.
 
+    If the code cannot be split into definitions, the digests cover the complete code.
+
     Args:
         source: a frozen source.
         text: its code as LLVM prints it, before optimization.
@@ -159,9 +161,11 @@ def _group_units(roots: Mapping[str, _Reached]) -> tuple[tuple[str, ...], ...]:
     units: list[tuple[int, list[str]]] = []
     for name, reached in roots.items():
         own_bits, names = reached.own, [name]
-        for unit in [unit for unit in units if unit[0] & own_bits]:
-            units.remove(unit)
-            own_bits, names = own_bits | unit[0], [*unit[1], *names]
+        for unit in list(units):
+            unit_bits, unit_names = unit
+            if unit_bits & reached.own:
+                units.remove(unit)
+                own_bits, names = own_bits | unit_bits, [*unit_names, *names]
         units.append((own_bits, names))
     return tuple([tuple(names) for _, names in units])
 

@@ -228,9 +228,6 @@ def _is_llvmlite_module(ir: object) -> bool:
     return llvmlite_ir is not None and isinstance(ir, llvmlite_ir.Module)
 
 
-# ---------------------------------------------------------------------------------------------------------- digest
-
-
 def content_digest(source: ModuleSource) -> bytes:
     """Return a digest of everything that determines the behaviour of a frozen source's functions.
 
@@ -369,7 +366,7 @@ def _import_texts(imports: Any) -> list[str]:
 
 
 def _import_pairs(imports: Any) -> list[tuple[str, str]]:
-    """Return the imported symbols with their func_names, sorted."""
+    """Return the imported symbols with their func_names, sorted; [] without imports."""
     if not imports:
         return []
     if isinstance(imports, str):

@@ -14,8 +14,7 @@ _NAME_CHARACTERS = frozenset("-$._ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrst
 def exported_names(code: str | bytes) -> tuple[str, ...]:
     """Return the names of the externally visible functions in LLVM assembly or bitcode. LLVM is used only if it is necessary.
 
-    Raises:
-        CompileError: LLVM rejects the code.
+    Raise `CompileError` if LLVM rejects the code.
     """
     names = names_without_llvm(code)
     return names if names is not None else _names_by_llvm(code)

@@ -138,6 +138,7 @@ def sort_by_preference(rows: list[Numbered], is_near: Callable[[bytes], bool] | 
 
     The latest addition is first; within an addition, the realization that fits this host best. Realizations with the content of the first
     one are equivalent. Among them, realizations in near modules are first, then realizations that fit best.
+    `is_near` may be None: no module is near.
     """
     rows.sort(reverse=True)
     content = rows[0][4] if len(rows) > 1 else b""
@@ -387,7 +388,7 @@ class Index:
                     continue
                 self._hint = segment
                 yield module_id, offset
-        lower_ranked.sort(key=lambda other: self._rank(other[0], other[1]), reverse=True)
+        lower_ranked.sort(key=lambda candidate: self._rank(*candidate[:2]), reverse=True)
         for segment, number, candidate in lower_ranked:
             if fallbacks is None:
                 self._hint = segment
@@ -413,8 +414,8 @@ class Index:
 
     def _values(self, key: bytes) -> Iterator[tuple[Segment, bytes]]:
         """Yield (segment, value) of the function entries with a key, lazily, the largest segment first."""
-        gathered = self.gathered
-        waiting = gathered[1].copy() if gathered is not None and gathered[0] is self._segments else list(self.segments)
+        gathered_from, gathered = self.gathered or (None, [])
+        waiting = gathered.copy() if gathered_from is not None and gathered_from is self._segments else list(self.segments)
         searched = set()
         while waiting:
             segment = waiting.pop(0)

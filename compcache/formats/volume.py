@@ -193,9 +193,7 @@ class Volume:
     def find(self, module_id: bytes) -> "Member | None":
         """Return the place of a module in this volume, or None if the volume does not contain the module or it was removed.
 
-        Raises:
-            OSError: the volume or its list cannot be read.
-            FormatError: the volume's table is damaged.
+        Raise `OSError` if the volume or its list cannot be read, or `FormatError` if the volume's table is damaged.
         """
         rows = self.table.find(module_id)
         if not rows or module_id in self.removed_ids():
@@ -217,9 +215,7 @@ class Volume:
     def content(self, member: "Member") -> tuple[bytes, bytes]:
         """Return the bytes of a module file and of its signatures. The digest of the module file is not verified.
 
-        Raises:
-            FormatError: the member is damaged.
-            OSError: the volume cannot be read.
+        Raise `FormatError` if the member is damaged, or `OSError` if the volume cannot be read.
         """
         import zlib
 

@@ -115,7 +115,7 @@ class _SmallSegments(Segment):
 
 
 def _combine_small_segments(index: Index) -> None:
-    """Let an index look names up in one table for all its small segments, until the index changes."""
+    """Let an index look names up in one table for all its small segments, until it changes. Do nothing if a segment cannot be read."""
     segments = index.segments
     if index.gathered is not None and index.gathered[0] is segments:
         return
@@ -190,8 +190,7 @@ class Plan:
     def choose(self) -> dict[str, Choice]:
         """Return the chosen realizations, by name, of the root and of everything that it reaches.
 
-        Raises:
-            CompcacheError: the root cannot be loaded.
+        Raise `CompcacheError` if the root cannot be loaded.
         """
         while True:
             self._choose_pending()
@@ -347,7 +346,7 @@ class Plan:
             reraise_interrupt(error)
 
     def _node_for(self, name: str, node: _Node, user: Choice, kind: bytes) -> _Node:
-        """Return the node of an import for a user that expects this type."""
+        """Return the node of an import for a user that expects this type: a node of its own if the type does not fit, or cannot be read."""
         use = kind[:_DIGEST]
         if (name, use) in self._apart:
             return self._nodes[self._apart[name, use]]

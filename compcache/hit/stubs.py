@@ -36,7 +36,7 @@ def find_stub(loader: Loader, name: str, sources: Sources) -> tuple[Source, Func
 
 
 def has_stub(loader: Loader, name: str) -> bool:
-    """Return whether the cache has a stub of a function that this host can run."""
+    """Return whether the cache has a stub of a function that this host can run. Unreadable stubs do not count."""
     for module_id, offset in loader.store.find(index_name(STUB, name)):
         try:
             with loader.store.open_module(module_id) as file:

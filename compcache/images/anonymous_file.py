@@ -30,7 +30,7 @@ def anonymous_file(*parts: bytes) -> Opened:
 
 
 def _create_in_memory() -> Opened | None:
-    """Create a memory file, or return None if the system does not support memory files.
+    """Create a memory file, or return None if the system does not support memory files. Raise `OSError` for a shortage.
 
     The native runtime creates the file, because an interrupt could lose the descriptor that `os.memfd_create` returns.
     """

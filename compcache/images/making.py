@@ -58,8 +58,7 @@ class ModuleImage(NamedTuple):
 def makes_shared_objects() -> bool:
     """Return whether this process makes shared objects: on ELF platforms with a linker, or with an architecture that the writer knows.
 
-    Raises:
-        LinkerError: the environment names a linker that cannot be run.
+    Raise `LinkerError` if the environment names a linker that cannot be run.
     """
     platform = platform_name()
     return bool(find_linkers()) or (platform.endswith("-elf") and architecture(platform).linking is not None)
@@ -149,7 +148,9 @@ def _link_or_write(write: Callable[[], ModuleImage], link: Callable[[Linker], Mo
             made = write()
         except FormatError:
             raise error from None
-        warnings.warn(f"{error}; the module's image was written without this linker", CacheWarning, stacklevel=2)
+        warnings.warn(
+            f"{error}; the module's image was written without this linker, which COMPCACHE_LINKER can replace", CacheWarning, stacklevel=2
+        )
         return made
 
 

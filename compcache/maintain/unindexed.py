@@ -48,7 +48,7 @@ class Unindexed:
         self.damaged: dict[bytes, int] = {}
 
     def add(self, slice_: Slice) -> None:
-        """Examine the modules of a slice. Slices must be added in order."""
+        """Examine the modules of a slice. Slices must be added in order. Unreadable modules are left to other checks."""
         named = self._named.of_directory(slice_.first)
         for module_id in sorted(slice_.present.keys() - named) if named is not None else ():
             if slice_.present[module_id].modified < self._before:
@@ -119,8 +119,7 @@ def _is_indexable(store: Store, module_id: bytes) -> bool:
 def index_modules(store: Store, module_ids: Iterable[bytes]) -> tuple[bytes, ...]:
     """Publish an index segment for these modules, and return the ids of the indexed modules. Unreadable modules are left out.
 
-    Raises:
-        OSError: the segment could not be written.
+    Raise `OSError` if the segment could not be written.
     """
     from compcache.publish.index_rebuild import IndexedModules
 

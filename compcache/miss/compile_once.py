@@ -164,7 +164,7 @@ class Addition(NamedTuple):
 def add_missing(
     session: Session, functions: tuple[str, ...], build: Callable[[], ModuleSource], source: ModuleSource | None = None
 ) -> Addition:
-    """Implement `compcache.frontend.add_missing`. Raise `ValueError` if `functions` is empty."""
+    """Implement `compcache.frontend.add_missing`. Raise `ValueError` if `functions` is empty. See there for the arguments."""
     if not functions:
         raise ValueError("add_missing() requires the name of at least one function")
     stored = find_stored(session, functions, source)
@@ -350,7 +350,7 @@ def _publish_or_keep(session: Session, func_name: str, built: BuiltModule) -> No
 
 
 def _publish_and_load(session: Session, func_name: str, miss: Exception, built: BuiltModule) -> TypedCallTarget:
-    """Publish the built module, load its function, and return the call target.
+    """Publish the built module, load its function, and return the call target. See `Loader.load` for the exceptions.
 
     If other processes have removed the module, or functions that the build received, keep them in memory.
     """

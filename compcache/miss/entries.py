@@ -148,7 +148,11 @@ def _flush_all() -> None:
         try:
             pending.flush()
         except CompcacheError as error:
-            warnings.warn(f"entries of data are lost, because they could not be stored: {error}", CacheWarning, stacklevel=1)
+            warnings.warn(
+                f"the entries of data added since the last flush are lost, because they could not be stored: {error}",
+                CacheWarning,
+                stacklevel=1,
+            )
 
 
 def _forget() -> None:

@@ -60,7 +60,7 @@ class _Linking(NamedTuple):
 
 
 def add_modules(session: Session, sources: Iterable[ModuleSource], *, replace: bool = False) -> tuple[str, ...]:
-    """Implement `Cache.add_modules` and `Cache.replace`. With `replace`, functions with newer code cause no warning."""
+    """Implement `Cache.add_modules` and `Cache.replace`, with their errors. With `replace`, functions with newer code cause no warning."""
     session.store.require_writable()
     with ThreadPoolExecutor(min(_LINKERS, 1 + (os.cpu_count() or 1)), "compcache-link") as linkers:
         addition = _Addition(session, linkers, replace=replace)
@@ -241,7 +241,8 @@ class _Addition:
         missing = [name for name in missing if not self._session.has(name)]
         if missing:
             raise UndefinedSymbolError(
-                f"the module imports {', '.join(map(repr, missing))}, whose source could not be added", symbols=missing
+                f"the module imports {', '.join(map(repr, missing))}, whose source could not be added: correct that source first",
+                symbols=missing,
             )
 
     def _publish(self, linked: list[tuple[_Linking, BuiltModule]], found: Found | None = None) -> None:

@@ -73,7 +73,7 @@ def _run_file(arguments: list[str]) -> None:
     import os
 
     sys.argv = arguments
-    path = arguments[0]
+    path, *_ = arguments
     if _is_importable(path):
         from runpy import run_path
 

@@ -115,7 +115,10 @@ class OtherReader:
                 self._process = start_subprocess(store, "compcache.publish.index_rebuild", "read_from_the_end")
 
     def take_new_parts(self, own: Iterable[str]) -> dict[str, set[str]]:
-        """Return the new parts of the other process since the last call, each with its directories. `own` are this process's parts."""
+        """Return the new trusted parts of the other process since the last call, each with its directories, {} without another process.
+
+        `own` are this process's parts.
+        """
         if not self._process:
             return {}
         new = [name for name in known_parts(self._store) if name not in self._seen and name not in own]

@@ -52,8 +52,7 @@ def read_functions(module: ModuleFile) -> list[tuple[str, int, str]]:
 def read_indexed_names(module: ModuleFile) -> list[tuple[str, int, str]]:
     """Return (name, record offset, requirement) for each function and each entry of data in a module.
 
-    Raises:
-        FormatError: a record is damaged.
+    Raise `FormatError` if a record is damaged.
     """
     return WholeManifest(module.read(module.image, module.records)).indexed()
 
@@ -70,8 +69,7 @@ def read_order(module: ModuleFile) -> Order:
 def describe_from_records(module: ModuleFile) -> str:
     """Set the fields of `module` that its records determine, and return the requirement that a host must meet.
 
-    Raises:
-        FormatError: the records are malformed.
+    Raise `FormatError` if the records are malformed.
     """
     footer = module.footer()
     module.describe(footer.image, footer.records, bytes(8), 0, bytes(16))

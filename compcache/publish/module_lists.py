@@ -458,10 +458,12 @@ class ModuleLists:
 
     def bases(self, prefix: str = "") -> Iterator[str]:
         """Yield the bases of functions and groups that begin with a prefix, in UTF-8 order, without duplicates."""
-        bases = [
-            ((key[1:].partition(b"\0")[0], b"") for key, _ in self._starting_with(letter + _encode_name(prefix))) for letter in (b"n", b"g")
-        ]
-        return (_decode_name(base) for base, _ in merge_keys(bases))
+
+        def bases_of(letter: bytes) -> Iterator[Item]:
+            for key, _ in self._starting_with(letter + _encode_name(prefix)):
+                yield key[1:].partition(b"\0")[0], b""
+
+        return (_decode_name(base) for base, _ in merge_keys([bases_of(b"n"), bases_of(b"g")]))
 
     def groups(self) -> set[str]:
         """Return the bases of the names of groups."""
@@ -576,7 +578,7 @@ class ModuleLists:
         return rows
 
     def kinds_of_directory(self, first_byte: int) -> dict[bytes, bool]:
-        """Return, for each module whose id begins with this byte, whether it is a pack."""
+        """Return, for each module whose id begins with this byte, whether it is a pack. If a list is damaged, the rows are read instead."""
         try:
             return {key[1:]: self._platform(value[:CHECK_SIZE]).is_pack for key, value in self._between(*_module_keys(first_byte))}
         except FormatError:

@@ -168,7 +168,7 @@ def condemn(store: Store, module: ModuleFile, error: FormatError) -> CompcacheEr
 
 
 def _is_intact(module: ModuleFile) -> bool:
-    """Read the file again, and return whether its content is intact."""
+    """Read the file again, and return whether its content is intact. False for a closed or special file."""
     if module.opened.number < 0 or not stat.S_ISREG(os.fstat(module.opened.number).st_mode):
         return False
     try:

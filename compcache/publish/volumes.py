@@ -115,8 +115,12 @@ def _find_removed(store: Store, sources: Scratch, volumes: Sequence[Volume]) -> 
     for first, rows in groupby(map(_SOURCE.unpack, sources.pieces(_SOURCE.size)), key=lambda row: row[0][0]):
         present = {module_id_of(name) for name in store.present_names(store.path(MODULES, f"{first:02x}"))}
         for module_id, number in rows:
-            removed_ids = removed[number] if number >= 0 else None
-            if (module_id not in present) if number < 0 else (removed_ids is None or module_id in removed_ids):
+            if number < 0:  # a file of its own
+                is_gone = module_id not in present
+            else:
+                removed_ids = removed[number]
+                is_gone = removed_ids is None or module_id in removed_ids
+            if is_gone:
                 gone.append(module_id)
     return gone
 
@@ -140,8 +144,7 @@ def _choose_dictionary(samples: list[bytes]) -> bytes:
 def members_of(volume: Volume, first_byte: int) -> dict[bytes, Member]:
     """Return the modules of a volume whose ids begin with this byte. The result is empty if the volume is damaged.
 
-    Raises:
-        OSError: the volume cannot be read.
+    Raise `OSError` if the volume cannot be read.
     """
     try:
         return dict(volume.members(first_byte))

@@ -204,8 +204,7 @@ def _make_addition(store: Store, draft: _Draft, status: os.stat_result, order: O
 def sign_module(store: Store, module_id: bytes, records: bytes, key: bytes) -> None:
     """Sign a module with the store's key, and store the signature. Call this before the module becomes visible.
 
-    Raises:
-        OSError: the signature could not be written.
+    Raise `OSError` if the signature could not be written.
     """
     from compcache.signing.signatures import add_signature
 
@@ -261,18 +260,19 @@ def _is_indexed(store: Store, module_id: bytes, status: os.stat_result, indexed:
     index.refresh()
     if not any(True for _ in index.verified(module_id, status)):
         return False
-    # All entries of an addition are in one segment, so checking the first one is enough.
-    return not indexed or any(
-        (order, listed_id, offset) == (number, module_id, indexed[0][1])
-        for order, _, listed_id, offset, _ in index.find_numbered(name_key(indexed[0][0]))
+    if not indexed:
+        return True
+    name, first_offset, _ = indexed[0]  # all entries of an addition are in one segment, so checking the first one is enough
+    return any(
+        (order, listed_id, offset) == (number, module_id, first_offset)
+        for order, _, listed_id, offset, _ in index.find_numbered(name_key(name))
     )
 
 
 def publish_file(store: Store, place: Place, file_name: str, data: bytes, *, sync: bool = True) -> str:
     """Publish a small file that is not a module, and return its path. See `atomic_file.publish` for `sync`.
 
-    Raises:
-        StorageError: the file could not be written.
+    Raise `StorageError` if the file could not be written.
     """
     path = store.path(place, file_name)
     store.require_writable(path)

@@ -176,8 +176,7 @@ def _resolve_entry(text: str) -> Iterator[str]:
 def read_mode(text: str) -> str:
     """Check the modes in a setting, and return them separated by single spaces.
 
-    Raises:
-        ValueError: a word is not one of `MODES`, or there is no word.
+    Raise `ValueError` if a word is not one of `MODES`, or there is no word.
     """
     words = text.split()
     if not words or not set(words) <= set(MODES):

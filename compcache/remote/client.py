@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from compcache.errors import CompcacheError, FormatError
@@ -268,7 +269,7 @@ class RemoteStore:
         """Ask the stores about a function, and return their answer. Nothing is fetched into the cache, and nothing is counted."""
         try:
             if not self._check_service(waits=True):
-                failures, seconds = min([breaker.state() for breaker in self.breakers()], key=lambda state: state[1])
+                failures, seconds = min([breaker.state() for breaker in self.breakers()], key=itemgetter(1))  # asked again first
                 return skipped_answer(self.settings.shown, name, failures, seconds)
             question = ask(self.settings, "find", [name], *self._platform_and_shelves(), b"", (), time.monotonic(), _PATIENCE, None, "", 0)
         except OSError as error:
@@ -390,7 +391,7 @@ class RemoteStore:
         return True
 
     def pack(self, names: Iterable[str]) -> None:
-        """Request that these offered functions are also stored as one pack, for hosts that fetch them together."""
+        """Request that these offered functions are also stored as one pack, for hosts that fetch them together. Report a failure."""
         try:
             ask(self.settings, "pack", list(names), *self._platform_and_shelves(), self.settings.writable).wait(_PATIENCE)
         except OSError as error:

@@ -26,7 +26,7 @@ _OWN = "compcache.weak."
 
 
 def weak_functions(text: str) -> frozenset[str]:
-    """Return the names of a printed module's weak functions and weak function aliases, which other files may override."""
+    """Return the names of a printed module's weak functions and their weak aliases, which other files may override."""
     if " weak " not in text:
         return frozenset()
     matches = [match for match in _FUNCTION.finditer(text) if _MERGED not in match["rest"]]

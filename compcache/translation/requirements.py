@@ -109,7 +109,10 @@ def own_features(
 
 
 def allowed_features(text: str, machine: Machine) -> dict[str, _Features]:
-    """Return the features that functions with target attributes may use, by function name. `text` is the printed module."""
+    """Return the features that functions with target attributes may use, by function name; {} without such functions.
+
+    `text` is the printed module.
+    """
     if '"target-' not in text:
         return {}
     attributes = target_attributes(lines_from(text, "attributes #"), read_functions(text))

@@ -107,8 +107,7 @@ def translate(context: Any, request: Request) -> Translated:
 def translate_member(context: Any, request: Request, label: str) -> Member:
     """Compile the source of a group's member to optimized code. `label` is a digest of the source, for unique names of sections.
 
-    Raises:
-        CompileError: the source cannot be compiled.
+    Raise `CompileError` if the source cannot be compiled.
     """
     module, (printed, values, _, data), request, _ = _read_source(context, request, f"{label}.")
     rewritten = with_nobuiltin(for_shared_object(printed), values.functions, request.requests.imports)
@@ -134,7 +133,7 @@ def _find_value(module: Any, name: str) -> Any:
 
 
 def _translate_group(context: Any, request: Request) -> Translated:
-    """Compile the members of a group to one object."""
+    """Link the members of a group and compile them to one object. See `link_members` and `_compile` for the exceptions."""
     module = link_members(request.members, context)
     printed = str(module)
     values = read_values(printed)

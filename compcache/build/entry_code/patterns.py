@@ -142,8 +142,6 @@ class _Pattern:
         machine.jump_if_not_zero(names, arity)
         machine.place(convert)
 
-    # -------------------------------------------------------------- arguments
-
     def _convert(self, index: int, parameter: Parameter) -> None:
         """Write the conversion of one argument, and record the places of the function's arguments for it."""
         machine, slot = self._machine, self._slots[index]
@@ -277,8 +275,6 @@ class _Pattern:
             machine.load(machine.other_scratch, machine.scratch, at)
             machine.store(machine.other_scratch, slot + at)
             self._passed.append((0, machine.frame, slot + at))
-
-    # ----------------------------------------------------------- call, result
 
     def _call(self) -> None:
         machine, result = self._machine, self._signature.result

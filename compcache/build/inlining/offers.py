@@ -87,7 +87,10 @@ class _NotOffered(Exception):  # noqa: N818 - a result within this file, not an 
 
 
 def offered_bodies(text: str, exports: Iterable[Export], resolution: Resolution) -> tuple[Body, ...]:
-    """Return the bodies that a module offers. `text` is the module as LLVM prints it, before it is optimized."""
+    """Return the bodies of exported functions with names of content that other modules may inline; none from a module with assembly.
+
+    `text` is the module as LLVM prints it, before it is optimized.
+    """
     named = {export.symbol: export.name for export in exports if is_content_name(export.name) and not export.link_only}
     offered = {symbol: name for symbol, name in named.items() if symbol not in resolution.imports}
     if not offered or "\nmodule asm" in text or text.startswith("module asm"):
@@ -111,14 +114,16 @@ def type_of(head: str, types: Mapping[str, str]) -> str:
     """
     try:
         before, parameters, _ = parse_head(head)
-        result = [word for word in _passed_types(before, is_result=True) if word.partition("(")[0] in _ABI or _TYPE.match(word)]
-        passed = [
-            " ".join([word for word in _passed_types(parameter, is_result=False) if word.partition("(")[0] in _ABI or _TYPE.match(word)])
-            for parameter in parameters
-        ]
+        result = _abi_words(_passed_types(before, is_result=True))
+        passed = [_abi_words(_passed_types(parameter, is_result=False)) for parameter in parameters]
     except _NotOffered:
         raise ValueError(head) from None
-    return _expand_types(f"{' '.join(result)} ({', '.join(passed)})", types)
+    return _expand_types(f"{result} ({', '.join(passed)})", types)
+
+
+def _abi_words(words: Iterable[str]) -> str:
+    """Return the type among the words of a parameter or result, with the attributes that change how it is passed."""
+    return " ".join([word for word in words if word.partition("(")[0] in _ABI or _TYPE.match(word)])
 
 
 def _expand_types(text: str, types: Mapping[str, str]) -> str:
@@ -187,7 +192,7 @@ class _Module:
         self._attributes = {match[1]: match[2] for line in lines_from(text, "attributes #") if (match := _ATTRIBUTES.fullmatch(line))}
 
     def bodies(self) -> tuple[Body, ...]:
-        """Return the offered bodies."""
+        """Return the bodies of the wanted functions. Bodies that other modules cannot use are left out."""
         offered = []
         for symbol, name in self._wanted.items():
             try:
@@ -372,7 +377,7 @@ class _Reader:
         return f"declare {' '.join(_passed_types(before, is_result=True))} {written}({', '.join(passed)})"
 
     def _with_attributes(self, line: str, callee: str) -> str:
-        """Return a call with the attributes of the call and of the declaration written out."""
+        """Return a call with the attributes of it and of its declaration written out. Raise `_NotOffered` if one is not harmless."""
         attributes = self._module.attributes(line)
         line = _GROUP.sub("", line)
         if callee in self._natives:

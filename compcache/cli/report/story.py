@@ -138,8 +138,8 @@ class _Sums:
         self._sums: dict[str, tuple[int, int]] = {}
 
     def add(self, name: str, size: int, count: int) -> None:
-        before = self._sums.get(name, (0, 0))
-        self._sums[name] = before[0] + size, before[1] + count
+        total_size, total_count = self._sums.get(name, (0, 0))
+        self._sums[name] = total_size + size, total_count + count
 
     def groups(self) -> tuple[Group, ...]:
         """Return the groups, the largest first."""

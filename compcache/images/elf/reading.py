@@ -1,7 +1,4 @@
-"""Reads symbols, code, data and dependencies from ELF files in memory.
-
-Every function raises `FormatError` if the bytes are malformed.
-"""
+"""Reads symbols, code, data and dependencies from ELF files in memory. Every function raises `FormatError` if the bytes are malformed."""
 
 from __future__ import annotations
 
@@ -234,8 +231,7 @@ def data_of(data: bytes, names: Collection[str], places: Collection[str]) -> dic
 def code_sections(data: bytes) -> tuple[CodeSection, ...]:
     """Return the sections of a relocatable object that contain machine code.
 
-    Raises:
-        FormatError: the object is malformed, or linking may move its code (`has_fixed_code`).
+    Raise `FormatError` if the object is malformed, or linking may move its code (`has_fixed_code`).
     """
     architecture = architecture_of(data)
     changed = architecture.relocations.changed

@@ -151,9 +151,6 @@ def _linker_flags(linker: Linker) -> tuple[str, ...]:
     return _FLAGS
 
 
-# ------------------------------------------------------------------- files in memory
-
-
 def _link_in_memory(link: _Link) -> bytes | None:
     """Link with files in memory. Return None if that is not possible or the link fails; linking in a directory then reports why."""
     to_standard_output = _writes_to_standard_output(link.linker)
@@ -190,9 +187,6 @@ def _writes_to_standard_output(linker: Linker) -> bool | None:
     if linker.program in ("lld", "mold") or "ld.lld" in (linker.program, *linker.argv[1:]):
         return True
     return False if linker.program.endswith(("ld", "ld.bfd")) else None
-
-
-# ---------------------------------------------------------------- files in a directory
 
 
 def _link_in_directory(link: _Link) -> bytes:
@@ -263,9 +257,6 @@ def _read_image(linker: Linker, directory: str, output: str) -> bytes:
     return image
 
 
-# ------------------------------------------------------------------------- the process
-
-
 def _run_linker(
     link: _Link,
     command: Sequence[str],
@@ -334,7 +325,7 @@ def _linker_environment(temporary: str | None) -> dict[str, str]:
 
 
 def _describe_exit(status: int) -> str:
-    """Describe a nonzero exit status as the predicate of a sentence."""
+    """Describe a nonzero exit status as the predicate of a sentence. A negative status is the number of a signal."""
     if status > 0:
         return f"failed with exit status {status}"
     with suppress(ValueError):

@@ -95,8 +95,7 @@ class Input(NamedTuple):
 def read_input(data: bytes) -> Input:
     """Read an object. The results for small objects are cached.
 
-    Raises:
-        FormatError: the object is malformed, or has parts that the writer does not support.
+    Raise `FormatError` if the object is malformed, or has parts that the writer does not support.
     """
     return (_read_small if len(data) < _SMALL else _read_object)(data)
 

@@ -65,8 +65,7 @@ class Output:
     def add(self, owner: int, section: InputSection) -> None:
         """Append a section of the object with the number `owner`.
 
-        Raises:
-            FormatError: the type or the flags of the section differ, or unwinding tables would need padding.
+        Raise `FormatError` if the type or the flags of the section differ, or unwinding tables would need padding.
         """
         flags = _output_flags(section)
         if self.type != section.type:

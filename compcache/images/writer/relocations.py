@@ -223,8 +223,7 @@ class Relocator:
     def relocate_debug(self, piece: Piece, content: bytearray) -> None:
         """Apply the relocations of a part of an unmapped section to `content`, in place. Symbols of other images are 0.
 
-        Raises:
-            FormatError: the type of a relocation is not known for debug sections.
+        Raise `FormatError` if the type of a relocation is not known for debug sections.
         """
         values, linking = self._values[piece.owner], self._linking
         for offset, kind, symbol, addend in piece.section.relocations:

@@ -84,6 +84,8 @@ def _reading_error(store: Store, module_id: bytes) -> Exception:
 def check_content(state: CheckState) -> tuple[int, dict[str, int]]:
     """Check that modules match their digests and signatures, and that their images match their records. Add the link types to `state`.
 
+    Unreadable modules are reported to `state`. Modules that are removed meanwhile are skipped.
+
     Returns:
         The number of modules, and their total size in bytes for the report.
     """
@@ -151,7 +153,7 @@ def _required_table(payloads: Iterable[bytes]) -> tuple[str, Table]:
 
 
 def check_code(state: CheckState) -> tuple[int, dict[str, int]]:
-    """Check that the stored bitcode of each module compiles to the code in its image.
+    """Check that the stored bitcode of each module compiles to the code in its image. Report other modules to `state`.
 
     Returns:
         The number of modules, and counts for the report.

@@ -168,6 +168,6 @@ def _unrecorded_dependencies(library: Any) -> Recorded:
     if not _History.is_complete:
         defined = [f.name for f in library._final_module.functions if not f.is_declaration]
         if not all("_ZN5numba" in name or not name.startswith("_ZN") for name in defined):
-            reason = f"the function calls {library.name}, which was compiled before compcache.numba was installed"
+            reason = f"the function calls {library.name}, which was compiled before compcache.numba was installed: install it first"
             return Recorded(problem=Unidentifiable(reason))
     return _present_dependencies(scopes.tried_outside_scopes.values())

@@ -233,7 +233,7 @@ def _can_register(*args: Any) -> bool:
 
 
 def _can_define(*args: Any) -> bool:
-    """Return whether a call of `define_proxy` with these arguments can wait, because Numba will accept the arguments."""
+    """Return whether a call of `define_proxy` with these arguments can wait. False if Numba might reject the arguments."""
     if len(args) != len(_DEFINE_PROXY_PARAMETERS):
         return False
     proxy_class, type_class, fields = args

@@ -224,7 +224,7 @@ def _parse_array_slices(item: Any) -> tuple[int, str] | None:
 
 
 def _array_type(dtype: Any, ndim: int, layout: str, *, readonly: bool = False) -> LazyType:
-    """Return the stand-in for an array type."""
+    """Return the stand-in for an array type. `readonly` arrays are not mutable."""
     name = f"{'readonly ' * readonly}array({dtype}, {ndim}d, {layout})"
     shown = name, f"Array({dtype!r}, {ndim}, {layout!r}, {readonly}, aligned=True)"
     return _intern(

@@ -153,8 +153,7 @@ none:
 def load_exception_classes(text: str) -> str:
     """Return LLVM assembly with each use of `@PyExc_X` replaced by a load from CPython's variable `PyExc_X`.
 
-    Raises:
-        CannotLink: a constant or a phi instruction uses an exception class, where a load is impossible.
+    Raise `CannotLink` if a constant or a phi instruction uses an exception class, where a load is impossible.
     """
     if not _DECLARED_EXCEPTION.search(text):
         return text

@@ -152,8 +152,7 @@ def _parse_name(module: str, name: str, kind: str) -> CythonFunction | HelperSym
 def bind_imports(module: Any) -> Any:
     """Replace the imports in a parsed module by variables with the addresses in this process, as Numba creates them; return the module.
 
-    Raises:
-        ImportError: a function or array does not exist in this process.
+    Raise `ImportError` if a function or array does not exist in this process.
     """
     for name, function in parse_imports([variable.name for variable in module.global_variables]).items():
         address, _ = function.find()

@@ -57,9 +57,6 @@ def handlers() -> list[tuple[Any, Handler]]:
     ]
 
 
-# ---------------------------------------------------------------------- functions
-
-
 def _feed_jitted(walk: Walk, value: Any, where: str, *, is_frozen: bool = False) -> None:
     """Feed a dispatcher: its function and options, or the identities of its code if the dispatcher compiles no more code (`is_frozen`).
 
@@ -109,8 +106,7 @@ def _feed_compiling(walk: Walk, value: Any, where: str) -> None:
 def name_of_pipeline(owner: Any) -> tuple[str, str] | None:
     """Return the module and the name of the compiler pipeline of a dispatcher, or None for an object without a pipeline of its own.
 
-    Raises:
-        Unidentifiable: the pipeline is not Numba's, so its code has no identity.
+    Raise `Unidentifiable` if the pipeline is not Numba's, so its code has no identity.
     """
     pipeline: Any = getattr(getattr(owner, "_compiler", None), "pipeline_class", None)
     if pipeline is None:
@@ -215,9 +211,6 @@ def _feed_external(walk: Walk, value: Any, where: str) -> None:
     walk.feed_value(value.sig, where)
 
 
-# ---------------------------------------------------------------------- types
-
-
 def _feed_signature(walk: Walk, value: Any, where: str) -> None:
     walk.feed_token("signature")
     walk.feed_sequence([value.return_type, value.recvr, *value.args], where)
@@ -304,7 +297,7 @@ def _feed_component(walk: Walk, part: Any, where: str) -> None:
             if name is None:
                 raise Unidentifiable(
                     f"{where} has a type with the class {item.__module__}.{item.__qualname__}, "
-                    "which its module does not define under any name"
+                    "which its module does not define under any name: assign it to one"
                 )
             if name != item.__qualname__:
                 walk.feed_token("found as", name)

@@ -357,7 +357,7 @@ def _feed_thread_local(walk: Walk, value: Any, where: str) -> None:
 
 
 def _feed_context_variable(walk: Walk, value: Any, where: str) -> None:
-    """Feed a context variable with its present value."""
+    """Feed a context variable with its present value, or only its name if it has no value."""
     walk.feed_token("context variable", value.name)
     try:
         current = value.get()

@@ -54,8 +54,7 @@ _unpickled: dict[tuple[int, bytes], Any] = {}
 def helper_address(name: str) -> int:
     """Return the address of a C helper, or 0 if there is no helper of this name. Start Numba's threads if it belongs to them.
 
-    Raises:
-        ImportError: Numba is not installed, or its extension modules cannot be loaded.
+    Raise `ImportError` if Numba is not installed, or its extension modules cannot be loaded.
     """
     if not _own_addresses:
         _add_own_addresses()
@@ -192,9 +191,6 @@ def load_extension(name: str) -> Any:
     if known is None:
         sys.modules.pop(name, None)  # only an imported Numba has this module
     return module
-
-
-# ---------------------------------------------------------------------------------------------------- threads
 
 
 #: Names of Numba's threading functions: in compiled code, and in a threading layer. Code that sets the number of threads contains an

@@ -104,7 +104,7 @@ def are_decorators_replaced() -> bool:
 
 
 def replace_stand_ins(function: Any) -> None:
-    """Replace stand-ins by Numba objects in the globals and closure variables that a function names."""
+    """Replace stand-ins by Numba objects in the globals and closure variables that a function names. Unassigned variables are skipped."""
     namespace = function.__globals__
     for name in names_in_code(function.__code__):
         value = namespace.get(name)

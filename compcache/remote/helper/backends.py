@@ -79,9 +79,7 @@ class Backend(Protocol):
     def parts(self, key: str, max_size: int) -> AsyncIterator[bytes]:
         """Yield the object in parts of a few MiB at most.
 
-        Raises:
-            FileNotFoundError: the object does not exist.
-            TooLargeError: the object has more than `max_size` bytes.
+        Raise `FileNotFoundError` if the object does not exist, or `TooLargeError` if the object has more than `max_size` bytes.
         """
 
     async def create(self, key: str, data: bytes) -> bool:
@@ -239,7 +237,7 @@ class _Directory:
             yield item
 
     def _list_below(self, directory: str) -> Iterator[ObjectInfo]:
-        """Yield all objects below a directory, none if it does not exist. Hidden and special files are omitted."""
+        """Yield all objects below a directory, none if it does not exist. Hidden and special files are omitted. Raise other `OSError`s."""
         try:
             statuses = self._files.statuses(directory)
         except OSError as error:

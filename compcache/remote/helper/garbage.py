@@ -131,8 +131,6 @@ class GarbageCollector:
                 await self._backend.delete(mark.place.key)
         return Collected(removed, [item for item in garbage if item not in removed])
 
-    # ---------------------------------------------------------------- surveying
-
     async def _list(self, prefix: str) -> dict[str, ObjectInfo]:
         """Return the objects whose keys begin with a prefix, by key. If a key is listed several times, the newest object is returned."""
         objects: dict[str, ObjectInfo] = {}
@@ -212,8 +210,6 @@ class GarbageCollector:
         except TooLargeError:
             return b""
 
-    # ----------------------------------------------------------------- deciding
-
     async def _remove(self, item: ObjectInfo, *, only_garbage: bool) -> bool:
         """Remove an object if it has not changed since the listing; with `only_garbage`, only if it still is garbage.
 
@@ -231,7 +227,10 @@ class GarbageCollector:
         return True
 
     async def _is_garbage(self, key: str) -> bool:
-        """Return whether an object is garbage, after requesting the object, the objects that it needs and those that refer to it."""
+        """Return whether an object is garbage, after requesting the object, the objects that it needs and those that refer to it.
+
+        Damaged objects and leases are garbage. Missing objects, and modules for platforms that this version does not know, are not.
+        """
         kind = key.removeprefix(f"{LAYOUT}/")[:1]
         data = await self._get(key, _MAX_SIZES[kind])
         if data is None or kind == _LEASE:
@@ -256,14 +255,12 @@ class GarbageCollector:
         return True
 
     async def _names_module(self, place: str, key: str) -> bool:
-        """Return whether one of the cards at the key `place` names the module at `key`."""
+        """Return whether one of the cards at the key `place` names the module at `key`. Missing and damaged cards name none."""
         data = await self._get(place, MAX_CARDS)
         try:
             return data is not None and any(module_key(card.module_id) == key for card in decode_cards(data).values())
         except FormatError:
             return False
-
-    # -------------------------------------------------------------------- marks
 
     async def _write_mark(self, garbage: list[ObjectInfo]) -> float:
         """Store a mark for later collections. Return its modification time by the store's clock.

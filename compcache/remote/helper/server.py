@@ -97,7 +97,7 @@ class Helper:
             task.cancel()
 
     async def _keep_packs(self) -> None:
-        """Store the packs of start-ups that have ended, forever."""
+        """Store the packs of start-ups that have ended, forever. Failures are ignored here, because the status of the store has them."""
         while True:
             await asyncio.sleep(_PACKS_SECONDS)
             if not all(tier.uploads.is_paused() for tier in self._chain.tiers):
@@ -298,7 +298,7 @@ class Helper:
         return await self._chain.collect_errors(key)
 
     async def _do_flush(self, seconds: float, writes: list[int]) -> int:
-        """Upload all waiting files, then store the packs of all start-ups, within `seconds` together.
+        """Upload all waiting files, then store the packs of all start-ups, within `seconds` together. Failures are in the store's status.
 
         Return how many uploads to the stores at the positions `writes` still wait.
         """
@@ -376,7 +376,7 @@ class Helper:
 
 
 async def _gather_answers(questions: list[Coroutine[Any, Any, HelperAnswer]], seconds: float | None, stores: int) -> list[HelperAnswer]:
-    """Await answers for at most `seconds`, and return them in order. A late answer is replaced by `UNAVAILABLE`.
+    """Await answers for at most `seconds`, and return them in order. A late answer is replaced by `UNAVAILABLE`. None waits forever.
 
     `stores` is the number of stores.
     """
