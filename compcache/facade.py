@@ -350,6 +350,7 @@ class Cache:
         return target if target is not None else self._load_by_store(func_name, owner, accept)
 
     def _require_open(self) -> None:
+        """Raise `StorageError` if the cache is closed."""
         if self._closed:
             from compcache.errors import StorageError
 

@@ -519,6 +519,7 @@ def _require_kind_allowed(cache: Cache, kind: str) -> None:
 
 
 def _pending_entries(cache: Cache) -> PendingEntries:
+    """Return the front-end entries of a cache that are not yet written."""
     if cache._entries is None:
         from compcache.miss.entries import PendingEntries
 

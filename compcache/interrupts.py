@@ -83,6 +83,7 @@ class as_format_error:  # noqa: N801 - like `suppress`
 
 
 def _traceback_steps(error: BaseException) -> Iterator[TracebackType]:
+    """Yield the steps of an error's traceback, from the outermost call to the raising one."""
     step = error.__traceback__
     while step is not None:
         yield step

@@ -226,6 +226,8 @@ def _try_untrusted(request: Request) -> None:
 
 
 def _link_for(request: Request, translated: Translated) -> BuiltModule:
+    """Return the module for a request, as a shared image if possible. The code is translated again if only an object is possible."""
+
     def build(*, shared: bool) -> BuiltModule:
         code = translated if shared == request.shared else _translate_for(request._replace(shared=shared))
         return _make_module(code, request.identity, _entries_of(request, code), shared=shared)

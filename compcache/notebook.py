@@ -64,6 +64,7 @@ def _info_html(cache: Cache) -> str:
 
 
 def _graph_html(graph: FunctionGraph) -> str:
+    """Return a graph as a drawing, or its counts if it is too large for a notebook."""
     if len(graph.nodes) > _MOST_NODES:
         kinds = sorted({node.kind for node in graph.nodes})
         counts = [(kind, sum(node.kind == kind for node in graph.nodes)) for kind in kinds]
@@ -87,6 +88,7 @@ def _with_unit(name: str, value: object) -> object:
 
 
 def _target_rows(target: TypedCallTarget) -> Iterator[tuple[str, object]]:
+    """Yield the properties of a function for its table. A function that can no longer be called has its error instead."""
     yield "function", target.func_name
     try:
         yield from (("signature", str(target.signature)), ("module", target.module_id), ("releases the GIL", target.nogil))
@@ -99,6 +101,7 @@ def _with_title(title: str, body: str) -> str:
 
 
 def _table_html(rows: Iterable[Sequence[object]], head: Sequence[str] = ()) -> str:
+    """Return rows as a table. Rows beyond the most that is shown are only counted."""
     all_rows = list(rows)
     lines = [_row_html("td", map(_cell_html, row)) for row in all_rows[:_MOST_ROWS]]
     if len(all_rows) > _MOST_ROWS:

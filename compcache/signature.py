@@ -151,6 +151,7 @@ class Signature(Record):
 
 
 def _parse_type(name: str, text: str) -> Type:
+    """Return the type with this name. Raise `SignatureError` if there is none; `text` is the whole signature."""
     parsed = Type.by_name.get(name)
     if parsed is None:
         valid_names = ", ".join(Type.by_name)

@@ -180,6 +180,7 @@ def _low_bits_store(scale: int) -> Store:
     """Return a function that stores the page offset of an address in an instruction, in units of ``2**scale`` bytes."""
 
     def store(data: bytearray, at: int, address: int) -> None:
+        """Store the low 12 bits of an address in the instruction at `at`. Raise `ValueError` if the address is not aligned."""
         offset = address & 0xFFF
         if offset & (1 << scale) - 1:
             raise ValueError(f"the address {address:#x} must be a multiple of {1 << scale}")

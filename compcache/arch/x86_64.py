@@ -102,6 +102,7 @@ _BITS = 64
 
 
 def _feature_words() -> dict[str, str]:
+    """Return the packaged table of processor features: the CPUID word and bit of each feature's name."""
     table = resources.files("compcache.arch") / "tables" / "x86_64-words.json"
     content: dict[str, str] = json.loads(table.read_text())
     return content

@@ -177,6 +177,7 @@ def parse(ir: _Plain, context: Any) -> Any:
 
 
 def _parse_unverified(ir: _Plain, context: Any) -> Any:
+    """Return a module from IR in any accepted form, without a check of its content. Raise `CompileError` for a NUL character."""
     if isinstance(ir, llvm.ModuleRef):
         return _copy_module(ir, context)
     if isinstance(ir, tuple):

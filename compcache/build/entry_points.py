@@ -176,6 +176,7 @@ def _unmatched_message(text: str) -> str:
 
 
 def _scalar_type(name: str, text: str) -> Type:
+    """Return the type of an LLVM scalar with attributes `text`. LLVM integers have no sign: only `zeroext` shows an unsigned one."""
     if name[0] == "i" and " zeroext " in f" {text} ":
         name = "u" + name[1:]
     return Type.by_name[name]
@@ -495,6 +496,7 @@ def _convert_integer(body: _Body, index: int, item: str, kind: str, size: int) -
 
 
 def _call(body: _Body, entry: EntryPoint, result: Type, arguments: list[str]) -> None:
+    """Emit the call of the compiled function, without the GIL if the entry point asks for it, and the conversion of its result."""
     at = body.value(f"getelementptr inbounds i8, ptr %callee, i64 {FUNCTION_AT}")
     function = body.value(f"load ptr, ptr {at}")
     if entry.nogil:

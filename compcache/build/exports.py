@@ -83,6 +83,7 @@ def read_exports(source: ModuleSource) -> tuple[Export, ...] | None:
 
 
 def _read_export(name: str, value: Any) -> Export:
+    """Return the export for an entry of `functions=`. Raise an error if a name or the signature is invalid, or the symbol is reserved."""
     check_name(name, "func_name")
     function = value if isinstance(value, Function) else Function(value)
     symbol = check_name(function.symbol or name, "symbol")
@@ -291,6 +292,7 @@ def _is_on_arguments(effects: Mapping[str, str]) -> bool:
 
 
 def _head_of(symbol: str, definitions: Mapping[str, Definition], aliases: Mapping[str, Alias]) -> FunctionHead:
+    """Return the parsed head of an exported function. An alias has the head of its declared function type."""
     definition = definitions[symbol]
     if definition.kind == "function":
         return read_head(definition.head)

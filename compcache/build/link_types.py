@@ -143,6 +143,7 @@ class _Reader:
         return text if is_used or text.startswith("void(") else f"{text} {IGNORED}"
 
     def _link_type(self, words: list[str], parameters: tuple[str, ...], fixed: int | None) -> str:
+        """Return the link type of a function or a call, such as `i64(ptr, double)`. `fixed` counts the arguments before `...`, if any."""
         pieces: list[str] = []
         for number, parameter in enumerate(parameters):
             if number == fixed:
@@ -211,6 +212,7 @@ class _Reader:
 
 
 def _convention(words: list[str]) -> str:
+    """Return the calling convention among the words of a head, with a space before it, or "" for the convention of C."""
     for number, word in enumerate(words):
         if word == "cc":
             return f" cc{words[number + 1]}"
@@ -290,6 +292,7 @@ class _Uses:
         return ""
 
     def _read_body(self, function: str, body: str) -> None:
+        """Note the uses of imported functions and variables in the body of a function."""
         known: dict[str, str] = {}  # the symbols behind values of this function: loaded slots, parts of variables
         names: Counter[str] | None = None
         lines = body.split("\n")

@@ -101,6 +101,7 @@ class Types:
         return Type(-1, 1, (_without_separators(word),))
 
     def _named_types(self) -> dict[str, str]:
+        """Return the definitions of the named types of the module, parsed once."""
         if self._named is None:
             self._named = dict(_NAMED_TYPE.findall(self._text)) if " = type " in self._text else {}
         return self._named

@@ -257,6 +257,7 @@ def shared_function(name: str, archive: Archive) -> str:
 
 
 def _check_no_thread_locals(imports: Iterable[str], thread_locals: Collection[str]) -> None:
+    """Raise `CompileError` if an import is a thread-local variable: its address differs between threads, so it cannot be bound once."""
     for name in imports:
         if name in thread_locals:
             raise CompileError(
@@ -279,6 +280,7 @@ def imported_thread_locals(
     open_ones = open_libraries(requests.libraries)
 
     def is_of_module(name: str) -> bool:
+        """Return whether another module, not the platform or a loaded library, must define the thread-local variable."""
         if name in requests.imports or name in requests.globals:
             return name in requests.imports
         if is_beside(ADDRESS_OF + name):
@@ -293,6 +295,7 @@ def imported_thread_locals(
 
 
 def _require_same_thread_locality(missing: Iterable[str], cached_among: Callable[[list[str]], Collection[str]]) -> None:
+    """Raise `SignatureMismatchError` if a cached variable is thread-local and the module's use is not, or the other way round."""
     for name in missing:
         is_of_threads = name.startswith(ADDRESS_OF)
         plain = name.removeprefix(ADDRESS_OF)
@@ -306,6 +309,7 @@ def _require_same_thread_locality(missing: Iterable[str], cached_among: Callable
 
 
 def _check_no_defined_thread_locals(storage: Iterable[str], thread_locals: Collection[str]) -> None:
+    """Raise `CompileError` if `globals=` defines a thread-local variable of the module."""
     for name in storage:
         if name in thread_locals:
             raise CompileError(f"the external global {name!r} is thread-local, which globals= cannot define: define it in a module")
@@ -371,6 +375,7 @@ class _Resolver:
                 self._require(name, values[name])
 
     def _import(self, symbol: str, name: str, *, is_function: bool) -> None:
+        """Bind a symbol to an exported name: through the linker in a shared image and for variables, otherwise through a slot."""
         if self._shared or not is_function:
             self.imports[symbol] = name
         else:
@@ -471,6 +476,7 @@ def undefined_symbols_error(
 
 
 def _undefined_message(missing: list[str], unused: Collection[str], functions: Collection[str], defined: Collection[str]) -> str:
+    """Return the error message for symbols that nothing provides, and for names of `imports=` or `globals=` without a use."""
     parts = []
     if len(missing) == 1:
         parts.append(
@@ -500,6 +506,7 @@ def _advice(name: str, *, is_function: bool) -> str:
 
 
 def _describe_symbol(name: str) -> str:
+    """Return a symbol as messages show it: quoted, with the demangled name if it has one."""
     if name.startswith(ADDRESS_OF):
         return f"{_describe_symbol(name.removeprefix(ADDRESS_OF))}, a thread-local variable"
     plain = demangle(name)
@@ -586,6 +593,7 @@ def _support_text(
     thunks: tuple[str, ...],
     target_data: Any,
 ) -> str:
+    """Return a module that defines the slots, the storage of global values and the thunks of `module`, as LLVM assembly."""
     lines = [_head_text(module)]
     if thunks:
         lines += [str(struct) for struct in module.struct_types if " = type " in str(struct)]

@@ -213,6 +213,7 @@ def main() -> int:
 
 
 def _set_limits(limits: Limits) -> None:
+    """Limit the processor time and the memory of this process, but never above the limits that it already has. Write no core file."""
     import resource
 
     for what, value in (("RLIMIT_CPU", limits.seconds), ("RLIMIT_AS", limits.memory), ("RLIMIT_CORE", 0)):

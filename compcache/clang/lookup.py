@@ -94,6 +94,7 @@ def _read_function_list(target: Callable[[], object]) -> dict[str, str]:
 def _compile_and_store(
     cache: Cache, unit: Unit, shortcut_name: str, functions: Mapping[str, Any] | None, options: Mapping[str, Any], fields: Mapping[str, Any]
 ) -> dict[str, str]:
+    """Preprocess a translation unit, and return its list of functions: from the cache if its text is known, otherwise compiled."""
     from compcache.clang.run import preprocess
 
     translation = preprocess(unit)
@@ -111,6 +112,7 @@ def _identity_of(unit: Unit, translation: Translation, fields: Mapping[str, Any]
 
 
 def _make_source(unit: Unit, functions: Mapping[str, Any] | None, options: Mapping[str, Any], fields: Mapping[str, Any]) -> ModuleSource:
+    """Preprocess and compile a translation unit, and return the module for the cache."""
     from compcache.clang.run import preprocess
 
     translation = preprocess(unit)

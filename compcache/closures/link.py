@@ -167,6 +167,7 @@ class _Linking:
         return self._plan([*names])._replace(is_requested=any(found.is_requested for found in group))
 
     def _plan(self, names: Sequence[str]) -> _Planned:
+        """Return which modules are linked for these functions. Functions that cannot be found are left out and listed as failures."""
         chosen = choose(self._store, names)
         wanted = [name for name in names if name not in chosen.failures]
         modules = dict.fromkeys([bound.module_id for bound in chosen.bound.values()])
@@ -265,6 +266,7 @@ class _Linking:
         return not is_ordered(name) or next(iter(self._store.find(name)), (b"", 0))[0] == module_id
 
     def _build_module(self, linked: Linked) -> BuiltModule:
+        """Return the linked module with the record of what it joins: the functions, their original modules and the bindings."""
         parts = [*linked.homes, *[module_id for module_id in linked.parts if module_id not in linked.homes]]
         numbers = {module_id: number for number, module_id in enumerate(parts)}
         others = [module_id for module_id in dict.fromkeys(linked.bound.values()) if module_id not in numbers]

@@ -140,6 +140,7 @@ class _Reader:
         self._read_lines(text)
 
     def _read_lines(self, text: str) -> None:
+        """Sort the lines of the module. The lines of a function's body stay together as one text."""
         line_start = 0
         while line_start < len(text):
             is_function = text.startswith("define ", line_start)
@@ -246,6 +247,7 @@ class _Reader:
         return _Scanned("\n".join([*lines, *self._closure_of(types)]), mentions, numbers)
 
     def _read_node(self, token: str) -> _Part:
+        """Return the parsed form of a metadata node or attribute group. Each is parsed once."""
         part = self._parts.get(token)
         if part is None:
             part = self._parts[token] = self._read_part(self._nodes[token])
@@ -304,6 +306,7 @@ class _Reader:
         return {node: number for number, node in enumerate(sorted(shared, key=lambda node: int(node[1:])))}
 
     def _make_definition(self, key: str, scanned: _Scanned, shared: Mapping[str, int]) -> Definition:
+        """Return the definition of a symbol: its digest, its references, and whether it is declared or private."""
         is_declared = key in self._declared or (key in self._variables and self._words_before_value(key)[0] in ("external", "extern_weak"))
         is_private = key in self._addressed or self._is_own(key)
         return Definition(self._digest_of_scanned(scanned, shared), tuple(map(referenced_name, scanned.mentions)), is_declared, is_private)

@@ -171,6 +171,7 @@ def _group_units(roots: Mapping[str, _Reached]) -> tuple[tuple[str, ...], ...]:
 
 
 def _digest_of(provided: Mapping[str, list[bytes]]) -> bytes:
+    """Return the digest of the symbols and of the texts that define them, independent of the order of the symbols."""
     return digest_of(
         [part for symbol in sorted(provided) for part in (symbol.encode("utf-8", "surrogatepass"), digest_of(provided[symbol]))]
     )

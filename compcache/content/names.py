@@ -183,6 +183,7 @@ def source_of(result: Any, func_name: str, identity: Identity | None = None) -> 
 
 
 def _contains_name(code: Any, name: str) -> bool:
+    """Return whether a name occurs in LLVM assembly or bitcode; False for code in other forms."""
     if isinstance(code, str):
         return name in code
     return isinstance(code, bytes) and name.encode("utf-8", "surrogatepass") in code
@@ -312,6 +313,7 @@ def digest_beside_code(source: ModuleSource) -> bytes:
 
 
 def _code_parts(source: ModuleSource) -> Iterator[bytes]:
+    """Yield the parts of a module that determine its code: the IR, the functions, and the names of `globals=` and `imports=`."""
     yield _VERSION
     yield source.ir.encode("utf-8", "surrogatepass") if isinstance(source.ir, str) else bytes(source.ir)
     yield from _encode_texts(_function_texts(source))
@@ -320,6 +322,7 @@ def _code_parts(source: ModuleSource) -> Iterator[bytes]:
 
 
 def _frame_parts(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the parts, each after its length, so that different parts never join to the same bytes."""
     for part in parts:
         yield b"%d:" % len(part)
         yield part
@@ -381,6 +384,7 @@ def _name_of(function: Any) -> str:
 
 
 def _identity_components(source: ModuleSource) -> dict[str, str]:
+    """Return the components of the module's identity, or {} if it has none."""
     identity = source.identity
     if identity is None:
         return {}

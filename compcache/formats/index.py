@@ -247,6 +247,7 @@ def _level_of(name: str) -> int:
 
 
 def _is_segment_name(name: str, suffix: str) -> bool:
+    """Return whether a file name is a segment's: two digits for the level, a dash, a digest in hexadecimal, and the suffix."""
     level, dash, file_name = name[:2], name[2:3], name[3:]
     return (
         file_name.endswith(suffix)

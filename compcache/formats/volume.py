@@ -186,6 +186,7 @@ class Volume:
         return self._gone
 
     def _read_removed(self, path: str) -> frozenset[bytes]:
+        """Return the IDs of modules that were removed from this volume, from the file at `path`."""
         from compcache.files import read_file
 
         return frozenset(_decode_removed(read_file(self._files, path, _LARGEST_LIST, owners=self._owners)))
@@ -233,6 +234,7 @@ class Volume:
 
 
 def _decode_removed(data: bytes) -> "Iterator[bytes]":
+    """Yield the module IDs in a list of removed modules. Damaged and incomplete rows are skipped."""
     offset = 0
     while offset + _GONE <= len(data):
         module_id = data[offset : offset + DIGEST_SIZE]

@@ -178,6 +178,7 @@ class Volumes:
         return answers
 
     def _query_one(self, volume: Volume, question: "Callable[[Volume], _T | None]") -> "_T | None":
+        """Return a volume's answer to a question, or None, with a note of the damage, if the volume is damaged."""
         try:
             return question(volume)
         except _format_error() as error:
@@ -244,6 +245,7 @@ class Volumes:
         }
 
     def _query_readable(self, question: "Callable[[Volume], _T]") -> "list[tuple[Volume, _T]]":
+        """Return the volumes and their answers. A directory that cannot be read is reported, and counts as empty."""
         try:
             return self._query(self.current, question)
         except OSError as error:

@@ -220,6 +220,7 @@ class DictMember(GlobalDefinition):
 
 
 def _decode_key(tagged: bytes) -> str | int | bytes:
+    """Return the dict key that `DictMember.encode` has stored."""
     tag, data = tagged[:1], tagged[1:]
     if tag == b"b":
         return data

@@ -105,6 +105,7 @@ def compare_types(definition: str, use: str) -> tuple[bool, str]:
 
 
 def _compare(definition: str, use: str) -> tuple[bool, str]:
+    """Return whether a definition can serve a use, and otherwise the reason, as text of a message."""
     is_variable = definition.startswith(VARIABLE)
     if use.startswith(VARIABLE):
         if is_variable:

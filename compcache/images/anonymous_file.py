@@ -58,6 +58,7 @@ def _create_on_disk() -> Opened:
 
 
 def _write_parts(descriptor: int, parts: Iterable[bytes]) -> None:
+    """Write all parts completely: a single `os.write` may write less."""
     for part in parts:
         view = memoryview(part)
         while view:

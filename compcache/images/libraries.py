@@ -185,6 +185,7 @@ def loaded_libraries() -> tuple[Library, ...]:
 
 
 def _open_if_loaded(name: str) -> Library | None:
+    """Return a library that the process has already loaded, or None. Nothing is loaded."""
     with suppress(OSError):
         return Library(name, ctypes.CDLL(name, os.RTLD_NOLOAD | os.RTLD_LOCAL))
     return None
@@ -257,6 +258,7 @@ _FILTER_SECONDS = 5.0
 
 @functools.cache
 def _load_demangler() -> ctypes.CDLL | None:
+    """Return the C++ library that demangles names, or None if this host does not have it."""
     try:
         library = ctypes.CDLL("libstdc++.so.6")
         library.__cxa_demangle.restype = ctypes.c_void_p

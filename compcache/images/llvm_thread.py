@@ -177,6 +177,7 @@ class _Task(Generic[_T]):
                 interrupt = error
 
     def _await_change(self, timeout: float) -> None:
+        """Wait for a change of state, at most `timeout` seconds. The import lock, if an interrupt has left it locked, is released first."""
         _release_import_lock()
         with contextlib.suppress(Empty):
             self._changes.get(timeout=timeout)

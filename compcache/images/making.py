@@ -106,6 +106,7 @@ def make_image(
         return _make_object_image(patching.rename_versioned(patching.weaken_undefined(obj, keep=always)), needs_linker)
 
     def write() -> ModuleImage:
+        """Return the image that the package itself writes, without a linker."""
         optional = {*undefined}.difference(always)
         image, places, libc = shared.write(
             [obj, *entries.codes], export=export, optional=optional, platform=platform, named=named, imports=imports
@@ -113,6 +114,7 @@ def make_image(
         return ModuleImage(image, shared.KIND, places, libc, None)
 
     def link(linker: Linker) -> ModuleImage:
+        """Return the image that a linker makes."""
         plain = patching.rename_versioned(patching.weaken_undefined(obj, keep=[*always, *entries.symbols]))
         image, places = shared.make(
             [plain, *entries.codes], linker, export=export, platform=platform, named=named, libraries=libraries, imports=imports, known=weak

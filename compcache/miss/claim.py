@@ -70,6 +70,7 @@ def single_flight(session: Session, func_name: str, *, absent: bool) -> Iterator
     builder: Builder | None = None
 
     def is_ready() -> bool:
+        """Return whether this process may build the function now, or another one has stored it since the wait began."""
         nonlocal stored_before, waited, builder
         waited = True
         stored = _stored_realizations(session, func_name)

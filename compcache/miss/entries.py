@@ -80,6 +80,7 @@ class PendingEntries:
         return digest([index_name(kind, name).encode("utf-8", "surrogatepass"), *previous.requires, previous.data], size=DIGEST_SIZE).hex()
 
     def _add_waiting(self, record: EntryRecord) -> None:
+        """Keep an entry until the next write. A later entry with the same kind and name replaces it."""
         if not self._waiting:
             self._since = time.monotonic()
         self._waiting[record.kind, record.name] = record

@@ -130,6 +130,7 @@ class _Addition:
         assumed: dict[str, bool] = {}
 
         def is_beside(name: str) -> bool:
+            """Return whether a module of this addition defines the name. Unknown names are noted, since a later module may define them."""
             if name not in self._defined:
                 unknown.add(name)
             return name in self._defined

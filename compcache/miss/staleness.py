@@ -169,6 +169,7 @@ def _values_used(function: Any) -> Iterator[Any]:
 
 
 def _names_used(code: CodeType) -> Iterator[str]:
+    """Yield the global names and attributes that code uses, also in the functions that it contains."""
     yield from code.co_names
     for constant in code.co_consts:
         if hasattr(constant, "co_code"):

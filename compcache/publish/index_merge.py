@@ -153,6 +153,7 @@ def encode_segment(functions: Iterable[bytes], modules: Iterable[bytes], require
 
 
 def _segment_parts(functions: Scratch, modules: Scratch, requirements: Iterable[str], greatest: int) -> Iterator[bytes]:
+    """Yield the parts of a segment's file: the header, both tables and the requirements."""
     rows = encode_requirements(requirements)
     yield HEADER.pack(MAGIC, encoded_size(functions.size, FUNCTION.size), len(rows), greatest)
     yield from table_parts(functions.read, functions.size, FUNCTION.size)
@@ -237,6 +238,7 @@ def publish_segment(
             yield part
 
     def path() -> str:
+        """Return the final path, which contains the digest of everything written before."""
         nonlocal name
         name = f"{level:02d}-{state.hexdigest()}{index.suffix}"
         if prepare is not None:
@@ -346,6 +348,7 @@ def merge_all(store: Store, gone: set[bytes], present: Container[bytes], size_of
     segments = readable_segments(index)
 
     def modules() -> Iterator[bytes]:
+        """Yield the entries of modules that are still stored, and note the others."""
         for entry in _merge_modules(index, segments, ()):
             if entry[:DIGEST_SIZE] in gone or entry[:DIGEST_SIZE] not in present:
                 gone.add(entry[:DIGEST_SIZE])
@@ -422,6 +425,7 @@ def _read_ranges(segments: Sequence[Segment], table_of: Callable[[Segment], Tabl
 
 
 def _merge_requirements(segments: Iterable[Segment]) -> set[str]:
+    """Return the requirements that occur in any of the segments."""
     texts: set[str] = set()
     for segment in segments:
         with _reading(segment):

@@ -233,6 +233,7 @@ class IndexedModules:
             self._collect(module_id, module)
 
     def _collect(self, module_id: bytes, found: IndexedModule) -> None:
+        """Add a module that was read to the tables."""
         indexed, entry, order, row, size = found
         self.modules[module_id] = entry
         self.rows.append((row, size))
@@ -277,6 +278,7 @@ def _read_module(store: Store, module_id: bytes) -> IndexedModule | None:
 
 
 def _index_module(store: Store, module: ModuleFile, size: int, stamp: Stamp) -> IndexedModule:
+    """Return everything that the index stores about a module, read from the module's own file."""
     footer = module.footer()
     indexed = read_indexed_names(module)
     row = make_row(module.module_id, module.read(footer.image, footer.records), module.read(footer.content, footer.notes))

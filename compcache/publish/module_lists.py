@@ -311,6 +311,7 @@ class _List:
         return made
 
     def _count(self) -> int:
+        """Return the number of modules in the list's segment, or 0 if the segment cannot be read."""
         with suppress(FormatError, OSError):  # a look-up reports it
             return self.segment.modules.count
         return 0
@@ -369,6 +370,7 @@ def _read_list(store: Store, opened: file_ops.Opened, offset: int, size: int) ->
 
 
 def _publish_list(store: Store, segment: str, items: Iterable[Item], gone: Container[bytes]) -> None:
+    """Write the list of a segment, without the modules that are gone."""
     counter = _Counter(items, gone)
     path = store.path(MODULE_LISTS, _list_name(segment))
     publish(store.files, store.temporary, path, encode_keys(counter, counter.summary), sync=False)
@@ -633,6 +635,7 @@ class ModuleLists:
         return {row.module_id: row for row in rows}
 
     def _platform(self, digest: bytes) -> Platform:
+        """Return the platform with a digest, from the first list that has it."""
         platform = self._platforms.get(digest)
         if platform is None:
             stored = next(filter(None, (module_list.find(b"a" + digest) for module_list in self._lists)), b"")

@@ -64,6 +64,7 @@ def ensure_held(store: Store, target: TypedCallTarget) -> bool:
 
 
 def _lost_modules(store: Store, module: LoadedModule) -> list[LoadedModule]:
+    """Return the loaded modules that a module is bound to and that the store no longer has."""
     store.files.look_again()
     bound = modules_behind(module)
     return [loaded for loaded in bound if not store.holds_in_memory(loaded.module_id) and not store.exists(loaded.module_id)]

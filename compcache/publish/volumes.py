@@ -75,6 +75,7 @@ def write_volume(store: Store, contents: Iterable[Content], replaced: Sequence[V
     tail = TAIL.pack(len(MAGIC) + members.size, len(dictionary), count, len(MAGIC) + members.size + len(dictionary + names), b"")
 
     def parts() -> Iterator[bytes]:
+        """Yield the parts of the volume's file. The check at the end covers what precedes it."""
         yield MAGIC
         yield from members.parts()
         yield dictionary + names
@@ -126,6 +127,7 @@ def _find_removed(store: Store, sources: Scratch, volumes: Sequence[Volume]) -> 
 
 
 def _exists(store: Store, path: str) -> bool:
+    """Return whether a path exists. Raise `OSError` if that cannot be determined."""
     try:
         store.files.stat(path)
     except FileNotFoundError as error:

@@ -194,6 +194,7 @@ def _require_sound(store: Store, modules: Iterable[BuiltModule]) -> None:
 
 
 def _make_addition(store: Store, draft: _Draft, status: os.stat_result, order: Order | None) -> Addition:
+    """Return what the index stores about a written module."""
     module = draft.module
     file = ModuleFile(store.files, store.module_path(draft.module_id), draft.module_id)
     flags = SUSPECT if fault_of(_read_makers(module)) else module.flags

@@ -104,6 +104,7 @@ class Inquiry:
         return self._question.wait(seconds)
 
     def _process_answer(self, waited: float) -> None:
+        """Count the helper's answer, adopt the modules it has found, and note which names no store could answer."""
         self._remote.count("remote_answers")
         self._remote.count("remote_seconds", time.monotonic() - self._asked)
         rows, seconds = self._question.answer

@@ -140,6 +140,7 @@ class Question:
         queue = _ProcessorWait(self._helper_pid) if seconds else None
 
         def remaining() -> float:
+            """Return the seconds that are left, with those that a compilation in the queue is expected to take."""
             end = started + (max(seconds, self._compile_seconds) if seconds else 0.0)
             now = time.monotonic()
             return end - now if end > now or queue is None else end + queue.seconds() - now

@@ -126,6 +126,7 @@ def translate_member(context: Any, request: Request, label: str) -> Member:
 
 
 def _find_value(module: Any, name: str) -> Any:
+    """Return the function or the global variable with a name. Raise `NameError` if there is none."""
     try:
         return module.get_function(name)
     except NameError:

@@ -210,6 +210,7 @@ class Uses:
         uses: dict[tuple[bytes, bytes], tuple[int, float]] = {}
 
         def add(key: bytes, module_id: bytes, use: tuple[int, float]) -> None:
+            """Add a count of uses, and keep the later time of the last use."""
             earlier_count, earlier_use = uses.get((key, module_id), (0, 0.0))
             count, last_use = use
             uses[key, module_id] = earlier_count + count, max(earlier_use, last_use)

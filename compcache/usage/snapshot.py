@@ -132,6 +132,7 @@ def seconds_of(store: Store, lists: ModuleLists) -> SecondsOf:
     """Return a function that returns the compile times of modules in seconds, without unreadable modules."""
 
     def seconds(module_ids: Sequence[bytes]) -> dict[bytes, float]:
+        """Return the compile times of modules, from the module lists, or else from the modules themselves. Unreadable ones are left out."""
         rows: dict[bytes, Row | None] = dict(lists.rows(module_ids))
         rows.update({module_id: read_row(store, module_id) for module_id in module_ids if module_id not in rows})
         return {module_id: row.seconds for module_id, row in rows.items() if row is not None}

@@ -124,6 +124,7 @@ def _unwinding_frames(machine: type[Assembler], functions: Mapping[str, Code]) -
 
 
 def _advance_rule(distance: int) -> bytes:
+    """Return the unwinding instruction that moves the code position forward by `distance` bytes (DWARF 5, 6.4.2.1)."""
     if distance < _LONGEST1:
         return bytes((_ADVANCE1, distance))
     return bytes((_ADVANCE2,)) + distance.to_bytes(2, "little")

@@ -207,6 +207,7 @@ class _Pattern:
         return self._add_deferred(check), back
 
     def _convert_float(self, index: int, size: int) -> None:
+        """Emit the conversion of an argument to a floating-point number of `size` bytes. -1.0 may be an error: then Python is asked."""
         machine, slot = self._machine, self._slots[index]
         check, back = self._error_check_labels(index)
         self._load_item(machine.arguments[0], index)
@@ -222,6 +223,7 @@ class _Pattern:
             machine.store_float(0, slot, size)
 
     def _convert_integer(self, index: int, size: int, *, signed: bool) -> None:
+        """Emit the conversion of an argument to an integer of `size` bytes. A number that does not fit fails the call."""
         machine = self._machine
         check, back = self._error_check_labels(index)
         self._load_item(machine.arguments[0], index)
@@ -234,6 +236,7 @@ class _Pattern:
             machine.jump_if_different(machine.scratch, machine.result, self._invalid_argument_label(index))
 
     def _convert_by_hook(self, index: int, hook: int) -> None:
+        """Emit the conversion of an argument by a function of the runtime, which returns 0 if it has raised an exception."""
         machine = self._machine
         last = machine.arguments[3]
         self._begin_hook(index)
@@ -254,6 +257,7 @@ class _Pattern:
         machine.place(good)
 
     def _convert_buffer(self, index: int, parameter: Parameter) -> None:
+        """Emit the conversion of an array: get its buffer, check the number of dimensions, and pass the address, then the sizes."""
         machine, view, slot = self._machine, self._views[index], self._slots[index]
         self._begin_hook(index)
         machine.load_address(machine.arguments[3], view)
@@ -277,6 +281,7 @@ class _Pattern:
             self._passed.append((0, machine.frame, slot + at))
 
     def _call(self) -> None:
+        """Emit the call of the compiled function, without the GIL if the export asks for it, and the conversion of its result."""
         machine, result = self._machine, self._signature.result
         if self._entry.nogil:
             machine.call("PyEval_SaveThread")

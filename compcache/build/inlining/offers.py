@@ -360,6 +360,7 @@ class _Reader:
         return self._local[symbol]
 
     def _add_local(self, symbol: str) -> None:
+        """Note that the body needs a local function: give it a new name, and read its body later."""
         if symbol not in self._local:
             self._local[symbol] = "@" + quote(LOCAL + symbol)
             self._waiting.append(symbol)
@@ -370,6 +371,7 @@ class _Reader:
 
     @staticmethod
     def _declared_as(head: str, written: str) -> str:
+        """Return the declaration, under the name `written`, of a function with this head. It keeps only the calling convention."""
         before, parameters, _ = parse_head(re.sub(r" !dbg !\d+", "", head))
         if "@llvm." in written:
             return f"declare {before} {written}({', '.join(parameters)})"

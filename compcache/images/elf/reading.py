@@ -127,6 +127,7 @@ def dynamic_defined(data: bytes) -> tuple[str, ...]:
 
 
 def _dynamic_symbols(data: bytes) -> Iterator[Symbol]:
+    """Yield the dynamic symbols of a shared object. Raise `FormatError` if it has no section header for them."""
     sections = read_sections(data, ET_DYN)
     table = find_section(sections, SHT_DYNSYM)
     if table is None:

@@ -142,6 +142,7 @@ def _hide_symbols(data: bytes, keep: tuple[str, ...]) -> bytes:
 
 
 def _linker_flags(linker: Linker) -> tuple[str, ...]:
+    """Return the flags for a linker, which is recognized by its name."""
     program = linker.program
     if "mold" in program:
         return (*_FLAGS, "--no-fork")  # otherwise a forked copy of mold outlives the awaited process
@@ -334,6 +335,7 @@ def _describe_exit(status: int) -> str:
 
 
 def _decode_output(printed: bytes) -> str:
+    """Return what a linker has printed, shortened for a message."""
     text = printed.decode("utf-8", "replace").strip()
     if len(text) <= _MAX_OUTPUT:
         return text

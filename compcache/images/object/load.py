@@ -81,6 +81,7 @@ def _link_with_orc(obj: bytes, symbol: str) -> LinkedObject:
 
 
 def _find_addresses(names: Iterable[str]) -> Iterable[tuple[str, int]]:
+    """Yield the address of each symbol in this process."""
     from compcache.images.platform_symbols import address_of
 
     for name in names:

@@ -198,6 +198,7 @@ def _read_relocations(data: bytes, sections: Sequence[Section]) -> dict[int, tup
 
 
 def _read_symbols(data: bytes, sections: tuple[Section, ...]) -> tuple[tuple[Symbol, ...], bytes]:
+    """Return the symbols of an object and their string table. Raise `FormatError` if a symbol is invalid or there is not one table."""
     tables = [section for section in sections if section.type == SHT_SYMTAB]
     if len(tables) != 1:
         raise FormatError(f"the object must have one symbol table, not {len(tables)}")

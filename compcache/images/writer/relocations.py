@@ -236,6 +236,7 @@ class Relocator:
             store(content, offset, 0 if value is None else value + addend)
 
     def _add_reference(self, name: str, place: int, kind: int, addend: int) -> None:
+        """Note a place that needs the address of a symbol outside the image: of another module, or one that the dynamic linker finds."""
         if name in self._imports:
             self.places.setdefault(name, []).append((place, addend))
         else:
@@ -267,6 +268,7 @@ class Relocator:
             _ENTRY.pack_into(content, at + _SIZE, offset)
 
     def _address_of(self, owner: int, symbol: int) -> int:
+        """Return the address of an object's symbol in this image. Raise `FormatError` if the image does not contain its section."""
         value = self._values[owner][symbol]
         if value is None:
             raise FormatError(f"symbol {symbol} of object {owner} has no address in this image")

@@ -149,6 +149,7 @@ def _section_address(outputs: Mapping[str, Output], name: str) -> int:
 
 
 def _relocate_pieces(inputs: Sequence[Input], layout: Layout, relocator: Relocator) -> None:
+    """Write the final addresses into all sections that contain relocations or unwinding tables."""
     for output in layout.outputs.values():
         is_mapped = output.flags & SHF_ALLOC
         for piece in output.pieces:
@@ -162,6 +163,7 @@ def _relocate_pieces(inputs: Sequence[Input], layout: Layout, relocator: Relocat
 
 
 def _index_frames(index: Output, tables: Output) -> None:
+    """Fill the sorted index with which an unwinder finds the frame of an address."""
     entries = [
         (piece.content, tables.address + piece.offset, frame)
         for piece in tables.pieces

@@ -110,6 +110,7 @@ _ProxyStandIn.__name__ = _ProxyStandIn.__qualname__
 
 
 def _import_real(stand_in: Any) -> Any:
+    """Import Numba, and return its object that a stand-in of this module represents."""
     real_numba()
     module, name = _ORIGINALS[stand_in]
     return getattr(import_module(module), name)

@@ -144,6 +144,7 @@ def parse_imports(names: Iterable[str]) -> dict[str, CythonFunction | HelperSymb
 
 
 def _parse_name(module: str, name: str, kind: str) -> CythonFunction | HelperSymbol | ProgramArray:
+    """Return what a stored name means: a Cython function if it has a module, an array if it has a type, otherwise a helper of Numba."""
     if module:
         return CythonFunction(module, name, kind)
     return ProgramArray(name, kind) if kind else HelperSymbol(name)

@@ -189,6 +189,7 @@ def _replace_unread_environments(function: str) -> str:
     """Return the assembly of a function with a non-null constant in place of each environment that it only compares with null."""
 
     def replace_load(match: re.Match[str]) -> str:
+        """Return 1 in place of an environment that is only compared with NULL, and any other load unchanged."""
         uses = re.findall(rf"{re.escape(match[1])}(?![\w.$-])", function)
         is_compared = f"= icmp eq ptr {match[1]}, null\n" in function
         return f"  {match[1]} = inttoptr i64 1 to ptr" if is_compared and len(uses) == _DEFINITION_AND_USE else match[0]

@@ -156,6 +156,7 @@ def _feed_dufunc(walk: Walk, value: Any, where: str) -> None:
 
 
 def _feed_gufunc(walk: Walk, value: Any, where: str) -> None:
+    """Feed a gufunc: its signature, identity and loops."""
     builder = value.gufunc_builder
     if not walk.without_numba:
         walk.feed_token("gufunc", value.signature, value.identity)

@@ -368,6 +368,7 @@ def _feed_context_variable(walk: Walk, value: Any, where: str) -> None:
 
 
 def _feed_reference(walk: Walk, value: Any, where: str) -> None:
+    """Feed a weak reference: its class, and the object to which it refers."""
     walk.feed_token("reference", type(value).__qualname__)
     if not walk.feed_back_reference(value):
         walk.feed_value(value(), where)
@@ -423,6 +424,7 @@ def _feed_array(walk: Walk, value: Any, where: str) -> None:
 
 
 def _feed_scalar(walk: Walk, value: Any, where: str) -> None:
+    """Feed a NumPy scalar: its type and bytes. A scalar that contains a Python object has no content."""
     if value.dtype.hasobject:
         walk.feed_unknown(value, where)
     else:

@@ -231,6 +231,7 @@ def _load_overload(state: State, types: str, functions: list[Any]) -> Loaded | N
 
 
 def _classes_of(arguments: tuple[Any, ...]) -> Iterator[type]:
+    """Yield the classes of arguments and of the items of tuples among them."""
     for argument in arguments:
         yield type(argument)
         if isinstance(argument, tuple):

@@ -125,6 +125,7 @@ def names_in_code(code: Any) -> set[str]:
 
 
 def _is_stand_in(value: Any) -> bool:
+    """Return whether a value is a stand-in that is completely created."""
     if _is_named_stand_in(value):
         return True
     return issubclass(type(value), LazyObject) and id(value) not in _in_creation

@@ -151,6 +151,7 @@ def _reason_in_parameters(function: Any, *, is_plain: bool) -> str:
 
 
 def _type_texts(types: dict[str, Any]) -> dict[str, str | None]:
+    """Return the text of each type, or None for a type that has no text."""
     from compcache.numba.registered.type_texts import text_of
 
     return {name: text_of(type_) for name, type_ in types.items()}

@@ -64,6 +64,7 @@ def make_declared(state: State, backend: Backend) -> Any:
     dispatcher._cache = make_pinned_cache(state, backend, dispatcher, signatures, found)
 
     def compile_all() -> None:
+        """Compile all declared signatures. Then the dispatcher, as Numba's, compiles no others."""
         with typeinfer.register_dispatcher(dispatcher):
             for signature in signatures:
                 with scopes.look_up_scope():

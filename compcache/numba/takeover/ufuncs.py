@@ -99,6 +99,7 @@ def _compile_declared(
     built = []
 
     def compile_all() -> None:
+        """Add the loops of all declared signatures. Then the ufunc, as Numba's, compiles no others."""
         for signature in state.signatures or ():
             ufunc.add(signature)
         ufunc.disable_compile()

@@ -161,6 +161,7 @@ class _Directory:
         return f"{self._root}/{key}"
 
     def _read(self, key: str, max_size: int) -> bytes | None:
+        """Return an object, or None if there is none. Raise `TooLargeError` beyond `max_size` bytes."""
         path = self._path(key)
         try:
             status = self._files.stat(path)
@@ -538,6 +539,7 @@ def _bounded_connection(kind: Any) -> Any:
             self._reader = _BoundedReader(self._reader)
 
         async def read_response(self, *arguments: Any, **named: Any) -> Any:
+            """Read a response of at most the size that the current request allows."""
             if isinstance(self._reader, _BoundedReader):
                 self._reader.remaining = _allowed.get()
             return await super().read_response(*arguments, **named)
@@ -556,6 +558,7 @@ class _BoundedReader:
         return getattr(self._reader, name)
 
     def _consume(self, size: int) -> None:
+        """Count bytes of an answer. Raise `TooLargeError` if there are more than allowed."""
         self.remaining -= size
         if self.remaining < 0:
             raise TooLargeError(f"an answer of the Redis server is {-self.remaining} bytes larger than allowed")

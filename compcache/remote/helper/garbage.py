@@ -152,6 +152,7 @@ class GarbageCollector:
         self._known = await read_surveys(self._backend, [*cards, *packs])
 
         async def lacks_modules(item: ObjectInfo) -> bool:
+            """Return whether an object of cards is damaged, or names only modules that the store does not have."""
             row = self._find_survey(item)
             if row is not None and (not row.modules or any(key in modules for key in row.modules)):
                 named.update(row.modules)
@@ -170,6 +171,7 @@ class GarbageCollector:
             return modules.keys().isdisjoint(keys) and await self._lack_modules(cards.values())
 
         async def is_damaged(item: ObjectInfo) -> bool:
+            """Return whether an object is damaged. An object that was examined before is not read again."""
             if self._find_survey(item) is None and await self._is_garbage(item.key):
                 return True
             self._surveyed[item.key] = Survey(_state_of(item), ())

@@ -182,6 +182,7 @@ class Reads:
         return {shelf: cards_by_shelf[shelf] for shelf in shelves if shelf in cards_by_shelf}
 
     def _end_request(self, key: str, task: asyncio.Future[bytes | None]) -> None:
+        """Forget a request that has ended."""
         del self._asking[key]
         if not task.cancelled():
             task.exception()  # retrieved so that asyncio does not log it; callers that still wait receive it
@@ -346,6 +347,7 @@ class Reads:
 
 
 def _remember(known: OrderedDict[str, _V], key: str, value: _V, most: int) -> None:
+    """Remember a value. Beyond `most` values, the oldest is forgotten."""
     known[key] = value
     known.move_to_end(key)
     if len(known) > most:

@@ -307,6 +307,7 @@ class Chain:
         """Request an object from each store. Return a description of each store's error, or "" for a store that answered."""
 
         async def ask(tier: Tier) -> str:
+            """Return the error of a request to a store, or "" if the store answers."""
             try:
                 await tier.requests.stat(key)
             except Exception as error:  # noqa: BLE001 - whatever the client raises

@@ -76,6 +76,7 @@ class Uploads:
             await asyncio.wait_for(self._flush(), seconds)
 
     async def _flush(self) -> None:
+        """Upload what is waiting, again after each failure that may be temporary."""
         breaker = self._reads.breaker
         while True:
             if not breaker.allows_lookups():
