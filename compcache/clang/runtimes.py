@@ -140,8 +140,8 @@ def _is_elf(path: str) -> bool:
 def _capture_output(unit: Unit, command: list[str], *, stderr: bool = False) -> str:
     """Return what a command prints, or no text if the command cannot be started or takes too long. `stderr` selects standard error."""
     try:
-        directory = unit.directory
-        completed = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=_SECONDS, check=False, cwd=directory)
+        cwd = unit.directory or None
+        completed = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=_SECONDS, check=False, cwd=cwd)
     except (OSError, subprocess.TimeoutExpired) as error:
         reraise_interrupt(error)
         return ""
