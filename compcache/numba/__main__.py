@@ -45,6 +45,9 @@ def main(arguments: list[str]) -> int:
     from compcache.numba import install
 
     install(directory, lazy=True)
+    from compcache.numba.lazy.garbage import freeze_start
+
+    freeze_start()
     sys.excepthook = _print_program_error
     if is_module:
         sys.argv = program
