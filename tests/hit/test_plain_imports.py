@@ -12,7 +12,6 @@ from helpers import adder, caller, run_fresh, sum_of
 
 from compcache import Cache, CompcacheError, ModuleSource
 from compcache.hit.plain_imports import Parts
-from compcache.numba.entries.helper_symbols import HelperSymbol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -203,9 +202,15 @@ def test_a_slot_that_is_filled_stays_as_it_is(tmp_path: Path) -> None:
 
 
 def add_helpers(directory: Path) -> None:
-    """Store functions that return the address of one of Numba's C helpers."""
+    """Store functions that return the address of one of Numba's C helpers, in a process that has not imported Numba."""
+    code = f"""
+    from compcache import Cache, ModuleSource
+    from compcache.numba.entries.helper_symbols import HelperSymbol
     with Cache(directory) as cache:
-        cache.add_module(ModuleSource(HELPERS, globals={"helper": HelperSymbol("numba_gil_ensure")}, optimize=0))
+        cache.add_module(ModuleSource({HELPERS!r}, globals={{"helper": HelperSymbol("numba_gil_ensure")}}, optimize=0))
+    result = None
+    """
+    run_fresh(directory, code)
 
 
 def test_addresses_of_helpers_are_stored_without_a_loader(tmp_path: Path) -> None:
