@@ -147,7 +147,7 @@ def open_cache() -> Cache | None:
             import warnings
 
             _is_cache_unusable = True
-            message = f"functions of Numba are not cached: the default cache cannot be used: {error}"
+            message = f"functions of Numba are not cached in the default cache: {error}; set COMPCACHE_DIR"
             warnings.warn(message, compcache.CacheWarning, stacklevel=2)
             _cache = None
     return _cache
