@@ -112,7 +112,7 @@ class DependencyGraph:
     def _next_unvisited(
         node: str, successors: Iterator[str], index: dict[str, int], lowest: dict[str, int], on_stack: set[str]
     ) -> str | None:
-        """Return the next unvisited successor of a node, or None. Lower the node's entry in `lowest` for successors on the stack."""
+        """Return the next unvisited successor of a node, or None after the last. Lower its `lowest` for those on the stack."""
         for successor in successors:
             if successor not in index:
                 return successor

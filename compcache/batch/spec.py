@@ -116,5 +116,5 @@ def _read_attribute_jobs(module: Any, attribute: str, spec: str) -> Iterator[Any
         raise SpecError(f"{spec}: {attribute!r} failed: {type(error).__name__}: {error}") from error
     if jobs is None:
         verb = "returned" if callable(value) else "is"
-        raise SpecError(f"{spec}: {attribute!r} {verb} a {type(result).__name__}, not an iterable of jobs")
+        raise SpecError(f"{spec}: {attribute!r} {verb} a {type(result).__name__}, not an iterable of jobs: make it a list of jobs")
     yield from jobs

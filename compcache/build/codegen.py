@@ -249,11 +249,7 @@ def check_triple(module: Any) -> None:
 
 
 def is_suspicious(attributes: Iterable[tuple[str, str]]) -> bool:
-    """Return whether LLVM might abort because of CPU names or features.
-
-    Args:
-        attributes: the attributes of the target machine and of functions, as pairs like ("target-cpu", "x86-64-v3").
-    """
+    """Return whether LLVM might abort because of CPU names or features, given as pairs like ("target-cpu", "x86-64-v3")."""
     return any(not _is_harmless_attribute(kind, value) for kind, value in set(attributes))
 
 

@@ -245,7 +245,7 @@ def _expected_text(signature: Signature) -> str:
 
 
 def _mismatch_hint(signature: Signature) -> str:
-    """Return a hint about common mistakes in the parameters of a signature, to be appended to a message, or ""."""
+    """Return a hint about common mistakes in the parameters of a signature, to be appended to a message, or "" if none was made."""
     notes = []
     if signature.result.kind == TUPLE:
         notes.append("the function stores a tuple through an additional first parameter, a pointer")
@@ -542,7 +542,10 @@ def _return_tuple(body: _Body, items: tuple[Type, ...]) -> None:
 
 
 def _return_value(body: _Body, result: Type, llvm_type: str, value: str) -> list[str]:
-    """Emit the conversion of the function's result to an object. Return the lines that define `%result`."""
+    """Emit the conversion of the function's result to an object. Return the lines that define `%result`.
+
+    A select with a constant condition gives a value this name, because LLVM has no instruction that copies.
+    """
     if result.kind == VOID:
         body.emit("call void @Py_IncRef(ptr @_Py_NoneStruct)")
         return ["%result = select i1 true, ptr @_Py_NoneStruct, ptr null"]

@@ -223,7 +223,7 @@ def find_extreme_construct(text: str, *, printed: bool = False) -> str | None:
 
 
 def _extreme_number(text: str) -> str | None:
-    """Return a description of a length, width or alignment that is too large, or None. `text` has no strings and comments."""
+    """Return a description of a length, width or alignment that is too large, or None if none is. `text` has no strings and comments."""
     elements = max((int(match[1]) for match in _VECTOR.finditer(text)), default=0)
     if elements > _MOST_ELEMENTS:
         return f"a vector of {elements} elements (at most {_MOST_ELEMENTS} can be compiled)"

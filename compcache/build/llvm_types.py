@@ -6,6 +6,7 @@ import re
 from typing import NamedTuple
 
 from compcache.build.ir_text import split_at
+from compcache.images.elf.parts import align_up
 
 __all__ = ["Type", "Types", "split_words"]
 
@@ -92,7 +93,8 @@ class Types:
                 align *= 2
             align = min(align, self._wide)
             pieces = ("i64", "i64") if bits == _BYTE * _WIDE else (word,)  # C front ends pass an i128 as two halves
-            return Type(-(-bits // _BYTE // align) * align if bits > _BYTE * align else align, align, pieces)
+            size = max(align_up(bits, _BYTE) // _BYTE, 1)
+            return Type(align_up(size, align), align, pieces)
         if word in _FLOATS:
             name, size = _FLOATS[word]
             return Type(size, size, (name,))
@@ -116,10 +118,10 @@ class Types:
                 break
             part, at = self._read(text, at)
             step = 1 if packed else part.align
-            size = -1 if size < 0 or part.size < 0 else -(-size // step) * step + part.size
+            size = -1 if size < 0 or part.size < 0 else align_up(size, step) + part.size
             align = max(align, step)
             pieces += part.pieces
-        size = size if size < 0 else -(-size // align) * align
+        size = size if size < 0 else align_up(size, align)
         return Type(size, align, _limit_pieces(pieces, size), is_aggregate=True), at + 1
 
     def _read_repeated(self, text: str, at: int) -> tuple[Type, int]:

@@ -66,7 +66,7 @@ def read_compile_commands(path: str | os.PathLike[str]) -> tuple[CompileCommand,
         reraise_interrupt(error)
         raise CompileError(f"{path} is not a compilation database: {error}") from error
     if not isinstance(entries, list):
-        raise CompileError(f"{path} is not a compilation database: its JSON text must be a list of entries")
+        raise CompileError(f"{path} is not a compilation database: the JSON text must be a list of entries")
     base_directory = os.path.dirname(os.path.abspath(path))
     commands = [_read_entry(entry, base_directory, f"{path}: entry {number}") for number, entry in enumerate(entries)]
     return tuple(dict.fromkeys([command for command in commands if language_of(command.path) in _LANGUAGES]))

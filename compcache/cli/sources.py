@@ -81,7 +81,7 @@ def read_commands(database: str) -> dict[str, CompileCommand]:
         if by_path.setdefault(command.path, command) is not command:
             print_message("warning", f"{database} has several commands for {os.path.relpath(command.path)}: the first command is used")
     if not by_path:
-        raise click.UsageError(f"--compile-commands: {database} has no files in C, C++ or Fortran")
+        raise click.UsageError(f"--compile-commands: {database} has no files in C, C++ or Fortran: name another database")
     return by_path
 
 

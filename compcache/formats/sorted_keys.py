@@ -177,7 +177,7 @@ class SortedKeys:
             yield from zip(keys[first:last], islice(block, 2 * first + 1, None, 2), strict=False)
 
     def find(self, key: bytes) -> bytes | None:
-        """Return the value of a key, or None."""
+        """Return the value of a key, or None if the file does not have the key."""
         number = bisect_right(self._firsts, key) - 1
         if number < 0:
             return None

@@ -152,7 +152,9 @@ class ObjectIdentity(PythonObject):
         """
         module, qualname = _name_of(value)
         if _find_object(module, qualname) is not value:
-            raise invalid_error(f"{module}:{qualname} has no identity to compare, because each look-up returns a different object")
+            raise invalid_error(
+                f"{module}:{qualname} has no identity to compare, because each look-up returns a different object: name one that stays"
+            )
         return cls(module, qualname)
 
 

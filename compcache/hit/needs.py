@@ -58,7 +58,7 @@ class Listed:
         records = self.records
         start = offset + FRAME.size
         if start > len(records):
-            raise FormatError(f"there is no record at offset {offset}")
+            raise FormatError(f"the module has no record at offset {offset}")
         length, expected = FRAME.unpack_from(records, offset)
         payload = records[start : start + length]
         if len(payload) != length or check(payload, offset, self.key if offset else b"") != expected:

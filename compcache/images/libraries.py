@@ -120,7 +120,7 @@ class Library(NamedTuple):
         return os.fsdecode(info.path) if is_found and info.path else self._path_without_address(symbol)
 
     def _path_without_address(self, symbol: str) -> str | None:
-        """Return the path of the library whose symbol table contains a symbol without an address (a thread-local variable), or None."""
+        """Return the path of the library that defines a symbol without an address (a thread-local variable); None if none does."""
         own_path = self.file()
         files = [own_path, *map(mapped_path, _needed_names(own_path))] if own_path else []
         return next((path for path in files if path and symbol in _defined_symbols(path)), None)

@@ -135,7 +135,7 @@ class _Task(Generic[_T]):
             del outcome, interrupt  # otherwise the traceback refers to itself until the garbage collector runs
 
     def _start(self) -> BaseException | None:
-        """Start the work, or do it in this thread if no thread can start. Return an exception that was raised at the start, or None."""
+        """Start the work, or do it in this thread if no thread can start. Return the exception of a failed start, or None."""
         is_starting = False
         try:
             with _stack_lock, _stack_size(_STACK_BYTES):
@@ -153,7 +153,7 @@ class _Task(Generic[_T]):
         return None
 
     def _answer_requests(self) -> BaseException | None:
-        """Run the requests of the LLVM thread until it has ended. Return the last exception raised in the meantime, or None."""
+        """Run the requests of the LLVM thread until it has ended. Return the last interrupt in the meantime, or None."""
         interrupt: BaseException | None = None
         while True:
             try:

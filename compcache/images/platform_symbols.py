@@ -45,7 +45,7 @@ def _open_platform() -> tuple[tuple[str, ctypes.CDLL], ...]:
 
 @functools.cache
 def platform_library(symbol: str) -> str | None:
-    """Return the soname of the platform library that defines a symbol, or None."""
+    """Return the soname of the platform library that defines a symbol, or None if it is not a symbol of the platform."""
     for name, library in _open_platform():
         if _has_symbol(library, symbol):
             return name

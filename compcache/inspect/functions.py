@@ -266,12 +266,7 @@ def _read_provenance(store: Store, copy: Realization) -> Provenance:
 
 
 def _filled_globals(module: ModuleFile, needs_offset: int) -> tuple[GlobalReport, ...]:
-    """Return the globals that a load of a function fills, sorted by name.
-
-    Args:
-        module: the module that contains the function and its closure.
-        needs_offset: the offset of the function's needs record; 0 if the function has no needs.
-    """
+    """Return the globals that a load of a function fills, sorted by name. `needs_offset` is that of its needs, or 0."""
     reports: dict[int, GlobalReport] = {}
     pending = [needs_offset] if needs_offset else []
     visited = set(pending)

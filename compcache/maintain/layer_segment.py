@@ -30,14 +30,9 @@ _MODULE_ID = slice(KEY_SIZE, KEY_SIZE + DIGEST_SIZE)
 
 
 def write_layer_segment(store: LayeredStore, name: str) -> None:
-    """Write the merged segment of the layers.
+    """Write the merged segment of a directory's layers to the file `name`, which identifies the state of the layers.
 
-    Nothing is written if the layers have too many functions, cannot be read, or no longer have the state that `name` identifies. A failure
-    to write is ignored.
-
-    Args:
-        store: the cache directory with its layers.
-        name: the file name of the segment, which identifies the state of the layers.
+    Nothing is written if the layers have too many functions, cannot be read, or no longer have that state. A failure to write is ignored.
     """
     functions: set[bytes] = set()
     modules: dict[bytes, bytes] = {}

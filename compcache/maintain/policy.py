@@ -506,7 +506,7 @@ def _enforce_limits(population: _Population, policy: PrunePolicy, removable: lis
     count = outside.modules + sum(alive) - sum(entry.is_pack for number, entry in enumerate(entries) if alive[number])
 
     def excess() -> str:
-        """Return the limit that is exceeded now, or ""."""
+        """Return the limit that is exceeded now, or "" if none is."""
         if not policy.allows(size):
             return "size"
         return "count" if policy.max_modules is not None and count > policy.max_modules else ""

@@ -28,7 +28,7 @@ def find_bodies(session: Session, names: tuple[str, ...]) -> dict[str, Provided]
 
 
 def _find_body(session: Session, name: str) -> Provided | None:
-    """Return the body from the first usable realization of a function, or None. Unusable realizations are skipped."""
+    """Return the body of a function from its first usable realization that has one; None if no realization has one."""
     store = session.store
     for module_id, _ in store.find(name):
         try:

@@ -261,7 +261,7 @@ class _List:
         return self._keys
 
     def open(self) -> SortedKeys | _InMemory | None:
-        """Return the list that the segment keeps, or the list in the file, or None.
+        """Return the list that the segment keeps, otherwise the list in its file; None if there is none.
 
         The segment keeps the list, because the index of its blocks takes long to read.
         """

@@ -235,7 +235,7 @@ def _publish_index(store: Store, additions: list[Addition]) -> None:
 
 
 def _find_existing(store: Store, module_id: bytes, *, elsewhere: bool) -> tuple[os.stat_result, Order] | None:
-    """Return the status and the order of an existing, intact module, or None. With `elsewhere`, layers are searched too.
+    """Return the status and the order of a stored, intact module; None without one. With `elsewhere`, layers are searched too.
 
     Raise `StorageError` if the file exists in this directory, but cannot be read.
     """

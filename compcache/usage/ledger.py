@@ -318,12 +318,9 @@ def last_uses_since(store: Store, earlier: Uses) -> dict[bytes, float]:
 
 
 def _effective_files(inputs: Mapping[str, Collection[str]]) -> list[str]:
-    """Return the names of the files that no other file contains.
+    """Return the names of the files that no other file contains. `inputs` has the files that each file contains, by its name.
 
     If two files contain the same file, only the file with more inputs is returned.
-
-    Args:
-        inputs: the names of the files that each file contains, by the name of the containing file.
     """
     covered_names: set[str] = set()
     chosen = []

@@ -26,6 +26,8 @@ WORK = 0.6
 CROSSED_IMPORTS = r"""
 import threading, time, types
 from compcache import Cache, ModuleSource
+from compcache.miss import builders
+builders.IDLE_SECONDS = 100  # it is known at once, not by a sign that nobody works
 building, importing = threading.Event(), threading.Event()
 with Cache(directory, lock_timeout=20) as cache:
     def build():
@@ -47,12 +49,11 @@ with Cache(directory, lock_timeout=20) as cache:
         import slow
         values.append(slow.value)
     threads = [threading.Thread(target=lambda: values.append(cache.get_or_compile("x", build)())), threading.Thread(target=begin)]
-    started = time.monotonic()
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
-    result = values, time.monotonic() - started
+        thread.join(60)
+    result = values
 """
 
 
@@ -67,9 +68,7 @@ def test_an_import_that_asks_for_what_is_built_for_an_import_of_it(directory: Pa
     modules = directory.parent / f"{directory.name}-modules"
     modules.mkdir()
     (modules / "slow.py").write_text("import hook\nvalue = hook.ask()\n", encoding="utf-8")
-    values, seconds = run_fresh(directory, CROSSED_IMPORTS)
-    assert values == [7, 7]
-    assert seconds < builders.IDLE_SECONDS
+    assert run_fresh(directory, CROSSED_IMPORTS) == [7, 7]
 
 
 @pytest.mark.slow

@@ -66,7 +66,7 @@ class _Known:
     def read_record(self, offset: int) -> bytes:
         """Return the payload of the record. Raise `FormatError` if another record is requested."""
         if offset != self.offset:
-            raise FormatError(f"there is no record at offset {offset}")
+            raise FormatError(f"the module has no record at offset {offset}")
         return self.payload
 
 

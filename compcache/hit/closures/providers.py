@@ -61,7 +61,7 @@ def refuse_other_mapping(loader: Loader, variable: str, module_id: bytes) -> Non
 
 
 def living_provider(loader: Loader, table: dict[str, ref[LoadedModule]], variable: str) -> LoadedModule | None:
-    """Return the module that provides a variable, or None.
+    """Return the module that provides a variable, or None if no living module does.
 
     An unloaded module counts only if it is in use. A garbage collection finds out whether only reference cycles keep it alive.
     """

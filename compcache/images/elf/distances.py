@@ -21,6 +21,7 @@ from compcache.images.elf.parts import (
     SHT_SYMTAB,
     STB_GLOBAL,
     SYMBOL,
+    align_up,
     object_symbols,
     read_header,
     read_linked_strings,
@@ -169,7 +170,7 @@ class _Extended:
 
     def append(self, part: bytes | bytearray) -> int:
         """Append a part, aligned to 16 bytes, and return its offset in the file."""
-        start = -(-self._end // 16) * 16
+        start = align_up(self._end, 16)
         self._parts += bytes(start - self._end), part
         self._end = start + len(part)
         return start

@@ -38,6 +38,7 @@ __all__ = [
     "Header",
     "Section",
     "Symbol",
+    "align_up",
     "all_object_symbols",
     "find_section",
     "is_elf",
@@ -128,6 +129,11 @@ class Symbol(NamedTuple):
     def type(self) -> int:
         """One of the ``STT_`` numbers."""
         return self.info & 0xF
+
+
+def align_up(position: int, alignment: int) -> int:
+    """Return the first multiple of an alignment at or after a position."""
+    return -(-position // alignment) * alignment
 
 
 def is_elf(data: bytes) -> bool:

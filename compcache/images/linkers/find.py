@@ -118,7 +118,7 @@ def _linker_for_value(value: str, path: str) -> Linker | None:
 
 
 def _zig_wheel(source: str) -> Linker | None:
-    """Return the linker inside the `ziglang` wheel, or None. The wheel is found without importing it, because the import runs Zig."""
+    """Return the linker inside the `ziglang` wheel, or None without it. Nothing is imported, because the import runs Zig."""
     spec = importlib.util.find_spec("ziglang")
     if spec is None or spec.origin is None:
         return None

@@ -203,7 +203,7 @@ def _link_in_directory(link: _Link) -> bytes:
                 file.write(data)
         ended = _run_linker(link, link.command(_IMAGE, names), directory, temporary=directory)
         if ended is None:
-            raise LinkerError(f"the linker {linker} cannot be started, because its temporary directory {directory} no longer exists")
+            raise LinkerError(f"the linker {linker} cannot be started, because its temporary directory {directory} was removed: try again")
         if ended.status:
             message = f"the linker {linker} {_describe_exit(ended.status)}{_first_error(ended.output)}"
             raise LinkerError(message, output=ended.output)
@@ -219,7 +219,7 @@ def _scratch_directory(linker: Linker) -> Iterator[str]:
             yield directory
     except OSError as error:
         reraise_interrupt(error)
-        raise LinkerError(f"the linker {linker} cannot use a temporary directory: {error}") from error
+        raise LinkerError(f"the linker {linker} cannot use a temporary directory ({error}): set TMPDIR to another one") from error
 
 
 @functools.lru_cache(maxsize=1)
@@ -252,9 +252,9 @@ def _read_image(linker: Linker, directory: str, output: str) -> bytes:
             image = file.read()
     except FileNotFoundError as error:
         reraise_interrupt(error)
-        raise LinkerError(f"the linker {linker} reported success but wrote no file", output=output) from error
+        raise LinkerError(f"the linker {linker} reported success but wrote no file: {CHOICES}", output=output) from error
     if not is_elf(image):
-        raise LinkerError(f"the linker {linker} reported success but did not write an ELF file", output=output)
+        raise LinkerError(f"the linker {linker} reported success but did not write an ELF file: {CHOICES}", output=output)
     return image
 
 

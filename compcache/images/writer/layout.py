@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from compcache.errors import FormatError
-from compcache.images.elf.parts import SHF_ALLOC, SHT_NOBITS
+from compcache.images.elf.parts import SHF_ALLOC, SHT_NOBITS, align_up
 from compcache.images.writer.inputs import SHF_EXECINSTR, SHF_MERGE, SHF_STRINGS, SHF_TLS, SHF_WRITE
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Output:
             raise FormatError(f"the sections named {self.name} have different flags: {self.flags:#x} and {flags:#x}")
         if (self.flags, self.entry_size) != (flags, section.entry_size):
             self.flags, self.entry_size = self.flags & ~(SHF_MERGE | SHF_STRINGS), 0
-        start = -(-self.size // section.alignment) * section.alignment
+        start = align_up(self.size, section.alignment)
         if section.frames and start != self.size:
             raise FormatError(f"the unwinding tables in the sections {self.name} cannot be joined, because they would need padding")
         self.alignment = max(self.alignment, section.alignment)
@@ -147,15 +147,15 @@ def place(outputs: Iterable[Output], start: int, page: int) -> Layout:
     layout = Layout([*read, *written, *unmapped])
     position = start
     for output in read:
-        position = output.address = output.offset = -(-position // output.alignment) * output.alignment
+        position = output.address = output.offset = align_up(position, output.alignment)
         position += output.size
     layout.read_end = position
     largest = max([output.alignment for output in written], default=1)
-    position = layout.written_offset = -(-position // largest) * largest
-    shift = -(-position // page) * page
+    position = layout.written_offset = align_up(position, largest)
+    shift = align_up(position, page)
     layout.written = layout.end_of_memory = position + shift
     for output in written:
-        position = -(-position // output.alignment) * output.alignment
+        position = align_up(position, output.alignment)
         output.address, output.offset = position + shift, position
         if output.flags & SHF_TLS and output.type == SHT_NOBITS:
             continue  # part of the template for threads, not of the segment

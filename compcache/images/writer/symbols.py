@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from compcache.errors import FormatError
-from compcache.images.elf.parts import SHF_ALLOC, SHT_NOBITS, SHT_SYMTAB, SYMBOL
+from compcache.images.elf.parts import SHF_ALLOC, SHT_NOBITS, SHT_SYMTAB, SYMBOL, align_up
 from compcache.images.writer.inputs import COMMON, MAX_ALIGNMENT, SHF_WRITE, SHN_ABS, STT_FILE, STT_SECTION, STT_TLS
 from compcache.images.writer.layout import Output
 
@@ -89,7 +89,7 @@ class Symbols:
         return addresses
 
     def section_of(self, owner: int, number: int, section: int) -> Output | None:
-        """Return the image's section that contains a symbol, or None.
+        """Return the image's section that contains a symbol, or None if that section is not in the image.
 
         `owner` is the number of the object, and `section` the number of the symbol's section in it.
         """
@@ -133,7 +133,7 @@ def _reserve_common(symbol: Symbol, outputs: dict[str, Output]) -> int:
         raise FormatError(
             f"the common symbol {symbol.name!r} has the alignment {alignment:#x}, which is not a power of two up to {MAX_ALIGNMENT:#x}"
         )
-    start = -(-bss.size // alignment) * alignment
+    start = align_up(bss.size, alignment)
     bss.alignment = max(bss.alignment, alignment)
     bss.size = start + symbol.size
     return start

@@ -6,7 +6,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import FormatError
-from compcache.images.elf.parts import ELF_MAGIC, ET_DYN, SECTION, SHF_ALLOC, SHT_NOBITS, SHT_PROGBITS, STB_WEAK
+from compcache.images.elf.parts import ELF_MAGIC, ET_DYN, SECTION, SHF_ALLOC, SHT_NOBITS, SHT_PROGBITS, STB_WEAK, align_up
 from compcache.images.writer.dynamic import Dynamic, NeededSymbol
 from compcache.images.writer.frames import index_of_frames, index_size
 from compcache.images.writer.inputs import SHF_EXECINSTR, SHF_WRITE, STT_TLS, read_input, with_table
@@ -222,7 +222,7 @@ def _assemble(machine: int, layout: Layout, tail: Sequence[Output], segments: by
         if output.flags & SHF_ALLOC:
             start = output.offset
         else:
-            start = output.offset = -(-position // output.alignment) * output.alignment
+            start = output.offset = align_up(position, output.alignment)
         rows.append(_SECTION_HEADER.pack(
             name, output.type, output.flags, output.address, start, output.size, output.link.number if output.link else 0,
             output.info, output.alignment, output.entry_size,
@@ -238,7 +238,7 @@ def _assemble(machine: int, layout: Layout, tail: Sequence[Output], segments: by
             position = start + output.size
     parts.append(bytes(-position % 8))
     parts[0] = _HEADER.pack(
-        _IDENT, ET_DYN, machine, 1, 0, _HEADER.size, position + -position % 8, 0, _HEADER.size, _SEGMENT.size,
+        _IDENT, ET_DYN, machine, 1, 0, _HEADER.size, align_up(position, 8), 0, _HEADER.size, _SEGMENT.size,
         len(segments) // _SEGMENT.size, SECTION.size, len(rows), len(rows) - 1,
     )  # fmt: skip
     return b"".join([*parts, *rows])

@@ -56,11 +56,7 @@ class Backend:
         frontend.note_uncached(self.cache, label, reason)
 
     def record_stored(self, label: str) -> None:
-        """Record that an overload is cached. When the process exits, the index is compacted.
-
-        Args:
-            label: the function with its argument types.
-        """
+        """Record that an overload is cached. The index is compacted at exit. `label` is the function with its argument types."""
         self.refused.pop(label, None)
         frontend.forget_uncached(self.cache, label)
         if self._compacting_pid != os.getpid():

@@ -61,7 +61,7 @@ class FunctionCache(CacheObject):
         self._keys: dict[Any, Key | NotLazy | None] = {}
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return the stored compile result for a signature, or None.
+        """Return the stored compile result for a signature, or None if Numba must compile it.
 
         Count a hit or a miss, unless the overload ran without Numba, was flushed, or belongs to the fallback cache.
         """
@@ -86,7 +86,7 @@ class FunctionCache(CacheObject):
         return self._load_identified(identity, parsed, target_context, is_current=is_current)
 
     def _load_identified(self, identity: Identity, sig: Any, target_context: Any, *, is_current: bool) -> Any:
-        """Return the stored compile result for an identity, or None. Count a hit or a miss, unless the result was flushed.
+        """Return the stored compile result for an identity, or None if there is none. Count a hit or a miss, unless the result was flushed.
 
         `is_current` says whether all code of this process was compiled from the present values.
         """

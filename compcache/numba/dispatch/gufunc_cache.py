@@ -28,7 +28,7 @@ class GufuncCache(CacheObject):
     _fallback_class = GufWrapperCache
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return the stored code library with the wrapper for a signature, or None.
+        """Return the stored code library with the wrapper for a signature, or None if Numba must compile it.
 
         Count a hit or a miss, unless the wrapper was flushed, or belongs to the fallback cache.
         """

@@ -18,7 +18,7 @@ class HelperSymbol(AddressDefinition):
     kind = "numba-symbol"
 
     def find(self) -> tuple[int, object]:
-        """Return the address of the function in this process, and None.
+        """Return the address of the function in this process, and None, because it needs no object to stay alive.
 
         Raise `ImportError` if this process has no function with this name.
         """

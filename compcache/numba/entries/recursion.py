@@ -44,7 +44,7 @@ def link_recursive_callees(library: Any) -> Any:
         callee = _find_defining_module(missing[0]).clone()
         callee.get_function(missing[0]).linkage = "weak_odr"  # linkonce would be removed, because no code refers to it by name
         module.link_in(callee)
-    raise MissingCallee(f"the function has more than {_MAX_CALLEES} recursive callees")
+    raise MissingCallee(f"the function has more than {_MAX_CALLEES} recursive callees: split it")
 
 
 def lacks_callee(library: Any) -> bool:
@@ -70,7 +70,7 @@ _OPTIONS = re.compile(r"(.*B\d+v\d+)B(\d+)(c8t.*)")
 
 
 def _find_callee(name: str, defined: Collection[str]) -> str | None:
-    """Return the defined function for a slot, or None. The slot's name contains the caller's options, which the callee may not have."""
+    """Return the function for a slot; None if undefined. The slot's name has the caller's options, which the callee may not have."""
     if name in defined:
         return name
     plain_name = _strip_options(name)

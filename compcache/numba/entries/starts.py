@@ -219,9 +219,7 @@ def _covers_implementations(key: Key | None, description: Description) -> bool:
 def pickle_environments(symbols: Sequence[str], constants: Mapping[str, list[Any]]) -> tuple[tuple[int, bytes], ...] | None:
     """Return the slot number and the pickled constants of each environment, or None if a constant needs Numba.
 
-    Args:
-        symbols: the symbols of the image, by number.
-        constants: the constants of each environment, by the environment's symbol.
+    `symbols` has the symbols of the image, by number, and `constants` the constants of each environment, by the environment's symbol.
     """
     rows = []
     for number, symbol in enumerate(symbols):

@@ -118,7 +118,7 @@ def _unpack_function(func: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:
 
 
 def _normalize_signature(signature: Any) -> tuple[tuple[Any, ...], Any]:
-    """Return the argument types of a signature, and its result type or None."""
+    """Return the argument types of a signature, and its result type, or None if Numba infers it."""
     from numba.core import sigutils
 
     args, result = sigutils.normalize_signature(signature)

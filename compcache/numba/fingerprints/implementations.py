@@ -180,7 +180,7 @@ def is_asked_by_template(template: Any) -> bool:
 
 
 def _typing_function(template: Any) -> Any:
-    """Return the function from which `type_callable` created a template, or None."""
+    """Return the function from which `type_callable` created a template, or None for other templates."""
     generic = vars(template).get("generic")
     cells = cells_of(generic) if isinstance(generic, FunctionType) else ()
     return next((value for _, value in cells if isinstance(value, FunctionType)), None)
@@ -199,7 +199,7 @@ def package_of_implementation(implementation: Any) -> str:
 
 
 def plain_function(value: Any) -> Any:
-    """Return the Python function that a callable (a method, a partial or cached function, an object) runs, or None."""
+    """Return the Python function that a callable (a method, a partial or cached function, an object) runs; None if it runs none."""
     for _ in range(_MAX_WRAPPERS):
         if isinstance(value, FunctionType):
             return value

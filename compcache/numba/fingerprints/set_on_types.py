@@ -23,13 +23,9 @@ _plain: set[tuple[Any, ...]] = set()
 
 
 def set_on_types(names: Iterable[str] | None) -> list[tuple[str, str, Any]]:
-    """Return the attributes that the program has set on Numba types and on their classes.
+    """Return the attributes that the program has set on Numba types and on their classes. `names` are the wanted attributes, None for all.
 
-    Args:
-        names: the names of the attributes; None for all names.
-
-    Returns:
-        For each attribute its name, the text of the type, and its value, in order; empty if Numba is not imported.
+    Each has its name, the text of the type, and its value, in order. The result is empty if Numba is not imported.
     """
     module = sys.modules.get("numba.core.types.abstract")
     if "Type" not in vars(module or object):

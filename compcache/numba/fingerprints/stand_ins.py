@@ -66,8 +66,7 @@ def is_generators_module(value: Any) -> bool:
 def reads_object_mode(chains: Iterable[tuple[tuple[str, ...], Any, int]]) -> bool:
     """Return whether one of these attribute chains leads to `numba.objmode`.
 
-    Args:
-        chains: the names in each chain, the last value to which they lead through modules, and the number of names that lead to it.
+    A chain has its names, the last value to which they lead through modules, and the number of names that lead to it.
     """
     return any(
         _context_name(value) == _OBJECT_MODE or (_OBJECT_MODE in names[followed:] and is_generators_module(value))

@@ -35,12 +35,7 @@ __all__ = ["feed_class_and_attributes", "handler_of", "is_defined_by_text"]
 
 
 def handler_of(value: Any, *, with_numba: bool) -> Handler:
-    """Return the handler that digests a value.
-
-    Args:
-        value: the value.
-        with_numba: whether to include the handlers of Numba objects, and callables with registrations in Numba.
-    """
+    """Return the handler that digests a value. `with_numba` includes the handlers of objects that are known to Numba."""
     late = _handlers_of_imported_modules()  # this may add to `_HANDLERS`
     known = _HANDLERS.get(type(value))
     if known is not None:

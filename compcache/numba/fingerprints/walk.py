@@ -420,9 +420,9 @@ class Walk:
             return
         self._count += 1
         if self._depth > _MAX_DEPTH:
-            raise TooLarge(f"{where} is nested too deeply")
+            raise TooLarge(f"{where} is nested too deeply: pass it as an argument")
         if self._count > self.max_values:
-            raise TooLarge(f"{where} contains too many values")
+            raise TooLarge(f"{where} contains too many values: pass it as an argument")
         self._depth += 1
         try:
             handler = handler_without_numba(value) if self.without_numba else None

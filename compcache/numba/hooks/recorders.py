@@ -40,11 +40,7 @@ _recorders = Replacements()
 
 
 def start_recording(*, from_the_start: bool) -> None:
-    """Record compilations from now on. Do nothing if recording is on already.
-
-    Args:
-        from_the_start: whether this process has compiled nothing so far.
-    """
+    """Record compilations from now on, if recording is off. `from_the_start` states that this process has compiled nothing so far."""
     if _recorders:
         return
     libraries.start_recording(from_the_start=from_the_start)

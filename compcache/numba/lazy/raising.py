@@ -79,9 +79,7 @@ def unpack_exception(description: bytes, arguments: Any) -> tuple[Any, tuple[Any
 def known_exception(described: bytes, computed: Any) -> BaseException:
     """Return the exception to raise for an exported kernel. The code of kernels contains the name of this function.
 
-    Args:
-        described: the marshalled module, class name and arguments of the exception.
-        computed: the values of the arguments that an ellipsis marks.
+    `described` is the marshalled module, class name and arguments of the exception, `computed` the values that replace an ellipsis in it.
     """
     from importlib import import_module
     from marshal import loads

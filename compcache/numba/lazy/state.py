@@ -107,7 +107,7 @@ class State:
 
 
 def _reason_for_numba(function: Any, decorator: str, signatures: tuple[str, ...] | None, options: dict[str, Any]) -> str:
-    """Return why only Numba can run a function, or "".
+    """Return why only Numba can run a function, or "" if stored code can.
 
     `cache=False` is a reason if the program uses the decorators of this package. For Numba's own decorators it is the default.
     """
@@ -120,7 +120,7 @@ def _reason_for_numba(function: Any, decorator: str, signatures: tuple[str, ...]
 
 @examines_program(NotLazy)
 def _reason_in_options(decorator: str, options: dict[str, Any]) -> str:
-    """Return why the options of the decorator need Numba, or ""."""
+    """Return why the options of the decorator need Numba, or "" if they do not."""
     if options.get("cache") is False and stand_in_of() is None and not are_decorators_replaced():
         return NOT_CACHED
     if options.get("nopython") is False:
@@ -135,7 +135,7 @@ def _reason_in_options(decorator: str, options: dict[str, Any]) -> str:
 
 
 def _reason_in_parameters(function: Any, *, is_plain: bool) -> str:
-    """Return why the parameters need Numba, or "". A plain function is compiled for the types of its calls."""
+    """Return why the parameters need Numba, or "" if they do not. A plain function is compiled for the types of its calls."""
     flags, by_keyword = function.__code__.co_flags, function.__code__.co_kwonlyargcount
     if flags & _GENERATOR:
         return CALLED_BY_CODE

@@ -62,7 +62,7 @@ def find_packages() -> tuple[str, bool, list[str]]:
             rows.append(f"{name}: {_distribution_digest(directory)}")
     missing = [name for name in _COMPILERS if name not in seen]
     if missing:
-        raise UnknownPackagesError(f"the distribution {missing[0]} is not on sys.path")
+        raise UnknownPackagesError(f"the distribution {missing[0]} is not on sys.path: add its directory")
     if os.path.exists(vector_library()):
         raise UnknownPackagesError(f"Numba uses Intel's vector library {vector_library()}")
     return ", ".join(rows), len(seen) > len(_COMPILERS), chosen

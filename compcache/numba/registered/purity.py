@@ -66,7 +66,7 @@ def external_state_of(value: Any) -> str:
 
 
 def _find_external_state(item: Any, seen: dict[int, tuple[Any, str]], waiting: list[Any]) -> str:
-    """Return the description of external state that the object itself reads, or "". Queue the other objects that it reads."""
+    """Return a description of external state that the object itself reads, or "" if it reads none. Queue the other objects."""
     try:
         for read in _referenced_objects(item):
             if id(read) not in seen:

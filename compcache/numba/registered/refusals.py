@@ -47,9 +47,6 @@ def examines_program(error_class: type[Unidentifiable]) -> Callable[[Callable[_P
     """Return a decorator for functions that examine objects of the program. Errors of the program's own code become `error_class`.
 
     Exceptions from signal handlers, and exceptions that do not derive from `Exception`, are raised unchanged.
-
-    Args:
-        error_class: the class of the errors to raise.
     """
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:

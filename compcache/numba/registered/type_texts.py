@@ -80,13 +80,9 @@ def _text_of_array(value: Any) -> str | None:
 
 
 def signature_text(value: Any) -> str | None:
-    """Return the text of a signature.
+    """Return the text of a signature, which may be a text, a signature of Numba, its stand-in, or a tuple of types.
 
-    Args:
-        value: a text, a signature of Numba, its stand-in, or a tuple of types.
-
-    Returns:
-        The text, or None for any other object, and for types without a text.
+    The result is None for any other object, and for types without a text.
     """
     kind = type(value)
     if kind is str:

@@ -32,12 +32,7 @@ __all__ = ["make_ufunc"]
 
 
 def make_ufunc(state: State, loops: Sequence[Loop]) -> Any:
-    """Return Numba's ufunc for a decorated function. Import Numba if necessary.
-
-    Args:
-        state: the state of the function.
-        loops: the loops that ran without Numba, which are added to the ufunc.
-    """
+    """Return Numba's ufunc for a decorated function, with the loops that ran without Numba. Import Numba if necessary."""
     real_numba()
     backend = None if state.reason else lazy_dispatchers.find_lazy_backend()
     if backend is None:

@@ -183,7 +183,7 @@ class GarbageCollector:
         return [*garbage, *[item for key, item in modules.items() if key not in named], *leases.values()]
 
     def _find_survey(self, item: ObjectInfo) -> Survey | None:
-        """Return the survey or delivery that describes an object in its listed state, or None."""
+        """Return the survey or delivery that describes an object in its listed state, or None if it was not examined in this state."""
         for rows in (self._known, self._delivered):
             row = rows.get(item.key)
             if row is not None and row.describes(_state_of(item)):

@@ -372,9 +372,7 @@ class Helper:
         """Store a pack in each of the stores that are written."""
 
         async def put(tier: Tier) -> None:
-            await tier.requests.replace(key, data)
-            tier.reads.forget_miss(key)
-            tier.uploads.deliveries.note(key, data)
+            await tier.put_pack(key, data)
             tier.reads.count("packs_stored")
 
         await self._chain.store_in_each(writes, put)

@@ -73,6 +73,12 @@ class Tier:
             self.reads.probe()
         return self.breaker.allows_lookups()
 
+    async def put_pack(self, key: str, data: bytes) -> None:
+        """Store a pack in the place of an earlier one, and note its delivery."""
+        await self.requests.replace(key, data)
+        self.reads.forget_miss(key)
+        self.uploads.deliveries.note(key, data)
+
     def silence(self) -> float:
         """Return after how many seconds without an answer the next store is asked too."""
         latency = self.reads.requests.latency
@@ -211,7 +217,7 @@ class Chain:
                 data = await tier.reads.get(key, LARGEST_PACK, _PACK_SECONDS)
                 if data is not None:
                     for target in tiers_without:
-                        self._run_in_background(self._copy_pack(self.tiers[target], key, data))
+                        self._run_in_background(self.tiers[target].put_pack(key, data))
                     return data, position
                 if position in writes:
                     tiers_without.append(position)
@@ -253,11 +259,6 @@ class Chain:
             tier.uploads.news.set()
 
         self._run_in_background(copy())
-
-    async def _copy_pack(self, tier: Tier, key: str, data: bytes) -> None:
-        await tier.requests.replace(key, data)
-        tier.reads.forget_miss(key)
-        tier.uploads.deliveries.note(key, data)
 
     def _run_in_background(self, work: Any) -> None:
         """Run a coroutine in the background. Its errors are ignored."""
