@@ -95,7 +95,7 @@ def test_who_asks_with_a_lock_that_the_builder_needs_builds_it_himself(cache: Ca
             waited = time.monotonic() - started
         assert first.result(20) == 2
     assert len(threads) == 2
-    assert IDLE <= waited < 10 * IDLE
+    assert IDLE <= waited < 30  # a lock would be waited for longer
     assert cache.path not in {directory for directory, _ in builders._builders}
 
 
