@@ -148,7 +148,7 @@ def test_a_builder_that_dies_or_hangs_delays_the_others_by_the_lock_timeout_at_m
         assert count(builds) == 2  # the kernel let go of the lock: one of the others built, at once
         assert waited < timeout
     else:
-        assert timeout <= waited < timeout + 10
+        assert timeout <= waited < timeout + 40
         assert 2 <= count(builds) <= 4
 
 
@@ -163,7 +163,7 @@ def test_the_waiting_time_can_be_set(directory: Path, builds: Path, where: str) 
         crowd.release(1)
         ((value, seconds),) = crowd.results(1)
     assert value == 42
-    assert 0.5 <= seconds < 10
+    assert 0.5 <= seconds < 40
     assert count(builds) == 2
 
 
@@ -347,7 +347,7 @@ def test_builds_that_need_each_others_function_do_not_wait_for_each_other(direct
         let_both_go(crowd)
         results = crowd.results()
     assert [value for value, _ in results] == [7, 7]
-    assert max(seconds for _, seconds in results) < 10
+    assert max(seconds for _, seconds in results) < 40
 
 
 @pytest.mark.slow
@@ -357,7 +357,7 @@ def test_builds_that_go_round_in_circles_say_so_in_every_process(directory: Path
         let_both_go(crowd)
         results = crowd.results()
     assert "reentrant" in [value for value, _ in results]
-    assert max(seconds for _, seconds in results) < 10
+    assert max(seconds for _, seconds in results) < 40
 
 
 @pytest.mark.slow
