@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from _weakref import ref  # importing `weakref` is slow
 
+from compcache.numba.fingerprints.former import keep_values
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,6 +38,7 @@ def note_code(parts: Iterable[Part], records: Iterable[Record] = ()) -> None:
     if len(parts) > 1:
         _unread.extend([(record, named_functions(parts)) for record in records])
     for part in parts:
+        keep_values(part.function)
         digests = _digests.setdefault(ref(part.function, _digests.pop), {}).setdefault(part.kind, {})
         digests.pop(part.digest, None)  # a known digest moves to the end, because `is_latest` compares the last one
         digests[part.digest] = None
