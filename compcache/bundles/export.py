@@ -12,6 +12,7 @@ from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.footer import encode_container
 from compcache.formats.manifest import decode_function
+from compcache.formats.order import GREATEST_NUMBER
 from compcache.formats.records import decode_module
 from compcache.interrupts import suppress
 from compcache.publish.atomic_file import unique_name
@@ -19,6 +20,7 @@ from compcache.publish.module_rows import make_row
 from compcache.publish.open_segments import readable_segments
 from compcache.publish.packs import encode_pack, entries_in_force, entries_of, packs_in
 from compcache.signing.minisign import SUFFIX, minisign_signature
+from compcache.store import is_ordered
 from compcache.targets.machine import NATIVE, machine_for, parse_targets
 from compcache.targets.processor_words import processor_with
 from compcache.usage.linked import linked_closures
@@ -35,12 +37,16 @@ __all__ = ["export"]
 
 
 class _Candidate:
-    """A realization that can be exported. `requirement` is the requirement of its code, and `cpu` the displayed name of its CPU."""
+    """A realization that can be exported. `requirement` is the requirement of its code, and `cpu` the displayed name of its CPU.
 
-    def __init__(self, module_id: bytes, requirement: str, cpu: str) -> None:
+    `age` is the number of newer additions under its plain name with other code. A load uses the smallest age that its host can run.
+    """
+
+    def __init__(self, module_id: bytes, requirement: str, cpu: str, age: int) -> None:
         self.module_id = module_id
         self.requirement = requirement
         self.cpu = cpu
+        self.age = age
 
 
 def export(
@@ -130,8 +136,8 @@ def _choose_realizations(store: Store, name: str, processors: dict[str, Processo
         return candidates
     chosen: dict[bytes, _Candidate] = {}
     for target, processor in processors.items():
-        best = max(candidates, key=lambda candidate: processor.rank(candidate.requirement))
-        if processor.rank(best.requirement) == host.UNUSABLE:
+        usable = [candidate for candidate in candidates if processor.rank(candidate.requirement) != host.UNUSABLE]
+        if not usable:
             cpus = ", ".join(sorted({candidate.cpu for candidate in candidates}))
             raise NotCachedError(
                 f"function {name!r} has no realization that {target} can run, only realizations for {cpus}: "
@@ -139,6 +145,7 @@ def _choose_realizations(store: Store, name: str, processors: dict[str, Processo
                 func_name=name,
                 cache_dir=store.root,
             )
+        best = min(usable, key=lambda candidate: (candidate.age, -processor.rank(candidate.requirement)))
         chosen[best.module_id] = best
     return list(chosen.values())
 
@@ -146,7 +153,11 @@ def _choose_realizations(store: Store, name: str, processors: dict[str, Processo
 def _find_candidates(store: Store, name: str) -> list[_Candidate]:
     """Return the realizations of a function that can be read. Damaged and removed modules are skipped."""
     candidates = []
-    for module_id, offset in store.find_all(name):
+    realizations = store.find_all(name)
+    ages = _ages(store, name, [module_id for module_id, _ in realizations])
+    for module_id, offset in realizations:
+        if module_id not in ages:
+            continue
         try:
             with store.open_module(module_id) as module:
                 header = decode_module(module.read_record(0))
@@ -155,14 +166,42 @@ def _find_candidates(store: Store, name: str) -> list[_Candidate]:
             reraise_interrupt(error)
             continue  # the module is damaged, or was removed in the meantime
         if record.name == name:
-            candidates.append(_Candidate(module_id, header.requirement(header.features_of(record)), header.cpu))
+            candidates.append(_Candidate(module_id, header.requirement(header.features_of(record)), header.cpu, ages[module_id]))
     return candidates
 
 
-def _read_module(store: Store, module_id: bytes) -> tuple[bytes, Row, bytes]:
-    """Return a module's content for a bundle, its row, and its signature file.
+def _ages(store: Store, name: str, module_ids: Iterable[bytes]) -> dict[bytes, int]:
+    """Return the age of each realization of a function (`_Candidate`), except those that must not be in a bundle.
 
-    If the store has a publish key, the signature file contains a signature by this key.
+    Addition numbers count within their directory, and a bundle has no directories. So a realization in a layer must not be in the bundle if
+    its number is not smaller than the numbers of newer realizations: it would be used instead of them.
+
+    Args:
+        store: the cache.
+        name: the function.
+        module_ids: the modules with the realizations, in the order in which loads prefer them.
+    """
+    rows = {module_id: (order, content) for order, _, module_id, _, content in store.find_numbered(name)} if is_ordered(name) else {}
+    ages: dict[bytes, int] = {}
+    newest = next((rows[module_id] for module_id in module_ids if module_id in rows), (0, b""))
+    age, previous = 0, newest[0]
+    for module_id in module_ids:
+        order, content = rows.get(module_id, newest)  # modules in memory have no row
+        if order == newest[0] or (any(content) and content == newest[1]):
+            ages[module_id] = 0
+            continue
+        if order != previous:
+            if order & GREATEST_NUMBER >= previous & GREATEST_NUMBER:
+                continue
+            age, previous = age + 1, order
+        ages[module_id] = age
+    return ages
+
+
+def _read_module(store: Store, module_id: bytes) -> tuple[bytes, Row, bytes]:
+    """Return a module's content for a bundle, its row, and its signature file. See `Store.open_module` for the exceptions.
+
+    If the store has a publish key, the signature file contains a signature by this key. Without signatures it is empty.
     """
     with store.open_module(module_id) as module:
         footer = module.footer()
@@ -208,8 +247,7 @@ def _make_pack(store: Store, modules: Collection[bytes], names: Collection[str])
 def _write_files(path: str, members: dict[str, bytes], signer: SecretKey | None) -> None:
     """Write a bundle, and its minisign signature if `signer` is not None. Each file is renamed to its path when it is complete.
 
-    Raises:
-        StorageError: a file cannot be written.
+    Raise `StorageError` if a file cannot be written.
     """
     scratch = f"{path}.{unique_name()}"
     scratch_signature = scratch + SUFFIX

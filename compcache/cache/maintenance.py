@@ -134,12 +134,14 @@ class Maintenance(Facade):
             False if the function was already pinned.
 
         Raises:
+            InvalidNameError: no function can have this name.
             StorageError: the cache is read-only, or could not be written.
         """
         self._require_open()
+        from compcache.build.source import check_name
         from compcache.maintain.pins import pin
 
-        return pin(self._store, func_name_of(func_name))
+        return pin(self._store, check_name(func_name_of(func_name), "name of a function"))
 
     def unpin(self, func_name: str | Identity) -> bool:
         """Remove the pin of a function, so that it can be pruned again.

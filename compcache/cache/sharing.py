@@ -42,7 +42,7 @@ class Sharing(Questions):
             names: the functions, at least one, by their names or identities.
             path: the file. An existing file of this name is replaced.
             targets: CPUs (see `ModuleSource`). Only the realizations that hosts with these CPUs would use are included. None includes all
-                realizations.
+                realizations, except code of layers that newer code of the same plain name replaces.
             closure: include all functions that these functions import, transitively.
             minisign: also write ``<path>.minisig``, a signature of the file by the `publish_key`. `minisign -V` verifies it with the key
                 that ``compcache key show --minisign`` prints.
@@ -93,8 +93,6 @@ class Sharing(Questions):
 
             keys = parse_public_keys(trusted_keys)
         return import_bundle(self._store, absolute_path(os.fspath(path)), keys)
-
-    # -------------------------------------------------------------- remote store
 
     @property
     def remote(self) -> RemoteStore | None:

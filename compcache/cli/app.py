@@ -11,6 +11,7 @@ import os
 import re
 import sys
 import warnings
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ from compcache.facade import DEBUG_VARIABLE
 from compcache.settings import configuration
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
 __all__ = ["COMMANDS", "group", "main"]
@@ -73,18 +74,36 @@ COMMANDS = {
 }
 
 
+@contextmanager
+def _exiting_without_reader() -> Iterator[None]:
+    """Exit with status 0 if the reader of standard output closes the pipe early, as `head` does."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        # Further writes would fail, even at interpreter shutdown.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise click.exceptions.Exit(0) from error
+
+
 class _LazyGroup(click.Group):
     """A group that imports the module of a command when the command is looked up."""
 
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        """Parse the options before the command; --help and --version write their text."""
+        with _exiting_without_reader():
+            return super().make_context(*args, **extra)
+
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command and return its exit status. Return 0 if the reader of standard output closes the pipe early, as `head` does."""
-        try:
-            status = super().invoke(ctx)
+        """Run the command and return its exit status. For a group of commands that is called without one, print its help."""
+        with _exiting_without_reader():
+            try:
+                status = super().invoke(ctx)
+            except click.UsageError as error:
+                if type(error).__name__ != "NoArgsIsHelpError":  # older versions of click print the help themselves
+                    raise
+                click.echo(error.format_message())
+                status = 0
             sys.stdout.flush()
-        except BrokenPipeError:
-            # Further writes would fail, even at interpreter shutdown.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 0
         return status
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -250,7 +269,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status = group.main(args=None if arguments is None else list(arguments), prog_name=PROGRAM, standalone_mode=False)
     except click.ClickException as error:
-        return _report_usage_error(error)
+        return _print_error(_usage_error_text(error))
     except (click.Abort, KeyboardInterrupt):
         return _INTERRUPTED
     except (CompcacheError, OSError, ImportError) as error:  # ImportError: the native runtime, or a package of the installation
@@ -262,17 +281,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         end_progress()
     return status if isinstance(status, int) else 0
-
-
-def _report_usage_error(error: click.ClickException) -> int:
-    """Write the message of an invalid command line, and return the exit status for it.
-
-    For a group that was called without a command, print the help of the group and return 0.
-    """
-    if type(error).__name__ != "NoArgsIsHelpError":  # older versions of click print the help themselves
-        return _print_error(_usage_error_text(error))
-    click.echo(error.format_message())
-    return 0
 
 
 def _replace_unencodable(error: UnicodeError) -> tuple[str | bytes, int]:

@@ -170,7 +170,7 @@ class LayeredStore(Store):
     # ------------------------------------------------------- the segment of all layers
 
     def merged_name(self) -> str:
-        """Return the file name of the segment of all layers in their current state."""
+        """Return the file name of the segment of all layers in their current state. Unreadable layers count as empty."""
         parts = [MAGIC, self.known_faults]  # a segment of another version must have another name
         for layer in self.layers:
             try:
@@ -208,11 +208,10 @@ class LayeredStore(Store):
             return  # compcache-runtime cannot write segments; look-ups search each layer
         write_layer_segment(self, name)
 
-    def _find_merged_layer(self, module_id: bytes) -> Store | None:
+    def _find_merged_layer(self, merged: Index, module_id: bytes) -> Store | None:
         """Return the layer of a module and record the module's entry; None if the segment of all layers lacks the module."""
-        assert self.merged is not None
-        for segment in self.merged.segments:
-            for value in self.merged.look_up(segment, module_id, modules=True) or ():
+        for segment in merged.segments:
+            for value in merged.look_up(segment, module_id, modules=True) or ():
                 number = int.from_bytes(value[_FLAGS_OFFSET : _FLAGS_OFFSET + 4], "little") >> LAYER_SHIFT
                 if number < len(self.layers):
                     self.entries[module_id] = value
@@ -282,42 +281,43 @@ class LayeredStore(Store):
         candidates = self._find_ordered(indexes, key, is_near) if is_ordered(func_name) else self._find_best(indexes, key)
         return candidates if linked else (row for row in candidates if row[1] < LINKED)
 
-    def _indexes(self, merged: Index | None) -> list[tuple[Store | None, Index]]:
-        """Return the indexes to search, in order, each with its store. The store of `merged` is None, because it covers all layers."""
-        layer_indexes: list[tuple[Store | None, Index]] = [(layer, layer.index) for layer in self.layers]
-        return [(self, self.index), *([(None, merged)] if merged is not None else layer_indexes)]
+    def _indexes(self, merged: Index | None) -> list[tuple[Store | Index, Index]]:
+        """Return the indexes to search, in order, each with its store, or with itself if it covers all layers (`merged`)."""
+        layer_indexes: list[tuple[Store | Index, Index]] = [(layer, layer.index) for layer in self.layers]
+        return [(self, self.index), *([(merged, merged)] if merged is not None else layer_indexes)]
 
     def find_numbered(self, func_name: str) -> list[Numbered]:
         """See `Store`."""
         return [row for _, row in self._numbered_rows(self._indexes(self.merged), name_key(func_name))]
 
     @staticmethod
-    def _numbered_rows(indexes: list[tuple[Store | None, Index]], key: bytes) -> list[tuple[Store | None, Numbered]]:
+    def _numbered_rows(indexes: list[tuple[Store | Index, Index]], key: bytes) -> list[tuple[Store | Index, Numbered]]:
         """Return the rows of a name in all indexes, with their stores. Rows of earlier indexes get greater addition numbers."""
-        rows: dict[bytes, tuple[Store | None, Numbered]] = {}
+        rows: dict[bytes, tuple[Store | Index, Numbered]] = {}
         for number, (store, index) in enumerate(indexes):
             for order, rank, module_id, offset, content in index.find_numbered(key):
                 rows.setdefault(module_id, (store, (order - (number << 64), rank, module_id, offset, content)))
         return list(rows.values())
 
-    def _find_ordered(self, indexes: list[tuple[Store | None, Index]], key: bytes, is_near: IsNear | None) -> Iterator[tuple[bytes, int]]:
-        """Yield the realizations of a plain name, the newest addition of the first index first."""
-        rows = {row[2]: (store, row) for store, row in self._numbered_rows(indexes, key)}
-        for candidate in sort_by_preference([row for _, row in rows.values()], is_near):
-            self._remember_layer(candidate[0], rows[candidate[0]][0])
-            yield candidate
+    def _find_ordered(self, indexes: list[tuple[Store | Index, Index]], key: bytes, is_near: IsNear | None) -> Iterator[tuple[bytes, int]]:
+        """Yield the realizations of a plain name, the newest addition of the first index first. `is_near` is that of `find`."""
+        numbered_rows = self._numbered_rows(indexes, key)
+        stores = {module_id: store for store, (_, _, module_id, _, _) in numbered_rows}
+        for module_id, offset in sort_by_preference([row for _, row in numbered_rows], is_near):
+            self._remember_layer(module_id, stores[module_id])
+            yield module_id, offset
 
-    def _find_best(self, indexes: list[tuple[Store | None, Index]], key: bytes) -> Iterator[tuple[bytes, int]]:
+    def _find_best(self, indexes: list[tuple[Store | Index, Index]], key: bytes) -> Iterator[tuple[bytes, int]]:
         """Yield the realizations of a content name, the best for this host first."""
         yielded = set()
-        fallbacks: list[tuple[int, Store | None, tuple[bytes, int]]] = []
+        fallbacks: list[tuple[int, Store | Index, tuple[bytes, int]]] = []
         for store, index in indexes:
             ranked: list[tuple[int, tuple[bytes, int]]] = []
-            for candidate in index.find(key, ranked):
-                if candidate[0] not in yielded:
-                    yielded.add(candidate[0])
-                    self._remember_layer(candidate[0], store)
-                    yield candidate
+            for module_id, offset in index.find(key, ranked):
+                if module_id not in yielded:
+                    yielded.add(module_id)
+                    self._remember_layer(module_id, store)
+                    yield module_id, offset
             fallbacks += [(rank, store, candidate) for rank, candidate in ranked]
         if len(fallbacks) > 1:
             fallbacks.sort(key=lambda row: -row[0])  # the sort is stable: candidates of equal rank stay in the order of their indexes
@@ -327,15 +327,15 @@ class LayeredStore(Store):
                 self._remember_layer(candidate[0], store)
                 yield candidate
 
-    def _remember_layer(self, module_id: bytes, store: Store | None) -> None:
-        """Remember the layer of a module for `open_module`. None: the layer that the merged segment names, if it names one.
+    def _remember_layer(self, module_id: bytes, store: Store | Index) -> None:
+        """Remember the layer of a module for `open_module`. An index of all layers names it, if the index has the module.
 
         This directory itself is not remembered, because `open_module` searches it first.
         """
         if store is self:
             self._found_in.pop(module_id, None)
             return
-        layer = store or self._find_merged_layer(module_id)
+        layer = store if isinstance(store, Store) else self._find_merged_layer(store, module_id)
         if layer is not None:
             self._found_in[module_id] = layer
 

@@ -7,6 +7,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import warnings
 import zipfile
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from cli_process import compcache
 from helpers import PACKAGE_ROOT, adder, caller, constant, run_fresh
 from hosts import host_like, on_host
 
-from compcache import Cache, CompcacheError, FormatError, IntegrityError, ModuleSource, NotCachedError, StorageError
+from compcache import Cache, CacheWarning, CompcacheError, FormatError, IntegrityError, ModuleSource, NotCachedError, StorageError
 from compcache.bundles.layout import write_bundle
 from compcache.formats.host import platform_name
 from compcache.globals import Pickled
@@ -168,6 +169,35 @@ def test_targets_are_what_hosts_of_that_kind_would_take(cache: Cache, tmp_path: 
     cache.add_module(ModuleSource(constant("g", 1), targets=["x86-64-v3"]))
     with pytest.raises(NotCachedError, match="'g' has no realization that nehalem can run"):
         cache.export(["g"], path, targets=["nehalem"])
+
+
+@NEEDS_X86
+def test_targets_get_the_newest_code_that_they_can_run(cache: Cache, tmp_path: Path) -> None:
+    cache.add_module(ModuleSource(constant("f", 0), targets=["x86-64-v3"]))
+    with pytest.warns(CacheWarning, match="different code"):
+        cache.add_module(ModuleSource(constant("f", 1), targets=["x86-64-v2"]))
+    cache.export(["f"], tmp_path / "app.ccb", targets=["haswell"])
+    with Cache(tmp_path / "elsewhere") as other:
+        other.import_bundle(tmp_path / "app.ccb")
+        assert [realization.cpu for realization in other.realizations("f")] == ["x86-64-v2"]
+
+
+def test_a_bundle_gives_the_code_that_a_cache_with_layers_gives(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "function", CacheWarning)
+        with Cache(tmp_path / "layer") as cache:
+            for number in (2, 3, 4):
+                cache.add_module(ModuleSource(adder("leaf", number)))
+            cache.add_module(ModuleSource(caller("top", "leaf")))
+        with Cache(tmp_path / "upper", layers=[tmp_path / "layer"]) as cache:
+            cache.add_module(ModuleSource(adder("leaf", 5)))
+            assert cache.get_target("top")(1) == 6
+            cache.export(["top"], tmp_path / "app.ccb")
+    for options in ({"path": tmp_path / "above", "layers": [tmp_path / "app.ccb"]}, {"path": tmp_path / "imported"}):
+        with Cache(**options) as cache:
+            if "layers" not in options:
+                cache.import_bundle(tmp_path / "app.ccb")
+            assert cache.get_target("top")(1) == 6
 
 
 @pytest.mark.parametrize("signer", [None, "team-1", "other"])

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import signal
+import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
+from cli_process import environment
 
 from compcache.cli import output
 from compcache.cli.output import ProgressBar, end_progress, show_progress
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class Terminal(io.StringIO):
@@ -96,3 +103,17 @@ def test_rows_are_written_soon_and_read_no_further_than_the_reader_does(monkeypa
     with pytest.raises(BrokenPipeError):
         output.print_rows([], rows)
     assert len(read) <= 64 + 128
+
+
+@pytest.mark.parametrize("arguments", ["", "--help", "--version", "ls --help", "key", "remote", "config", "completion bash"])
+def test_a_reader_that_leaves_early_is_no_failure(arguments: str, tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        outcome = subprocess.run(
+            [sys.executable, "-m", "compcache", "--dir", str(tmp_path), *arguments.split()],
+            stdout=writing, stderr=subprocess.PIPE, text=True, check=False, env=environment({}),
+        )  # fmt: skip
+    finally:
+        os.close(writing)
+    assert (outcome.returncode, outcome.stderr) == (0, "")

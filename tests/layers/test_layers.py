@@ -19,7 +19,7 @@ from cli_process import compcache
 from helpers import PACKAGE_ROOT, adder, caller, constant, run_fresh
 from hosts import host_like, on_host
 
-from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, PrunePolicy, UntrustedDirectoryError
+from compcache import Cache, CacheWarning, Function, ModuleSource, NotCachedError, PrunePolicy, UntrustedDirectoryError
 from compcache.formats.footer import require_intact
 from compcache.formats.host import platform_name
 
@@ -127,6 +127,23 @@ def test_functions_of_all_layers_depend_on_one_another(directory: Path, tmp_path
     assert run_fresh(
         directory, f"from compcache import Cache\nresult = Cache(directory, layers={[str(above), str(below)]!r}).get_target('top')(1)"
     ) == 112
+
+
+@pytest.mark.parametrize("kind", ["plain", "content"])
+def test_a_realization_of_a_layer_serves_if_the_imports_of_the_newer_one_are_missing(
+    directory: Path, tmp_path: Path, kind: str
+) -> None:
+    name = "middle" if kind == "plain" else "middle-0123456789abcdef0123456789abcdef"
+    layer = tmp_path / "layer"
+    with Cache(layer) as cache:
+        cache.add_module(ModuleSource(adder("middle", 7), {name: Function("i64(i64)", symbol="middle")}))
+    with Cache(directory, layers=[layer]) as cache:
+        cache.add_module(ModuleSource(caller("middle", "missing"), {name: Function("i64(i64)", symbol="middle")}, imports=["missing"]))
+        cache.add_module(ModuleSource(caller("root", "middle", plus=1), imports={"middle": name}))
+    for _ in range(2):  # the first look-up writes the segment of all layers, which the second one reads
+        with Cache(directory, layers=[layer]) as cache:
+            assert cache.get_target("root")(1) == 9
+            assert cache.get_target(name)(1) == 8
 
 
 def test_a_pickled_target_of_a_layer_is_found_again_elsewhere(directory: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from helpers import adder, caller, flip_byte, module_file, run_fresh, snapshot
 from mock_directory import DyingFiles, FaultyFiles, KilledError, Operation, cache_on, no_permission
 
-from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, PrunePolicy, StorageError
+from compcache import Cache, CacheWarning, InvalidNameError, ModuleSource, NotCachedError, PrunePolicy, StorageError
 from compcache.directory.places import MODULE_LISTS
 from compcache.files import Tree
 from compcache.maintain import remove
@@ -132,6 +132,14 @@ def test_pins_hold_any_name(cache: Cache) -> None:
     name = "päth/../with\nlines *"
     cache.pin(name)
     assert cache.pinned() == (name,)
+
+
+@pytest.mark.parametrize("name", ["", "\0", "\udcff", "x" * (1 << 16) + "x"])
+def test_no_pin_is_left_for_a_name_that_no_function_can_have(cache: Cache, name: str) -> None:
+    with pytest.raises(InvalidNameError, match="a name of a function must"):
+        cache.pin(name)
+    assert cache.pinned() == ()
+    assert not cache.unpin(name)
 
 
 def test_the_index_forgets_what_was_removed(cache: Cache) -> None:
