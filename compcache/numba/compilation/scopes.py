@@ -403,7 +403,7 @@ def record_use(function: Any, template: type, keys: Iterable[Any], kept: Any, ar
             if has_content(former, function, copy):
                 run, read = run._replace(content=former, compilation=""), copy
             else:
-                _record_problem(f"{name_of(function)} has changed since loaded code used it")
+                _record_problem(f"{name_of(function)} has changed since loaded code used it, and cannot run with its former values")
         runs.update(dict.fromkeys(keys, run))
         if run.content is not None:
             note_results([Result(run.content, run.arguments)])
@@ -411,8 +411,7 @@ def record_use(function: Any, template: type, keys: Iterable[Any], kept: Any, ar
     elif kept in runs:
         _use(function, runs[kept])
     else:
-<<<<<<< HEAD
-        _record_problem(f"{name_of(function)} was run before compilations were recorded")
+        _record_problem(f"{name_of(function)} was run before compilations were recorded: install compcache.numba first")
     return read
 
 
@@ -420,10 +419,6 @@ def _record_problem(problem: str) -> None:
     """Record why the code of all running compilations has no identity."""
     for scope in _stack.scopes:
         scope.problem = problem
-=======
-        for scope in _stack.scopes:
-            scope.problem = f"{name_of(function)} was run before compilations were recorded: install compcache.numba first"
->>>>>>> main
 
 
 def _begin_run(function: Any, arguments: str) -> Run:

@@ -42,7 +42,6 @@ class Linked(NamedTuple):
 _linked: weakref.WeakKeyDictionary[Any, set[str] | None] = weakref.WeakKeyDictionary()
 
 
-<<<<<<< HEAD
 def linked_overload(function: Any, args: Iterable[Any]) -> Linked:
     """Return the overload of a function for these argument types."""
     try:
@@ -50,15 +49,6 @@ def linked_overload(function: Any, args: Iterable[Any]) -> Linked:
     except Unidentifiable:
         return Linked(weakref.ref(function), "")
     return Linked(weakref.ref(function), blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest())
-=======
-def linked_overload(owner: Any, function: Any, args: Iterable[Any], name: str = "", lines: str = "") -> Linked:
-    """Return the overload of a function for these argument types, and its entry. The owner is the function's dispatcher or callback.
-
-    Raise `Unidentifiable` if a type has no identity by content.
-    """
-    text = f"{type(owner).__name__} {signature_text(tuple(args))}"
-    return Linked(weakref.ref(function), blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest(), name, lines)
->>>>>>> main
 
 
 def note_linked(overloads: Iterable[Linked]) -> None:
