@@ -631,6 +631,32 @@ def test_what_cannot_be_compiled_from_former_values_is_not_stored(tmp_path: Path
     assert programs.start(mode, tmp_path / "cache", "1", "1").answer == uncached(_CHANGING_CLASS, "1", "1")
 
 
+_CACHED_OVERLOAD = """
+    from DECORATORS import njit
+    from numba.extending import overload
+
+    def target(x): ...
+
+    @overload(target, jit_options={"cache": True})
+    def implementation(x):
+        return lambda x: x + 1
+
+    @njit(cache=True)
+    def caller(x):
+        return target(x)
+
+    print(repr(repr(caller(1))))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_cached_overload_is_stored_without_a_warning(tmp_path: Path) -> None:
+    """The options of its caller omit the function that Python calls, so starts without Numba have no record of it."""
+    outcome = Programs(tmp_path, _CACHED_OVERLOAD).start("install", tmp_path / "cache")
+    assert outcome.answer == "'2'"
+
+
 _LOADED_FIRST = """
     import sys
     from numba import njit

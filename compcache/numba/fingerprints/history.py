@@ -2,7 +2,7 @@
 
 A caller is linked with code that this process already has. If a function reads other values now, because a global has changed, the caller's
 key would be computed from the present values, but the code would be compiled from the former values. Loaded code contains the code of its
-callees. Without a cache, this process would have compiled these callees with the former values, so their entries are recorded, too.
+callees. Without a cache, this process would have compiled these callees with the former values, so the values are kept, too.
 """
 
 from __future__ import annotations
