@@ -657,6 +657,40 @@ def test_a_cached_overload_is_stored_without_a_warning(tmp_path: Path) -> None:
     assert outcome.answer == "'2'"
 
 
+_CHAIN_OF_CALLS = """
+    from DECORATORS import njit
+    from numba.extending import overload
+
+    K = 1
+
+    def link0():
+        return K
+
+    for number in range(1, 3000):
+        exec(f"def link{number}():\\n    return K if K else link{number - 1}()")
+
+    def target(x): ...
+
+    @overload(target)
+    def implementation(x):
+        k = link2999()
+        return lambda x: x + k
+
+    @njit(cache=True)
+    def caller(x):
+        return target(x)
+
+    print(repr(repr(caller(1))))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_long_chains_of_functions_are_loaded(tmp_path: Path) -> None:
+    programs = Programs(tmp_path, _CHAIN_OF_CALLS)
+    assert [programs.start("install", tmp_path / "cache")[::2] for _ in range(2)] == [("'2'", 0), ("'2'", 1)]
+
+
 _LOADED_FIRST = """
     import sys
     from numba import njit

@@ -27,8 +27,9 @@ _Function: Any = type(lambda: 0)
 _Module = type(sys)
 _PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None)))
 _MAX_BYTES_OF_ARRAY = 4096
-#: How many modules a chain of attributes may pass through.
+#: How many modules a chain of attributes may pass through, and how many Python functions one function may call.
 _MAX_MODULES = 3
+_MAX_CALLS = 50
 
 
 class _Kept:
@@ -46,13 +47,16 @@ class _Kept:
 _kept: dict[ref[Any], _Kept] = {}
 
 
-def keep_values(function: Any) -> None:
-    """Keep the values that a Python function and the functions that it refers to read now. Do nothing if they are kept already."""
-    if type(function) is not _Function or is_made_by_library(function) or ref(function) in _kept:
+def keep_values(function: Any, calls: int = _MAX_CALLS) -> None:
+    """Keep the values that a Python function and the functions that it refers to read now. Do nothing if they are kept already.
+
+    `calls` is the maximum length of a chain of functions.
+    """
+    if not calls or type(function) is not _Function or is_made_by_library(function) or ref(function) in _kept:
         return
     kept = _kept[ref(function, _kept.pop)] = _Kept(function.__code__)
-    kept.globals = _keep_namespace(function.__globals__, set(_names_in(kept.code)), _MAX_MODULES)
-    kept.cells = {name: _keep(value, set(), 0) for name, value in cells_of(function)}
+    kept.globals = _keep_namespace(function.__globals__, set(_names_in(kept.code)), _MAX_MODULES, calls)
+    kept.cells = {name: _keep(value, set(), 0, calls) for name, value in cells_of(function)}
 
 
 def former_function(function: Any, made: dict[Any, Any] | None = None) -> Any:
@@ -61,11 +65,9 @@ def former_function(function: Any, made: dict[Any, Any] | None = None) -> Any:
     `made` are the copies that callers of this function are creating, by their functions.
     """
     kept = _kept.get(ref(function)) if type(function) is _Function else None
-    if kept is None:
-        return function
     made = {} if made is None else made
-    if function in made:
-        return made[function]
+    if kept is None or function in made or len(made) > _MAX_CALLS:
+        return function if kept is None else made.get(function, function)
     namespace, present = dict(function.__globals__), dict(cells_of(function))
     cells = [CellType() if value is MISSING else CellType(value) for value in present.values()]
     copy = _Function(kept.code, namespace, function.__name__, function.__defaults__, tuple(cells))
@@ -108,14 +110,15 @@ def _names_in(code: CodeType) -> Iterator[str]:
             yield from _names_in(constant)
 
 
-def _keep_namespace(namespace: dict[str, Any], names: set[str], modules: int) -> dict[str, Callable[[Any], Any]]:
-    return {name: _keep(namespace[name], names, modules) for name in names & namespace.keys()}
+def _keep_namespace(namespace: dict[str, Any], names: set[str], modules: int, calls: int) -> dict[str, Callable[[Any], Any]]:
+    return {name: _keep(namespace[name], names, modules, calls) for name in names & namespace.keys()}
 
 
-def _keep(value: Any, names: set[str], modules: int) -> Callable[[Any], Any]:
+def _keep(value: Any, names: set[str], modules: int, calls: int) -> Callable[[Any], Any]:
     """Return a function that returns the present value later, or `MISSING` if it is gone then.
 
-    `names` are the attributes that may be read from a module, and `modules` is the maximum number of modules in a chain of attributes.
+    `names` are the attributes that may be read from a module. `modules` and `calls` are the maximum numbers of modules and functions in a
+    chain.
     """
     cls = type(value)
     if cls in _PLAIN or issubclass(cls, tuple):
@@ -124,9 +127,9 @@ def _keep(value: Any, names: set[str], modules: int) -> Callable[[Any], Any]:
         copied = value.copy()
         return lambda _: copied
     if cls is _Module and modules and not is_library_module(vars(value).get("__name__")):
-        kept = _keep_namespace(vars(value), names, modules - 1)
+        kept = _keep_namespace(vars(value), names, modules - 1, calls)
         return lambda made: _former_module(value, kept, made)
-    keep_values(value)
+    keep_values(value, calls - 1)
     try:
         reference = ref(value)
     except TypeError as error:
