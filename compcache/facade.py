@@ -384,7 +384,7 @@ def _open_plain(path: "Any") -> "PlainLoader | None":
     try:
         plain = open_plain(os.path.abspath(os.fspath(default_directory() if path is None else path)))
     except (OSError, TypeError, ValueError) as error:  # opening a full cache reports the reason
-        from compcache.files import reraise_interrupt
+        from compcache.interrupts import reraise_interrupt
 
         reraise_interrupt(error)
         return None

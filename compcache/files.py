@@ -11,7 +11,7 @@ import stat as stat_module
 from errno import EBADF, ELOOP, ENOENT, ENOTDIR, ESTALE
 from sys import audit
 
-from compcache.errors import StorageError
+from compcache.interrupts import reraise_interrupt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ def absolute_path(path: str) -> str:
     Raises:
         StorageError: the path is empty or contains the character NUL, or it is relative and the current directory has been removed.
     """
+    from compcache.errors import StorageError  # its module creates some thirty classes
+
     if not path:
         raise StorageError("the path is empty: give a path, or leave the argument out for the default", path=path)
     if "\0" in path:
@@ -522,25 +524,3 @@ def _raise_gone(error: OSError, path: str) -> None:
     """Raise `FileNotFoundError` if an error says that another host has removed the file (ESTALE)."""
     if error.errno == ESTALE:
         raise FileNotFoundError(ENOENT, "another host has removed this file", path) from error
-
-
-def reraise_interrupt(error: BaseException) -> None:
-    """Raise the interrupt if an exception is an interrupt, or was created while handling one; otherwise return.
-
-    An interrupt is raised by a signal handler, belongs to the program, and is not a failure. Handlers of Python's own exception classes
-    call this first. `compcache.interrupts` recognizes interrupts. It is imported only if code outside of the package took part.
-    """
-    if not (_is_own(error) and (error.__context__ is None or (error.__context__.__context__ is None and _is_own(error.__context__)))):
-        from compcache.interrupts import interrupt_in
-
-        interrupt = interrupt_in(error)
-        if interrupt is not None:
-            raise interrupt
-
-
-def _is_own(error: BaseException) -> bool:
-    """Return whether an exception has arguments, and passed only through code of the package. Signal handlers are other code."""
-    step = error.__traceback__
-    while step is not None and str(step.tb_frame.f_globals.get("__name__")).startswith("compcache."):
-        step = step.tb_next
-    return step is None and bool(error.args)

@@ -7,9 +7,8 @@ entries raise `StorageError` for a closed cache. The other functions answer ques
 
 from __future__ import annotations
 
-from compcache.errors import CompcacheError, FormatError, GlobalValidationError
 from compcache.facade import KEY_VARIABLE, PUBLISH_VARIABLE, func_name_of
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 from compcache.settings import REMOTE_VARIABLE, are_set
 
 TYPE_CHECKING = False
@@ -101,6 +100,8 @@ def find(
             if target is not None:
                 return target
         judge = _Judge(cache, func_name, kind, accept)
+    from compcache.errors import CompcacheError  # its module creates some thirty classes
+
     try:
         if is_new and not cache._loader.builds:
             return cache._loader.load(func_name, None, judge)
@@ -127,6 +128,7 @@ class _Judge:
 
     def __call__(self, file: ModuleFile) -> None:
         """Raise `GlobalValidationError` unless the front end accepts the entry of the realization in a module file."""
+        from compcache.errors import FormatError, GlobalValidationError
         from compcache.formats.entry import decode_entry, index_name, may_be_read
 
         kind, name = self._key

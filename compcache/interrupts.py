@@ -15,9 +15,6 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from compcache.errors import FormatError
-from compcache.files import reraise_interrupt
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +24,26 @@ __all__ = ["as_format_error", "interrupt_in", "reraise_interrupt", "suppress"]
 
 #: Flags of functions that take any arguments: `inspect.CO_VARARGS` and `CO_VARKEYWORDS`, without that slow import.
 _ANY_ARGUMENTS, _ANY_KEYWORDS = 4, 8
+
+
+def reraise_interrupt(error: BaseException) -> None:
+    """Raise the interrupt if an exception is an interrupt, or was created while handling one; otherwise return.
+
+    An interrupt is raised by a signal handler, belongs to the program, and is not a failure. Handlers of Python's own exception classes
+    call this first. An exception is examined only if code outside of the package took part.
+    """
+    if not (_is_own(error) and (error.__context__ is None or (error.__context__.__context__ is None and _is_own(error.__context__)))):
+        interrupt = interrupt_in(error)
+        if interrupt is not None:
+            raise interrupt
+
+
+def _is_own(error: BaseException) -> bool:
+    """Return whether an exception has arguments, and passed only through code of the package. Signal handlers are other code."""
+    step = error.__traceback__
+    while step is not None and str(step.tb_frame.f_globals.get("__name__")).startswith("compcache."):
+        step = step.tb_next
+    return step is None and bool(error.args)
 
 
 def interrupt_in(error: BaseException) -> BaseException | None:
@@ -77,7 +94,11 @@ class as_format_error:  # noqa: N801 - like `suppress`
         """Do nothing."""
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        if isinstance(error, Exception) and not isinstance(error, (FormatError, OSError, MemoryError)):
+        if not isinstance(error, Exception) or isinstance(error, (OSError, MemoryError)):
+            return
+        from compcache.errors import FormatError
+
+        if not isinstance(error, FormatError):
             reraise_interrupt(error)
             raise FormatError(f"{self._problem}: {error}") from error
 

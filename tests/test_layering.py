@@ -61,7 +61,6 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 _GROUND = frozenset(FLOORS[0])
 #: What points up, and why. A hit meets these only where something unusual has to be done.
 DOORS = {
-    ("files", "interrupts"): "an exception is examined only where code outside of the package took part in it",
     ("native", "hit"): "the extension module in C is in the folder of the path that it is the native half of",
     ("native", "hit.native_build"): "what to do where it is missing is said in one place",
     ("store", "publish.verify"): "a look-up that meets a file which no stamp vouches for verifies it, or sets it aside",

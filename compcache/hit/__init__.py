@@ -256,7 +256,7 @@ class PlainLoader:
             module, record, closure, content, parts = found
             target = self._commit_plain(module, record, closure, content, parts, owner)
         except Exception as error:  # noqa: BLE001 - whatever the error is, `Loader` meets it again and reports it
-            from compcache.files import reraise_interrupt
+            from compcache.interrupts import reraise_interrupt
 
             reraise_interrupt(error)
             self._names = None
@@ -613,7 +613,7 @@ def _is_still_open(entered: "tuple[Opened, int, tuple[int, int]]") -> bool:
     try:
         status = os.fstat(entered[1])
     except OSError as error:  # the program has closed it, as daemons do with all descriptors
-        from compcache.files import reraise_interrupt
+        from compcache.interrupts import reraise_interrupt
 
         reraise_interrupt(error)
         return False
@@ -660,7 +660,7 @@ def open_plain(root: str) -> "PlainLoader | None":
         door = Door(root, load_runtime())
         door.enter()
     except (ImportError, OSError) as error:
-        from compcache.files import reraise_interrupt
+        from compcache.interrupts import reraise_interrupt
 
         reraise_interrupt(error)
         return None

@@ -11,6 +11,7 @@ from compcache.digest import check
 from compcache.errors import FormatError, GlobalValidationError, UndefinedSymbolError
 from compcache.files import reraise_interrupt
 from compcache.formats.manifest import FRAME, STARTUP, decode_needs
+from compcache.hit.plain_imports import encode_store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Kept", "Listed", "collect_stores", "decode_globals", "quarantine_misfit", "read_needs", "read_records"]
 
-_WORD = 8
 #: A module's section of records is read whole if it has at most this many bytes.
 _MOST_RECORDS = 1 << 15
 #: Libraries of native symbols stay loaded: slots contain their addresses, and their code may be running.
@@ -276,16 +276,9 @@ def _slot_contents(
     for choice in choices:
         for record, data, keep in choice.fills or ():
             if slots.get(record.slot) is keep.before:
-                stores.append(_encode_store(runtime.address(module.image, record.slot), data))
+                stores.append(encode_store(runtime.address(module.image, record.slot), data))
                 filled[record.slot] = keep
     return filled, b"".join(stores)
-
-
-def _encode_store(address: int, data: bytes) -> bytes:
-    """Encode one store for `runtime.commit`: an address, and data padded to words."""
-    return b"".join([
-        address.to_bytes(_WORD, "little"), len(data).to_bytes(_WORD, "little"), data, bytes(-len(data) % _WORD),
-    ])  # fmt: skip
 
 
 def quarantine_misfit(loader: Loader, choice: Choice, error: IndexError) -> CompcacheError:

@@ -1,11 +1,12 @@
 """Entries of data for plain hits, and functions that a front end accepts by the data of an entry.
 
-The answers are those of `compcache.store` and `compcache.frontend`. In any other case there is no answer.
+The answers are those of `compcache.store` and `compcache.frontend`. In any other case there is no answer. The callers check that the
+loader still has the files of a plain cache.
 """
 
 # On the path of plain hits: no `__future__`, annotations are in quotes.
-from compcache.files import reraise_interrupt
 from compcache.hit.target import load_runtime
+from compcache.interrupts import reraise_interrupt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ def read_entry(loader: "PlainLoader", kind: str, name: str) -> "tuple[bytes | No
 
     Return None instead of the tuple if only a store can answer.
     """
-    if loader._files is None:
-        return None
     try:
         runtime, names = load_runtime(), loader._names
         found = [] if names is None else _records(loader, runtime, kind, name)
@@ -69,8 +68,6 @@ def _records(loader: "PlainLoader", runtime: "Any", kind: str, name: str) -> "li
 
 def load_accepted(loader: "PlainLoader", func_name: str, kind: str, accept: "Callable[[bytes], bool]") -> "TypedCallTarget | None":
     """Return the call target of a plain function with one realization whose entry of this kind is accepted; otherwise None."""
-    if loader._files is None:
-        return None
     try:
         runtime = load_runtime()
         found = loader._find(runtime, func_name)

@@ -1,7 +1,7 @@
 """Plain hits of functions with needs: symbols of the process, and functions of other modules that each have one preferred realization.
 
-The choices of a `Plan` (`compcache.hit.plan`) are then known without one. Not plain are variables that are decoded or that several
-modules define, uses with another type than the definition's, and code that this host cannot run.
+The choices of a `Plan` (`compcache.hit.plan`) are then known without one. Not plain are variables that are decoded, except addresses of
+helpers, variables that several modules define, uses with another type than the definition's, and code that this host cannot run.
 """
 
 from compcache import hit
@@ -14,13 +14,16 @@ if TYPE_CHECKING:
     from compcache.formats.manifest import Use
     from compcache.hit import LoadedModule, PlainLoader
 
-__all__ = ["MANY", "Part", "Parts", "collect_imports", "look_up_together"]
+__all__ = ["MANY", "Part", "Parts", "collect_imports", "encode_store", "look_up_together"]
 
 #: The values of `compcache.formats.manifest`.
 _STARTUP = "startup"
 _VARIABLE, _MERGED = "= variable ", "= merged variable "
+#: The Python modules whose function `helper_address` returns the value of a variable, by the kind of its definition.
+_ADDRESSES = {"numba-symbol": "compcache.numba.lazy.c_helpers"}
 #: The number of bytes of the digest in a record's link type.
 _DIGEST = 8
+_WORD = 8
 #: The most module files that one such load opens.
 _MOST_MODULES = 64
 #: The least number of functions of one module that are looked up together, and the most bytes of records that are read for each.
@@ -35,18 +38,22 @@ class Part:
         where: the opened module (`PlainLoader._open_module`).
         record: the function's record.
         imports: the imports, by key.
+        addresses: the variables that contain addresses of helpers: their number, size, kind and the name of the helper.
+        stores: the stores of these addresses.
         together: imports that were looked up together: another function of their module, the imports, and their numbers there.
         loaded: the mapped module, or None.
         start: the number of the function that runs the module's constructors, if they wait for imports.
     """
 
-    __slots__ = ("imports", "loaded", "module_id", "record", "start", "together", "where")
+    __slots__ = ("addresses", "imports", "loaded", "module_id", "record", "start", "stores", "together", "where")
 
     def __init__(self, module_id: bytes, where: "Any", record: "tuple[Any, ...]") -> None:
         self.module_id = module_id
         self.where = where
         self.record = record
         self.imports: dict[int | str, Use] = {}
+        self.addresses: list[tuple[int, int, str, str]] = []
+        self.stores = b""
         self.together: list[tuple[Part, list[Use], list[int]]] = []
         self.loaded: Any = None
         self.start: int | None = None
@@ -58,9 +65,14 @@ class Parts(dict[str, Part]):
     __slots__ = ()
 
     def provide(self, loader: "PlainLoader", runtime: "Any") -> None:
-        """Map the modules, and run the constructors that wait for imports. Raise `OSError` if a module cannot be mapped."""
+        """Map the modules, find the helpers, and run the constructors that wait for imports.
+
+        Raises:
+            ImportError, OSError: a module cannot be mapped, or a helper is missing.
+        """
         for part in self.values():
             part.loaded = loader._provide(runtime, part.module_id, part.where)
+            part.stores = b"".join([_address_store(runtime, part.loaded.image, *address) for address in part.addresses])
         if any(part.start is not None and not part.loaded.started for part in self.values()):
             from compcache.hit.starts import start_modules
 
@@ -79,6 +91,9 @@ class Parts(dict[str, Part]):
         """
         stores, updates = [], []
         for part in self.values():
+            if part.stores:
+                stores.append(part.stores)
+                runtime.require_writable(part.loaded.image, part.stores)
             slots: dict[Any, Any] = part.loaded.slots
             groups = [(self[use[1]], [use], [self[use[1]].record[4]]) for use in part.imports.values()] + part.together
             if slots:
@@ -143,7 +158,7 @@ def collect_imports(loader: "PlainLoader", runtime: "Any", module_id: bytes, whe
                 return None
     if natives and runtime.find_undefined(tuple(natives)) is not None:
         return None
-    return parts if any(part.imports or part.start is not None for part in waiting) else Parts()
+    return parts if any(part.imports or part.addresses or part.start is not None for part in waiting) else Parts()
 
 
 def _read_needs(loader: "PlainLoader", runtime: "Any", part: "Part", natives: "set[str]") -> "list[Use] | None":
@@ -156,7 +171,7 @@ def _read_needs(loader: "PlainLoader", runtime: "Any", part: "Part", natives: "s
     waiting = [part.record[6]] if part.record[6] else []
     for offset in waiting:  # the list grows in the loop
         imports, variables, symbols, children = runtime.needs_record(_read_payload(runtime, part, offset))
-        if not _record_start(runtime, part, variables):
+        if not _read_variables(runtime, part, variables):
             return None
         uses += [use for use in imports if use[0] not in loaded.slots] if loaded is not None else imports
         natives.update(symbols)
@@ -240,14 +255,35 @@ def _find(loader: "PlainLoader", runtime: "Any", name: str, places: "dict[bytes,
     return Part(found[1], where, record)
 
 
-def _record_start(runtime: "Any", part: Part, offsets: "tuple[int, ...]") -> bool:
-    """Record the function that runs a module's constructors. Return False if a record is that of a variable to decode."""
+def _read_variables(runtime: "Any", part: Part, offsets: "tuple[int, ...]") -> bool:
+    """Record the variables with addresses of helpers, and the function that runs the constructors. Return False for other variables."""
     for offset in offsets:
-        _, slot, _, _, kind, _ = runtime.global_record(_read_payload(runtime, part, offset))
-        if kind != _STARTUP:
+        _, slot, _, size, kind, payload = runtime.global_record(_read_payload(runtime, part, offset))
+        if kind == _STARTUP:
+            part.start = slot
+        elif kind in _ADDRESSES:
+            part.addresses.append((slot, size, kind, payload.decode()))
+        else:
             return False
-        part.start = slot
     return True
+
+
+def _address_store(runtime: "Any", image: "Any", slot: int, size: int, kind: str, name: str) -> bytes:
+    """Return the store of a helper's address into a variable of a mapped image. Raise `OSError` if there is no such helper."""
+    from sys import modules
+
+    __import__(_ADDRESSES[kind])
+    address = modules[_ADDRESSES[kind]].helper_address(name)
+    if not address:
+        raise OSError(f"there is no helper {name}")
+    return encode_store(runtime.address(image, slot), address.to_bytes(size, "little"))
+
+
+def encode_store(address: int, data: bytes) -> bytes:
+    """Encode one store for `runtime.commit`: an address, and data padded to words."""
+    return b"".join([
+        address.to_bytes(_WORD, "little"), len(data).to_bytes(_WORD, "little"), data, bytes(-len(data) % _WORD),
+    ])  # fmt: skip
 
 
 def _has_one_realization(loader: "PlainLoader", runtime: "Any", name: str) -> bool:

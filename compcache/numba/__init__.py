@@ -17,7 +17,7 @@ makes every ``cache=True`` of Numba's own decorators use the cache directory, un
 
 from __future__ import annotations
 
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -43,6 +43,9 @@ def main(arguments: list[str]) -> int:
         print(_USAGE, file=sys.stderr)  # noqa: T201 - a command
         return 2
     _install_or_warn(directory)
+    from compcache.numba.lazy.garbage import freeze_start
+
+    freeze_start()
     sys.excepthook = _print_program_error
     if is_module:
         sys.argv = program
@@ -63,7 +66,7 @@ def _install_or_warn(directory: str | None) -> None:
         install(directory, lazy=True)
     except Exception as error:
         from compcache.errors import CacheWarning, CompcacheError
-        from compcache.files import reraise_interrupt
+        from compcache.interrupts import reraise_interrupt
 
         reraise_interrupt(error)
         if not isinstance(error, CompcacheError):

@@ -54,7 +54,8 @@ OPENED_FOR_A_DEPENDENCY = 2
 READS_FOR_A_DEPENDENCY = 8
 SYSTEM_CALLS_FOR_A_DEPENDENCY = 40
 #: The same, `__future__`, the class that knows layers, and its package; the others open a layer and the segment of what all of them hold.
-SYSTEM_CALLS_OF_LAYERS = 300
+#: A dozen are the import of the file that recognizes interrupts, so that a start with Numba's functions does not import that of files.
+SYSTEM_CALLS_OF_LAYERS = 312
 #: Is it a bundle, the directory, its owner, the state of its index.
 SYSTEM_CALLS_FOR_A_LAYER = 6
 MANY = 400

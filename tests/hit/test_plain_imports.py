@@ -63,6 +63,18 @@ define internal void @begin() {{
 MISFIT = "declare i64 @one(double)\ndefine i64 @top(i64 %x) {\n  %y = call i64 @one(double 1.0)\n  ret i64 %y\n}\n"
 NATIVE = "declare i64 @there_is_no_such(i64)\ndefine i64 @one(i64 %x) {\n  %y = call i64 @there_is_no_such(i64 %x)\n  ret i64 %y\n}\n"
 GLOBAL = "@kept = external global i64\ndefine i64 @one(i64 %x) {\n  %v = load i64, ptr @kept\n  %y = add i64 %x, %v\n  ret i64 %y\n}\n"
+HELPERS = """
+@helper = external global ptr
+define i64 @first() {
+  %p = load ptr, ptr @helper
+  %v = ptrtoint ptr %p to i64
+  ret i64 %v
+}
+define i64 @second() {
+  %v = call i64 @first()
+  ret i64 %v
+}
+"""
 
 
 def load(directory: Path, names: Sequence[str], *, trust: bool) -> tuple[list[object], set[str], bool]:
@@ -187,6 +199,48 @@ def test_a_slot_that_is_filled_stays_as_it_is(tmp_path: Path) -> None:
                 assert (two(1), reader.get_target("three")(1), reader.get_target("one")(1)) == (before, before, 1 + 100 * (1 + trust))
                 del two
             gc.collect()
+
+
+def add_helpers(directory: Path) -> None:
+    """Store functions that return the address of one of Numba's C helpers, in a process that has not imported Numba."""
+    code = f"""
+    from compcache import Cache, ModuleSource
+    from compcache.numba.entries.helper_symbols import HelperSymbol
+    with Cache(directory) as cache:
+        cache.add_module(ModuleSource({HELPERS!r}, globals={{"helper": HelperSymbol("numba_gil_ensure")}}, optimize=0))
+    result = None
+    """
+    run_fresh(directory, code)
+
+
+def test_addresses_of_helpers_are_stored_without_a_loader(tmp_path: Path) -> None:
+    add_helpers(tmp_path)
+    code = """
+    from compcache import Cache
+    from compcache.numba.lazy import _dispatch
+    cache = Cache(directory)
+    first, second = cache.get_target("first"), cache.get_target("second")
+    expected = _dispatch.helper_addresses()["numba_gil_ensure"]
+    slow = [name for name in ("store", "hit.loader", "errors", "globals", "numba.entries") if f"compcache.{name}" in sys.modules]
+    cache.has("first")  # a full cache from here on
+    del first
+    result = second() - expected, cache.get_target("first")() - expected, slow
+    """
+    assert tuple(run_fresh(tmp_path, code)) == (0, 0, [])
+
+
+def test_helpers_that_this_process_lacks_are_reported(tmp_path: Path) -> None:
+    add_helpers(tmp_path)
+    code = """
+    from compcache import Cache, GlobalValidationError
+    from compcache.numba.lazy import c_helpers
+    c_helpers.helper_address = lambda name: 0
+    try:
+        Cache(directory).get_target("first")
+    except GlobalValidationError as error:
+        result = str(error)
+    """
+    assert "numba_gil_ensure" in run_fresh(tmp_path, code)
 
 
 @pytest.mark.slow

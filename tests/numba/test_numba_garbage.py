@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 import weakref
 from typing import TYPE_CHECKING
 
 import pytest
 
-from compcache.numba.lazy.garbage import few_collections
+from compcache.numba.lazy import garbage
+from compcache.numba.lazy.garbage import few_collections, freeze_start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 @pytest.fixture(autouse=True)
@@ -104,3 +108,47 @@ def test_what_a_program_has_frozen_stays_frozen() -> None:
     assert gc.get_freeze_count() == before
     if not had_frozen:
         gc.unfreeze()
+
+
+def test_a_frozen_start_does_not_keep_later_objects_from_their_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numba's objects join the oldest generation in a process whose start is frozen. A program that freezes more keeps it so."""
+    monkeypatch.setattr(garbage, "_frozen_count", 0)
+    gc.unfreeze()
+    freeze_start()
+    kept = [[] for _ in range(1_000)]  # type: ignore[var-annotated]
+    try:
+        with few_collections(lasting=True):
+            pass
+        assert not gc.get_freeze_count()
+        freeze_start()
+        kept += [[] for _ in range(1_000)]
+        gc.freeze()
+        with few_collections(lasting=True):
+            pass
+        assert gc.get_freeze_count() > 1_000
+    finally:
+        gc.unfreeze()
+
+
+PROGRAM = """
+import gc
+class Node:
+    def __del__(self):
+        print("freed", self.name)
+def node(name):
+    found = Node()
+    found.name, found.self = name, found
+    return found
+print(gc.get_freeze_count() > 1_000)
+node("early")
+print(gc.collect() > 0)
+last = node("late")
+"""
+
+
+def test_run_freezes_its_start_and_no_object_of_the_program(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    command = [sys.executable, "-m", "compcache.numba", "run", "--dir", str(tmp_path / "cache"), str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n") == ["True", "freed early", "True", "freed late", ""]

@@ -29,6 +29,7 @@ USERS = {
     "__init__": "`compcache.numba` is a public name",
     "cli.commands.read.doctor": "it says which versions of Numba are supported",
     "forks": "the lock of the collector's settings stands in the list of all locks, as text",
+    "hit.plain_imports": "a plain hit stores addresses of Numba's helpers, whose module is named as text",
     "globals.definition": "the table of homes names the modules of its kinds of globals, as text",
     "packaging.build": "the kernels of projects are compiled and put into their wheels",
 }

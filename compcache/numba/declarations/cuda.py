@@ -11,7 +11,7 @@ import sys
 from functools import partial
 from importlib import import_module
 
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 from compcache.numba.lazy.awaited import has_numba
 from compcache.numba.lazy.stand_ins import COPIED, LazyWrapper, numbas_object, real_numba
 from compcache.numba.registered.refusals import NotLazy

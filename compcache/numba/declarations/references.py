@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 from compcache.numba.declarations.types import CONSTRUCTORS, infer_dtype_type, infer_type
 from compcache.numba.lazy.awaited import has_numba, when_imported
 from compcache.numba.lazy.c_helpers import number_of_threads, set_number_of_threads

@@ -6,7 +6,6 @@ import atexit
 import os
 
 from compcache import frontend
-from compcache.errors import CacheWarning
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,6 +75,8 @@ class Backend:
     def warn_not_stored(self, name: str, error: Exception) -> None:
         """Issue a `CacheWarning` that a function was compiled, but could not be stored because of an error."""
         import warnings
+
+        from compcache.errors import CacheWarning
 
         warnings.warn(f"{name} was compiled, but could not be stored: {error}", CacheWarning, stacklevel=4)
 

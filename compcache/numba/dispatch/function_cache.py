@@ -13,7 +13,7 @@ from numba.core.targetconfig import ConfigStack
 
 from compcache import frontend
 from compcache.errors import CompcacheError
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 from compcache.numba.compilation import libraries, scopes
 from compcache.numba.dispatch.cache_object import CacheObject
 from compcache.numba.entries import load, starts

@@ -10,9 +10,10 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache import frontend
-from compcache.numba.entries.helper_symbols import HelperSymbol, helper_address
+from compcache.numba.entries.helper_symbols import HelperSymbol
 from compcache.numba.entries.named_addresses import ADDRESS_PREFIX, IMPORT_PREFIX, parse_imports
 from compcache.numba.entries.recursion import UNRESOLVED, resolve_recursion
+from compcache.numba.lazy.c_helpers import helper_address
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence

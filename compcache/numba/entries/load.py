@@ -18,12 +18,12 @@ from numba.core.environment import Environment, lookup_environment
 from compcache import frontend
 from compcache.numba.compilation import libraries, native_code, scopes
 from compcache.numba.entries.generators import restore_generator
-from compcache.numba.entries.helper_symbols import helper_address
 from compcache.numba.entries.mapped_library import MappedLibrary, Stored, keep_mapped, make_entry_point, set_environments
 from compcache.numba.identity.dependencies import Dependency, decode_names, is_current, matching_names
 from compcache.numba.identity.kept_results import decode_results, is_valid, note_results
 from compcache.numba.identity.linked import Linked, decode_linked, linked_overload
 from compcache.numba.identity.settings import requested_cpu
+from compcache.numba.lazy.c_helpers import helper_address
 from compcache.numba.lazy.description import DESCRIPTION, KIND_OBJECT, Description, Request
 from compcache.numba.registered.refusals import Unidentifiable
 

@@ -19,7 +19,7 @@ from numba.core.typed_passes import _reload_parfors
 
 from compcache import Function, ModuleSource, frontend
 from compcache.errors import CompileError, LinkError
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 from compcache.numba.compilation import libraries, native_code, scopes
 from compcache.numba.entries import image_source, load, recursion
 from compcache.numba.entries.generators import next_symbol

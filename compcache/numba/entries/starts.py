@@ -10,7 +10,7 @@ import pickle
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache import frontend
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 from compcache.numba.fingerprints.implementations import Implementation, registry, wrapped_by
 from compcache.numba.lazy.argument_types import FUNCTION, class_text
 from compcache.numba.lazy.entries import START, Key, Record, key_of, open_cache

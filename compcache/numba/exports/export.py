@@ -15,7 +15,7 @@ import numba
 
 from compcache import Function, ModuleSource, frontend
 from compcache.errors import CompileError, ShadowWarning
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 from compcache.numba.compilation.error_text import describe_error
 from compcache.numba.compilation.plain_containers import has_containers, make_created_type, make_list_adapter, replace_containers
 from compcache.numba.exports.assembly import assemble

@@ -73,7 +73,9 @@ def feed_function(walk: Walk, function: Any, where: str) -> None:
 def _is_made_by_reviewed_function(function: Any) -> bool:
     """Return whether a reviewed function of a library has created a function, such as the `__repr__` of a data class."""
     exceptions = EVERYTHING.get(function.__globals__.get("__name__"))
-    return exceptions is not None and is_made_by_library(function) and function.__code__.co_qualname.partition(".")[0] not in exceptions
+    if exceptions is None or not is_made_by_library(function):
+        return False
+    return function.__code__.co_qualname.partition(".")[0] not in exceptions.split()
 
 
 def _feed_cells(walk: Walk, function: Any, name: str) -> None:

@@ -11,7 +11,7 @@ import sys
 import types as python_types
 from importlib import import_module
 
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 from compcache.numba.fingerprints.modes import RUN
 from compcache.numba.fingerprints.set_on_types import set_on_types
 from compcache.numba.fingerprints.state import (

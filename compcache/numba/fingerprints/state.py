@@ -9,7 +9,7 @@ import types as python_types
 import warnings
 from opcode import opmap
 
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 from compcache.numba.registered.code_reads import MISSING, names_used_by
 from compcache.numba.registered.library import has_own_code, is_generator_module, is_library_module, is_made_by_library
 from compcache.numba.registered.marks import is_marked, is_module

@@ -9,7 +9,7 @@ import builtins
 import sys
 import types as python_types
 
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 from compcache.numba.fingerprints.modes import COMPILED, NAMED, RUN
 from compcache.numba.fingerprints.state import (
     cached_results,

@@ -1,4 +1,4 @@
-"""Provides Numba's C helpers to compiled code in a process that has not imported Numba.
+"""Provides Numba's C helpers to compiled code, also in a process that has not imported Numba.
 
 The helpers are in extension modules of Numba that need only NumPy, and no other module of Numba. These modules are loaded without their
 package. If Numba is imported later, it uses the same libraries with the same state, because an extension module of this kind is
@@ -16,7 +16,8 @@ import sys
 from _thread import allocate_lock
 
 from compcache import frontend
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
+from compcache.numba.lazy.awaited import has_numba, when_imported
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,16 +53,38 @@ _unpickled: dict[tuple[int, bytes], Any] = {}
 
 
 def helper_address(name: str) -> int:
-    """Return the address of a C helper, or 0 if there is no helper of this name. Start Numba's threads if it belongs to them.
+    """Return the address of one of Numba's C functions, or 0 if no function has this name. Start Numba's threads for their functions.
 
     Raise `ImportError` if Numba is not installed, or its extension modules cannot be loaded.
     """
+    if has_numba():
+        return _address_from_numba(name)
     if not _own_addresses:
         _add_own_addresses()
     address = _own_addresses.get(name)
     if address is None and name in _MATHEMATICS and not _numba_addresses:
         address = frontend.address_of(name)
     return address or address_in_numba(name) or _thread_address(name) or frontend.address_of(name)
+
+
+def _address_from_numba(name: str) -> int:
+    """Return the address of one of the imported Numba's C functions, or 0.
+
+    The functions of the memory runtime are read from Numba's own table, because Numba registers them with LLVM only before its first
+    compilation, which a hit avoids.
+    """
+    from llvmlite import binding
+    from numba.core.runtime import _nrt_python
+
+    helpers: dict[str, Any] = _nrt_python.c_helpers
+    address = helpers.get(name.removeprefix("NRT_"), 0)
+    address = address or binding.address_of_symbol(name)
+    if not address and name in THREADING:
+        from numba.np.ufunc.parallel import _launch_threads
+
+        _launch_threads()
+        address = binding.address_of_symbol(name)
+    return address or 0
 
 
 def address_in_numba(name: str) -> int:
@@ -265,8 +288,6 @@ def _start_threads() -> Any:
 
     CFUNCTYPE(None, c_int)(layer.launch_threads)(count)
     CFUNCTYPE(None, c_int)(layer.set_num_threads)(count)
-    from compcache.numba.lazy.awaited import when_imported
-
     when_imported(_share_threads)
     return layer
 

@@ -5,12 +5,8 @@ A description contains the conditions under which the entry is valid, and Numba'
 
 from __future__ import annotations
 
-from _struct import Struct  # avoids importing the file `struct`, which re-exports it
-from _struct import error as StructError  # type: ignore[attr-defined] # noqa: N812 - it is a class
-
 from compcache.digest import digest
-from compcache.errors import GlobalValidationError
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 from compcache.numba.lazy.awaited import has_numba
 from compcache.numba.lazy.marshalled import dump_marshalled, load_marshalled
 from compcache.record import Record
@@ -18,6 +14,8 @@ from compcache.record import Record
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from compcache.errors import GlobalValidationError
 
 __all__ = ["DESCRIPTION", "KIND_IMAGE", "KIND_OBJECT", "LINKED", "RESULT", "Description", "Request"]
 
@@ -29,7 +27,8 @@ LINKED = "linked "
 RESULT = "result "
 #: The kinds of code: machine code in the image, or object code as Numba serializes it.
 KIND_IMAGE, KIND_OBJECT = 1, 2
-_HEAD = Struct("<III")
+#: The bytes of the size of one part.
+_SIZE = 4
 #: The shape of the conditions: CPU, digest of lines, dependencies, names that were looked up, and implementations that matched these names.
 _CHECKED = "(uu[(uu)]b[u])"
 
@@ -79,6 +78,8 @@ class Request:
 
 
 def _invalid_entry_error(reason: str) -> GlobalValidationError:
+    from compcache.errors import GlobalValidationError
+
     return GlobalValidationError(reason, reason=reason)
 
 
@@ -110,17 +111,14 @@ class Description(Record):
     def encode(self) -> bytes:
         """Encode the description: the sizes of three parts, the conditions, the pickle and the bitcode."""
         checked = dump_marshalled((self.cpu, self.lines, [tuple(d) for d in self.dependencies], self.asked, self.answered))
-        sizes = _HEAD.pack(len(checked), len(self.pickled), len(self.bitcode))
+        sizes = b"".join([len(part).to_bytes(_SIZE, "little") for part in (checked, self.pickled, self.bitcode)])
         return b"".join([sizes, checked, self.pickled, self.bitcode])
 
     @classmethod
     def decode(cls, payload: bytes) -> Description:
         """Decode a payload that the store has verified. Raise `ValueError` if the payload is malformed."""
-        try:
-            first, second, third = _HEAD.unpack_from(payload)
-        except StructError as error:
-            raise ValueError("the description is truncated") from error
-        at = _HEAD.size
+        at = 3 * _SIZE
+        first, second, third = (int.from_bytes(payload[start : start + _SIZE], "little") for start in range(0, at, _SIZE))
         if len(payload) != at + first + second + third:
             raise ValueError("the sizes of the parts do not add up to the size of the description")
         cpu, lines, rows, asked, answered = load_marshalled(payload[at : at + first], _CHECKED)

@@ -7,10 +7,10 @@ wrapper and environments in that entry, and the constants of the environments.
 
 from __future__ import annotations
 
+import compcache
 from compcache import frontend
 from compcache.digest import blake2b
-from compcache.errors import CacheWarning, CompcacheError
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 from compcache.numba.fingerprints.content import content_of
 from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.description import DESCRIPTION, Request
@@ -139,17 +139,16 @@ def open_cache() -> Cache | None:
         cache: Cache = backend.cache
         return cache
     if _cache is None and not _is_cache_unusable:
-        from compcache import Cache
-
         try:
-            _cache = Cache(allow_pickle=True)
+            _cache = compcache.Cache(allow_pickle=True)
             _cache.has("compcache.numba")  # this checks who may write to the directory
-        except (CompcacheError, OSError) as error:
+        except (compcache.CompcacheError, OSError) as error:
             reraise_interrupt(error)
             import warnings
 
             _is_cache_unusable = True
-            warnings.warn(f"functions of Numba are not cached in the default cache: {error}; set COMPCACHE_DIR", CacheWarning, stacklevel=2)
+            message = f"functions of Numba are not cached in the default cache: {error}; set COMPCACHE_DIR"
+            warnings.warn(message, compcache.CacheWarning, stacklevel=2)
             _cache = None
     return _cache
 
@@ -205,7 +204,7 @@ def load_entry(cache: Cache, record: Record) -> Loaded | None:
     request = Request(record.lines, implementations=record.implementations)
     try:
         target = frontend.find(cache, record.entry, request.accepts, kind=DESCRIPTION)
-    except CompcacheError:
+    except compcache.CompcacheError:
         return None
     if target is None or request.found is None:
         return None

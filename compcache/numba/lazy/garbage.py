@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["few_collections"]
+__all__ = ["few_collections", "freeze_start"]
 
 #: The numbers of new objects that start a collection: while functions are compiled, which leaves garbage, and while modules are imported.
 _LIMITS = (50_000, 1_000_000)
@@ -77,9 +77,20 @@ class few_collections:  # noqa: N801 - it is used like a function
         _thresholds.count(-1, lasting=self._lasting)
 
 
+def freeze_start() -> None:
+    """Exclude the present objects from collections, also from those at the exit, in a process whose program has not begun."""
+    global _frozen_count  # noqa: PLW0603 - a process has one collector
+    gc.freeze()
+    _frozen_count = gc.get_freeze_count()
+
+
+_frozen_count = 0
+
+
 def _move_to_oldest_generation() -> None:
     """Move all objects to the oldest generation without examining them. Garbage among them waits for a full collection."""
     has_generations = getattr(sys, "_is_gil_enabled", lambda: True)()
-    if has_generations and gc.isenabled() and not gc.get_freeze_count():  # otherwise the program itself controls collections
+    # If the program itself controls collections, it has disabled them or frozen more objects.
+    if has_generations and gc.isenabled() and gc.get_freeze_count() <= _frozen_count:
         gc.freeze()
         gc.unfreeze()

@@ -7,7 +7,7 @@ import sys
 
 from compcache import frontend
 from compcache.errors import CompcacheError
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 from compcache.numba.lazy.installed import open_lazy_cache
 
 TYPE_CHECKING = False
@@ -19,7 +19,7 @@ __all__ = ["LABEL", "ImportReason", "find_import_reason", "record_import"]
 
 #: The name under which imports are recorded, together with the name of the program. ``compcache explain numba`` shows them.
 LABEL = "numba"
-_OWN_MODULES = ("compcache.numba", "compcache.files", "importlib", "_frozen_importlib")
+_OWN_MODULES = ("compcache.numba", "compcache.interrupts", "importlib", "_frozen_importlib")
 #: Descriptions of the operations that methods of stand-ins perform.
 _OPERATIONS = {
     "__call__": "a call of", "__mro_entries__": "a class derived from", "__hash__": "the hash of", "__getitem__": "an item of",

@@ -11,9 +11,9 @@ import os
 import sys
 from time import monotonic
 
+import compcache
 from compcache import frontend
-from compcache.errors import CompcacheError
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.marshalled import dump_marshalled, load_marshalled
 from compcache.numba.registered.refusals import NotLazy
@@ -166,7 +166,7 @@ def _store_note(cache: Cache, name: str, data: bytes) -> None:
     """Store a note. Ignore errors of the cache."""
     try:  # noqa: SIM105 - contextlib is a slow import
         frontend.put_entry(cache, name, data, kind=_KIND)
-    except CompcacheError:
+    except compcache.CompcacheError:
         pass  # the cache may be read-only; the next start examines the packages again
 
 

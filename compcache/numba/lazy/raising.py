@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from functools import partial
 
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 from compcache.numba.fingerprints.stand_ins import note_real, register_prange
 from compcache.numba.fingerprints.state import state_of as attributes_of
 from compcache.numba.lazy.awaited import has_numba, when_imported

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from opcode import opmap, opname
 
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 from compcache.numba.registered.marks import is_module
 
 TYPE_CHECKING = False

@@ -10,7 +10,7 @@ import os
 import sys
 
 from compcache.digest import blake2b
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ import sys
 import time
 
 from compcache.digest import blake2b
-from compcache.files import reraise_interrupt
-from compcache.interrupts import suppress
+from compcache.interrupts import reraise_interrupt, suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

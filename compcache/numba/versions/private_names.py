@@ -10,7 +10,7 @@ import sys
 from importlib import import_module
 from typing import NamedTuple
 
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 
 __all__ = ["REPLACED", "USED", "PrivateName", "missing_names"]
 

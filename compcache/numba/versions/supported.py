@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 
-from compcache.errors import CacheWarning
 from compcache.numba.lazy.awaited import has_numba
 from compcache.numba.registered.distributions import numba_version
 
@@ -57,6 +56,8 @@ def warn_if_unsupported() -> bool:
     if reason and not _warned:
         _warned = True
         import warnings
+
+        from compcache.errors import CacheWarning
 
         warnings.warn(f"{reason}; Numba works as without compcache", CacheWarning, stacklevel=_stack_level_of_caller())
     return bool(reason)

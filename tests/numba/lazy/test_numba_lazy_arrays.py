@@ -137,6 +137,19 @@ def test_all_answers_are_numbas(run: Callable[..., Any]) -> None:
     assert not numba
 
 
+def test_arrays_are_used_without_a_store_and_a_loader(run: Callable[..., Any]) -> None:
+    """A plain hit stores the addresses of Numba's helpers."""
+    text = """
+        import sys, numpy as np, compcache.numba
+        compcache.numba.install(lazy=True)
+        from {module} import total
+        unneeded = 'cache', 'store', 'errors', 'files', 'globals', 'hit.loader', 'numba.entries'
+        result = total(np.arange(4.0)), [name for name in unneeded if 'compcache.' + name in sys.modules]
+    """
+    answers = [run("lazy", text) for _ in range(2)]  # the first one notes the installed packages again
+    assert answers[1] == (6.0, [])
+
+
 def test_random_numbers_go_on_where_numba_takes_over(run: Callable[..., Any]) -> None:
     text = """
 import sys, {module} as k
