@@ -269,6 +269,108 @@ _CHANGING = """
     answers += [first(1), caller(1), caller(1.5), caller(np.float32(2)), inner(1), applied(argument, 2), in_loop(1.0), in_stencil(1.0)]
     print(repr(repr(answers)))
 """
+#: The second arguments are the values that the globals have once the first function has run, with which no entry was stored.
+_CHANGING_WITHOUT_ENTRIES = """
+    import sys
+    import numpy as np
+    import settings
+    from numba import float64, njit as numba_njit, stencil, types
+    from DECORATORS import njit
+    from numba.experimental import jitclass
+    from numba.extending import intrinsic, overload, overload_method, register_jitable
+
+    K = settings.K = int(sys.argv[1])
+    A = np.array([K])
+
+    @jitclass([("x", float64)])
+    class Scaled:
+        def __init__(self, x):
+            self.x = x + K
+
+        def get(self):
+            return self.x * K
+
+    @numba_njit
+    def deep(n):
+        return deep(n - 1) + K if n > 0 else K
+
+    @numba_njit
+    def helper(x):
+        return deep(x) + settings.K * A[0]
+
+    def make():
+        k = K
+
+        @numba_njit
+        def closure(x):
+            return x + k
+
+        def set_cell(value):
+            nonlocal k
+            k = value
+
+        return closure, set_cell
+
+    closure, set_cell = make()
+
+    @register_jitable
+    def registered(x):
+        return x * K
+
+    @njit(cache=True)
+    def compiled_again(x):
+        return x * K
+
+    def read():
+        return K
+
+    def calls(x): ...
+    def inlines(x): ...
+
+    @overload(calls)
+    def of_calls(x):
+        k = read()
+        return lambda x: x * k + K
+
+    @overload(inlines, inline="always")
+    def of_inlines(x):
+        k = read()
+        return lambda x: x * k + K
+
+    @overload_method(types.UnicodeType, "scaled_by")
+    def of_scaled_by(text, x):
+        k = K
+        return lambda text, x: len(text) + x * k
+
+    @intrinsic
+    def generated(context, x):
+        k = K
+
+        def generate(context, builder, signature, arguments):
+            return builder.mul(arguments[0], context.get_constant(types.int64, 100 * k + K))
+
+        return types.int64(types.int64), generate
+
+    @stencil
+    def kernel(a):
+        return a[0] * K
+
+    def use(n):
+        @njit(cache=True)
+        def uses(x):
+            extended = calls(x), inlines(x), "text".scaled_by(x), generated(x)
+            helpers = helper(x), closure(x), registered(x), compiled_again(x)
+            return n, Scaled(x).get(), helpers, extended, kernel(np.ones(3)).sum()
+        return uses(10)
+
+    answers = [use(1)]
+    if sys.argv[2:]:
+        K = settings.K = A[0] = int(sys.argv[2])
+        set_cell(K)
+        compiled_again.recompile()
+        answers.append(use(2))
+    print(repr(repr(answers)))
+"""
 _CHANGING_IMPLEMENTATIONS = """
     import sys
     from DECORATORS import njit
@@ -409,7 +511,7 @@ class Programs:
 
     def start(self, mode: str, cache: Path, *given: str, **variables: str) -> Outcome:
         place = self.project.source
-        sources = {"program": self.source, "imported": _IMPORTED}
+        sources = {"program": self.source, "imported": _IMPORTED, "settings": "K = 0"}
         decorators = "compcache.numba" if mode == "decorators" else "numba"
         self.project.write(**{name: textwrap.dedent(text).replace("DECORATORS", decorators) for name, text in sources.items()})
         program = str(place / "program.py")
@@ -461,6 +563,19 @@ def test_helpers_in_loaded_code_keep_the_values_of_globals(tmp_path: Path, uncac
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode", _MODES)
+@pytest.mark.parametrize("starts", [("1", "1 5", "1 5"), ("5", "1 5", "1 5")], ids=["loaded", "other"])
+def test_what_has_no_entry_is_compiled_from_the_values_that_loaded_code_had(
+    tmp_path: Path, uncached: Callable[..., str], mode: str, starts: tuple[str, ...]
+) -> None:
+    programs = Programs(tmp_path, _CHANGING_WITHOUT_ENTRIES)
+    for given in starts:
+        answer = programs.start(mode, tmp_path / "cache", *given.split()).answer
+        assert answer == uncached(_CHANGING_WITHOUT_ENTRIES, *given.split())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("mode", "starts"), [*[(mode, ("1 5", "1 5", "5", "1")) for mode in _MODES], ("variable", ("5", "1 5", "1 5"))])
 def test_code_of_implementations_that_ran_with_other_values_is_found_only_with_these_values(
     tmp_path: Path, uncached: Callable[..., str], mode: str, starts: tuple[str, ...]
@@ -473,6 +588,107 @@ def test_code_of_implementations_that_ran_with_other_values_is_found_only_with_t
         outcome = programs.start(mode, tmp_path / "cache", *given.split())
         assert outcome.answer == uncached(_CHANGING_IMPLEMENTATIONS, *given.split())
         assert outcome.stored == 0 or not is_known
+
+
+_CHANGING_CLASS = """
+    import sys
+    from DECORATORS import njit
+    from numba.extending import overload
+
+    class Settings:
+        factor = int(sys.argv[1])
+
+    def target(x): ...
+
+    @overload(target)
+    def implementation(x):
+        factor = Settings.factor
+        return lambda x: x * factor
+
+    @njit(cache=True)
+    def first(x):
+        return target(x)
+
+    @njit(cache=True)
+    def second(x):
+        return target(x) + 100
+
+    answers = [first(10)]
+    if sys.argv[2:]:
+        Settings.factor = int(sys.argv[2])
+        answers.append(second(10))
+    print(repr(repr(answers)))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode", ["variable", "run"])
+def test_what_cannot_be_compiled_from_former_values_is_not_stored(tmp_path: Path, uncached: Callable[..., str], mode: str) -> None:
+    programs = Programs(tmp_path, _CHANGING_CLASS)
+    for given in ("1", "1 5"):
+        programs.start(mode, tmp_path / "cache", *given.split())
+    assert programs.start(mode, tmp_path / "cache", "1", "1").answer == uncached(_CHANGING_CLASS, "1", "1")
+
+
+_CACHED_OVERLOAD = """
+    from DECORATORS import njit
+    from numba.extending import overload
+
+    def target(x): ...
+
+    @overload(target, jit_options={"cache": True})
+    def implementation(x):
+        return lambda x: x + 1
+
+    @njit(cache=True)
+    def caller(x):
+        return target(x)
+
+    print(repr(repr(caller(1))))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_cached_overload_is_stored_without_a_warning(tmp_path: Path) -> None:
+    """The options of its caller omit the function that Python calls, so starts without Numba have no record of it."""
+    outcome = Programs(tmp_path, _CACHED_OVERLOAD).start("install", tmp_path / "cache")
+    assert outcome.answer == "'2'"
+
+
+_CHAIN_OF_CALLS = """
+    from DECORATORS import njit
+    from numba.extending import overload
+
+    K = 1
+
+    def link0():
+        return K
+
+    for number in range(1, 3000):
+        exec(f"def link{number}():\\n    return K if K else link{number - 1}()")
+
+    def target(x): ...
+
+    @overload(target)
+    def implementation(x):
+        k = link2999()
+        return lambda x: x + k
+
+    @njit(cache=True)
+    def caller(x):
+        return target(x)
+
+    print(repr(repr(caller(1))))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_long_chains_of_functions_are_loaded(tmp_path: Path) -> None:
+    programs = Programs(tmp_path, _CHAIN_OF_CALLS)
+    assert [programs.start("install", tmp_path / "cache")[::2] for _ in range(2)] == [("'2'", 0), ("'2'", 1)]
 
 
 _LOADED_FIRST = """

@@ -26,7 +26,7 @@ class Recorded(NamedTuple):
         dependencies: the implementations that the compiler used.
         names: the digests of the names that the compiler looked up.
         problem: the reason why the dependencies are unknown; None if they are known.
-        linked: the overloads in the code that have entries of their own.
+        linked: the overloads in the code.
         results: what implementations returned for some types.
     """
 

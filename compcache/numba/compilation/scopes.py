@@ -21,12 +21,15 @@ from numba.core.extending import _Intrinsic
 from compcache.numba.fingerprints.examined import remember_during_look_up
 from compcache.numba.fingerprints.fingerprint import fingerprint
 from compcache.numba.fingerprints.fixed_code import Compiled, note_symbol
+from compcache.numba.fingerprints.former import former_function
 from compcache.numba.fingerprints.history import note_code
 from compcache.numba.fingerprints.implementations import digest_name, name_of
 from compcache.numba.fingerprints.numba_values import name_of_class
-from compcache.numba.identity.dependencies import Dependency, dependency_of
-from compcache.numba.identity.kept_results import Result, digest_arguments, note_results
+from compcache.numba.fingerprints.walk import Part
+from compcache.numba.identity.dependencies import Dependency, dependency_of, has_content
+from compcache.numba.identity.kept_results import Result, digest_arguments, former_result, note_results
 from compcache.numba.identity.key import flags_text, signature_text
+from compcache.numba.identity.linked import linked_overload, take_linked
 from compcache.numba.identity.settings import config_text
 from compcache.numba.registered.library import is_library_module
 from compcache.numba.registered.refusals import Unidentifiable
@@ -34,11 +37,14 @@ from compcache.numba.registered.refusals import Unidentifiable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from compcache.numba.identity.linked import Linked
+
 __all__ = [
     "Miss",
     "Scope",
     "compile_scope",
     "defer",
+    "function_read",
     "has_miss",
     "look_up_scope",
     "next_unique_id",
@@ -78,6 +84,8 @@ class Scope:
 
     Attributes:
         function: the Python function.
+        linked: the overload.
+        read: the function whose code and values the compiler reads: the function, or a copy with former values.
         token: the token in the function's symbols.
         miss: the failed look-up that caused the compilation; None if no look-up caused it.
         symbol_count: the number of symbols that contain the token.
@@ -93,12 +101,14 @@ class Scope:
     """
 
     __slots__ = (
-        "accepted", "changed", "first_contents", "function", "generators", "miss", "names", "problem", "symbol_count", "token", "tried",
-        "types", "used",
+        "accepted", "changed", "first_contents", "function", "generators", "linked", "miss", "names", "problem", "read", "symbol_count",
+        "token", "tried", "types", "used",
     )  # fmt: skip
 
-    def __init__(self, function: Any, token: str, miss: Miss | None) -> None:
+    def __init__(self, function: Any, token: str, miss: Miss | None, linked: Linked, read: Any) -> None:
         self.function = function
+        self.linked = linked
+        self.read = read
         self.token = token
         self.miss = miss
         self.symbol_count = 0
@@ -142,7 +152,9 @@ def compile_scope(function: Any, args: Any, return_type: Any, flags: Any, extra:
     The names that the compilation records are added to the scope of the caller. After the outermost compilation, the deferred actions
     (`defer`) run, unless the compilation failed.
     """
-    scope = Scope(function, _make_token(function, args, return_type, flags, extra), _pop_miss(function, args))
+    linked = linked_overload(function, args)
+    read = former_function(function) if take_linked(linked) else function
+    scope = Scope(function, _make_token(read, function, args, return_type, flags, extra), _pop_miss(function, args), linked, read)
     if not _stack.scopes:
         _stack.clock_start, _stack.compile_seconds = time.thread_time(), 0.0
     _stack.scopes.append(scope)
@@ -272,7 +284,7 @@ def defer(action: Callable[[], None]) -> bool:
     return True
 
 
-def _make_token(function: Any, args: Any, return_type: Any, flags: Any, extra: str) -> str:
+def _make_token(function: Any, original: Any, args: Any, return_type: Any, flags: Any, extra: str) -> str:
     """Return the token for the symbols of a function that is being compiled, and record that the token is used.
 
     The token is a digest of everything that determines the function; if that is in use, a digest of it and the token of the caller. If no
@@ -280,7 +292,7 @@ def _make_token(function: Any, args: Any, return_type: Any, flags: Any, extra: s
     """
     try:
         function_content = fingerprint(function)
-        note_code(function_content.parts[:1])
+        note_code([Part(original, function_content.parts[0].digest, function_content.parts[0].kind)])
         components = [
             function_content.content,
             signature_text(args),
@@ -313,19 +325,24 @@ def record_token(token: str) -> None:
     _used_tokens.add(token)
 
 
-def next_unique_id(function: Any) -> str:
-    """Return a unique id for the symbols of a function that Numba is about to compile.
+def next_unique_id(function: Any) -> tuple[str, Any]:
+    """Return a unique id for the symbols of a function that Numba is about to compile, and the function that the compiler must read.
 
     The innermost compilation's own function gets the token. Each further id is the token with a number; outside all scopes it is random.
     """
     if not _stack.scopes:
-        return uuid.uuid4().hex
+        return uuid.uuid4().hex, function
     scope = _stack.scopes[-1]
     if function is scope.function and not scope.symbol_count:
         scope.symbol_count = 1
-        return scope.token
+        return scope.token, scope.read
     scope.symbol_count += 1
-    return f"{scope.token}x{scope.symbol_count}"
+    return f"{scope.token}x{scope.symbol_count}", function
+
+
+def function_read(function: Any) -> Any:
+    """Return what the innermost compilation of a function reads: the function itself, or a copy with former values."""
+    return next((scope.read for scope in reversed(_stack.scopes) if scope.function is function), function)
 
 
 class Run(NamedTuple):
@@ -334,7 +351,7 @@ class Run(NamedTuple):
     Attributes:
         content: the content before the run; None if the implementation could not be identified.
         arguments: the digest of the types (`kept_results`); "" if they have no digest, or if Numba does not keep the result.
-        compilation: the token of the outermost compilation in which the implementation ran.
+        compilation: the token of the outermost compilation in which the implementation ran; "" if it ran with former values.
     """
 
     content: Dependency | None
@@ -361,9 +378,10 @@ def record_run(function: Any) -> None:
         _use(function, _begin_run(function, ""))
 
 
-def record_use(function: Any, template: type, keys: Iterable[Any], kept: Any, args: Iterable[Any], kws: Mapping[str, Any]) -> None:
+def record_use(function: Any, template: type, keys: Iterable[Any], kept: Any, args: Iterable[Any], kws: Mapping[str, Any]) -> Any:
     """Record that the compiler uses what one of the user's implementations returns for some types, or has returned.
 
+    Return the function that must run: the implementation, or a copy with former values, if loaded code has its result for these types.
     If Numba has kept the result of a run that was not recorded, the running compilations are not cached.
 
     Args:
@@ -375,10 +393,17 @@ def record_use(function: Any, template: type, keys: Iterable[Any], kept: Any, ar
         kws: the types of the keyword arguments.
     """
     if not record_tried(function):
-        return
-    runs = _runs.setdefault(template, {})
+        return function
+    read, runs = function, _runs.setdefault(template, {})
     if kept is None:
-        run = _begin_run(function, digest_arguments(function, args, kws))
+        arguments = digest_arguments(function, args, kws)
+        run, former = _begin_run(function, arguments), former_result(function, arguments)
+        if former is not None and former != run.content:
+            copy = former_function(function)
+            if has_content(former, function, copy):
+                run, read = run._replace(content=former, compilation=""), copy
+            else:
+                _record_problem(f"{name_of(function)} has changed since loaded code used it, and cannot run with its former values")
         runs.update(dict.fromkeys(keys, run))
         if run.content is not None:
             note_results([Result(run.content, run.arguments)])
@@ -386,8 +411,14 @@ def record_use(function: Any, template: type, keys: Iterable[Any], kept: Any, ar
     elif kept in runs:
         _use(function, runs[kept])
     else:
-        for scope in _stack.scopes:
-            scope.problem = f"{name_of(function)} was run before compilations were recorded: install compcache.numba first"
+        _record_problem(f"{name_of(function)} was run before compilations were recorded: install compcache.numba first")
+    return read
+
+
+def _record_problem(problem: str) -> None:
+    """Record why the code of all running compilations has no identity."""
+    for scope in _stack.scopes:
+        scope.problem = problem
 
 
 def _begin_run(function: Any, arguments: str) -> Run:

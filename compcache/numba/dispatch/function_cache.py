@@ -25,7 +25,7 @@ from compcache.numba.fingerprints.numba_values import name_of_pipeline
 from compcache.numba.identity.dependencies import functions_compiled_for
 from compcache.numba.identity.kept_results import decode_results, note_results
 from compcache.numba.identity.key import Identity, flags_text, identify, type_text
-from compcache.numba.identity.linked import decode_linked, find_linked, linked_overload, note_linked
+from compcache.numba.identity.linked import decode_linked, is_linked, linked_overload, note_linked
 from compcache.numba.lazy.entries import Key, find_record
 from compcache.numba.lazy.garbage import few_collections
 from compcache.numba.registered.options import compiler_options, declared_locals
@@ -77,23 +77,24 @@ class FunctionCache(CacheObject):
             return self._load_from_fallback(sig, target_context)
         self._read_descriptions()
         identity = self._identify(parsed, target_context)
-        is_current = isinstance(identity, Identity) and not find_old_code(identity.parts)
-        cres = None if is_current else self._load_linked(parsed, target_context)
-        if cres is not None:
-            return cres
-        if not isinstance(identity, Identity):
-            return self._load_delegated(sig, target_context, identity)
-        return self._load_identified(identity, parsed, target_context, is_current=is_current)
+        if isinstance(identity, Identity):
+            return self._load_identified(identity, parsed, target_context)
+        if self._is_linked(parsed):
+            self._backend.count(hit=False)
+            return None
+        return self._load_delegated(sig, target_context, identity)
 
-    def _load_identified(self, identity: Identity, sig: Any, target_context: Any, *, is_current: bool) -> Any:
-        """Return the stored compile result for an identity, or None if there is none. Count a hit or a miss, unless the result was flushed.
+    def _is_linked(self, sig: Any) -> bool:
+        """Return whether loaded code contains the overload. If a value has changed since, Numba compiles it from the former values."""
+        return is_linked(linked_overload(self._function, _argument_types(sig)))
 
-        `is_current` says whether all code of this process was compiled from the present values.
-        """
+    def _load_identified(self, identity: Identity, sig: Any, target_context: Any) -> Any:
+        """Return the stored compile result for an identity, or None if there is none. Count a hit or a miss, unless it was flushed."""
         if identity.key in self._flushed:
             return None
         # Numba would link code that this process has compiled or loaded earlier.
-        cres = self._load(identity, sig, target_context) if is_current or not find_old_code(identity.parts[1:]) else None
+        is_current = not find_old_code(identity.parts[0 if self._is_linked(sig) else 1 :])
+        cres = self._load(identity, sig, target_context) if is_current else None
         if cres is not None:
             self._record_loaded(identity, sig, cres)
         elif self._was_delegated(identity, sig):
@@ -102,13 +103,13 @@ class FunctionCache(CacheObject):
             self._record_not_found(identity, sig)
         return cres
 
-    def _load_former(self, base: Sequence[str], functions: Functions | None, sig: Any, target_context: Any) -> Any:
+    def _load_former(self, base: Sequence[str], functions: Functions, sig: Any, target_context: Any) -> Any:
         """Return the compile result of an entry whose code this process has already, or None if the entry no longer exists.
 
         Globals may have changed since that code was loaded. `base` and `functions` are those of `load_result`.
         """
         args = _argument_types(sig)
-        cres = load.load_result(self._cache, base, lambda _: args, self._function, self._owner, target_context, functions)
+        cres = load.load_result(self._cache, base, lambda _: args, self._function, target_context, functions)
         if cres is not None:
             note_compiled(self._owner, args, Compiled(base[0].rpartition("-")[2], base[1]))
         return cres
@@ -120,19 +121,6 @@ class FunctionCache(CacheObject):
             if entry is not None:
                 note_linked(decode_linked(entry[1], functions))
                 note_results(decode_results(entry[1]))
-
-    def _load_linked(self, sig: Any, target_context: Any) -> Any:
-        """Return the compile result of an overload that is linked into loaded code, with the former values of globals. Count a hit.
-
-        Without a cache, this process would have compiled the overload with its callers. The result is None if no loaded code has it.
-        """
-        with contextlib.suppress(Unidentifiable):
-            linked = find_linked(linked_overload(self._owner, self._function, _argument_types(sig)))
-            cres = self._load_former((linked.name, linked.lines), None, sig, target_context) if linked is not None else None
-            if cres is not None:
-                self._backend.count(hit=True)
-                return cres
-        return None
 
     def _record_loaded(self, identity: Identity, sig: Any, cres: Any) -> None:
         """Count a hit, and record the code and its identity."""
@@ -158,7 +146,7 @@ class FunctionCache(CacheObject):
         try:
             base = make_func_name(identity, sig), identity.lines
             functions = history.named_functions(identity.parts)
-            return load.load_result(self._cache, base, lambda _: args, self._function, self._owner, target_context, functions)
+            return load.load_result(self._cache, base, lambda _: args, self._function, target_context, functions)
         except Exception as error:  # noqa: BLE001 - the entry may refer to a name that no longer exists, which is a miss
             reraise_interrupt(error)
             self._record_reason(sig, f"the entry cannot be loaded: {type(error).__name__}: {error}")
@@ -220,7 +208,6 @@ class FunctionCache(CacheObject):
             return True  # an entry would give other processes code that was compiled with other values
         self._record_compiled(sig, identity)
         name = make_func_name(identity, sig)
-        libraries.add_linked(data.library, linked_overload(self._owner, self._function, _argument_types(sig), name, identity.lines))
         try:
             save.save_result(self._cache, identity, name, data, self._backend.targets, seconds)
             self._record_stored(identity, sig, name)

@@ -73,8 +73,8 @@ def _outdated_reason(description: Description, *, is_new: bool) -> str:
 
 
 def load_result(
-    cache: Cache, base: Sequence[str], adapt_args: Callable[[tuple[Any, ...]], tuple[Any, ...]], function: Any, owner: Any,
-    target_context: Any, functions: Functions | None,
+    cache: Cache, base: Sequence[str], adapt_args: Callable[[tuple[Any, ...]], tuple[Any, ...]], function: Any,
+    target_context: Any, functions: Functions,
 ) -> Any:  # fmt: skip
     """Return the compile result of an entry, and record its library and dependencies.
 
@@ -85,11 +85,9 @@ def load_result(
         base: the name of the entry, the digest of the source lines and, if known, the implementations, as in `Request`.
         adapt_args: returns the argument types in this process for those in the entry.
         function: the Python function.
-        owner: the dispatcher or callback that compiles the function.
         target_context: Numba's target context.
-        functions: the functions in the code; None if they are unknown, so that callers of the code cannot be stored.
+        functions: the functions in the code.
     """
-    name, lines, *_ = base
     entry = find_entry(cache, *base)
     if entry is None:
         return None
@@ -111,7 +109,7 @@ def load_result(
     if cres is not None:
         libraries.remember_library(cres.fndesc.llvm_func_name, cres.library)
         cres = _replace_argument_types(cres, adapt_args(tuple(cres.signature.args)))
-        itself = linked_overload(owner, function, cres.signature.args, name, lines)
+        itself = linked_overload(function, cres.signature.args)
         libraries.set_dependencies(cres.library, _decode_dependencies(description, functions, itself))
     return cres
 
@@ -194,10 +192,8 @@ def _environment_globals(module: str | None) -> dict[str, Any]:
     return import_module(module).__dict__
 
 
-def _decode_dependencies(description: Description, functions: Functions | None, itself: Linked) -> libraries.Recorded:
-    """Return the dependencies that an entry's description contains. If the functions in the code are unknown, they are a problem."""
-    if functions is None:
-        return libraries.Recorded(problem=Unidentifiable(f"{itself.name} was compiled from values that have changed since"))
+def _decode_dependencies(description: Description, functions: Functions, itself: Linked) -> libraries.Recorded:
+    """Return the dependencies that an entry's description contains."""
     rows = frozenset([Dependency(*row) for row in description.used])
     linked = decode_linked(description, functions) | {itself}
     return libraries.Recorded(rows, decode_names(description.asked), None, linked, frozenset(decode_results(description)))

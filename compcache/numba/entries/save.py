@@ -90,7 +90,7 @@ def save_result(
         CompcacheError: the entry could not be stored.
     """
     library = cres.library
-    recorded = _name_linked(libraries.collect_dependencies(library), identity, name)
+    recorded = _name_linked(libraries.collect_dependencies(library), identity)
     text = _require_assembly(cres, library._final_module)
     checked = _make_checked_fields(_digest_reported_lines(identity, text, shows_files=cres.objectmode or bool(cres.lifted)), recorded)
     token = _find_token(cres)
@@ -159,9 +159,9 @@ def _make_checked_fields(lines: str, recorded: libraries.Recorded) -> tuple[str,
     return requested_cpu(), lines, tuple(rows), asked, matching_names(asked)
 
 
-def _name_linked(recorded: libraries.Recorded, identity: Identity, name: str) -> libraries.Recorded:
+def _name_linked(recorded: libraries.Recorded, identity: Identity) -> libraries.Recorded:
     """Return the dependencies of the code of an entry, with the overloads that are linked into the code."""
-    rows = encode_linked(recorded.linked, recorded.dependencies, named_functions(identity.parts), name)
+    rows = encode_linked(recorded.linked, recorded.dependencies, named_functions(identity.parts))
     return recorded._replace(dependencies=recorded.dependencies | rows)
 
 
@@ -324,7 +324,7 @@ def save_library(
     if library.has_dynamic_globals:
         raise NotCacheable(_DYNAMIC_GLOBALS)
     library._ensure_finalized()
-    recorded = _name_linked(recorded, identity, name)
+    recorded = _name_linked(recorded, identity)
     checked = _make_checked_fields(_digest_reported_lines(identity, str(library._final_module)) or identity.lines[:SIZE_OF_LINES], recorded)
     try:
         source = image_source.prepare_image(str(library._final_module), (symbol,))

@@ -68,7 +68,7 @@ def record_start(cache_object: Any, cache: Cache, signature: Any, key: Key) -> N
     if not are_settings_from_environment():
         raise NotLazy("Numba's settings or the installed packages have changed since this process started: start it again")
     entry = find_stored_entry(cache_object, cache, signature, key)
-    if entry is None:
+    if entry is None or entry.fndesc.llvm_cpython_wrapper_name not in entry.symbols:  # a caller's options may omit the wrapper
         raise NotLazy("the code of the function is not stored in a form that can be used without Numba")
     record = entry.create_record(entry.fndesc.llvm_cpython_wrapper_name)
     if record is None:

@@ -2,12 +2,14 @@
 
 A caller is linked with code that this process already has. If a function reads other values now, because a global has changed, the caller's
 key would be computed from the present values, but the code would be compiled from the former values. Loaded code contains the code of its
-callees. Without a cache, this process would have compiled these callees with the former values, so their entries are recorded, too.
+callees. Without a cache, this process would have compiled these callees with the former values, so the values are kept, too.
 """
 
 from __future__ import annotations
 
 from _weakref import ref  # importing `weakref` is slow
+
+from compcache.numba.fingerprints.former import keep_values
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ def note_code(parts: Iterable[Part], records: Iterable[Record] = ()) -> None:
     if len(parts) > 1:
         _unread.extend([(record, named_functions(parts)) for record in records])
     for part in parts:
+        keep_values(part.function)
         digests = _digests.setdefault(ref(part.function, _digests.pop), {}).setdefault(part.kind, {})
         digests.pop(part.digest, None)  # a known digest moves to the end, because `is_latest` compares the last one
         digests[part.digest] = None

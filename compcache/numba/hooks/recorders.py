@@ -11,7 +11,7 @@ import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from numba.core import base, bytecode, codegen, compiler, cpu, serialize, targetconfig
+from numba.core import base, bytecode, codegen, compiler, cpu, dispatcher, serialize, targetconfig
 from numba.core.datamodel import manager
 from numba.core.types import functions
 from numba.core.typing import context, templates
@@ -22,9 +22,11 @@ from compcache.numba.dispatch.backend import Backend
 from compcache.numba.dispatch.gufunc_cache import GufuncCache
 from compcache.numba.entries.mapped_library import make_entry_point
 from compcache.numba.fingerprints.code_digest import file_of, plain_name
+from compcache.numba.fingerprints.former import with_present_globals
 from compcache.numba.fingerprints.implementations import is_asked_by_template, key_name, source_function
 from compcache.numba.hooks.replacements import Replacements
 from compcache.numba.identity.kept_results import note_unknown_result
+from compcache.numba.identity.linked import forget_linked
 from compcache.numba.lazy.garbage import few_collections
 from compcache.numba.lazy.raising import ModuleFilePath
 from compcache.numba.registered.library import is_library_module
@@ -58,6 +60,8 @@ def start_recording(*, from_the_start: bool) -> None:
     _recorders.wrap(templates._OverloadAttributeTemplate, "resolve", _wrap_template)
     _recorders.wrap(templates._OverloadMethodTemplate, "_resolve", _wrap_template)
     _recorders.wrap(templates._OverloadAttributeTemplate, "_resolve", _wrap_template)
+    _recorders.wrap(dispatcher.Dispatcher, "recompile", _run_before(lambda recompiled: forget_linked(recompiled.py_func)))
+    _recorders.wrap(context.CallStack, "finditer", _wrap_finditer)
     _recorders.wrap(context.BaseContext, "resolve_getattr", _run_before(_record_attribute))
     _recorders.wrap(context.BaseContext, "resolve_setattr", _run_before(_record_attribute))
     _recorders.wrap(functions.BaseFunction, "get_call_type", _run_before(_record_call))
@@ -128,7 +132,9 @@ def _make_scope_wrapper(position: int) -> Callable[[Any], Any]:
                 result = original(*args, **kwargs)
                 libraries.collect_dependencies(result.library, scope)
                 libraries.remember_library(result.fndesc.llvm_func_name, result.library)
-            return result if scope.miss is None else _store_result(scope.miss, result)
+            stored = result if scope.miss is None else _store_result(scope.miss, result)
+            libraries.add_linked(result.library, scope.linked)
+            return stored
 
         return compile_
 
@@ -226,7 +232,9 @@ def _wrap_from_function(original: Any) -> Any:
     def from_function(cls: Any, pyfunc: Any) -> Any:
         """Return the identity of a function with an ID and a file path that are the same in every process."""
         identity = original(cls, pyfunc)
-        identity.unique_id = scopes.next_unique_id(identity.func)
+        identity.unique_id, read = scopes.next_unique_id(identity.func)
+        if read is not identity.func:
+            identity.func, identity.code = read, read.__code__
         identity.unique_name = f"{identity.func_qualname}${identity.unique_id}"
         namespace = identity.func.__globals__
         if file_of(identity.code, namespace):
@@ -235,6 +243,18 @@ def _wrap_from_function(original: Any) -> Any:
         return identity
 
     return functools.wraps(original)(from_function)
+
+
+def _wrap_finditer(original: Any) -> Any:
+    """Return a wrapper that finds recursive calls of functions that are compiled from former values."""
+
+    def finditer(self: Any, py_func: Any) -> Any:
+        yield from original(self, py_func)
+        read = scopes.function_read(py_func)
+        if read is not py_func:
+            yield from original(self, read)
+
+    return finditer
 
 
 def _record_attribute(typing_context: Any, owner: Any, name: Any, *_: Any) -> None:
@@ -299,15 +319,17 @@ def _record_address(*_: Any, **__: Any) -> None:
         scopes.record_address(f"{module}.{caller.f_code.co_qualname}")
 
 
-def _record_use(function: Any, template: Any, args: Any, kws: Any) -> None:
+def _record_use(function: Any, template: Any, args: Any, kws: Any) -> Any:
     """Record that the compiler is about to ask a template for the result of an implementation for these arguments.
+
+    Return the function that the template must run (`scopes.record_use`).
 
     The template keeps its results. Newer series of Numba keep them by the compiler flags, too.
     """
     arguments = template.context, tuple(args), tuple(kws.items())
     keys = arguments, (*arguments, targetconfig.ConfigStack.top_or_none())
     kept = next((key for key in keys if key in template._impl_cache), None)
-    scopes.record_use(function, type(template), keys, kept, args, kws)
+    return scopes.record_use(function, type(template), keys, kept, args, kws)
 
 
 def _wrap_template(original: Any) -> Any:
@@ -322,7 +344,13 @@ def _wrap_template(original: Any) -> Any:
         if is_attribute:
             scopes.record_tried(function)
         else:
-            _record_use(function, self, *args, **kwargs)
+            read = _record_use(function, self, *args, **kwargs)
+            if read is not function:
+                # Numba has compiled what an overload returned. It inlines functions, and calls generators of code, for each caller.
+                if not hasattr(self, "_overload_func"):
+                    self._definition_func = with_present_globals(read, function)
+                else:
+                    self._overload_func = read if self._inline.is_never_inline else with_present_globals(read, function)
         result = original(self, *args, **kwargs)
         if result is not None:
             scopes.record_accepted(function)

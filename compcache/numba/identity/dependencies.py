@@ -38,6 +38,7 @@ __all__ = [
     "dependency_of_type",
     "encode_names",
     "functions_compiled_for",
+    "has_content",
     "is_current",
     "matching_names",
 ]
@@ -234,6 +235,20 @@ def is_current(dependency: Dependency) -> bool:
     if dependency.content.startswith(_DECLINED):
         return _DECLINED + _remembered_digest(dependency.name, registered, overlooks_members=True) == dependency.content
     return _remembered_digest(dependency.name, registered) == dependency.content
+
+
+def has_content(dependency: Dependency, function: Any, copy: Any) -> bool:
+    """Return whether an implementation would have the content of a dependency if `copy` were registered in place of `function`."""
+    package, declined = package_of_implementation(function), dependency.is_declined
+    registered = [
+        Implementation(copy, row.options, is_overload=row.is_overload) if row.function is function else row
+        for row in registry.by_name.get(dependency.name, ())
+    ]
+    try:
+        content = _compute_fingerprint(package, registered, overlooks_members=declined).content
+    except Unidentifiable:
+        return False
+    return (_DECLINED if declined else "") + content == dependency.content
 
 
 def _find_in_other_registries(name: str) -> list[Implementation]:

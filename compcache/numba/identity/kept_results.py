@@ -9,6 +9,7 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from compcache.numba.fingerprints.former import keep_values
 from compcache.numba.fingerprints.implementations import name_of, registry
 from compcache.numba.identity.dependencies import Dependency, is_current
 from compcache.numba.identity.key import signature_text
@@ -20,7 +21,16 @@ if TYPE_CHECKING:
 
     from compcache.numba.lazy.description import Description
 
-__all__ = ["Result", "decode_results", "digest_arguments", "encode_results", "is_valid", "note_results", "note_unknown_result"]
+__all__ = [
+    "Result",
+    "decode_results",
+    "digest_arguments",
+    "encode_results",
+    "former_result",
+    "is_valid",
+    "note_results",
+    "note_unknown_result",
+]
 
 
 class Result(NamedTuple):
@@ -59,8 +69,19 @@ def digest_arguments(function: Any, args: Iterable[Any], kws: Mapping[str, Any])
 def note_results(results: Iterable[Result]) -> None:
     """Record results that this process has, or would have if it had compiled the code that it has loaded."""
     for (name, content), arguments in results:
+        for implementation in registry.by_name.get(name, ()):
+            keep_values(implementation.function)
         known = _contents.setdefault(name, {})
         known[arguments] = content if known.get(arguments, content) == content else ""
+
+
+def former_result(function: Any, arguments: str) -> Dependency | None:
+    """Return an implementation with the content that it had when it ran for these types, or None if no loaded code has a result for them.
+
+    `arguments` is a digest from `digest_arguments`.
+    """
+    content = _contents.get(name_of(function), {}).get(arguments)
+    return Dependency(name_of(function), content) if content and arguments else None
 
 
 def note_unknown_result(function: Any) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from compcache.numba.fingerprints.walk import Part
 
-__all__ = ["Identity", "flags_text", "identify", "signature_text", "type_text", "without_addresses"]
+__all__ = ["Identity", "flags_text", "identify", "signature_text", "type_name", "type_text", "without_addresses"]
 
 #: Addresses of functions and objects, and the serial numbers of jitclasses, in Numba's text of types.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+|#[0-9a-f]+(?=<)")
@@ -109,6 +109,12 @@ def type_text(item: Any) -> str:
     if is_plain_type(item):
         return str(item)
     return f"{without_addresses(str(item))[:_MAX_SHOWN]} #{fingerprint_of_value(item, 'an argument')}"
+
+
+@examines_program(Unidentifiable)
+def type_name(item: Any) -> str:
+    """Return Numba's text of a type without what differs between processes. Raise `Unidentifiable` if the program's class has no text."""
+    return without_addresses(str(item))
 
 
 @examines_program(Unidentifiable)

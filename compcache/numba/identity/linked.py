@@ -1,7 +1,7 @@
 """Identifies the overloads that are linked into an entry's code: they are dependencies in the entry's description.
 
 A process without a cache compiles the callees of a function with the function, and links them into other callers later, even if globals
-have changed in the meantime. A process that loads the function does the same with the entries of these callees.
+have changed in the meantime. A process that loads the function compiles these callees from the former values (`former`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.numba.fingerprints.history import named_functions
 from compcache.numba.identity.dependencies import Dependency, functions_compiled_for
-from compcache.numba.identity.key import signature_text
+from compcache.numba.identity.key import type_name
 from compcache.numba.lazy.description import LINKED
+from compcache.numba.registered.refusals import Unidentifiable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from compcache.numba.fingerprints.history import Functions
     from compcache.numba.lazy.description import Description
 
-__all__ = ["Linked", "decode_linked", "encode_linked", "find_linked", "linked_overload", "note_linked"]
+__all__ = ["Linked", "decode_linked", "encode_linked", "forget_linked", "is_linked", "linked_overload", "note_linked", "take_linked"]
 
 
 class Linked(NamedTuple):
@@ -29,55 +30,68 @@ class Linked(NamedTuple):
 
     Attributes:
         function: a weak reference to the Python function.
-        overload: a digest of the class of its dispatcher or callback, and of the argument types.
-        name: the name of the entry with the overload's own code.
-        lines: the digest of the source lines in that entry.
+        overload: a digest of the names of the argument types, because the content of a type may change; "" if a type has no name.
     """
 
     function: weakref.ref[Any]
     overload: str
-    name: str
-    lines: str
 
 
-#: The first entry of each overload that is linked into loaded code, by the function and `Linked.overload`.
-_linked: weakref.WeakKeyDictionary[Any, dict[str, Linked]] = weakref.WeakKeyDictionary()
+#: The overloads that are linked into loaded code, by the function: their digests. Overloads that were compiled since are omitted, and None
+#: stands for a function whose overloads Numba compiles from present values.
+_linked: weakref.WeakKeyDictionary[Any, set[str] | None] = weakref.WeakKeyDictionary()
 
 
-def linked_overload(owner: Any, function: Any, args: Iterable[Any], name: str = "", lines: str = "") -> Linked:
-    """Return the overload of a function for these argument types, and its entry. The owner is the function's dispatcher or callback.
-
-    Raise `Unidentifiable` if a type has no identity by content.
-    """
-    text = f"{type(owner).__name__} {signature_text(tuple(args))}"
-    return Linked(weakref.ref(function), blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest(), name, lines)
+def linked_overload(function: Any, args: Iterable[Any]) -> Linked:
+    """Return the overload of a function for these argument types."""
+    try:
+        text = f"CPUDispatcher ({', '.join(map(type_name, args))}) -> ?"
+    except Unidentifiable:
+        return Linked(weakref.ref(function), "")
+    return Linked(weakref.ref(function), blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest())
 
 
 def note_linked(overloads: Iterable[Linked]) -> None:
-    """Record overloads that are linked into loaded code. Only the first entry of an overload is kept."""
-    for linked in overloads:
-        function = linked.function()
-        if function is not None:
-            _linked.setdefault(function, {}).setdefault(linked.overload, linked)
+    """Record overloads that are linked into loaded code."""
+    for reference, overload in overloads:
+        function = reference()
+        known = None if function is None else _linked.setdefault(function, set())
+        if known is not None:
+            known.add(overload)
 
 
-def find_linked(overload: Linked) -> Linked | None:
-    """Return an overload with its recorded entry, or None if no loaded code contains the overload."""
-    return _linked.get(overload.function(), {}).get(overload.overload)
+def is_linked(overload: Linked) -> bool:
+    """Return whether loaded code contains an overload that this process has neither compiled nor loaded since."""
+    return overload.overload in (_linked.get(overload.function()) or ())
 
 
-def encode_linked(overloads: Iterable[Linked], used: Iterable[tuple[str, str]], functions: Functions, entry: str) -> set[Dependency]:
-    """Return the dependencies for the overloads in the code of an entry, without the entry itself.
+def take_linked(overload: Linked) -> bool:
+    """Return what `is_linked` returns, and forget the overload, because this process compiles it now."""
+    known = _linked.get(overload.function())
+    if known is None or overload.overload not in known:
+        return False
+    known.remove(overload.overload)
+    return True
+
+
+def forget_linked(function: Any) -> None:
+    """Record that all overloads of a function are compiled from present values from now on, whatever code is or was loaded."""
+    _linked[function] = None
+
+
+def encode_linked(overloads: Iterable[Linked], used: Iterable[tuple[str, str]], functions: Functions) -> set[Dependency]:
+    """Return the dependencies for the overloads in the code of an entry.
 
     The functions in the code are given in the order of their fingerprint, which is the same without Numba. `used` are the dependencies that
     are implementations. A dependency contains the number of the function among those with the same name. Overloads of other functions,
     which implementations of Numba call, are omitted.
     """
+    names = {function: name for name, function in _functions_in(functions, used)}
     rows = set()
-    for linked in overloads:
-        namesakes = _namesakes(functions, used, linked.name)
-        if linked.name != entry and linked.function in namesakes:
-            rows.add(Dependency(linked.name, f"{LINKED}{namesakes.index(linked.function)} {linked.overload} {linked.lines}"))
+    for function, overload in overloads:
+        if overload and function in names:
+            number = _namesakes(functions, used, names[function]).index(function)
+            rows.add(Dependency(names[function], f"{LINKED}{number} {overload} "))
     return rows
 
 
@@ -86,14 +100,17 @@ def decode_linked(description: Description, functions: Functions) -> frozenset[L
     found = set()
     for name, content in description.dependencies:
         if content.startswith(LINKED):
-            number, overload, lines = content.removeprefix(LINKED).split(" ")
-            found.update(
-                [Linked(function, overload, name, lines) for function in _namesakes(functions, description.used, name)[int(number) :][:1]]
-            )
+            number, overload, _ = content.removeprefix(LINKED).split(" ")
+            namesakes = _namesakes(functions, description.used, name.partition("(")[0])
+            found.update([Linked(function, overload) for function in namesakes[int(number) :][:1]])
     return frozenset(found)
 
 
-def _namesakes(functions: Functions, used: Iterable[tuple[str, str]], entry: str) -> list[weakref.ref[Any]]:
-    """Return references to the functions to which an entry of this name can belong: given ones, then those of the implementations used."""
-    functions = [*functions, *named_functions(functions_compiled_for(used))]
-    return list(dict.fromkeys([function for name, function in functions if name == entry.partition("(")[0]]))
+def _functions_in(functions: Functions, used: Iterable[tuple[str, str]]) -> Functions:
+    """Return the given functions, and those that are compiled for the implementations used."""
+    return [*functions, *named_functions(functions_compiled_for(used))]
+
+
+def _namesakes(functions: Functions, used: Iterable[tuple[str, str]], name: str) -> list[weakref.ref[Any]]:
+    """Return references to the functions in code that have a name."""
+    return list(dict.fromkeys([function for other, function in _functions_in(functions, used) if other == name]))

@@ -45,6 +45,8 @@ REPLACED = (
     PrivateName("numba.core.typing.templates:_OverloadAttributeTemplate.resolve", _TYPING),
     PrivateName("numba.core.typing.templates:_OverloadAttributeTemplate._resolve", _TYPING),
     PrivateName("numba.core.typing.templates:_OverloadMethodTemplate._resolve", _TYPING),
+    PrivateName("numba.core.dispatcher:Dispatcher.recompile", "compiles a function from present values, whatever loaded code contains"),
+    PrivateName("numba.core.typing.context:CallStack.finditer", "finds recursive calls of a function that is compiled from former values"),
     PrivateName("numba.core.typing.context:BaseContext.resolve_getattr", _NAMES),
     PrivateName("numba.core.typing.context:BaseContext.resolve_setattr", _NAMES),
     PrivateName("numba.core.types.functions:BaseFunction.get_call_type", _NAMES),
