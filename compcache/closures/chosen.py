@@ -89,7 +89,7 @@ def choose(store: Store, names: Iterable[str]) -> Chosen:
 def _plan_loads(planner: Loader, root: str) -> dict[str, Bound]:
     sources = Sources(root, None, 0)
     try:
-        chosen = Plan(planner, root, planner.candidates(root), sources, None, None).choose()
+        chosen = Plan(planner, root, planner.candidates(root), sources, None, None, again=False).choose()
         alike = dict.fromkeys(chosen, True)
         for choice in chosen.values():
             for _, name, _, kind in choice.imports:
