@@ -149,8 +149,8 @@ conformance: $(INSTALLED)
 conformance-tests: $(INSTALLED)
 	PYTHONPATH=$(CURDIR)/conformance $(BIN)/python -m pytest -q --no-header -p no:cacheprovider conformance/tests $(PYTEST_ARGS)
 
-# The column of the facade whole. Of the others, what shows each kind of mistake with the fewest processes; of those with Numba, without the
-# families that ask about files, which is the store of all of them, and of `run` what lies above the decorators of compcache-lazy.
+# The columns without Numba whole. Of the others, what shows each kind of mistake with the fewest processes, without the families that ask
+# about files, which is the store of all of them, and of `run` what lies above the decorators of compcache-lazy.
 # The families of the facade are two halves that take equally long.
 CONFORMANCE_FIRST := -k stale -k missed -k "wrong entry" -k races -k damage
 CONFORMANCE_SECOND := -k places -k network -k hosts -k scale -k trust -k living
@@ -165,7 +165,7 @@ conformance-own: $(INSTALLED)
 	$(CONFORMANCE) run compcache $(CONFORMANCE_SECOND) $(CONFORMANCE_QUICK) & second=$$!; \
 	$(CONFORMANCE) run compcache-run --core $(CONFORMANCE_ABOVE) $(CONFORMANCE_QUICK) & above=$$!; \
 	$(CONFORMANCE) run compcache-numba compcache-lazy --core $(CONFORMANCE_NUMBA) $(CONFORMANCE_QUICK) && \
-	$(CONFORMANCE) run compcache-compile $(if $(shell command -v clang),compcache-clang) --core $(CONFORMANCE_QUICK); core=$$?; \
+	$(CONFORMANCE) run compcache-compile $(if $(shell command -v clang),compcache-clang) $(CONFORMANCE_QUICK); core=$$?; \
 	wait $$tests && wait $$first && wait $$second && wait $$above && exit $$core
 
 # The oldest versions that pyproject.toml declares; .venv has the newest.

@@ -139,6 +139,7 @@ def _project_files(directory: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def _read_project(path: str, state: str) -> dict[str, str]:  # noqa: ARG001 - an edited file is read again
+    """Return the settings of a pyproject.toml by variable, none if it cannot be read. Raise `SettingError` for an invalid setting."""
     import tomllib
 
     try:
@@ -157,6 +158,7 @@ def _read_project(path: str, state: str) -> dict[str, str]:  # noqa: ARG001 - an
 
 
 def _read_settings(path: str) -> dict[str, str]:
+    """Return the settings of a configuration file by variable. Raise `SettingError` if the file or a setting is not valid."""
     import tomllib
 
     try:
@@ -190,6 +192,7 @@ def _read_text(path: str) -> str:
 
 
 def _convert_table(table: Mapping[str, Any], path: str) -> dict[str, str]:
+    """Return a table's settings by variable. Raise `SettingError` for an unknown key or an invalid value."""
     settings = {}
     for key, value in table.items():
         if key not in KEYS:
@@ -222,6 +225,7 @@ def _as_text(key: str, value: object) -> str:
 
 
 def _item_text(key: str, value: object) -> str:
+    """Return a value as the text of its variable. Raise `ValueError` if the key does not allow the value."""
     if not isinstance(value, str):
         kinds = "a string or a list of strings" if key in _LISTS else "a string"
         raise ValueError(f"the value must be {kinds}, not {value!r}")  # noqa: TRY004 - callers report invalid values as ValueError
@@ -245,9 +249,6 @@ def _variable_of(key: str) -> str:
     return _PREFIX + key.upper()
 
 
-# --------------------------------------------------------------------------------- the parsed copy of the configuration files
-
-
 def _file_state(path: str) -> str:
     """Return a text that changes when a file changes: its times, size, inode and path."""
     status = os.stat(path)
@@ -269,6 +270,7 @@ def _read_settings_copy(copy_path: str, states: list[str]) -> dict[str, str] | N
 
 
 def _write_settings_copy(copy_path: str, states: list[str], settings: Mapping[str, str]) -> None:
+    """Write the copy of the settings that later processes read. Without it they read the files, so errors are ignored."""
     data = ("\n".join(states) + "\n\n" + "".join(f"{name}={value}\n" for name, value in settings.items())).encode(errors="surrogateescape")
     unfinished = f"{copy_path}.{os.getpid()}"
     with suppress(OSError):

@@ -61,6 +61,7 @@ class PrefetchPlugin(WorkerPlugin):  # type: ignore[misc]
         await asyncio.to_thread(self._fetch)
 
     def _fetch(self) -> None:
+        """Fetch the functions of all directories. A failure is a warning, because the tasks then compile the functions."""
         for path, names in self._wanted.items():
             try:
                 with Cache(path, remote=self._remote) as cache:

@@ -142,6 +142,7 @@ class DependencyGraph:
 
 
 def _pop_component(stack: list[str], on_stack: set[str], root: str) -> list[str]:
+    """Pop the nodes of the strongly connected component of `root` from the stack (Tarjan), and return them."""
     component: list[str] = []
     while True:
         node = stack.pop()
@@ -152,6 +153,7 @@ def _pop_component(stack: list[str], on_stack: set[str], root: str) -> list[str]
 
 
 def _make_need(leaves: Sequence[str], children: tuple[Need, ...]) -> Need | None:
+    """Return the needs of a function with its own leaves and those of its children, or None if there are none. Small needs become flat."""
     if not leaves and len(children) <= 1:
         return children[0] if children else None
     # A child without children contains only leaves. Copying the leaves saves a read when the function is loaded.

@@ -118,7 +118,7 @@ class Later:
             __import__(f"compcache.cache.{self._part}")
         member = members.get(self._name, self)
         if member is self:  # this thread is in the middle of importing it
-            message = "requested from a signal handler or a finalizer while a load imports compcache.cache: retry after the import"
+            message = f"Cache.{self._name} was used by a signal handler or finalizer while compcache.cache is imported: retry later"
             raise getattr(getattr(compcache, "errors", None), "ReentrantLoadError", RuntimeError)(message)
         return member.__get__(cache, owner) if hasattr(member, "__get__") else member
 
@@ -350,6 +350,7 @@ class Cache:
         return target if target is not None else self._load_by_store(func_name, owner, accept)
 
     def _require_open(self) -> None:
+        """Raise `StorageError` if the cache is closed."""
         if self._closed:
             from compcache.errors import StorageError
 

@@ -194,6 +194,7 @@ class Tree(Files):
         self._root = None
 
     def _enter_root(self, *, is_trusted: bool = False) -> tuple[_Root, os.stat_result]:
+        """Open the root of the tree, check that it can be trusted, and return it with its status."""
         self._root, is_link = None, False
         try:
             opened = self._above.open_owned(self.root, _ENTERING) if self._above else self._open_outside(self.root, _ENTERING)
@@ -211,13 +212,14 @@ class Tree(Files):
         return root, status
 
     def _open_outside(self, path: str, flags: int, mode: int = FILE_MODE) -> Opened:
+        """Open a path that is not below the root. Symbolic links are not followed, unless the system cannot check that."""
         if self._beneath is None:
             return self.system.open_owned(path, flags, mode)
         audit("open", path, None, flags)
         return self._beneath(-1, path, flags, mode)
 
     def _is_open(self, root: _Root) -> bool:
-        """Return whether the root's descriptor still refers to the opened directory."""
+        """Return whether the root's descriptor still refers to the opened directory. False also if its status cannot be read."""
         try:
             opened = self.system.fstat(root.number)
             if (opened.st_dev, opened.st_ino) != root.identity:
@@ -230,6 +232,7 @@ class Tree(Files):
         return True
 
     def _is_at_path(self, root: _Root) -> bool:
+        """Return whether the open root is still the directory at its path. False also if the path cannot be read."""
         try:
             status = (self._above or self.system).stat(self.root)
         except OSError as error:
@@ -252,6 +255,7 @@ class Tree(Files):
         return path != self.root and not path.startswith(self._prefix)
 
     def _open_at(self, root: _Root, relative: str, flags: int, mode: int = 0) -> Opened:
+        """Open a path relative to the root. No component of the path may be a symbolic link."""
         if self._beneath is not None:
             audit("open", self._prefix + relative, None, flags)  # as `os.open` does
             return self._beneath(root.number, relative, flags, mode)
@@ -269,6 +273,7 @@ class Tree(Files):
         return parent, name
 
     def _open_child(self, parent: Opened, part: str) -> Opened:
+        """Open a directory in an opened directory. A symbolic link raises `OSError`."""
         if self._beneath is not None:
             return self._beneath(parent.number, part, _ENTERING, 0)
         return _Opened(self.system, self.system.open(part, _ENTERING, dir_fd=parent.number))
@@ -367,6 +372,7 @@ class Tree(Files):
         return self._list_opened(directory, path)
 
     def _list_opened(self, directory: Opened, path: str) -> list[str]:
+        """Return the names in an opened directory. Raise `FileNotFoundError` if the directory was removed meanwhile."""
         try:
             return self.system.listdir(directory.number)  # type: ignore[arg-type]
         except OSError as error:
@@ -375,7 +381,7 @@ class Tree(Files):
             raise
 
     def statuses(self, path: str) -> dict[str, os.stat_result]:
-        """Return the statuses (`os.lstat`) of all files in a directory, by name. Files that are removed meanwhile are left out."""
+        """Return the statuses (`os.lstat`) of all files in a directory, by name, except files that are removed meanwhile."""
         directory = self._open_directory(path)
         statuses = {}
         for name in self._list_opened(directory, path):
@@ -420,6 +426,7 @@ class Tree(Files):
         self._run_with_two_paths(source, target, lambda *names, **at: self.system.link(*names, follow_symlinks=False, **at))
 
     def _run_with_two_paths(self, source: str, target: str, do: Callable[..., None]) -> None:
+        """Call `do` with the names of two paths of this tree and their opened directories, as `os.rename` takes them."""
         end = self._relative(target)
 
         def act(root: _Root, relative: str) -> None:
@@ -438,6 +445,8 @@ class Tree(Files):
         self._remove(path, self.system.rmdir)
 
     def _remove(self, path: str, remove: Callable[..., None]) -> None:
+        """Call `remove` with the name of a path and its opened directory, as `os.unlink` takes them."""
+
         def act(root: _Root, relative: str) -> None:
             parent, name = self._open_parent(root, relative)
             remove(name, dir_fd=parent.number)

@@ -173,6 +173,7 @@ def _is_one_of(item: Any, items: list[Any]) -> bool:
 
 
 def _release(taken: list[Any]) -> None:
+    """Release all locks of the list, and empty the list."""
     release = map(methodcaller("release"), iter(taken.pop, None))
     while taken:
         next(release)  # in one call of C

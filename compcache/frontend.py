@@ -126,6 +126,7 @@ class _Judge:
         self._offsets: dict[bytes, int] = {}
 
     def __call__(self, file: ModuleFile) -> None:
+        """Raise `GlobalValidationError` unless the front end accepts the entry of the realization in a module file."""
         from compcache.formats.entry import decode_entry, index_name, may_be_read
 
         kind, name = self._key
@@ -490,6 +491,7 @@ def list_costs(
 
 
 def _entry_name(cache: Cache, name_or_identity: str | Identity, kind: str) -> str:
+    """Return the name of a function whose entries are requested. Raise errors for a closed cache and for an invalid name or kind."""
     cache._require_open()
     name = func_name_of(name_or_identity)
     for text, description in ((name, "name of an entry"), (kind, "kind of entries")):
@@ -502,6 +504,7 @@ def _entry_name(cache: Cache, name_or_identity: str | Identity, kind: str) -> st
 
 
 def _require_kind_allowed(cache: Cache, kind: str) -> None:
+    """Raise `PickleNotAllowedError` if entries of a kind are pickled and the cache does not allow that."""
     if not isinstance(kind, str):
         raise TypeError(f"the kind of an entry must be a str, not {type(kind).__name__}")
     if allows_pickle(cache):
@@ -516,6 +519,7 @@ def _require_kind_allowed(cache: Cache, kind: str) -> None:
 
 
 def _pending_entries(cache: Cache) -> PendingEntries:
+    """Return the front-end entries of a cache that are not yet written."""
     if cache._entries is None:
         from compcache.miss.entries import PendingEntries
 
@@ -606,6 +610,7 @@ def settings_of(cache: Cache, *, secrets: bool = False) -> dict[str, Any]:
 def _secret_reference(
     argument: str | bytes | None, value: str | bytes | None, variable: str, description: str, *, as_values: bool
 ) -> str | bytes | None:
+    """Return a reference to a secret, which other processes can resolve, or its value if `as_values` is set or there is none."""
     if as_values or not value:
         return value
     from compcache.processes.secret_references import reference_to
@@ -614,6 +619,7 @@ def _secret_reference(
 
 
 def _remote_references(session: Session, *, as_values: bool) -> str | None:
+    """Return the URLs of the remote stores, or None. URLs with secrets are replaced by references, unless `as_values` is set."""
     url = session.remote_url()
     if as_values or not url:
         return url

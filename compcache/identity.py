@@ -95,6 +95,7 @@ class Identity:
 
 
 def _encode_component(value: Any, component: str) -> str:
+    """Return the canonical text of a component's value. Raise `TypeError` if the value has no such text."""
     try:
         return _canonical_text(value, component)
     except RecursionError:
@@ -159,6 +160,7 @@ def _quoted(text: str) -> str:
 
 
 def _shorten(text: str) -> str:
+    """Return a text, or its digest and length if it is too long to be stored."""
     if len(text) <= _MAX_STORED:
         return text
     return f"digest {digest([text.encode('utf-8', 'surrogatepass')]).hex()} of {len(text)} characters"

@@ -83,6 +83,7 @@ class as_format_error:  # noqa: N801 - like `suppress`
 
 
 def _traceback_steps(error: BaseException) -> Iterator[TracebackType]:
+    """Yield the steps of an error's traceback, from the outermost call to the raising one."""
     step = error.__traceback__
     while step is not None:
         yield step
@@ -90,6 +91,7 @@ def _traceback_steps(error: BaseException) -> Iterator[TracebackType]:
 
 
 def _is_interrupt(error: BaseException, steps: list[TracebackType]) -> bool:
+    """Return whether an exception came from a signal handler and not from the code that was interrupted, judged by its traceback."""
     if not steps:
         return False
     frames = [step.tb_frame for step in steps]

@@ -212,6 +212,7 @@ def rebuild_module(
 
 
 def _translate_for(request: Request) -> Translated:
+    """Return the translated code of a request, and measure the time. Untrusted code is first translated in another process."""
     started = time_spent()
     with _naming_target(request):
         _try_untrusted(request)
@@ -225,6 +226,8 @@ def _try_untrusted(request: Request) -> None:
 
 
 def _link_for(request: Request, translated: Translated) -> BuiltModule:
+    """Return the module for a request, as a shared image if possible. The code is translated again if only an object is possible."""
+
     def build(*, shared: bool) -> BuiltModule:
         code = translated if shared == request.shared else _translate_for(request._replace(shared=shared))
         return _make_module(code, request.identity, _entries_of(request, code), shared=shared)

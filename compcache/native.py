@@ -8,6 +8,7 @@ __all__ = ["runtime"]
 
 
 def _load() -> "Any":
+    """Import the extension module. Raise an `ImportError` with advice if it is not installed."""
     try:
         import compcache.hit._runtime as extension
     except ImportError as error:

@@ -41,9 +41,6 @@ _SIZES = ("size", "bytes_mapped")
 _LANGUAGES = ("ir", "c", "c++", "fortran", "rust")
 
 
-# ------------------------------------------------------------------------------------------------------------- HTML
-
-
 def html_of(value: object) -> str:
     """Return HTML for a cache, a call target, compiled functions, a graph, or a record of this package."""
     if isinstance(value, Cache):
@@ -59,6 +56,7 @@ def html_of(value: object) -> str:
 
 
 def _info_html(cache: Cache) -> str:
+    """Return the cache's information, or the error if the cache is closed, as HTML."""
     try:
         return _record_html(cache.info())
     except CompcacheError as error:  # it is closed
@@ -66,6 +64,7 @@ def _info_html(cache: Cache) -> str:
 
 
 def _graph_html(graph: FunctionGraph) -> str:
+    """Return a graph as a drawing, or its counts if it is too large for a notebook."""
     if len(graph.nodes) > _MOST_NODES:
         kinds = sorted({node.kind for node in graph.nodes})
         counts = [(kind, sum(node.kind == kind for node in graph.nodes)) for kind in kinds]
@@ -89,6 +88,7 @@ def _with_unit(name: str, value: object) -> object:
 
 
 def _target_rows(target: TypedCallTarget) -> Iterator[tuple[str, object]]:
+    """Yield the properties of a function for its table. A function that can no longer be called has its error instead."""
     yield "function", target.func_name
     try:
         yield from (("signature", str(target.signature)), ("module", target.module_id), ("releases the GIL", target.nogil))
@@ -101,6 +101,7 @@ def _with_title(title: str, body: str) -> str:
 
 
 def _table_html(rows: Iterable[Sequence[object]], head: Sequence[str] = ()) -> str:
+    """Return rows as a table. Rows beyond the most that is shown are only counted."""
     all_rows = list(rows)
     lines = [_row_html("td", map(_cell_html, row)) for row in all_rows[:_MOST_ROWS]]
     if len(all_rows) > _MOST_ROWS:
@@ -115,19 +116,18 @@ def _row_html(tag: str, cells: Iterable[str]) -> str:
 
 
 def _cell_html(value: object) -> str:
+    """Return a value as HTML: mappings and records as tables, other tuples as lines, anything else as text."""
     if isinstance(value, dict):
         return _table_html(value.items())
-    if isinstance(value, tuple) and value and (is_dataclass(value[0]) or hasattr(value[0], "_fields")):
-        names = [field.name for field in fields(value[0])] if is_dataclass(value[0]) else list(value[0]._fields)
-        return _table_html(([_with_unit(name, getattr(item, name)) for name in names] for item in value), names)
+    first: Any = value[0] if isinstance(value, tuple) and value else None
+    if isinstance(value, tuple) and (is_dataclass(first) or hasattr(first, "_fields")):
+        names = [field.name for field in fields(first)] if is_dataclass(first) else list(first._fields)
+        return _table_html([[_with_unit(name, getattr(item, name)) for name in names] for item in value], names)
     if is_dataclass(value) or hasattr(value, "_fields"):
         return _record_html(value)
     if isinstance(value, tuple):
         return join_first([escape(str(item)) for item in value], _MOST_ROWS, "<br>")
     return escape(f"{value:.6g}" if isinstance(value, float) else str(value))
-
-
-# ------------------------------------------------------------------------------------------------------------ magics
 
 
 def load_ipython_extension(shell: Any) -> None:
@@ -178,6 +178,7 @@ def _split_line(line: str) -> list[str] | None:
 
 
 def _cached_name(names: Mapping[str, Any], argument: str) -> str:
+    """Return the function name that a variable's value has, or the argument itself if it does not name such a variable."""
     value = names.get(argument)
     func_name = getattr(value, "func_name", None)  # of a call target or an Identity
     if isinstance(func_name, str):
@@ -187,6 +188,7 @@ def _cached_name(names: Mapping[str, Any], argument: str) -> str:
 
 
 def _compile_cell(shell: Any, line: str, cell: str) -> CompiledFunctions | None:
+    """Compile a cell, and define its functions in the notebook. Return None if the options are not valid; the reason has been printed."""
     words = _split_line(line)
     if words is None:
         return None

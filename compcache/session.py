@@ -89,9 +89,7 @@ class Session:
     def remote(self) -> RemoteStore | None:
         """Open the remote store at the first call, and return it; None if no store is set, its mode is off, or the cache is read-only.
 
-        Raises:
-            ValueError: the argument's URL or mode is not valid.
-            SettingError: the environment's URL or mode is not valid.
+        Raise `ValueError` if the argument's URL or mode is not valid, or `SettingError` if the environment's URL or mode is not valid.
         """
         url = self.remote_url()
         if not self._remotes:

@@ -151,6 +151,7 @@ class Signature(Record):
 
 
 def _parse_type(name: str, text: str) -> Type:
+    """Return the type with this name. Raise `SignatureError` if there is none; `text` is the whole signature."""
     parsed = Type.by_name.get(name)
     if parsed is None:
         valid_names = ", ".join(Type.by_name)
@@ -161,6 +162,7 @@ def _parse_type(name: str, text: str) -> Type:
 
 
 def _parse_result(name: str, text: str) -> Type:
+    """Return the type of a result. Raise `SignatureError` if the type is unknown, or the item of a tuple is not a number or bool."""
     if not (name.startswith(_TUPLE_HEAD) and name.endswith("]")):
         return _parse_type(name, text)
     items = [_parse_type(item.strip(), text) for item in name[len(_TUPLE_HEAD) : -1].split(",")]
@@ -203,6 +205,7 @@ def _reject_c_order(part: str, text: str) -> None:
 
 
 def _parse_parameter(part: str, text: str) -> Parameter:
+    """Return a parameter. Raise `SignatureError` if it is not valid, and advise readers who write it in C's order."""
     try:
         return _read_parameter(part, text)
     except SignatureError:
@@ -211,6 +214,7 @@ def _parse_parameter(part: str, text: str) -> Parameter:
 
 
 def _read_parameter(part: str, text: str) -> Parameter:
+    """Return a parameter. Raise `SignatureError` if it is not valid."""
     stem, bracket, buffer = part.partition("[")
     name, colon, type_text = stem.rpartition(":")
     name = name.strip()
@@ -221,7 +225,7 @@ def _read_parameter(part: str, text: str) -> Parameter:
             raise SignatureError(f"the signature {text!r} has the parameter {part.strip()!r}, whose bracket is not closed: add ']'")
         dimensions = _dimension_count(buffer.rstrip()[:-1], text)
     if colon and not name.isidentifier():
-        raise SignatureError(f"the signature {text!r} has the parameter name {name!r}, which is not a valid identifier")
+        raise SignatureError(f"the signature {text!r} has the parameter name {name!r}: use letters, digits and _")
     words = type_text.split()
     is_const = words[:1] == ["const"]
     type_ = _parse_type("".join(words[1:] if is_const else words), text)

@@ -296,6 +296,7 @@ class Store(Directory):
         return False
 
     def _entry_mac(self, *fields: object) -> bytes:
+        """Return the authentication code of a module's entry in the index, or zeros for a store without a key."""
         if not self.mac_key:
             return bytes(16)
         return mac(ModuleEntry(*fields, bytes(16)).encode()[:-16], self.mac_key)[:16]
@@ -362,6 +363,7 @@ class Store(Directory):
             raise self.condemn(file, error) from error
 
     def _open_pack(self, module_id: bytes) -> ModuleFile | None:
+        """Return the start-up pack if it has this module and its file is not removed; None otherwise."""
         pack = self._pack
         if pack is None or pack.module_id != module_id:
             return None

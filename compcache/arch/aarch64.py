@@ -156,6 +156,7 @@ def _replace_bits(data: bytearray, offset: int, mask: int, bits: int) -> None:
 
 
 def _page_bits(distance: int) -> int:
+    """Return the bits of an adrp instruction that hold a distance between pages. Raise `ValueError` if the distance does not fit."""
     pages = distance >> 12
     if not -_PAGES <= pages < _PAGES:
         raise ValueError(f"the page at a distance of {distance} bytes is out of the range of adrp")
@@ -167,6 +168,7 @@ def _store_page(data: bytearray, offset: int, distance: int) -> None:
 
 
 def _store_branch(data: bytearray, offset: int, distance: int) -> None:
+    """Write a distance into a branch instruction. Raise `ValueError` if the distance does not fit or is not a multiple of 4."""
     if distance & 3:
         raise ValueError(f"the distance of a branch, {distance} bytes, must be a multiple of 4")
     if not -(1 << 27) <= distance < 1 << 27:
@@ -178,6 +180,7 @@ def _low_bits_store(scale: int) -> Store:
     """Return a function that stores the page offset of an address in an instruction, in units of ``2**scale`` bytes."""
 
     def store(data: bytearray, at: int, address: int) -> None:
+        """Store the low 12 bits of an address in the instruction at `at`. Raise `ValueError` if the address is not aligned."""
         offset = address & 0xFFF
         if offset & (1 << scale) - 1:
             raise ValueError(f"the address {address:#x} must be a multiple of {1 << scale}")

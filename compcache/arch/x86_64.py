@@ -102,6 +102,7 @@ _BITS = 64
 
 
 def _feature_words() -> dict[str, str]:
+    """Return the packaged table of processor features: the CPUID word and bit of each feature's name."""
     table = resources.files("compcache.arch") / "tables" / "x86_64-words.json"
     content: dict[str, str] = json.loads(table.read_text())
     return content
@@ -130,6 +131,7 @@ def _stub_code(address: int, entry: int) -> bytes:
 
 
 def _can_relax(code: memoryview, offset: int, addend: int) -> bool:
+    """Return whether the addend at `offset` belongs to a load, call or jump that can do without the global offset table."""
     if offset < _RELAXED_OPCODE_SIZE or addend != _TO_NEXT_INSTRUCTION:
         return False
     return code[offset - 2] == _LOAD or bytes(code[offset - 2 : offset]) in (_INDIRECT_CALL, _INDIRECT_JUMP)
@@ -201,6 +203,7 @@ class _Reader:
         return None if None in features else frozenset[str]().union(*filter(None, features))
 
     def _features_of(self, instruction: Any) -> frozenset[str] | None:
+        """Return the CPU features that an instruction needs, or None if the instruction is invalid or has an unknown feature."""
         if instruction.is_invalid:
             return None
         if instruction.mnemonic in self._special:
@@ -215,6 +218,7 @@ class _Reader:
 
 @cache
 def _code_reader() -> CodeReader | None:
+    """Return the reader of instructions, or None if iced-x86 is not installed or cannot be imported."""
     try:
         from iced_x86 import CpuidFeature, Decoder, Mnemonic
     except Exception as error:  # noqa: BLE001 - a broken installation counts as a missing one

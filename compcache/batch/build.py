@@ -104,9 +104,9 @@ def _error_location(error: BaseException) -> str:
 
 
 def _build(cache: Cache, job: Job, functions: tuple[str, ...], started: float) -> Outcome:
-    """Compile and store a job unless it is cached. `started` is the start of the job on `time.perf_counter`.
+    """Compile and store a job unless it is cached, and return the outcome "built" or "cached". Raise the errors of the job.
 
-    `functions` is empty if only the source or LLVM can tell the function names.
+    `functions` is empty if only the source or LLVM can tell the function names. `started` is the start on `time.perf_counter`.
     """
     known_source = job.given_source()
     if functions:
@@ -128,7 +128,7 @@ def _build(cache: Cache, job: Job, functions: tuple[str, ...], started: float) -
 
 
 def _exported_names(source: ModuleSource) -> tuple[str, ...]:
-    """Return the names of the functions that a source exports. Bitcode is parsed with LLVM."""
+    """Return the names of the functions that a source exports. Bitcode is parsed with LLVM; see `codegen.parse` for the exceptions."""
     if source.functions is not None:
         return tuple(source.functions)
     ir = freeze(source).ir

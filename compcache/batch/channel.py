@@ -88,8 +88,6 @@ class Channel:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ---------------------------------------------------------------- sending
-
     @property
     def has_unsent(self) -> bool:
         """Return whether there are packets for `flush` to send."""
@@ -127,8 +125,6 @@ class Channel:
             return False
         return True
 
-    # -------------------------------------------------------------- receiving
-
     def receive(self) -> Any:
         """Wait for a message and return it.
 
@@ -164,9 +160,7 @@ class Channel:
     def _decode(self, data: bytes) -> list[Any]:
         """Add received bytes to the buffer, and return the messages that they complete.
 
-        Raises:
-            EOFError: the other end is closed.
-            ChannelError: a packet or a message is damaged.
+        Raise `EOFError` if the other end is closed, or `ChannelError` if a packet or a message is damaged.
         """
         if not data and self._has_hung_up():  # an empty packet from an open socket is a stray packet
             raise EOFError

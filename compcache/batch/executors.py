@@ -157,7 +157,7 @@ class _Starts:
         return os.path.join(self._directory, f"{self._prefix}{submitted.job.number}-{submitted.attempt}")
 
     def record_starts(self) -> None:
-        """Record the current time as the start of each job that has created its file since the last call."""
+        """Record the current time as the start of each job that has created its file since the last call, if the directory is readable."""
         try:
             names = self._files.listdir(self._directory)
         except OSError as error:
@@ -172,7 +172,7 @@ class _Starts:
         return self._seen.get(os.path.basename(self.start_file(submitted)))
 
     def close(self) -> None:
-        """Remove the files of all jobs that have started."""
+        """Remove the files of all jobs that have started. Files that cannot be removed stay."""
         self.record_starts()
         for name in self._seen:
             with suppress(OSError):
@@ -259,7 +259,7 @@ def _lost_outcome(job: PreparedJob, error: BaseException) -> Outcome:
 def _cancel_expired(running: dict[Future[Outcome], _Submitted], starts: _Starts, timeout: float) -> Iterator[tuple[_Submitted, Outcome]]:
     """Cancel the jobs that have run for more than `timeout` seconds, remove them from `running`, and yield them with their outcomes.
 
-    Cancelling ends a running job only on some executors.
+    Cancelling ends a running job only on some executors. Errors of cancelling are ignored.
     """
     now = time.monotonic()
     for future, submitted in list(running.items()):
@@ -268,5 +268,5 @@ def _cancel_expired(running: dict[Future[Outcome], _Submitted], starts: _Starts,
             del running[future]
             with suppress(Exception):  # executors that cannot cancel, such as Parsl, raise an exception
                 future.cancel()
-            message = f"the job did not finish within {timeout:g} s; the executor may still be running it"
+            message = f"the job did not finish within {timeout:g} s: allow a longer timeout; the executor may still be running it"
             yield submitted, Outcome("timeout", submitted.job.functions, seconds=now - started, message=message)

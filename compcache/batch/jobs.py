@@ -89,7 +89,7 @@ def prepare_jobs(jobs: Iterable[Any]) -> list[PreparedJob]:
     """Return the jobs with numbers from 0, and with their functions unless finding the functions requires LLVM.
 
     Raises:
-        TypeError: an item is not a job. The message names the item.
+        TypeError, InvalidNameError: an item is not a job, or its name is not valid. The message names the item.
         ConflictingJobsError: two jobs define the same function with different code.
     """
     prepared = [_prepare_job(number, item) for number, item in enumerate(jobs)]
@@ -131,7 +131,7 @@ def _prepare_job(number: int, item: Any) -> PreparedJob:
 
 
 def _as_job(number: int, item: Any) -> Job:
-    """Return an item of a batch as a job with a frozen source; raise `TypeError` if it is not a job."""
+    """Return an item of a batch as a job with a frozen source. Raise `TypeError` for another item, `InvalidNameError` for its name."""
     if isinstance(item, tuple) and len(item) in (2, 3):
         item = Job(*item)
     if isinstance(item, ModuleSource):

@@ -111,7 +111,7 @@ class _Worker:
         self.deadline = float("inf") if self._timeout is None else self.started + self._timeout + allowance
 
     def collect(self) -> Outcome | None:
-        """Return the outcome of the job if the job or the worker has ended; None if both are running."""
+        """Return the outcome of the job if the job or the worker has ended; None while both run. A damaged channel ends the worker."""
         has_ended = self.has_ended()  # must come before reading, or the last messages of the worker could be missed
         try:
             if self.channel.has_unsent:
@@ -195,7 +195,7 @@ class _Worker:
             "timeout",
             functions,
             seconds=seconds,
-            message=f"the job did not {verb} within {self._timeout:g} s and was stopped",
+            message=f"the job did not {verb} within {self._timeout:g} s and was stopped: allow a longer timeout",
             signal="SIGKILL" if self.process.returncode == -signal.SIGKILL else "SIGTERM",
             output=self.read_output(),
         )
@@ -361,7 +361,7 @@ def _signal_name(number: int) -> str | None:
 
 
 def _main_module() -> MainModule:
-    """Return the parent's main module: by name if it was started with ``python -m``, otherwise by its path."""
+    """Return the parent's main module: by name if it was started with ``python -m``, otherwise by its path, if it has a file."""
     main: Any = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)
     if spec is not None and spec.name:

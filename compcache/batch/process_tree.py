@@ -84,7 +84,7 @@ def processes_with_marks(marks: Iterable[str]) -> list[Process]:
 
 
 def end_processes(processes: Iterable[Process]) -> None:
-    """Wait 0.3 seconds for the end of processes, kill processes that are still running, and wait at most 10 seconds for their end."""
+    """Wait 0.3 seconds for the end of processes, kill those that still run, and wait at most 10 seconds. Errors of killing are ignored."""
     remaining = _wait_for_ends(processes, _GRACE)
     for process in remaining:
         with suppress(OSError):

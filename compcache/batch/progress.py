@@ -112,7 +112,7 @@ class Bar(Display):
 
 
 def progress_display(progress: Callable[[BatchProgress], object] | bool | None) -> Display:
-    """Return the display for the argument `progress` of `compile_many`."""
+    """Return the display for the argument `progress` of `compile_many`: that function, a bar or lines for True, nothing otherwise."""
     if callable(progress):
         return Display(progress)
     if not progress:

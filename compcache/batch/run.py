@@ -117,7 +117,7 @@ def _run_on_executor(
     workers: int | None,
     worker_directory: str | os.PathLike[str] | None,
 ) -> list[PreparedJob]:
-    """Run jobs on an executor, and return the jobs that the batch's own processes must run.
+    """Run jobs on an executor, and return the jobs that the batch's own processes must run. See `compile_many` for the arguments.
 
     With a local executor, these are the jobs that it lost, and the jobs that lack a function of another job. With a cluster, the result
     is empty: a lost job has failed, because it must not run on this machine, and a job that lacks a function is submitted again.
@@ -181,6 +181,7 @@ class _Batch:
         """Run the jobs in a pool and record them. Repeat jobs whose workers died, and jobs that lack functions of other jobs."""
 
         def run_once(jobs: list[PreparedJob]) -> _Ended:
+            """Run the jobs, and each job whose process died once more alone. Return the jobs whose imports no job has compiled yet."""
             died, unsatisfied = self.record_final(pool.run(jobs), unrecorded=("died", "timeout"))
             for job, _ in died:
                 for _, outcome in self._ended_jobs(pool.run_alone(job)):

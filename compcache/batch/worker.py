@@ -61,7 +61,10 @@ class Answer(NamedTuple):
 
 
 def main(descriptor: int, token: bytes) -> NoReturn:
-    """Run jobs for the parent at the other end of a socket until the parent closes it. Then end this process."""
+    """Run jobs for the parent at the other end of a socket until the parent closes it. Then end this process.
+
+    The status is 0, 1 after a damaged message, or that of a job that calls `sys.exit`.
+    """
     global is_worker  # noqa: PLW0603 - a property of the process
     is_worker = True
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -140,7 +143,7 @@ def _serve(channel: Channel) -> NoReturn:
 
 
 def _send(channel: Channel, message: Answer | None) -> None:
-    """Send a message to the parent, and raise `EOFError` if the parent has closed its end."""
+    """Send a message to the parent, and raise `EOFError` if the parent has closed its end. None says that this worker is ready."""
     channel.enqueue(message)
     if not channel.flush(block=True):
         raise EOFError

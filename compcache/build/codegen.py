@@ -139,12 +139,13 @@ def plain_source(ir: Any) -> Any:
 
 
 def _read_bytes(data: bytes) -> str | bytes | tuple[bytes, ...]:
+    """Return LLVM assembly as text, and bitcode or the parts of embedded bitcode as bytes. Raise `CompileError` for other data."""
     if data.startswith(BITCODE_MAGIC):
         return data
     try:
         return embedded_bitcode(data) if holds_machine_code(data) else data.decode()
     except FormatError as error:
-        raise CompileError(f"the code cannot be read as LLVM bitcode: {error}") from error
+        raise CompileError(f"no LLVM bitcode can be read from the code: {error}") from error
     except UnicodeDecodeError as error:
         raise CompileError(f"the code is neither LLVM bitcode nor LLVM assembly in UTF-8: {error}") from error
 
@@ -165,7 +166,7 @@ def parse(ir: _Plain, context: Any) -> Any:
         reraise_interrupt(error)
         raise CompileError(f"LLVM cannot parse the code: {str(error).strip()}") from error
     except UnicodeEncodeError as error:
-        raise CompileError(f"the code contains characters that UTF-8 cannot encode: {error}") from error
+        raise CompileError(f"the LLVM assembly contains characters that UTF-8 cannot encode, and LLVM reads only UTF-8: {error}") from error
     context.modules.append(module)
     try:
         module.verify()
@@ -176,6 +177,7 @@ def parse(ir: _Plain, context: Any) -> Any:
 
 
 def _parse_unverified(ir: _Plain, context: Any) -> Any:
+    """Return a module from IR in any accepted form, without a check of its content. Raise `CompileError` for a NUL character."""
     if isinstance(ir, llvm.ModuleRef):
         return _copy_module(ir, context)
     if isinstance(ir, tuple):
@@ -183,7 +185,7 @@ def _parse_unverified(ir: _Plain, context: Any) -> Any:
     if isinstance(ir, bytes):
         return llvm.parse_bitcode(ir, context)
     if "\0" in ir:
-        raise CompileError("the LLVM assembly contains a NUL character")
+        raise CompileError("the LLVM assembly contains a NUL character: remove it")
     return llvm.parse_assembly(ir, context)
 
 
@@ -225,8 +227,7 @@ def _copy_module(module: Any, context: Any) -> Any:
 def check_triple(module: Any) -> None:
     """Check that a module is for this platform, and set its triple to this process's triple.
 
-    Raises:
-        IncompatibleTargetError: the module is for another platform or byte order, or its pointers do not have 64 bits.
+    Raise `IncompatibleTargetError` if the module is for another platform or byte order, or its pointers do not have 64 bits.
     """
     triple = module.triple
     if triple not in _NO_TRIPLE and platform_of(triple) != host_platform():
@@ -257,6 +258,7 @@ def is_suspicious(attributes: Iterable[tuple[str, str]]) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _is_harmless_attribute(kind: str, value: str) -> bool:
+    """Return whether a target attribute names only CPUs and features that LLVM knows, and changes no basic feature or processor mode."""
     table, arch = table_of(host_platform()), architecture(host_platform())
     if kind != "target-features":
         return value == "" or (table is not None and value in table.cpus) or value == llvm.get_host_cpu_name()

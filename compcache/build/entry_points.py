@@ -126,6 +126,7 @@ def read_head(head_line: str) -> FunctionHead:
 
 
 def _calling_convention(prefix: str, name: str) -> str:
+    """Return the words of a head's prefix that name a calling convention, for the beginning of its name that `prefix` contains."""
     words = prefix.split()
     if name == "cc ":
         return f"cc {words[words.index('cc') + 1]}" if "cc" in words else ""
@@ -175,6 +176,7 @@ def _unmatched_message(text: str) -> str:
 
 
 def _scalar_type(name: str, text: str) -> Type:
+    """Return the type of an LLVM scalar with attributes `text`. LLVM integers have no sign: only `zeroext` shows an unsigned one."""
     if name[0] == "i" and " zeroext " in f" {text} ":
         name = "u" + name[1:]
     return Type.by_name[name]
@@ -231,12 +233,14 @@ def _type_text(result: str, types: Sequence[str]) -> str:
 
 
 def _expected_text(signature: Signature) -> str:
-    types = [kind[0] for kind in _expected_types(signature)]
-    return _type_text(_result_types(signature.result)[0], types)
+    """Return the LLVM type of a function that a signature requires, for messages. Of several possible types, the usual one is shown."""
+    types = [usual for usual, *_ in _expected_types(signature)]
+    result, *_ = _result_types(signature.result)
+    return _type_text(result, types)
 
 
 def _mismatch_hint(signature: Signature) -> str:
-    """Return a hint about common mistakes in the parameters of a signature."""
+    """Return a hint about common mistakes in the parameters of a signature, to be appended to a message, or ""."""
     notes = []
     if signature.result.kind == TUPLE:
         notes.append("the function stores a tuple through an additional first parameter, a pointer")
@@ -252,6 +256,7 @@ def _expected_types(signature: Signature) -> list[tuple[str, ...]]:
 
 
 def _llvm_types(parameter: Parameter) -> list[tuple[str, ...]]:
+    """Return, for each LLVM parameter that a parameter becomes, the LLVM types that it may have."""
     if parameter.is_buffer:
         return [("ptr",), *[("i64",)] * _extent_count(parameter)]
     return [_result_types(parameter.type)]
@@ -263,6 +268,7 @@ def _extent_count(parameter: Parameter) -> int:
 
 
 def _result_types(type_: Type) -> tuple[str, ...]:
+    """Return the LLVM types that a value of a type may have."""
     if type_.kind == BOOL:
         return ("i1", "i8")
     if type_.kind in (SIGNED, UNSIGNED):
@@ -439,6 +445,7 @@ def _check_writable(body: _Body, index: int, item: str) -> None:
 
 
 def _convert_buffer(body: _Body, index: int, parameter: Parameter, item: str, *, writable: bool) -> list[str]:
+    """Emit the conversion of an argument to a buffer. Return the LLVM arguments: its address, and its extents or number of elements."""
     element = parameter.type
     want = buffer_request(element, writable=writable)
     hook = body.api(BUFFER)
@@ -453,7 +460,7 @@ def _convert_buffer(body: _Body, index: int, parameter: Parameter, item: str, *,
 
 
 def buffer_request(element: Type, *, writable: bool) -> int:
-    """Return the description of a required buffer, as `EntryApi.acquire_buffer` takes it."""
+    """Return the description of a required buffer, as `EntryApi.acquire_buffer` takes it. `writable`: read-only memory is rejected."""
     return element.size | ord(_KIND_LETTER[element.kind]) << 8 | int(writable) << 16
 
 
@@ -467,6 +474,7 @@ def _check_extents(body: _Body, index: int, dimensions: int, item: str) -> list[
 
 
 def _convert_float(body: _Body, index: int, item: str, llvm_type: str) -> list[str]:
+    """Emit the conversion of an argument to a float. Return the LLVM argument as a list of one."""
     number = body.value(f"call double @PyFloat_AsDouble(ptr {item})")
     body.fail_on_error_if(body.value(f"fcmp oeq double {number}, -1.0"), index, item)
     if llvm_type == "float":
@@ -475,6 +483,7 @@ def _convert_float(body: _Body, index: int, item: str, llvm_type: str) -> list[s
 
 
 def _convert_integer(body: _Body, index: int, item: str, kind: str, size: int) -> list[str]:
+    """Emit the conversion of an argument to an integer, with the check of its range. Return the LLVM argument as a list of one."""
     number = body.value(f"call i64 @PyLong_AsLongLong(ptr {item})")
     body.fail_on_error_if(body.value(f"icmp eq i64 {number}, -1"), index, item)
     if size == 8:  # noqa: PLR2004 - bytes
@@ -487,6 +496,7 @@ def _convert_integer(body: _Body, index: int, item: str, kind: str, size: int) -
 
 
 def _call(body: _Body, entry: EntryPoint, result: Type, arguments: list[str]) -> None:
+    """Emit the call of the compiled function, without the GIL if the entry point asks for it, and the conversion of its result."""
     at = body.value(f"getelementptr inbounds i8, ptr %callee, i64 {FUNCTION_AT}")
     function = body.value(f"load ptr, ptr {at}")
     if entry.nogil:
@@ -527,6 +537,7 @@ def _return_tuple(body: _Body, items: tuple[Type, ...]) -> None:
 
 
 def _return_value(body: _Body, result: Type, llvm_type: str, value: str) -> list[str]:
+    """Emit the conversion of the function's result to an object. Return the lines that define `%result`."""
     if result.kind == VOID:
         body.emit("call void @Py_IncRef(ptr @_Py_NoneStruct)")
         return ["%result = select i1 true, ptr @_Py_NoneStruct, ptr null"]

@@ -75,9 +75,7 @@ class Entries(NamedTuple):
 def read_exports(source: ModuleSource) -> tuple[Export, ...] | None:
     """Return the exports that a source names, checked and copied, or None if it exports every visible function.
 
-    Raises:
-        InvalidNameError: a name cannot be used, or is reserved.
-        SignatureError: a signature cannot be parsed.
+    Raise `InvalidNameError` if a name cannot be used, or is reserved, or `SignatureError` if a signature cannot be parsed.
     """
     if source.functions is None:
         return None
@@ -85,6 +83,7 @@ def read_exports(source: ModuleSource) -> tuple[Export, ...] | None:
 
 
 def _read_export(name: str, value: Any) -> Export:
+    """Return the export for an entry of `functions=`. Raise an error if a name or the signature is invalid, or the symbol is reserved."""
     check_name(name, "func_name")
     function = value if isinstance(value, Function) else Function(value)
     symbol = check_name(function.symbol or name, "symbol")
@@ -158,7 +157,7 @@ def visible_exports(
     assembly: Collection[str] = (),
     second_names: Iterable[str] = (),
 ) -> tuple[Export, ...]:
-    """Return the exports of all visible, named functions and variables of a module. See `choose_exports` for the arguments."""
+    """Return the exports of all visible, named functions and variables of a module. See `choose_exports` for arguments and errors."""
     values = GlobalValues(*[tuple([value for value in kind if value.name]) for kind in values])
     variables = {variable.name for variable in values.variables if not variable.is_declaration}
     visible = [
@@ -186,6 +185,10 @@ def _link_only(values: GlobalValues, variables: Collection[str], merged: Mapping
 
 
 def _variable_export(export: Export, thread_locals: Collection[str], functions: Collection[str]) -> Export:
+    """Return the export of a variable; for a thread-local one, of the function that returns its address.
+
+    Raise `CompileError` if the export has a signature, or the thread-local variable has no such function.
+    """
     if export.signature is not None:
         raise CompileError(f"functions= gives a signature to the variable {export.symbol!r}: use None instead of a signature")
     if export.symbol in thread_locals:
@@ -209,7 +212,7 @@ def _require_exports(visible: Sequence[object], values: GlobalValues, *, may_be_
     if may_be_empty and (not hidden or _has_only_stream_init(values)):
         return
     if not hidden:
-        raise UndefinedSymbolError("the module exports nothing, because it defines no functions and no visible variables")
+        raise UndefinedSymbolError("the module exports nothing, because it defines no functions and no visible variables: define one")
     if any(variable.name == "llvm.global_ctors" for variable in values.variables):
         raise UndefinedSymbolError(
             "the module has constructors, but exports nothing, so no load would run them: compile the constructors and the code that needs "
@@ -240,8 +243,7 @@ def make_entries(
 ) -> Entries:
     """Return the entry points of an optimized module's exports. `attributes` are the module's definitions of attribute groups.
 
-    Raises:
-        SignatureMismatchError: a signature does not match the function's LLVM type.
+    Raise `SignatureMismatchError` if a signature does not match the function's LLVM type.
     """
     effects = _effects_of_groups(attributes)
     distinct: dict[EntryPoint, int] = {}
@@ -290,6 +292,7 @@ def _is_on_arguments(effects: Mapping[str, str]) -> bool:
 
 
 def _head_of(symbol: str, definitions: Mapping[str, Definition], aliases: Mapping[str, Alias]) -> FunctionHead:
+    """Return the parsed head of an exported function. An alias has the head of its declared function type."""
     definition = definitions[symbol]
     if definition.kind == "function":
         return read_head(definition.head)

@@ -272,7 +272,7 @@ def _has_deep_types(text: str) -> bool:
 
 
 def references(text: str) -> tuple[str, ...]:
-    """Return the distinct names that `text` refers to, in the order of their first occurrence."""
+    """Return the distinct names that `text` refers to, in the order of their first occurrence; () without references."""
     if "@" not in text:
         return ()
     if '"' not in text:
@@ -366,6 +366,7 @@ def read_functions(text: str) -> tuple[GlobalValue, ...]:
 
 
 def _parse_function(line: str, head: str, *, is_declaration: bool) -> GlobalValue:
+    """Return the value that a function's line declares or defines. `head` is the line up to its body."""
     before, _, rest = head.partition("@")
     if '"' in before:  # the result's type has a quoted name, which may contain "@"
         match = next(match for match in _REFERENCE.finditer(head) if match[0].startswith("@"))
@@ -414,7 +415,7 @@ def read_assembly(text: str) -> Assembly:
 
 
 def section_bounds(text: str) -> frozenset[str]:
-    """Return the symbols that a linker defines for the bounds of a printed module's sections: `__start_x` and `__stop_x`."""
+    """Return the symbols `__start_x` and `__stop_x` of a printed module's sections, which a linker defines; none if no such name occurs."""
     if not any(bound in text for bound in _BOUNDS):
         return frozenset()
     return frozenset([bound + name for name in _SECTION.findall(text) for bound in _BOUNDS])
@@ -466,8 +467,7 @@ def symbol_counts(text: str) -> dict[str, int]:
 def parse_head(head: str) -> Head:
     """Return the parts of a function's head line, without metadata attachments. `head` does not contain ``define`` or ``declare``.
 
-    Raises:
-        ValueError: the text is not the head of a function.
+    Raise `ValueError` if the text is not the head of a function.
     """
     if head.startswith("!"):
         head = _ATTACHMENTS.sub("", head, count=1)

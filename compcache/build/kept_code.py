@@ -48,8 +48,7 @@ class KeptCode:
     def object(self, level: int) -> bytes:
         """Compile the bitcode at a level of LLVM's code generator, and return the object. Objects are kept for later calls.
 
-        Raises:
-            CompileError: LLVM rejects the bitcode.
+        Raise `CompileError` if LLVM rejects the bitcode.
         """
         if level not in self._objects:
             self._objects[level] = self._emit(level, codegen.emit_object)
@@ -60,7 +59,7 @@ class KeptCode:
         return str(self._emit(level, lambda module, machine: machine.emit_assembly(module)))
 
     def _emit(self, level: int, emit: Any) -> Any:
-        """Call `emit` with the parsed module, prepared like the linker's, and a target machine. The code generator changes its input."""
+        """Return the result of `emit` for the parsed module, prepared like the linker's, and a target machine. See `codegen.parse`."""
 
         def translate(context: Any) -> Any:
             module = codegen.parse(self.bitcode, context)

@@ -143,6 +143,7 @@ class _Reader:
         return text if is_used or text.startswith("void(") else f"{text} {IGNORED}"
 
     def _link_type(self, words: list[str], parameters: tuple[str, ...], fixed: int | None) -> str:
+        """Return the link type of a function or a call, such as `i64(ptr, double)`. `fixed` counts the arguments before `...`, if any."""
         pieces: list[str] = []
         for number, parameter in enumerate(parameters):
             if number == fixed:
@@ -211,6 +212,7 @@ class _Reader:
 
 
 def _convention(words: list[str]) -> str:
+    """Return the calling convention among the words of a head, with a space before it, or "" for the convention of C."""
     for number, word in enumerate(words):
         if word == "cc":
             return f" cc{words[number + 1]}"
@@ -290,6 +292,7 @@ class _Uses:
         return ""
 
     def _read_body(self, function: str, body: str) -> None:
+        """Note the uses of imported functions and variables in the body of a function."""
         known: dict[str, str] = {}  # the symbols behind values of this function: loaded slots, parts of variables
         names: Counter[str] | None = None
         lines = body.split("\n")
@@ -304,6 +307,7 @@ class _Uses:
                 self._add_changes(function, line, known)
 
     def _add_loaded_values(self, lines: Iterable[str], known: dict[str, str]) -> None:
+        """Add the values that are loaded from slots, or are addresses in variables, with their symbols."""
         for line in lines:
             if self._slots and (match := _LOAD.match(line)) is not None and match[2] in self._slots:
                 known[match[1]] = self._slots[match[2]]
@@ -320,6 +324,7 @@ class _Uses:
         return (symbol, text[: match.start()], text[match.end() - 1 :]) if symbol else None
 
     def _add_use(self, function: str, symbol: str, prefix: str, rest: str, *, is_used: bool) -> None:
+        """Record the type with which a function calls a symbol. A call that cannot be parsed is not recorded."""
         try:
             plain = _PLAIN_ARGUMENTS.match(rest)
             # Arguments without brackets and quotes, the usual case, need no parser.
@@ -339,6 +344,7 @@ class _Uses:
         self._found.setdefault(symbol, {}).setdefault(kind, function)
 
     def _add_changes(self, function: str, line: str, known: Mapping[str, str]) -> None:
+        """Record the variable to which a line stores, if it is a variable of another module."""
         match = _STORE.match(line)
         if match is None:
             return

@@ -59,6 +59,7 @@ class Types:
         return self._read(text, start)[0]
 
     def _read(self, text: str, at: int) -> tuple[Type, int]:
+        """Return the type at a position, and the position after it. Raise `ValueError` if there is no type."""
         first = text[at]
         if first == "{":
             return self._read_structure(text, at + 1, packed=False)
@@ -83,6 +84,7 @@ class Types:
         return known, end
 
     def _word_type(self, word: str) -> Type:
+        """Return the type that one word names. A type of unknown size has the size -1."""
         if word[0] == "i" and word[1:].isdecimal():
             bits = int(word[1:])
             align = 1
@@ -99,11 +101,13 @@ class Types:
         return Type(-1, 1, (_without_separators(word),))
 
     def _named_types(self) -> dict[str, str]:
+        """Return the definitions of the named types of the module, parsed once."""
         if self._named is None:
             self._named = dict(_NAMED_TYPE.findall(self._text)) if " = type " in self._text else {}
         return self._named
 
     def _read_structure(self, text: str, at: int, *, packed: bool) -> tuple[Type, int]:
+        """Return the structure whose first member begins at `at`, and the position after its closing bracket. `packed`: without padding."""
         size, align, pieces = 0, 1, list[str]()
         while True:
             while text[at] in " ,":
@@ -119,6 +123,7 @@ class Types:
         return Type(size, align, _limit_pieces(pieces, size), is_aggregate=True), at + 1
 
     def _read_repeated(self, text: str, at: int) -> tuple[Type, int]:
+        """Return the array or vector at a position, and the position after it. Raise `ValueError` if it is malformed."""
         closing = "]" if text[at] == "[" else ">"
         match = _COUNT.match(text, at + 1)
         if match is None:

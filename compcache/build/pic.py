@@ -8,6 +8,7 @@ constructors in the obsolete ``.ctors`` form. The LLVM Language Reference descri
 from __future__ import annotations
 
 import re
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.build.ir_text import ATTACHMENTS, lines_from, lines_of_variables, quote, referenced_name, with_lines
@@ -135,7 +136,7 @@ def _for_shared_object(line: str) -> str:
 
 
 def aliases(text: str) -> dict[str, Alias]:
-    """Return the externally visible aliases and ifuncs of functions in a printed module."""
+    """Return the externally visible aliases and ifuncs of functions in a printed module, by name; {} if it has none."""
     if " alias " not in text and " ifunc " not in text:
         return {}
     visible = {}
@@ -282,8 +283,9 @@ def with_deferred_start(text: str, constructors: Constructors) -> str:
     Destructors run only if the constructors have run. Constructors run in the order of their priorities, the lowest first. Destructors run
     in the reverse order.
     """
-    constructor_calls = [f"  call void @{quote(name)}()\n" for _, name in sorted(constructors.constructors, key=lambda item: item[0])]
-    destructor_calls = [f"  call void @{quote(name)}()\n" for _, name in sorted(constructors.destructors, key=lambda item: item[0])]
+    by_priority = itemgetter(0)  # only by priority, because functions with the same priority run in the order of the list
+    constructor_calls = [f"  call void @{quote(name)}()\n" for _, name in sorted(constructors.constructors, key=by_priority)]
+    destructor_calls = [f"  call void @{quote(name)}()\n" for _, name in sorted(constructors.destructors, key=by_priority)]
     text += _START.format(constructors="".join(constructor_calls), destructors="".join(reversed(destructor_calls)))
     return with_init_arrays(text, Constructors((), ((0, TERMINATE),) if destructor_calls else ()), keep=(INITIALIZE, TERMINATE))
 

@@ -84,8 +84,7 @@ def write_recipe(
 def read_recipe(section: bytes, read_record: Callable[[int], bytes]) -> Recipe:
     """Return the recipe in a bitcode section. `read_record` returns the record at an offset.
 
-    Raises:
-        FormatError: the section has no recipe, a recipe of another version, or is damaged.
+    Raise `FormatError` if the section has no recipe, a recipe of another version, or is damaged.
     """
     with as_format_error("the module's recipe cannot be read"):
         stream = zlib.decompressobj()

@@ -37,7 +37,7 @@ _CONSTANT = re.compile(r'(?:"[^"]*"|\S+) = (?:[a-z_]+(?:\([^)]*\))? )*constant '
 
 
 def may_be_undefined(definition: Definition | None) -> bool:
-    """Return whether a declaration may remain undefined."""
+    """Return whether a declaration may remain undefined. None is a symbol without a declaration."""
     return definition is not None and "extern_weak" in definition.head.split(" ")
 
 
@@ -110,6 +110,7 @@ class RecordBuilder:
         return self.records.add(encode_function(record))
 
     def _add_need(self, root: Need) -> int:
+        """Write a need and the needs below it, each once. Return the offset of its record."""
         stack = [root]
         while stack:
             need = stack[-1]
@@ -125,6 +126,7 @@ class RecordBuilder:
         return self._offsets[id(root)]
 
     def _write_need(self, need: Need) -> int:
+        """Write the record of a need whose children are written. Return its offset, which needs of equal content share."""
         imported = [leaf for leaf in need.leaves if leaf in self._imports]
         record = NeedsRecord(
             tuple([self._use_of(leaf) for leaf in imported]),
@@ -139,7 +141,7 @@ class RecordBuilder:
         return self._shared[payload]
 
     def _use_of(self, symbol: str) -> Use:
-        """Return an import as a needs record has it."""
+        """Return the fields of an import in a needs record: its slot or name, its name, the places that use it, and its link type."""
         name = self._imports[symbol]
         kind = self._link_type(unite_types(self._types.uses.get(symbol, ())))
         return self._slots.get(symbol, name), name, self._places.get(symbol, b""), kind
@@ -155,6 +157,7 @@ class RecordBuilder:
         return self._written_types.get(text, b"")
 
     def _add_global(self, name: str) -> int:
+        """Write the record of a global, once. Return its offset."""
         if name == INITIALIZE:
             record = GlobalRecord(name, self._slots[name], "code", 0, STARTUP, b"")
             return self.records.add(encode_global(record))
@@ -189,6 +192,7 @@ def symbol_nodes(
 
 
 def _node_kind(name: str, definition: Definition, resolution: Resolution) -> tuple[str, str | None]:
+    """Return the kind of a symbol in the call graph, and the name by which it is known outside the module or None."""
     if definition.kind != "variable" and (name in resolution.slots or name in resolution.imports):
         return "import", resolution.slots.get(name) or resolution.imports[name]
     if name in resolution.storage:

@@ -101,9 +101,7 @@ class Resolution(NamedTuple):
 def read_requests(source: ModuleSource) -> Requests:
     """Return the imports, globals and libraries of a source, checked and copied.
 
-    Raises:
-        InvalidNameError: a name cannot be used.
-        GlobalValidationError: the value of a global cannot be stored.
+    Raise `InvalidNameError` if a name cannot be used, or `GlobalValidationError` if the value of a global cannot be stored.
     """
     imports = source.imports or ()
     pairs = imports.items() if hasattr(imports, "items") else ((name, name) for name in _import_names(imports))
@@ -259,6 +257,7 @@ def shared_function(name: str, archive: Archive) -> str:
 
 
 def _check_no_thread_locals(imports: Iterable[str], thread_locals: Collection[str]) -> None:
+    """Raise `CompileError` if an import is a thread-local variable: its address differs between threads, so it cannot be bound once."""
     for name in imports:
         if name in thread_locals:
             raise CompileError(
@@ -281,6 +280,7 @@ def imported_thread_locals(
     open_ones = open_libraries(requests.libraries)
 
     def is_of_module(name: str) -> bool:
+        """Return whether another module, not the platform or a loaded library, must define the thread-local variable."""
         if name in requests.imports or name in requests.globals:
             return name in requests.imports
         if is_beside(ADDRESS_OF + name):
@@ -295,6 +295,7 @@ def imported_thread_locals(
 
 
 def _require_same_thread_locality(missing: Iterable[str], cached_among: Callable[[list[str]], Collection[str]]) -> None:
+    """Raise `SignatureMismatchError` if a cached variable is thread-local and the module's use is not, or the other way round."""
     for name in missing:
         is_of_threads = name.startswith(ADDRESS_OF)
         plain = name.removeprefix(ADDRESS_OF)
@@ -308,9 +309,10 @@ def _require_same_thread_locality(missing: Iterable[str], cached_among: Callable
 
 
 def _check_no_defined_thread_locals(storage: Iterable[str], thread_locals: Collection[str]) -> None:
+    """Raise `CompileError` if `globals=` defines a thread-local variable of the module."""
     for name in storage:
         if name in thread_locals:
-            raise CompileError(f"the external global {name!r} is thread-local, and globals= cannot define thread-local variables")
+            raise CompileError(f"the external global {name!r} is thread-local, which globals= cannot define: define it in a module")
 
 
 def restore_resolution(
@@ -373,6 +375,7 @@ class _Resolver:
                 self._require(name, values[name])
 
     def _import(self, symbol: str, name: str, *, is_function: bool) -> None:
+        """Bind a symbol to an exported name: through the linker in a shared image and for variables, otherwise through a slot."""
         if self._shared or not is_function:
             self.imports[symbol] = name
         else:
@@ -444,7 +447,7 @@ class _Resolver:
 
 
 def _check_use(text: str, requests: Requests, functions: Collection[str], variables: Collection[str], missing: list[str]) -> None:
-    """Raise the error about `missing` symbols, and about symbols that the source provides and the module does not use."""
+    """Raise `UndefinedSymbolError` for `missing` symbols, and for symbols that the source provides and the module does not use."""
     provided = {*requests.imports, *requests.globals}
     counts = symbol_counts(text) if provided else {}
     declared = {name for name in provided if name in functions or name in variables}
@@ -473,11 +476,14 @@ def undefined_symbols_error(
 
 
 def _undefined_message(missing: list[str], unused: Collection[str], functions: Collection[str], defined: Collection[str]) -> str:
+    """Return the error message for symbols that nothing provides, and for names of `imports=` or `globals=` without a use."""
     parts = []
     if len(missing) == 1:
-        parts.append(f"the module uses {_describe_symbol(missing[0])}, {_NOT_PROVIDED}: {_advice(missing[0], missing[0] in functions)}")
+        parts.append(
+            f"the module uses {_describe_symbol(missing[0])}, {_NOT_PROVIDED}: {_advice(missing[0], is_function=missing[0] in functions)}"
+        )
     elif missing:
-        lines = [f"{_describe_symbol(name)}: {_advice(name, name in functions)}" for name in missing]
+        lines = [f"{_describe_symbol(name)}: {_advice(name, is_function=name in functions)}" for name in missing]
         parts.append(f"the module uses {len(missing)} symbols {_NOT_PROVIDED}:\n  " + join_first(lines, _MOST_SHOWN, "\n  "))
     for names, problem in (
         (defined, "which the module or its group defines: remove the name"),
@@ -488,7 +494,8 @@ def _undefined_message(missing: list[str], unused: Collection[str], functions: C
     return ("\n" if len(missing) > 1 else "; ").join(parts)
 
 
-def _advice(name: str, is_function: bool) -> str:
+def _advice(name: str, *, is_function: bool) -> str:
+    """Return what to do about an undefined symbol."""
     advice = advice_on_runtime_library(name)
     if advice is not None:
         return advice
@@ -499,6 +506,7 @@ def _advice(name: str, is_function: bool) -> str:
 
 
 def _describe_symbol(name: str) -> str:
+    """Return a symbol as messages show it: quoted, with the demangled name if it has one."""
     if name.startswith(ADDRESS_OF):
         return f"{_describe_symbol(name.removeprefix(ADDRESS_OF))}, a thread-local variable"
     plain = demangle(name)
@@ -506,6 +514,7 @@ def _describe_symbol(name: str) -> str:
 
 
 def _function_storage(name: str, definition: GlobalDefinition) -> Storage:
+    """Return the storage of a global that is called. Raise `CompileError` if its definition gives a value instead of an address."""
     if definition.kind in _NOT_CALLED:
         raise CompileError(
             f"the module declares {name!r} as a function, but globals= defines it as {definition!r}: define it as a NativeSymbol, or by a "
@@ -545,8 +554,7 @@ def _has_size(llvm_type: Any) -> bool:
 def _fit_values(storage: dict[str, tuple[GlobalDefinition, Storage]], module: Any) -> None:
     """Check that values fit the types of their variables, and truncate integers in `storage` to the widths of their types.
 
-    Raises:
-        GlobalValidationError: a value does not fit.
+    Raise `GlobalValidationError` if a value does not fit.
     """
     for name, (definition, form) in storage.items():
         if form.form not in ("inline", "int"):
@@ -566,8 +574,7 @@ def _fit_values(storage: dict[str, tuple[GlobalDefinition, Storage]], module: An
 def _truncate(definition: Integer, bits: int) -> Integer:
     """Return an integer as an unsigned value of its type's width, because code relies on zeros in the other bits of the storage.
 
-    Raises:
-        GlobalValidationError: the type cannot represent the integer.
+    Raise `GlobalValidationError` if the type cannot represent the integer.
     """
     if not -(1 << (bits - 1)) <= definition.value < 1 << bits:
         raise invalid_error(f"{describe_integer(definition.value)} does not fit the variable's type i{bits}")
@@ -586,6 +593,7 @@ def _support_text(
     thunks: tuple[str, ...],
     target_data: Any,
 ) -> str:
+    """Return a module that defines the slots, the storage of global values and the thunks of `module`, as LLVM assembly."""
     lines = [_head_text(module)]
     if thunks:
         lines += [str(struct) for struct in module.struct_types if " = type " in str(struct)]

@@ -202,7 +202,9 @@ def check_entry(kind: str, data: object) -> bytes:
         raise TypeError(f"an entry of the kind {kind!r} must be bytes, not {type(data).__name__}")
     content = bytes(data)
     if len(content) > MOST_DATA:
-        raise ValueError(f"an entry of the kind {kind!r} has {len(content):,} bytes, but entries may have at most {MOST_DATA >> 20} MiB")
+        raise ValueError(
+            f"an entry of the kind {kind!r} has {len(content):,} bytes, but entries may have at most {MOST_DATA >> 20} MiB: store less"
+        )
     return content
 
 

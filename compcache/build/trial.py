@@ -105,6 +105,7 @@ def try_in_child(code: str | bytes, machine: Machine, level: int, limits: Limits
 
 
 def _failure_reason(done: subprocess.CompletedProcess[bytes], limits: Limits) -> str:
+    """Return why the child process failed: a limit that it exceeded, the last error that it printed, or its exit status."""
     text = done.stderr.decode("utf-8", "replace").strip()
     lines = [line for line in text.splitlines() if line.strip() and "ignoring" not in line]
     if done.returncode == -_signal_number("SIGXCPU") or (done.returncode == -_signal_number("SIGKILL") and not lines):
@@ -122,9 +123,6 @@ def _signal_number(name: str) -> int:
     return int(getattr(signal, name, 0))
 
 
-# ------------------------------------------------------------ rare constructs
-
-
 def is_rare(text: str, functions: Iterable[GlobalValue]) -> bool:
     """Return whether a printed module contains constructs that LLVM may be unable to translate for this platform.
 
@@ -135,9 +133,6 @@ def is_rare(text: str, functions: Iterable[GlobalValue]) -> bool:
         return True
     own = architecture(platform_name()).intrinsics or "llvm.none."
     return any(f.name.startswith("llvm.") and not f.name.startswith(own) and not _ORDINARY.match(f.name) for f in functions)
-
-
-# ------------------------------------------------------------ inline assembly
 
 
 def assembly_parts(text: str) -> str | None:
@@ -192,9 +187,6 @@ def _is_harmless(line: str) -> bool:
     return plain and registers <= _FEW and all(_OPERAND.match(operand) for operand in operands)
 
 
-# --------------------------------------------------------------- in the child
-
-
 def main() -> int:
     """Translate the code on standard input, with the CPU, features, level and limits of the command line.
 
@@ -221,6 +213,7 @@ def main() -> int:
 
 
 def _set_limits(limits: Limits) -> None:
+    """Limit the processor time and the memory of this process, but never above the limits that it already has. Write no core file."""
     import resource
 
     for what, value in (("RLIMIT_CPU", limits.seconds), ("RLIMIT_AS", limits.memory), ("RLIMIT_CORE", 0)):

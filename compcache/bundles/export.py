@@ -199,9 +199,9 @@ def _ages(store: Store, name: str, module_ids: Iterable[bytes]) -> dict[bytes, i
 
 
 def _read_module(store: Store, module_id: bytes) -> tuple[bytes, Row, bytes]:
-    """Return a module's content for a bundle, its row, and its signature file.
+    """Return a module's content for a bundle, its row, and its signature file. See `Store.open_module` for the exceptions.
 
-    If the store has a publish key, the signature file contains a signature by this key.
+    If the store has a publish key, the signature file contains a signature by this key. Without signatures it is empty.
     """
     with store.open_module(module_id) as module:
         footer = module.footer()
@@ -247,8 +247,7 @@ def _make_pack(store: Store, modules: Collection[bytes], names: Collection[str])
 def _write_files(path: str, members: dict[str, bytes], signer: SecretKey | None) -> None:
     """Write a bundle, and its minisign signature if `signer` is not None. Each file is renamed to its path when it is complete.
 
-    Raises:
-        StorageError: a file cannot be written.
+    Raise `StorageError` if a file cannot be written.
     """
     scratch = f"{path}.{unique_name()}"
     scratch_signature = scratch + SUFFIX

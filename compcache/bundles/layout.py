@@ -98,9 +98,7 @@ def signature_member_name(module_id: bytes) -> str:
 def write_bundle(path: str, members: Mapping[str, bytes]) -> None:
     """Write a bundle with these members to a new file.
 
-    Raises:
-        FileExistsError: the file exists.
-        OSError: the file cannot be written.
+    Raise `FileExistsError` if the file exists, or `OSError` if the file cannot be written.
     """
     with open(path, "x+b") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name in sorted(members):
@@ -136,11 +134,14 @@ def open_bundle(path: str, file: BinaryIO | None = None) -> Iterator[Bundle]:
         raise FormatError(f"{path} is not an intact compcache bundle: {error.strerror or error}") from error
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError, OverflowError, StructError) as error:
         reraise_interrupt(error)
-        raise FormatError(f"{path} is not an intact compcache bundle: {error}") from error
+        raise FormatError(f"{path} is not an intact compcache bundle: {error}; export or copy it again") from error
 
 
 def _open_archive(file: BinaryIO, path: str) -> zipfile.ZipFile:
-    """Open a file as a ZIP archive and read the archive's directory. Retry once, because a signal may have interrupted the read."""
+    """Open a file as a ZIP archive and read the archive's directory. Raise `zipfile.BadZipFile` for another file.
+
+    A failure is tried again once, because a signal may have interrupted the read.
+    """
     with suppress(zipfile.BadZipFile):
         return zipfile.ZipFile(_LimitedFile(file, path))
     return zipfile.ZipFile(_LimitedFile(file, path))  # `zipfile` reports an interrupted read as a missing directory
@@ -210,8 +211,7 @@ class _LimitedFile:
     def read(self, size: int = -1) -> bytes:
         """Read at most `size` bytes, all remaining bytes for a negative `size`.
 
-        Raises:
-            FormatError: the read is larger than the directory of any bundle.
+        Raise `FormatError` if the read is larger than the directory of any bundle.
         """
         unread_size = max(0, os.fstat(self._file.fileno()).st_size - self._file.tell())
         length = min(size, unread_size) if size >= 0 else unread_size
@@ -232,8 +232,7 @@ def _open_regular_file(path: str, flags: int) -> int:
 def _require_valid_members(path: str, members: list[zipfile.ZipInfo], size: int) -> None:
     """Check the members of the archive at a path against the layout that `write_bundle` produces. `size` is the archive's size in bytes.
 
-    Raises:
-        FormatError: a member is compressed or too large, two members have the same name, or the members exceed the archive's size.
+    Raise `FormatError` if a member is compressed or too large, two members have the same name, or the members exceed the archive's size.
     """
     member_names: set[str] = set()
     for info in members:

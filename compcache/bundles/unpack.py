@@ -117,15 +117,14 @@ def _read_module(store: Store, path: str, name: str, bundle: Bundle) -> _Module:
 def _require_signature(path: str, module: _Module, keys: tuple[PublicKey, ...]) -> None:
     """Check that a trusted key has signed a module. Without trusted keys, only modules with pickled values require a signature.
 
-    Raises:
-        IntegrityError: no trusted key has signed the module.
+    Raise `IntegrityError` if no trusted key has signed the module.
     """
     if keys:
         from compcache.signing.signatures import is_signed
 
         if is_signed(module.signatures, keys, module.module_id, module.requirement):
             return
-        reason = "no trusted key has signed it; nothing was imported"
+        reason = "no trusted key has signed it; nothing was imported; trust its key (compcache key trust)"
     elif module.is_pickled:
         reason = "it holds pickled values, which require a signature by a trusted key; nothing was imported"
     else:

@@ -42,7 +42,10 @@ def unpack_layer(store: Store, path: str, file: BinaryIO, place: str) -> str:
 
 
 def _unpack_to_cache(store: Store, path: str, file: BinaryIO, place: str) -> bool:
-    """Unpack a bundle to `place` in the cache directory, and return whether `place` exists afterwards. Remove unused unpacked bundles."""
+    """Unpack a bundle to `place` in the cache directory, and remove unused unpacked bundles.
+
+    Return False if `place` does not exist because a file cannot be written. Other errors of `import_bundle` are raised.
+    """
     scratch = f"{store.temporary}/{unique_name()}"
     try:
         prepare_root(store)

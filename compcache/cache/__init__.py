@@ -251,7 +251,7 @@ class Cache(_Parts):
         self._store.close()
 
     def _load_by_store(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget:
-        """Load a function. If this thread is building a function, load only functions that are stored."""
+        """Load a function. If this thread is building a function, load only functions that are stored. See `Loader.load` for `accept`."""
         if self._loader.builds:
             from compcache.miss.held import load_while_building
 
@@ -259,7 +259,7 @@ class Cache(_Parts):
         return self._load_stored(func_name, owner, accept)
 
     def _load_stored(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget:
-        """Load a function, retargeting it if necessary, and start background work (tuning) for it once.
+        """Load a function, retargeting it if necessary, and start background work (tuning) for it once. See `Loader.load` for errors.
 
         Count a hit unless the function was in memory.
         """
@@ -335,6 +335,7 @@ class Suggesting:
 
 
 def _size_in_bytes(size: int | str) -> int:
+    """Return a size in bytes. Raise `ValueError` if it is negative, or text that is not a size."""
     if type(size) is int and size >= 0:
         return size
     from compcache.usage.limits import read_size

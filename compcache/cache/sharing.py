@@ -94,8 +94,6 @@ class Sharing(Questions):
             keys = parse_public_keys(trusted_keys)
         return import_bundle(self._store, absolute_path(os.fspath(path)), keys)
 
-    # -------------------------------------------------------------- remote store
-
     @property
     def remote(self) -> RemoteStore | None:
         """The remote stores that the cache was opened with, for their `status`, `verify` and `collect_garbage`; None without any."""

@@ -26,22 +26,15 @@ class Symbols(NamedTuple):
 
 
 def disassemble(code: bytes) -> str:
-    """Return bitcode as LLVM assembly.
-
-    Raises:
-        CompileError: LLVM rejects the code.
-    """
+    """Return bitcode as LLVM assembly. Raise `CompileError` if LLVM rejects the code."""
     return codegen.run(lambda context: str(codegen.parse(code, context)))
 
 
 def read_symbols(code: bytes) -> Symbols:
-    """Return the symbols of a module in bitcode or LLVM assembly.
-
-    Raises:
-        CompileError: LLVM rejects the code.
-    """
+    """Return the symbols of a module in bitcode or LLVM assembly. Raise `CompileError` if LLVM rejects the code."""
 
     def read(context: Any) -> Symbols:
+        """Return the exported, declared and defined symbols. Inline functions are not exports: each module has its own copy."""
         module = codegen.parse(code, context)
         text = str(module)
         exports = visible_exports(read_values(text), aliases(text))

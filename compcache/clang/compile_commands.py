@@ -66,13 +66,14 @@ def read_compile_commands(path: str | os.PathLike[str]) -> tuple[CompileCommand,
         reraise_interrupt(error)
         raise CompileError(f"{path} is not a compilation database: {error}") from error
     if not isinstance(entries, list):
-        raise CompileError(f"{path} is not a compilation database: the JSON text must be a list of entries")
+        raise CompileError(f"{path} is not a compilation database: its JSON text must be a list of entries")
     base_directory = os.path.dirname(os.path.abspath(path))
     commands = [_read_entry(entry, base_directory, f"{path}: entry {number}") for number, entry in enumerate(entries)]
     return tuple(dict.fromkeys([command for command in commands if language_of(command.path) in _LANGUAGES]))
 
 
 def _read_entry(entry: Any, base_directory: str, label: str) -> CompileCommand:
+    """Return an entry of a compilation database. Raise `CompileError` with `label` if the entry is malformed."""
     if not isinstance(entry, dict):
         raise CompileError(f"{label} must be a JSON object")
     name, directory = entry.get("file"), entry.get("directory", base_directory)
@@ -94,6 +95,7 @@ def _read_entry(entry: Any, base_directory: str, label: str) -> CompileCommand:
 
 
 def _split_command(entry: dict[str, Any], label: str) -> list[str]:
+    """Return the words of an entry's command, at least one. Raise `CompileError` with `label` if the entry has no valid command."""
     words = entry.get("arguments")
     if words is None and isinstance(entry.get("command"), str):
         try:

@@ -78,8 +78,9 @@ def _stored_names(cache: Cache, shortcut_name: str) -> dict[str, str] | None:
         if data is None:
             return None
         list_name, *files = data.decode("utf-8", "surrogateescape").split("\n")
-        if any(not digest or file_digest(path) != digest for digest, _, path in (line.partition(" ") for line in files)):
-            return None
+        for digest, _, path in [line.partition(" ") for line in files]:
+            if not digest or file_digest(path) != digest:
+                return None
         return _read_function_list(cache.get_target(list_name))
     except CompcacheError:
         return None
@@ -93,6 +94,7 @@ def _read_function_list(target: Callable[[], object]) -> dict[str, str]:
 def _compile_and_store(
     cache: Cache, unit: Unit, shortcut_name: str, functions: Mapping[str, Any] | None, options: Mapping[str, Any], fields: Mapping[str, Any]
 ) -> dict[str, str]:
+    """Preprocess a translation unit, and return its list of functions: from the cache if its text is known, otherwise compiled."""
     from compcache.clang.run import preprocess
 
     translation = preprocess(unit)
@@ -110,6 +112,7 @@ def _identity_of(unit: Unit, translation: Translation, fields: Mapping[str, Any]
 
 
 def _make_source(unit: Unit, functions: Mapping[str, Any] | None, options: Mapping[str, Any], fields: Mapping[str, Any]) -> ModuleSource:
+    """Preprocess and compile a translation unit, and return the module for the cache."""
     from compcache.clang.run import preprocess
 
     translation = preprocess(unit)

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import tempfile
+import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -59,7 +60,7 @@ class Translation(NamedTuple):
     started: float
 
     def is_settled(self, unit: Unit) -> bool:
-        """Return whether the source and the headers are unchanged since the compiler was started.
+        """Return whether the source and the headers are unchanged since the compiler was started. False if one of them cannot be read.
 
         A file that was written shortly before the start counts as changed, because of the resolution of its times.
         """
@@ -82,8 +83,7 @@ def optimization_level(unit: Unit) -> int:
 def preprocess(unit: Unit) -> Translation:
     """Run the preprocessor, and return its result. Run it again if a file was written in the meantime.
 
-    Raises:
-        CompileError: the preprocessor reports errors.
+    Raise `CompileError` if the preprocessor reports errors.
     """
     for _ in range(_ATTEMPTS):
         translation = _run_preprocessor(unit)
@@ -93,21 +93,20 @@ def preprocess(unit: Unit) -> Translation:
 
 
 def _run_preprocessor(unit: Unit) -> Translation:
+    """Return the preprocessed code of a unit and the files that it depends on. The files are None if they cannot be listed completely."""
     started = time.time()
-    with tempfile.TemporaryDirectory(prefix="compcache-clang-") as scratch:
-        rule_path = os.path.join(scratch, "files.d")
-        if unit.compiler.language == "rust":
-            _run_compiler(unit, ["--emit=dep-info", "--crate-type=lib", *unit.flags, "-o", rule_path])
-            names = _read_makefile_rule(rule_path)
-            extra_inputs = [line for line in _read_file(rule_path).splitlines() if line.startswith(_VARIABLE)]
-            code = b"\0".join([unit.code, *[_read_file(path) for path in _absolute_paths(names, unit)], *extra_inputs])
-        else:
-            depends = [] if unit.compiler.language == "fortran" else ["-MD", "-MF", rule_path]
-            output = _run_compiler(unit, ["-E", *unit.flags, *depends])
-            names = [*_read_makefile_rule(rule_path), *_included_files(output)]
-            code = output if _depends_on_lines(unit, output) else _strip_line_markers(output)
-            extra_inputs = _assembler_inputs(unit, code)
-            code = b"\0".join([code, *extra_inputs])
+    if unit.compiler.language == "rust":
+        rule = _run_rustc(unit, ["--emit=dep-info"])
+        names = _prerequisites(rule)
+        extra_inputs = [line for line in rule.splitlines() if line.startswith(_VARIABLE)]
+        code = b"\0".join([unit.code, *[_read_file(path) for path in _absolute_paths(names, unit)], *extra_inputs])
+    else:
+        is_fortran = unit.compiler.language == "fortran"
+        output, rule = (_run_compiler(unit, ["-E", *unit.flags]), b"") if is_fortran else _run_with_rule(unit, ["-E", *unit.flags])
+        names = [*_prerequisites(rule), *_included_files(output)]
+        code = output if _depends_on_lines(unit, output) else _strip_line_markers(output)
+        extra_inputs = _assembler_inputs(unit, code)
+        code = b"\0".join([code, *extra_inputs])
     files = _absolute_paths(names, unit)
     is_complete = not extra_inputs and all(map(os.path.isfile, files))
     if not is_complete or (unit.compiler.language == "fortran" and b"\n#" not in b"\n" + output):
@@ -184,15 +183,13 @@ def translate(unit: Unit, translation: Translation) -> bytes:
 
 
 def _run_translation(unit: Unit) -> bytes:
-    with tempfile.TemporaryDirectory(prefix="compcache-clang-") as scratch:
-        output = os.path.join(scratch, "unit.bc")
-        if unit.compiler.language == "rust":
-            _run_compiler(unit, ["--emit=llvm-bc", "--crate-type=lib", "-Ccodegen-units=1", *unit.flags, "-o", output])
-        else:
-            is_deferred = unit.compiler.language in ("c", "c++") and _can_defer_passes(unit)
-            no_passes = ["-Xclang", "-disable-llvm-passes"] if is_deferred else []
-            _run_compiler(unit, ["-fPIC", *unit.flags, *no_passes, "-emit-llvm", "-c", "-o", output])
-        bitcode = _read_file(output)
+    """Return the bitcode of a unit. Raise `CompileError` if the compiler fails or writes something else."""
+    if unit.compiler.language == "rust":
+        bitcode = _run_rustc(unit, ["--emit=llvm-bc", "-Ccodegen-units=1"])
+    else:
+        is_deferred = unit.compiler.language in ("c", "c++") and _can_defer_passes(unit)
+        no_passes = ["-Xclang", "-disable-llvm-passes"] if is_deferred else []
+        bitcode = _run_compiler(unit, ["-fPIC", *unit.flags, *no_passes, "-emit-llvm", "-c", "-o", "-"])
     if not bitcode.startswith((b"BC\xc0\xde", b"\xde\xc0\x17\x0b")):
         raise CompileError(_NO_BITCODE.format(unit.compiler.path))
     return bitcode
@@ -215,11 +212,37 @@ def _read_version(unit: Unit) -> str:
     return _VERSIONS[stamp]
 
 
-def _run_compiler(unit: Unit, arguments: list[str]) -> bytes:
+def _run_rustc(unit: Unit, arguments: list[str]) -> bytes:
+    """Run rustc and return the file that it writes. Other compilers can write to pipes, which have no limits of size and no permissions."""
+    with tempfile.TemporaryDirectory(prefix="compcache-clang-") as scratch:
+        path = os.path.join(scratch, "output")
+        _run_compiler(unit, ["--crate-type=lib", *arguments, *unit.flags, "-o", path])
+        return _read_file(path)
+
+
+def _run_with_rule(unit: Unit, arguments: list[str]) -> tuple[bytes, bytes]:
+    """Run the compiler, and return its standard output and a makefile rule that names the files that it reads."""
+    read_end, write_end = os.pipe()
+    rule: list[bytes] = []
+
+    def read() -> None:
+        with open(read_end, "rb") as pipe:
+            rule.append(pipe.read())
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        output = _run_compiler(unit, [*arguments, "-MD", "-MF", f"/dev/fd/{write_end}"], inherited=(write_end,))
+    finally:
+        os.close(write_end)
+        reader.join()
+    return output, rule[0]
+
+
+def _run_compiler(unit: Unit, arguments: list[str], inherited: tuple[int, ...] = ()) -> bytes:
     """Run the compiler and return its standard output. Pass the code on standard input if the unit has no file.
 
-    Raises:
-        CompileError: the compiler reports errors, cannot be started, or does not end in time.
+    It inherits the `inherited` file descriptors. Raise `CompileError` if it reports errors, cannot be started, or does not end in time.
     """
     command = [unit.compiler.path, *arguments, *_input_arguments(unit)]
     try:
@@ -230,13 +253,16 @@ def _run_compiler(unit: Unit, arguments: list[str]) -> bytes:
             capture_output=True,
             timeout=_SECONDS,
             check=False,
-            cwd=unit.directory,
+            cwd=unit.directory or None,
+            pass_fds=inherited,
         )
     except subprocess.TimeoutExpired as error:
-        raise CompileError(f"the compiler {unit.compiler.path} was stopped, because it did not end within {_SECONDS:g} s") from error
+        raise CompileError(f"the compiler {unit.compiler.path} did not end within {_SECONDS:g} s: split the source") from error
     except OSError as error:
         reraise_interrupt(error)
-        raise CompileError(f"the compiler {unit.compiler.path} cannot be started: {error.strerror or error}") from error
+        raise CompileError(
+            f"the compiler {unit.compiler.path} cannot be started ({error.strerror or error}): choose another (cc=, --cc)"
+        ) from error
     if completed.returncode:
         if b"-Xclang" in completed.stderr or b"-emit-llvm" in completed.stderr:
             raise CompileError(_NO_BITCODE.format(unit.compiler.path))
@@ -253,11 +279,11 @@ def _input_arguments(unit: Unit) -> list[str]:
     return ["-"] if language is None else ["-x", language, "-"]
 
 
-def _read_makefile_rule(path: str) -> list[str]:
-    """Return the prerequisites in a file with a makefile rule. A name that makefiles cannot express is not restored correctly."""
-    text = _read_file(path).decode("utf-8", "surrogateescape").replace("\\\n", " ")
-    rule = text.partition(": ")[2].strip("\n").split("\n\n")[0]
-    return [re.sub(r"\\([ #])", r"\1", name).replace("$$", "$") for name in re.findall(r"(?:\\ |\S)+", rule)]
+def _prerequisites(rule: bytes) -> list[str]:
+    """Return the prerequisites of a makefile rule. A name that makefiles cannot express is not restored correctly."""
+    text = rule.decode("utf-8", "surrogateescape").replace("\\\n", " ")
+    names = text.partition(": ")[2].strip("\n").split("\n\n")[0]
+    return [re.sub(r"\\([ #])", r"\1", name).replace("$$", "$") for name in re.findall(r"(?:\\ |\S)+", names)]
 
 
 def _absolute_paths(names: list[str], unit: Unit) -> tuple[str, ...]:
@@ -267,6 +293,7 @@ def _absolute_paths(names: list[str], unit: Unit) -> tuple[str, ...]:
 
 
 def _read_file(path: str) -> bytes:
+    """Return the content of a file, or no bytes if the compiler has not written it."""
     try:
         with open(path, "rb") as file:
             return file.read()

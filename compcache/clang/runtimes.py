@@ -88,10 +88,8 @@ def _as_list(value: Any) -> list[Any]:
     return [value] if isinstance(value, (str, os.PathLike)) else list(value or ())
 
 
-# ---------------------------------------------------------------- clang and flang
-
-
 def _query_driver_runtime(unit: Unit) -> _Runtime:
+    """Return the libraries and archives that the compiler's driver would link with a unit, or none if the driver does not say."""
     flags = [flag for flag in unit.flags if not flag.startswith("-fsanitize")]
     command = [unit.compiler.path, "-###", "-shared", *flags, "-x", _LANGUAGE[unit.compiler.language], os.devnull, "-o", os.devnull]
     lines = _capture_output(unit, command, stderr=True).splitlines()
@@ -111,6 +109,7 @@ def _query_driver_runtime(unit: Unit) -> _Runtime:
 
 
 def _split_line(line: str) -> list[str]:
+    """Return the words of a command line, or no words if its quotes are not closed."""
     with suppress(ValueError):
         return shlex.split(line)
     return []
@@ -129,7 +128,7 @@ def _find_library(name: str, directories: Iterable[str]) -> str | None:
 
 
 def _is_elf(path: str) -> bool:
-    """Return whether a file is an ELF file; a file with the suffix of a library may be a linker script."""
+    """Return whether a file can be read and is an ELF file; a file with the suffix of a library may be a linker script."""
     try:
         with open(path, "rb") as file:
             return is_elf(file.read(len(ELF_MAGIC)))
@@ -139,19 +138,18 @@ def _is_elf(path: str) -> bool:
 
 
 def _capture_output(unit: Unit, command: list[str], *, stderr: bool = False) -> str:
+    """Return what a command prints, or no text if the command cannot be started or takes too long. `stderr` selects standard error."""
     try:
-        directory = unit.directory
-        completed = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=_SECONDS, check=False, cwd=directory)
+        cwd = unit.directory or None
+        completed = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=_SECONDS, check=False, cwd=cwd)
     except (OSError, subprocess.TimeoutExpired) as error:
         reraise_interrupt(error)
         return ""
     return (completed.stderr if stderr else completed.stdout).decode("utf-8", "surrogateescape")
 
 
-# ----------------------------------------------------------------------- Rust
-
-
 def _find_rust_runtime(unit: Unit, defined: Collection[str]) -> _Runtime:
+    """Return the archives of Rust's standard library and of the named crates, and the code of the allocator that they require."""
     flags = [flag for flag in unit.flags if flag.startswith(("--target", "--sysroot"))]
     directory = _capture_output(unit, [unit.compiler.path, *flags, "--print", "target-libdir"]).strip()
     aborts = any("panic=abort" in flag for flag in unit.flags)

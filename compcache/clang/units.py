@@ -31,7 +31,10 @@ _VARIABLES = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "SOURCE_DATE_EPOC
 
 
 class Unit(Record):
-    """Source code, its compiler and the flags. `path` is "" for code without a file. `directory` is the compiler's working directory."""
+    """Source code, its compiler and the flags.
+
+    `path` is "" for code without a file. `directory` is the compiler's working directory, or "" if the current directory no longer exists.
+    """
 
     __slots__ = ("code", "path", "compiler", "flags", "directory")
     code: bytes
@@ -131,10 +134,21 @@ def make_unit(
     unit_language = language or language_of(path) or ("c" if not path else None)
     if unit_language is None:
         raise CompileError(f"the suffix of {path} does not belong to a known language: set the language (language=)")
-    return Unit(code, path, find_compiler(unit_language, cc), _checked_flags(flags, unit_language), absolute_path(directory or os.curdir))
+    working_directory = absolute_path(directory) if directory else _current_directory()
+    return Unit(code, path, find_compiler(unit_language, cc), _checked_flags(flags, unit_language), working_directory)
+
+
+def _current_directory() -> str:
+    """Return the current directory, or "" if it no longer exists: sources and headers with absolute paths can be compiled all the same."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError as error:
+        reraise_interrupt(error)
+        return ""
 
 
 def _checked_flags(flags: Iterable[str] | None, language: str) -> tuple[str, ...]:
+    """Return the flags of a compiler call. Raise `CompileError` for a flag that is not a string or that selects other output than code."""
     if flags is None:
         return ("-Copt-level=2",) if language == "rust" else ("-O2",)
     words = tuple(flags.split() if isinstance(flags, str) else flags)
@@ -148,6 +162,7 @@ def _checked_flags(flags: Iterable[str] | None, language: str) -> tuple[str, ...
 
 
 def _path_or_empty(source: object) -> str:
+    """Return the path if a source is a path, or no text if it is code."""
     if isinstance(source, str):
         return source if "\n" not in source and language_of(source) and not set("{};") & set(source) else ""
     return os.fspath(source) if isinstance(source, os.PathLike) else ""

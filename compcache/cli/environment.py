@@ -69,9 +69,6 @@ def setting_source(name: str) -> str:
     return place_of(name, configuration_files())
 
 
-# ------------------------------------------------------------------- values
-
-
 def _import_when_called(reader: str) -> Callable[[str], Any]:
     """Return a function that imports a reader, given as ``module:function``, and calls it with the text of a setting."""
 

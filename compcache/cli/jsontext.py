@@ -33,8 +33,7 @@ jsonl_option = click.option("--jsonl", "as_lines", is_flag=True, help="Print JSO
 def print_json_lines(values: Iterable[Any]) -> None:
     """Print each value as JSON on its own line (https://jsonlines.org).
 
-    Raises:
-        TypeError: a value contains a type that JSON cannot represent.
+    Raise `TypeError` if a value contains a type that JSON cannot represent.
     """
     texts = map(_json_text, values)
     while batch := list(islice(texts, _BATCH)):
@@ -74,11 +73,12 @@ def _field_names(kind: type) -> tuple[str, ...]:
 def _write_lines(brackets: str, texts: Iterable[str]) -> None:
     """Write an array or object with each text on its own line. `brackets` are its opening and closing character."""
     remaining = iter(texts)
-    separator = f"{brackets[0]}\n  "
+    opening, closing = brackets[:1], brackets[1:]
+    start = separator = f"{opening}\n  "
     while batch := list(islice(remaining, _BATCH)):
         sys.stdout.write(separator + ",\n  ".join(batch))
         separator = ",\n  "
-    sys.stdout.write(f"\n{brackets[1]}\n" if separator[0] == "," else f"{brackets}\n")
+    sys.stdout.write(f"{brackets}\n" if separator == start else f"\n{closing}\n")
 
 
 def _field_text(value: Any) -> str:

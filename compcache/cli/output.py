@@ -175,7 +175,7 @@ def size_text(size: float) -> str:
 
 
 def fullness_text(size: int, limit: int | None) -> str:
-    """Return a size in bytes as text, with its share of the limit."""
+    """Return a size in bytes as text, with its share of the limit. None is no limit."""
     return f"{size_text(size)} of {size_text(limit)} ({size / limit:.1%})" if limit else f"{size_text(size)} without a limit"
 
 

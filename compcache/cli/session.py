@@ -17,10 +17,7 @@ __all__ = ["Session", "pass_session"]
 
 
 class Session:
-    """The cache of this command line. Each method opens it for one kind of command.
-
-    `given` is the directory of --dir, or None.
-    """
+    """The cache of this command line. Each method opens it for one kind of command. `given` is the directory of --dir, or None."""
 
     def __init__(self, directory: str | None, *, trust: bool) -> None:
         self.given = directory
@@ -43,7 +40,7 @@ class Session:
         return setting_source(DIRECTORY_VARIABLE)
 
     def open_or_create(self, *, allow_pickle: bool = False) -> Cache:
-        """Open the cache for a command that may create the directory."""
+        """Open the cache for a command that may create the directory. `allow_pickle` is that of `Cache`."""
         return Cache(self.directory, trust=self.trust, allow_pickle=allow_pickle)
 
     def open_existing(self, *, allow_pickle: bool = False) -> Cache:

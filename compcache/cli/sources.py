@@ -88,8 +88,7 @@ def read_commands(database: str) -> dict[str, CompileCommand]:
 def _make_unit(path: str, cc: str | None, flags: tuple[str, ...] | None, commands: Mapping[str, CompileCommand] | None) -> Unit | None:
     """Return the compilation of a source file; None for a file of LLVM code.
 
-    Raises:
-        CompileError: the file is assembly, or the compile commands have no entry for it.
+    Raise `CompileError` if the file is assembly, or the compile commands have no entry for it.
     """
     from compcache.clang.compilers import language_of
 
@@ -123,9 +122,7 @@ def _compile(unit: Unit, options: dict[str, Any]) -> ModuleSource:
 def _read_code(path: str) -> bytes:
     """Return the content of a file of LLVM code; of standard input for "-".
 
-    Raises:
-        OSError: the file cannot be read.
-        CompileError: the file is text, and not LLVM assembly.
+    Raise `OSError` if the file cannot be read, or `CompileError` if the file is text, and not LLVM assembly.
     """
     if path == "-":
         return sys.stdin.buffer.read()

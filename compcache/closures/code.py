@@ -170,8 +170,6 @@ class _Linker:
         bound = self._closure.bound.get(name)
         return name not in self._movable and (bound is None or (bound.is_one and bound.module_id == module_id))
 
-    # ---------------------------------------------------------------- what is reached
-
     def reach(self) -> tuple[_Reached, dict[str, tuple[int, str]]]:
         """Return the definitions that are linked for the requested functions, and the exports of the image.
 
@@ -246,14 +244,10 @@ class _Linker:
         place = self._place_of(name)
         return place if place is not None and self._is_only_called(name) and self._is_available(*place) else None
 
-    # ---------------------------------------------------------------- LLVM
-
     def link_part(self, module: Any, number: int, copied: Iterable[str], context: Any) -> Any:
         """Link the definitions of a part into the module, and return the module. If `module` is None, the part's module is returned.
 
-        Raises:
-            CompileError: a symbol is in use.
-            LinkError: LLVM cannot link the part.
+        Raise `CompileError` if a symbol is in use, or `LinkError` if LLVM cannot link the part.
         """
         part, names = self._closure.parts[number], set(copied)
         is_moved = number in self._homes
@@ -333,6 +327,7 @@ def _copy_symbol(number: int, name: str) -> str:
 
 
 def _rename(value: Any, name: str) -> None:
+    """Give a value a name. Raise `CompileError` if the module already has a value of this name."""
     value.name = name
     if value.name != name:
         raise CompileError(f"the modules of a closure cannot be linked, because a module already uses the symbol {name!r}")
@@ -342,9 +337,6 @@ def _iterate_values(module: Any) -> Iterator[tuple[Any, bool]]:
     """Yield the functions and variables of a module, except LLVM's own, and whether each is a function."""
     for values, is_function in ((module.functions, True), (module.global_variables, False)):
         yield from [(value, is_function) for value in values if not value.name.startswith("llvm.")]
-
-
-# ---------------------------------------------------------------- text
 
 
 def _with_shared_definitions(text: str, homes: set[str]) -> str:

@@ -160,12 +160,14 @@ class _Linking:
         return [plan for plan in planned if plan.is_requested]
 
     def _join(self, group: Sequence[_Planned]) -> _Planned:
+        """Return one plan for all functions of a group. It is requested if one of them is."""
         if len(group) == 1:
             return group[0]
         names = dict.fromkeys([name for found in group for name in found.names])
         return self._plan([*names])._replace(is_requested=any(found.is_requested for found in group))
 
     def _plan(self, names: Sequence[str]) -> _Planned:
+        """Return which modules are linked for these functions. Functions that cannot be found are left out and listed as failures."""
         chosen = choose(self._store, names)
         wanted = [name for name in names if name not in chosen.failures]
         modules = dict.fromkeys([bound.module_id for bound in chosen.bound.values()])
@@ -201,6 +203,7 @@ class _Linking:
         return LinkedClosure(module_ids[0], linked.names, parts_of, sum(map(len, built.sections))), linked.homes, unlinked
 
     def _get_part(self, module_id: bytes) -> Part | None:
+        """Return the part for a stored module, read at most once, or None if the module cannot be linked."""
         if module_id not in self._parts:
             self._parts[module_id] = self._read_part(module_id)
         return self._parts[module_id]
@@ -247,6 +250,7 @@ class _Linking:
         return cpu == self._machine.cpu and features == self._machine.features
 
     def _link_code(self, closure: Closure) -> Linked | None:
+        """Return the linked code of a closure, or None if it would contain the code of only one module."""
         level = max([part.recipe.level for part in closure.parts]) or _LEVEL
         request = Request(
             b"", (), read_requests(ModuleSource("")), level, self._machine, False, None, "", True, False, {}, True, {}
@@ -262,6 +266,7 @@ class _Linking:
         return not is_ordered(name) or next(iter(self._store.find(name)), (b"", 0))[0] == module_id
 
     def _build_module(self, linked: Linked) -> BuiltModule:
+        """Return the linked module with the record of what it joins: the functions, their original modules and the bindings."""
         parts = [*linked.homes, *[module_id for module_id in linked.parts if module_id not in linked.homes]]
         numbers = {module_id: number for number, module_id in enumerate(parts)}
         others = [module_id for module_id in dict.fromkeys(linked.bound.values()) if module_id not in numbers]

@@ -63,7 +63,7 @@ _NOTHING = Copies({}, {})
 
 
 def copies_of(text: str, recipe: Recipe) -> Copies:
-    """Return the definitions that can be copied from a module. `text` is its code as LLVM prints it."""
+    """Return the definitions that can be copied from a module, none if its code cannot be split. `text` is its code as LLVM prints it."""
     imports = recipe.slots
     names = list(imports.values())
     if len(set(names)) != len(names) or any(symbol.startswith(SLOT_PREFIX) for symbol in imports):
@@ -152,7 +152,7 @@ def _is_reserved(key: str) -> bool:
 
 
 def _functions_with_assembly(text: str) -> set[str]:
-    """Return the names of the functions with inline assembly other than barriers."""
+    """Return the names of the functions with inline assembly other than barriers, none for most modules."""
     if " asm " not in text:
         return set()
     with_assembly, name = set(), ""

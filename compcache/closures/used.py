@@ -73,6 +73,7 @@ def _is_linked(store: Store, func_name: str) -> bool:
 
 
 def _store_tried(store: Store, keys: set[bytes]) -> None:
+    """Store the keys of closures that could not be linked. Errors are ignored, because the closures are only tried again."""
     name = unlinkable_file_name(store)
     content = HEAD.pack(bytes(DIGEST_SIZE), store.state(), 0, 0) + b"".join(sorted(keys))
     try:

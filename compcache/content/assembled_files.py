@@ -35,6 +35,7 @@ def assembled_files(text: str) -> list[bytes]:
 
 
 def _name_and_digest(name: str | None) -> tuple[bytes, bytes]:
+    """Return the path of a file that assembly includes, and its digest. An unreadable file has no digest, an unknown name a random one."""
     if name is None:
         return b"", os.urandom(16)
     import re

@@ -140,6 +140,7 @@ class _Reader:
         self._read_lines(text)
 
     def _read_lines(self, text: str) -> None:
+        """Sort the lines of the module. The lines of a function's body stay together as one text."""
         line_start = 0
         while line_start < len(text):
             is_function = text.startswith("define ", line_start)
@@ -152,6 +153,7 @@ class _Reader:
             line_start = end + 1
 
     def _sort_line(self, line: str) -> None:
+        """Store a line outside functions by its kind. Raise `Unreadable` for a line of an unknown kind."""
         first_character = line[:1]
         if (
             not line
@@ -196,8 +198,6 @@ class _Reader:
             {referenced_name(key): definition for key, definition in definitions.items()}, self._digest_of_scanned(header, shared)
         )
 
-    # ---------------------------------------------------------------- one definition
-
     def _scan_variable(self, token: str) -> str:
         """Scan the line of a variable or alias, unless that was done before, and return its key. Raise `Unreadable` if it has none."""
         line = self._variables[token]
@@ -220,6 +220,7 @@ class _Reader:
         return key
 
     def _scan(self, token: str, text: str, start: int) -> _Scanned:
+        """Return the text of a definition with the metadata that it reaches. Raise `Unreadable` if there is too much metadata to follow."""
         own_part = self._read_part(text[start:])
         if " asm " in text:
             self._check_strings(text)
@@ -246,12 +247,14 @@ class _Reader:
         return _Scanned("\n".join([*lines, *self._closure_of(types)]), mentions, numbers)
 
     def _read_node(self, token: str) -> _Part:
+        """Return the parsed form of a metadata node or attribute group. Each is parsed once."""
         part = self._parts.get(token)
         if part is None:
             part = self._parts[token] = self._read_part(self._nodes[token])
         return part
 
     def _read_part(self, text: str) -> _Part:
+        """Return a text with its symbols, metadata and named types. Numbers that differ between equal texts are replaced."""
         pieces = _TOKEN.split(text)
         mentions: list[str] = []
         nodes: list[str] = []
@@ -293,8 +296,6 @@ class _Reader:
             pending += new_types
         return [self._types[name] for name in sorted(reached)]
 
-    # ---------------------------------------------------------------- all definitions
-
     def _shared_nodes(self, scanned: Iterable[_Scanned]) -> dict[str, int]:
         """Return numbers for ``distinct`` metadata nodes that several definitions share.
 
@@ -305,6 +306,7 @@ class _Reader:
         return {node: number for number, node in enumerate(sorted(shared, key=lambda node: int(node[1:])))}
 
     def _make_definition(self, key: str, scanned: _Scanned, shared: Mapping[str, int]) -> Definition:
+        """Return the definition of a symbol: its digest, its references, and whether it is declared or private."""
         is_declared = key in self._declared or (key in self._variables and self._words_before_value(key)[0] in ("external", "extern_weak"))
         is_private = key in self._addressed or self._is_own(key)
         return Definition(self._digest_of_scanned(scanned, shared), tuple(map(referenced_name, scanned.mentions)), is_declared, is_private)
@@ -316,8 +318,7 @@ class _Reader:
     def _is_own(self, token: str) -> bool:
         """Return whether a variable's value can change or its address may be compared.
 
-        Raises:
-            Unreadable: the variable concerns the complete module, like a list of constructors.
+        Raise `Unreadable` if the variable concerns the complete module, like a list of constructors.
         """
         if token not in self._variables:
             return False

@@ -69,6 +69,8 @@ def name_together(functions: Iterable[str], common: bytes) -> Naming:
 def name_functions(source: ModuleSource, text: str, functions: Mapping[str, Function]) -> Naming:
     """Compute the func_names of functions, which contain digests of everything that the functions reach.
 
+    If the code cannot be split into definitions, the digests cover the complete code.
+
     Args:
         source: a frozen source.
         text: its code as LLVM prints it, before optimization.
@@ -118,6 +120,7 @@ def exported_content(salt: bytes, code: bytes | None, signature: str) -> bytes:
 def _name_by_reach(
     definitions: Definitions, functions: Mapping[str, Function], exports: Mapping[str, bytes], provided: _External, options: list[bytes]
 ) -> Naming:
+    """Name each function by what it reaches. Functions that share an item which must not exist twice are named together."""
     reached = _collect_reached(definitions, provided)
     unknown = {symbol: parts for symbol, parts in provided.parts.items() if symbol not in definitions.by_key}
     common = [b"function", definitions.header, _digest_of(unknown), digest_of(options)]
@@ -158,14 +161,17 @@ def _group_units(roots: Mapping[str, _Reached]) -> tuple[tuple[str, ...], ...]:
     units: list[tuple[int, list[str]]] = []
     for name, reached in roots.items():
         own_bits, names = reached.own, [name]
-        for unit in [unit for unit in units if unit[0] & own_bits]:
-            units.remove(unit)
-            own_bits, names = own_bits | unit[0], [*unit[1], *names]
+        for unit in list(units):
+            unit_bits, unit_names = unit
+            if unit_bits & reached.own:
+                units.remove(unit)
+                own_bits, names = own_bits | unit_bits, [*unit_names, *names]
         units.append((own_bits, names))
     return tuple([tuple(names) for _, names in units])
 
 
 def _digest_of(provided: Mapping[str, list[bytes]]) -> bytes:
+    """Return the digest of the symbols and of the texts that define them, independent of the order of the symbols."""
     return digest_of(
         [part for symbol in sorted(provided) for part in (symbol.encode("utf-8", "surrogatepass"), digest_of(provided[symbol]))]
     )

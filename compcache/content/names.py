@@ -183,6 +183,7 @@ def source_of(result: Any, func_name: str, identity: Identity | None = None) -> 
 
 
 def _contains_name(code: Any, name: str) -> bool:
+    """Return whether a name occurs in LLVM assembly or bitcode; False for code in other forms."""
     if isinstance(code, str):
         return name in code
     return isinstance(code, bytes) and name.encode("utf-8", "surrogatepass") in code
@@ -212,8 +213,7 @@ def freeze(source: ModuleSource) -> ModuleSource:
 def _module_text(module: Any) -> str:
     """Return the assembly text of a module. Writing bitcode would assemble inline assembly, which may abort the process.
 
-    Raises:
-        CompileError: the module is closed.
+    Raise `CompileError` if the module is closed.
     """
     if not hasattr(module, "as_bitcode"):
         return str(module)
@@ -227,9 +227,6 @@ def _module_text(module: Any) -> str:
 def _is_llvmlite_module(ir: object) -> bool:
     llvmlite_ir = sys.modules.get("llvmlite.ir")
     return llvmlite_ir is not None and isinstance(ir, llvmlite_ir.Module)
-
-
-# ---------------------------------------------------------------------------------------------------------- digest
 
 
 def content_digest(source: ModuleSource) -> bytes:
@@ -316,6 +313,7 @@ def digest_beside_code(source: ModuleSource) -> bytes:
 
 
 def _code_parts(source: ModuleSource) -> Iterator[bytes]:
+    """Yield the parts of a module that determine its code: the IR, the functions, and the names of `globals=` and `imports=`."""
     yield _VERSION
     yield source.ir.encode("utf-8", "surrogatepass") if isinstance(source.ir, str) else bytes(source.ir)
     yield from _encode_texts(_function_texts(source))
@@ -324,6 +322,7 @@ def _code_parts(source: ModuleSource) -> Iterator[bytes]:
 
 
 def _frame_parts(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the parts, each after its length, so that different parts never join to the same bytes."""
     for part in parts:
         yield b"%d:" % len(part)
         yield part
@@ -345,6 +344,7 @@ def text_of_export(name: str, function: Function) -> str:
 
 
 def _global_parts(definitions: Mapping[str, Any] | None) -> Iterator[bytes]:
+    """Yield the bytes that identify the definitions of globals. A value that cannot be encoded is represented by its error."""
     if not definitions:
         return
     from compcache.globals.definition import call_encode
@@ -369,7 +369,7 @@ def _import_texts(imports: Any) -> list[str]:
 
 
 def _import_pairs(imports: Any) -> list[tuple[str, str]]:
-    """Return the imported symbols with their func_names, sorted."""
+    """Return the imported symbols with their func_names, sorted; [] without imports."""
     if not imports:
         return []
     if isinstance(imports, str):
@@ -384,6 +384,7 @@ def _name_of(function: Any) -> str:
 
 
 def _identity_components(source: ModuleSource) -> dict[str, str]:
+    """Return the components of the module's identity, or {} if it has none."""
     identity = source.identity
     if identity is None:
         return {}

@@ -109,8 +109,6 @@ class Directory:
         """Return whether a user whose files are not trusted can write to the file with this status."""
         return self._owners is not None and file_ops.writer(status) not in self._owners
 
-    # ------------------------------------------------------------------ paths
-
     @property
     def source(self) -> str:
         """Return the path that the user specified. For an unpacked bundle this is the path of the bundle, otherwise the root."""
@@ -261,8 +259,6 @@ class Directory:
             return False
         self._warned.add(path)
         return True
-
-    # ------------------------------------------------------------------- host
 
     def processor(self) -> Processor:
         """Return the description of this host's processor, from CPUID or HWCAP. It is read at the first call."""

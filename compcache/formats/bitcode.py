@@ -50,7 +50,7 @@ class _Bits:
         return chunk >> (start & 7) & (1 << width) - 1
 
     def vbr(self, width: int) -> int:
-        """Return a variable-width number. The highest bit of each chunk of `width` bits says whether another chunk follows."""
+        """Return a number in chunks of `width` bits; their highest bits say whether more follow. Raise `FormatError` beyond 64 bits."""
         value = shift = 0
         continuation_bit = 1 << width - 1
         while True:
@@ -60,16 +60,16 @@ class _Bits:
                 return value
             shift += width - 1
             if width < _LEAST_CHUNK:
-                raise FormatError(f"the bitcode has a number in chunks of {width} bits, which cannot end")
+                raise FormatError(f"the bitcode is damaged: it has a number in chunks of {width} bits, which cannot end")
             if shift > _MOST_BITS:
-                raise FormatError("the bitcode contains a number of more than 64 bits")
+                raise FormatError("the bitcode is damaged: it contains a number of more than 64 bits")
 
     def align(self) -> None:
         """Move to the next multiple of 32 bits."""
         self.at = (self.at + _WORD - 1) // _WORD * _WORD
 
     def blob(self, size: int) -> bytes:
-        """Return `size` bytes, starting at the next multiple of 32 bits."""
+        """Return `size` bytes, starting at the next multiple of 32 bits. Raise `FormatError` if the bitcode ends before."""
         self.align()
         start = self.at >> 3
         self.at += 8 * size
@@ -82,8 +82,7 @@ class _Bits:
 def defined_functions(bitcode: bytes) -> tuple[str, ...] | None:
     """Return the names of the visible functions that bitcode defines, in file order, or None if only LLVM can determine them.
 
-    Raises:
-        FormatError: the data is not bitcode, or is damaged.
+    Raise `FormatError` if the data is not bitcode, or is damaged.
     """
     functions = _visible_functions(*_read_modules(bitcode))
     return None if functions is None else tuple([name for name, _ in functions])
@@ -92,8 +91,7 @@ def defined_functions(bitcode: bytes) -> tuple[str, ...] | None:
 def weak_functions(bitcode: bytes) -> frozenset[str]:
     """Return the names of visible functions with weak or linkonce linkage. The set is empty if only LLVM can determine them.
 
-    Raises:
-        FormatError: the data is not bitcode, or is damaged.
+    Raise `FormatError` if the data is not bitcode, or is damaged.
     """
     return frozenset([name for name, linkage in _visible_functions(*_read_modules(bitcode)) or () if linkage in _GIVING_WAY])
 
@@ -105,7 +103,7 @@ def _read_modules(bitcode: bytes) -> tuple[list[list[int]], bytes]:
     names = b""
     while bits.at + _WORD <= bits.end:
         if bits.fixed(2) != _ENTER_BLOCK:
-            raise FormatError("the bitcode does not consist of blocks")
+            raise FormatError("the bitcode is damaged: it does not consist of blocks")
         block, width, end = _enter_block(bits)
         if block == _MODULE_BLOCK:
             records += [values for _, values, _ in _read_records(bits, width)]
@@ -116,11 +114,12 @@ def _read_modules(bitcode: bytes) -> tuple[list[list[int]], bytes]:
 
 
 def _unwrap(bitcode: bytes) -> bytes:
+    """Return the bitcode after its magic number, without a wrapper. Raise `FormatError` if the data is not bitcode."""
     if bitcode.startswith(_WRAPPER):
         offset, size = (int.from_bytes(bitcode[offset_place : offset_place + 4], "little") for offset_place in (8, 12))
         bitcode = bitcode[offset : offset + size]
     if not bitcode.startswith(MAGIC):
-        raise FormatError("the data is not LLVM bitcode")
+        raise FormatError("the data is not LLVM bitcode: it begins with other bytes")
     return bitcode[len(MAGIC) :]
 
 
@@ -151,10 +150,10 @@ def _read_records(bits: _Bits, width: int) -> list[tuple[int, list[int], bytes]]
         elif number - _FIRST_ABBREVIATION < len(abbreviations):
             values, blob = _read_abbreviated(bits, abbreviations[number - _FIRST_ABBREVIATION])
             if not values:
-                raise FormatError("the bitcode contains a record without a code")
+                raise FormatError("the bitcode is damaged: it contains a record without a code")
             records.append((values[0], values, blob))
         else:
-            raise FormatError("the bitcode uses an abbreviation that it does not define")
+            raise FormatError("the bitcode is damaged: it uses an abbreviation that it does not define")
 
 
 def _read_abbreviation(bits: _Bits) -> list[tuple[int, int]]:
@@ -170,13 +169,14 @@ def _read_abbreviation(bits: _Bits) -> list[tuple[int, int]]:
 
 
 def _read_abbreviated(bits: _Bits, operands: list[tuple[int, int]]) -> tuple[list[int], bytes]:
+    """Return the values and the blob of a record with an abbreviation. Raise `FormatError` if an array's elements have no bits."""
     values: list[int] = []
     blob = b""
     for number, (encoding, data) in enumerate(operands):
         if encoding == _ARRAY:
             element, width = operands[number + 1] if number + 1 < len(operands) else (0, 0)
             if element == 0 or (element != _CHAR6 and not width):  # the file could contain any number of such elements
-                raise FormatError("the bitcode contains an array whose elements have no bits")
+                raise FormatError("the bitcode is damaged: it contains an array whose elements have no bits")
             values += [_read_scalar(bits, element, width) for _ in range(bits.vbr(6))]
             break  # the array's element type is the last operand
         if encoding == _BLOB:
@@ -187,12 +187,13 @@ def _read_abbreviated(bits: _Bits, operands: list[tuple[int, int]]) -> tuple[lis
 
 
 def _read_scalar(bits: _Bits, encoding: int, data: int) -> int:
+    """Return a value of an abbreviated record. Raise `FormatError` if its encoding is unknown."""
     if encoding == 0:
         return data
     if encoding == _CHAR6:
         return bits.fixed(6)
     if encoding not in (_FIXED, _VBR):
-        raise FormatError("the bitcode contains an abbreviation with an unknown encoding")
+        raise FormatError("the bitcode is damaged: it contains an abbreviation with an unknown encoding")
     if not data:
         return 0
     return bits.fixed(data) if encoding == _FIXED else bits.vbr(data)
@@ -207,7 +208,7 @@ def _visible_functions(records: list[list[int]], strings: bytes) -> list[tuple[s
     for _, *fields in [record for record in records if record[0] == _CODE_FUNCTION]:
         if len(fields) <= _VISIBILITY:
             return None
-        hidden = fields[_VISIBILITY] == _HIDDEN
-        if not fields[_IS_DECLARATION] and fields[_LINKAGE] not in _INVISIBLE and not hidden:
-            names.append((strings[fields[0] : fields[0] + fields[1]].decode("utf-8", "surrogateescape"), fields[_LINKAGE]))
+        offset, size, linkage = fields[0], fields[1], fields[_LINKAGE]
+        if not fields[_IS_DECLARATION] and linkage not in _INVISIBLE and fields[_VISIBILITY] != _HIDDEN:
+            names.append((strings[offset : offset + size].decode("utf-8", "surrogateescape"), linkage))
     return names

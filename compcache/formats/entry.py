@@ -101,8 +101,7 @@ def encode_stub(symbol: int, features: str) -> bytes:
 def decode_stub(data: bytes) -> tuple[int, str]:
     """Decode the data of a `STUB` entry, and return the symbol number and the features.
 
-    Raises:
-        FormatError: the data is truncated, or contains invalid text.
+    Raise `FormatError` if the data is truncated, or contains invalid text.
     """
     try:
         features = data[4:].decode("utf-8", "surrogatepass")

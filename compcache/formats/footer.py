@@ -134,8 +134,7 @@ def require_intact(footer: Footer, module_id: bytes, read: Callable[[int, int], 
 def intact_footer(data: bytes | memoryview, module_id: bytes | None = None) -> Footer:
     """Verify the content of a module file, and return its footer. Any module is accepted if `module_id` is None.
 
-    Raises:
-        FormatError: the bytes are not an intact module file, or contain another module.
+    Raise `FormatError` if the bytes are not an intact module file, or contain another module.
     """
     footer = decode_footer(bytes(data[-FOOTER_SIZE:]), len(data))
     require_intact(footer, footer.module_id if module_id is None else module_id, lambda at, size: bytes(data[at : at + size]))

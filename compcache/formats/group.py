@@ -55,5 +55,5 @@ def decode_group(data: bytes) -> Group:
         digest, rows = msgpack.unpackb(data, raw=False, unicode_errors="surrogatepass")
         members = tuple([GroupMember(label, code, tuple(names)) for label, code, names in rows])
     if not all(isinstance(text, str) for member in members for text in (digest, member.label, member.digest, *member.names)):
-        raise FormatError("the entry of a group is damaged: one of its fields is not text")
+        raise FormatError("the entry of a group is damaged: a digest, label or name in it is not text")
     return Group(digest, members)

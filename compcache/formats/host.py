@@ -128,6 +128,7 @@ def read_processor(runtime: Any, until_boot: Callable[[bytes], str | None], cpu:
 
 
 def _platform_name() -> str:
+    """Return the name of this platform: architecture, operating system and object format, such as `x86_64-linux-elf`."""
     machine = os.uname().machine.lower() if hasattr(os, "uname") else "x86_64"
     arch = {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
     system = sys.platform if sys.platform in ("darwin", "win32") else sys.platform.rstrip("0123456789")

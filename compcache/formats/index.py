@@ -138,6 +138,7 @@ def sort_by_preference(rows: list[Numbered], is_near: Callable[[bytes], bool] | 
 
     The latest addition is first; within an addition, the realization that fits this host best. Realizations with the content of the first
     one are equivalent. Among them, realizations in near modules are first, then realizations that fit best.
+    `is_near` may be None: no module is near.
     """
     rows.sort(reverse=True)
     content = rows[0][4] if len(rows) > 1 else b""
@@ -246,6 +247,7 @@ def _level_of(name: str) -> int:
 
 
 def _is_segment_name(name: str, suffix: str) -> bool:
+    """Return whether a file name is a segment's: two digits for the level, a dash, a digest in hexadecimal, and the suffix."""
     level, dash, file_name = name[:2], name[2:3], name[3:]
     return (
         file_name.endswith(suffix)
@@ -326,6 +328,7 @@ class Index:
         return True
 
     def _list_names(self) -> list[str]:
+        """Return the names of the segments, the largest first. An unreadable directory sets `problem`, and has none, like a missing one."""
         try:
             found = self.files.listdir(self.directory)
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -386,7 +389,7 @@ class Index:
                     continue
                 self._hint = segment
                 yield module_id, offset
-        lower_ranked.sort(key=lambda other: self._rank(other[0], other[1]), reverse=True)
+        lower_ranked.sort(key=lambda candidate: self._rank(*candidate[:2]), reverse=True)
         for segment, number, candidate in lower_ranked:
             if fallbacks is None:
                 self._hint = segment
@@ -412,8 +415,8 @@ class Index:
 
     def _values(self, key: bytes) -> Iterator[tuple[Segment, bytes]]:
         """Yield (segment, value) of the function entries with a key, lazily, the largest segment first."""
-        gathered = self.gathered
-        waiting = gathered[1].copy() if gathered is not None and gathered[0] is self._segments else list(self.segments)
+        gathered_from, gathered = self.gathered or (None, [])
+        waiting = gathered.copy() if gathered_from is not None and gathered_from is self._segments else list(self.segments)
         searched = set()
         while waiting:
             segment = waiting.pop(0)
@@ -443,6 +446,7 @@ class Index:
         return rank
 
     def _read_requirements(self, segment: Segment) -> dict[bytes, str]:
+        """Return the requirements in a segment by their ids. A damaged segment is set aside. It and an unreadable segment have none."""
         try:
             return segment.requirements
         except FormatError as error:

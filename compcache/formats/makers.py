@@ -54,8 +54,7 @@ class Maker(NamedTuple):
 def makers_text(makers: Iterable[Maker]) -> str:
     """Return the lines of a makers record, sorted and without duplicates.
 
-    Raises:
-        ValueError: a name or a version has invalid characters.
+    Raise `ValueError` if a name or a version has invalid characters.
     """
     lines = set()
     for name, version in makers:
@@ -74,8 +73,7 @@ def encode_makers(text: str) -> bytes:
 def decode_makers(payload: bytes) -> str:
     """Decode the payload of a makers record, and return its lines.
 
-    Raises:
-        FormatError: the record is not a makers record, or is damaged.
+    Raise `FormatError` if the record is not a makers record, or is damaged.
     """
     if payload[:1] != MAKERS:
         raise FormatError(f"the record of makers has the type {payload[:1]!r}, not {MAKERS!r}")
@@ -128,8 +126,7 @@ class Versions(NamedTuple):
     def parse(cls, text: str) -> Versions:
         """Parse a specification: a name, optionally followed by conditions separated by commas.
 
-        Raises:
-            ValueError: the text does not have this form.
+        Raise `ValueError` if the text does not have this form.
         """
         advice = f"{text!r} does not describe versions of a maker: use a name and conditions, like 'numba<0.66.1' or 'lld>=17,<18'"
         name = _NAME.match(text.strip()) if isinstance(text, str) else None
@@ -157,6 +154,7 @@ class Versions(NamedTuple):
 
 
 def _satisfies(version: str, sign: str, limit: str) -> bool:
+    """Return whether a version satisfies a comparison. The limit may end with `.*`."""
     actual, bound = _version_key(version) or _UNKNOWN, _version_key(limit.removesuffix(".*")) or _UNKNOWN
     if limit.endswith(".*"):
         return (_version_parts(version)[: len(_version_parts(limit))] == _version_parts(limit)) == (sign == "==")

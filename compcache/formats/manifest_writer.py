@@ -147,8 +147,7 @@ def _key_in(payload: bytes) -> bytes:
 def iterate_frames(section: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield the offset and the verified payload of every frame of a records section, in order.
 
-    Raises:
-        FormatError: a frame is damaged.
+    Raise `FormatError` if a frame is damaged.
     """
     offset = 0
     key = b""

@@ -51,8 +51,7 @@ class ModuleRecord(Record):
     def features_of(self, record: FunctionRecord) -> str:
         """Return the processor features that a function of this module requires.
 
-        Raises:
-            FormatError: the module does not have the requirement of the function's record.
+        Raise `FormatError` if the module does not have the requirement of the function's record.
         """
         for text in self.features:
             if target_id(self.requirement(text)) == record.target_id:
@@ -110,7 +109,7 @@ class _Reader:
         return self._data[offset : offset + size]
 
     def text(self) -> str:
-        """Return the next text, which is preceded by its length in bytes."""
+        """Return the next text, which is preceded by its length in bytes. Raise `FormatError` if it is truncated or not UTF-8."""
         try:
             return self.blob().decode("utf-8", "surrogatepass")
         except UnicodeDecodeError:
@@ -150,8 +149,7 @@ def decode_global(payload: bytes) -> GlobalRecord:
 def version_numbers(version: str) -> tuple[int, ...]:
     """Parse an LLVM version from a module record or a setting, for comparisons: (21, 1, 8), for example.
 
-    Raises:
-        ValueError: the text is not a version.
+    Raise `ValueError` if the text is not a version.
     """
     try:
         return tuple([int(number) for number in version.split(".")])

@@ -60,8 +60,7 @@ def _key_of(item: Item) -> bytes:
 def encode_keys(items: Iterable[Item], summary: Callable[[], bytes]) -> Iterator[bytes]:
     """Yield the parts of a file with sorted items. `summary` is called after the last item, and returns the summary.
 
-    Raises:
-        ValueError: the summary has more than `SUMMARY_SIZE` bytes.
+    Raise `ValueError` if the summary has more than `SUMMARY_SIZE` bytes.
     """
     firsts: list[tuple[bytes, int, int]] = []
     offset = 0
@@ -131,6 +130,7 @@ class SortedKeys:
         self._blocks: dict[bytes, tuple[int, list[bytes]]] = {}
 
     def _read_checked(self, offset: int, length: int) -> Any:
+        """Return a decoded block. Raise `FormatError` if it is damaged."""
         data = self._read(offset, length)
         if len(data) != length or check(data[CHECK_SIZE:]) != data[:CHECK_SIZE]:
             raise FormatError(f"the block of sorted keys at byte {offset} is damaged: its checksum does not match")
@@ -141,7 +141,7 @@ class SortedKeys:
             raise FormatError(f"the block of sorted keys at byte {offset} is not valid msgpack: {error}") from error
 
     def _read_index(self, offset: int, length: int) -> list[Any]:
-        """Return the first key, the offset and the length of each block. Offsets and lengths are checked when blocks are read."""
+        """Return the first key, the offset and the length of each block; reads of blocks check them. Raise `FormatError` for other data."""
         index = self._read_checked(offset, length)
         if not isinstance(index, list) or len(index) % 3 or {*map(type, index[::3])} - {bytes}:
             raise FormatError("the index of a file of sorted keys is not a list of keys and places")
@@ -150,11 +150,14 @@ class SortedKeys:
     def _load_block(self, number: int, key: bytes) -> list[bytes]:
         """Return the keys and values of a block, alternating.
 
-        The last block for each first byte of requested keys is kept, because the next request often needs the same block.
+        The last block for each first byte of requested keys is kept, because the next request often needs the same block. Raise
+        `FormatError` if the index or the block is damaged.
         """
         kept_block = self._blocks.get(key[:1])
-        if kept_block is not None and kept_block[0] == number:
-            return kept_block[1]
+        if kept_block is not None:
+            kept_number, kept_items = kept_block
+            if kept_number == number:
+                return kept_items
         offset, size = self._index[3 * number + 1 : 3 * number + 3]
         if type(offset) is not int or type(size) is not int or not (CHECK_SIZE <= size <= _MAX_BLOCK and 0 <= offset < 1 << 60):
             raise FormatError(f"the index of a file of sorted keys contains an invalid place of block {number}: {offset!r}, {size!r}")

@@ -262,6 +262,7 @@ def read_inputs(read: Callable[[int, int], bytes]) -> tuple[str, ...]:
 
 
 def _decode_counters(section: bytes) -> dict[tuple[int, str], float]:
+    """Return the counters by hour and name. Values that are negative, too large or not a number are omitted."""
     counters: dict[tuple[int, str], float] = {}
     offset = 0
     while offset < len(section):

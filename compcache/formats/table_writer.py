@@ -51,6 +51,7 @@ def table_parts(read: Read, size: int, width: int) -> Iterator[bytes]:
 
 
 def _read_in_chunks(read: Read, size: int, width: int) -> Iterator[bytes]:
+    """Yield all rows of a table in large chunks. A chunk never ends within a row."""
     step = _AT_ONCE * width
     for start in range(0, size, step):
         yield read(start, min(step, size - start))

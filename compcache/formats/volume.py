@@ -186,6 +186,7 @@ class Volume:
         return self._gone
 
     def _read_removed(self, path: str) -> frozenset[bytes]:
+        """Return the IDs of modules that were removed from this volume, from the file at `path`."""
         from compcache.files import read_file
 
         return frozenset(_decode_removed(read_file(self._files, path, _LARGEST_LIST, owners=self._owners)))
@@ -193,9 +194,7 @@ class Volume:
     def find(self, module_id: bytes) -> "Member | None":
         """Return the place of a module in this volume, or None if the volume does not contain the module or it was removed.
 
-        Raises:
-            OSError: the volume or its list cannot be read.
-            FormatError: the volume's table is damaged.
+        Raise `OSError` if the volume or its list cannot be read, or `FormatError` if the volume's table is damaged.
         """
         rows = self.table.find(module_id)
         if not rows or module_id in self.removed_ids():
@@ -217,9 +216,7 @@ class Volume:
     def content(self, member: "Member") -> tuple[bytes, bytes]:
         """Return the bytes of a module file and of its signatures. The digest of the module file is not verified.
 
-        Raises:
-            FormatError: the member is damaged.
-            OSError: the volume cannot be read.
+        Raise `FormatError` if the member is damaged, or `OSError` if the volume cannot be read.
         """
         import zlib
 
@@ -237,6 +234,7 @@ class Volume:
 
 
 def _decode_removed(data: bytes) -> "Iterator[bytes]":
+    """Yield the module IDs in a list of removed modules. Damaged and incomplete rows are skipped."""
     offset = 0
     while offset + _GONE <= len(data):
         module_id = data[offset : offset + DIGEST_SIZE]

@@ -65,8 +65,7 @@ class Volumes:
     def current(self) -> list[Volume]:
         """Return the volumes that no other volume replaces. List the directory if it has changed.
 
-        Raises:
-            OSError: a volume cannot be read.
+        Raise `OSError` if a volume cannot be read.
         """
         self._list_if_changed()
         trusted = {name: volume for name, volume in self._known.items() if self.is_own(volume)}
@@ -158,7 +157,7 @@ class Volumes:
         """Call `question` with volumes; return (volume, answer) for answers other than None, at most `max_answers`.
 
         A damaged volume has no answer. If the list of a volume is missing, another volume has replaced the volume, so the current volumes
-        are used.
+        are used. Raise `FileNotFoundError` if volumes are replaced again and again.
         """
         for attempt in range(_ATTEMPTS):
             answers = []
@@ -179,6 +178,7 @@ class Volumes:
         return answers
 
     def _query_one(self, volume: Volume, question: "Callable[[Volume], _T | None]") -> "_T | None":
+        """Return a volume's answer to a question, or None, with a note of the damage, if the volume is damaged."""
         try:
             return question(volume)
         except _format_error() as error:
@@ -188,8 +188,7 @@ class Volumes:
     def find(self, module_id: bytes) -> "tuple[Volume, Member] | None":
         """Return the volume of a module and the module's place in it, or None if no readable volume contains the module.
 
-        Raises:
-            OSError: a volume cannot be read.
+        Raise `OSError` if a volume cannot be read.
         """
         places = self._query(self.current, lambda volume: volume.find(module_id), max_answers=1)
         return places[0] if places else None
@@ -197,9 +196,7 @@ class Volumes:
     def read(self, module_id: bytes) -> "tuple[bytes, int, os.stat_result] | None":
         """Return the bytes of a module file, its size in the volume, and the volume's status, or None if no volume contains it.
 
-        Raises:
-            FormatError: the member is damaged.
-            OSError: the volume cannot be read.
+        Raise `FormatError` if the member is damaged, or `OSError` if the volume cannot be read.
         """
         place = self.find(module_id)
         if place is None:
@@ -222,8 +219,7 @@ class Volumes:
     def status_of(self, module_id: bytes) -> tuple[int, float] | None:
         """Return the size in bytes of a module in its volume, and its modification time, or None if no volume contains the module.
 
-        Raises:
-            OSError: a volume cannot be read.
+        Raise `OSError` if a volume cannot be read.
         """
         place = self.find(module_id)
         if place is None:
@@ -249,6 +245,7 @@ class Volumes:
         }
 
     def _query_readable(self, question: "Callable[[Volume], _T]") -> "list[tuple[Volume, _T]]":
+        """Return the volumes and their answers. A directory that cannot be read is reported, and counts as empty."""
         try:
             return self._query(self.current, question)
         except OSError as error:

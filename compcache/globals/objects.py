@@ -26,7 +26,7 @@ def _find_object(module: str, qualname: str) -> object:
             value = getattr(value, attribute)
     except (ImportError, KeyError, AttributeError) as error:
         reraise_interrupt(error)
-        raise invalid_error(f"the object {module}:{qualname} cannot be found: {error}") from error
+        raise invalid_error(f"the object {module}:{qualname} cannot be found: {error}; install or define it") from error
     return value
 
 
@@ -73,6 +73,7 @@ def _modules_with(value: object, qualname: str) -> list[str]:
 
 
 def _is_found(module: str, qualname: str, value: object) -> bool:
+    """Return whether a name in a module refers to this very object. False if the name does not exist."""
     try:
         return _is_same_object(_find_object(module, qualname), value)
     except GlobalValidationError:
@@ -219,6 +220,7 @@ class DictMember(GlobalDefinition):
 
 
 def _decode_key(tagged: bytes) -> str | int | bytes:
+    """Return the dict key that `DictMember.encode` has stored."""
     tag, data = tagged[:1], tagged[1:]
     if tag == b"b":
         return data

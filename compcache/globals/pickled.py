@@ -72,5 +72,5 @@ class Pickled(GlobalDefinition):
             value = pickle.loads(self.data)  # noqa: S301 - only if the caller has allowed it
         except Exception as error:
             reraise_interrupt(error)
-            raise invalid_error(f"the pickled value cannot be unpickled: {error}") from error
+            raise invalid_error(f"the pickled value cannot be unpickled: {error}; install the packages of its classes") from error
         return pack_object(value, storage)

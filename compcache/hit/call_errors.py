@@ -98,8 +98,7 @@ def raise_arity(target: TypedCallTarget, passed: int, names: tuple[str, ...] | N
 def _match_names(target: TypedCallTarget, passed: int, names: tuple[str, ...]) -> tuple[int, ...]:
     """Return the number of the argument for each parameter, if some arguments are passed by name.
 
-    Raises:
-        TypeError: the parameters have no names, or an argument is superfluous, repeated or missing, or a name is unknown.
+    Raise `TypeError` if the parameters have no names, or an argument is superfluous, repeated or missing, or a name is unknown.
     """
     function = _shown_name(target)
     parameters = [parameter.name for parameter in target.signature.parameters]
@@ -174,7 +173,7 @@ def raise_value(target: TypedCallTarget, index: int, value: object) -> NoReturn:
         raise TypeError(f"{problem} a number ({parameter.type}), not {kind}")
     if not _converts(operator.index, value):
         raise TypeError(f"{problem} an integer ({parameter.type}), not {kind}")
-    low, high = _value_range(parameter.type.kind == "signed", parameter.type.size)
+    low, high = _value_range(parameter.type.size, signed=parameter.type.kind == "signed")
     raise OverflowError(f"{problem} between {low} and {high} ({parameter.type}), not {_shorten_value(value)}")
 
 
@@ -209,7 +208,7 @@ def _pointer_error(target: TypedCallTarget, index: int, value: object, problem: 
 
 
 def _shorten_value(value: object) -> str:
-    """Return the representation of a value, at most `_MAX_SHOWN` characters of it."""
+    """Return the representation of a value, at most `_MAX_SHOWN` characters of it, or "this" and its type if `repr` fails."""
     try:
         text = repr(value)
     except Exception as error:  # noqa: BLE001 - a value of the caller's, or an integer that Python refuses to print
@@ -218,8 +217,8 @@ def _shorten_value(value: object) -> str:
     return shorten(text, _MAX_SHOWN)
 
 
-def _value_range(signed: bool, size: int) -> tuple[int, int]:
-    """Return the least and the greatest value of an integer type with `size` bytes."""
+def _value_range(size: int, *, signed: bool) -> tuple[int, int]:
+    """Return the least and the greatest value of an integer type with `size` bytes. Signed types begin below 0."""
     bits = 8 * size
     return (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
 
@@ -273,7 +272,7 @@ def missing_key_error(path: str, func_name: str, variable: str) -> UntrustedDire
 def missing_function_error(path: str, func_name: str, error: NotCachedError) -> NotCachedError:
     """Return the error for a pickled target whose function is no longer in its cache."""
     return NotCachedError(
-        f"a pickled call target refers to function {func_name!r}, which is no longer in the cache {path} ({error})",
+        f"a pickled call target refers to function {func_name!r}, which is no longer in the cache {path}: compile it again ({error})",
         func_name=func_name,
         cache_dir=path,
     )

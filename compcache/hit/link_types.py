@@ -105,6 +105,7 @@ def compare_types(definition: str, use: str) -> tuple[bool, str]:
 
 
 def _compare(definition: str, use: str) -> tuple[bool, str]:
+    """Return whether a definition can serve a use, and otherwise the reason, as text of a message."""
     is_variable = definition.startswith(VARIABLE)
     if use.startswith(VARIABLE):
         if is_variable:
@@ -117,7 +118,9 @@ def _compare(definition: str, use: str) -> tuple[bool, str]:
 
 
 def _compare_variables(definition: list[str], use: list[str]) -> tuple[bool, str]:
-    size, expected = definition[1], use[1]
+    """Return whether a use fits a variable's definition, with the reason or a warning. Both are split link types."""
+    _, size, _, alignment, *_ = definition
+    _, expected, _, expected_alignment, *_ = use
     if _UNKNOWN not in (size, expected) and int(expected) > int(size):
         return False, f"it has {size} bytes, and the module expects {expected}"
     if (THREAD_LOCAL in definition) != (THREAD_LOCAL in use):
@@ -125,8 +128,8 @@ def _compare_variables(definition: list[str], use: list[str]) -> tuple[bool, str
         return False, f"it is {kind}thread-local, and the module expects a variable that is {other}thread-local"
     if CONSTANT in definition and WRITTEN in use:
         return False, "it is constant, and the module writes to it"
-    if int(use[3]) > int(definition[3]):
-        return True, f"it is aligned to {definition[3]}, and the module expects an alignment of {use[3]}"
+    if int(expected_alignment) > int(alignment):
+        return True, f"it is aligned to {alignment}, and the module expects an alignment of {expected_alignment}"
     return True, ""
 
 
@@ -213,12 +216,15 @@ def _result_fits(returned: list[Piece], expected: list[Piece]) -> tuple[bool, st
 
 def _passes(expected: Piece, passed: Piece) -> tuple[bool, bool]:
     """Return whether the ABI passes a value in the place where it is expected, and whether an expected extension is missing."""
-    if expected[0] == passed[0]:
+    (expected_text, expected_in_structure), (passed_text, passed_in_structure) = expected, passed
+    if expected_text == passed_text:
         return True, False
-    expected_words, passed_words = expected[0].split(" "), passed[0].split(" ")
+    expected_words, passed_words = expected_text.split(" "), passed_text.split(" ")
     extension = _EXTENSIONS.intersection(expected_words)
-    expected_type, passed_type = ([word for word in words if word not in _EXTENSIONS] for words in (expected_words, passed_words))
-    if expected_type == passed_type or _is_same_place(expected_type, passed_type, in_structure=expected[1] or passed[1]):
+    expected_type = [word for word in expected_words if word not in _EXTENSIONS]
+    passed_type = [word for word in passed_words if word not in _EXTENSIONS]
+    in_structure = expected_in_structure or passed_in_structure
+    if expected_type == passed_type or _is_same_place(expected_type, passed_type, in_structure=in_structure):
         return True, bool(extension) and not extension.issubset(passed_words)
     return False, False
 

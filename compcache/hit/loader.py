@@ -215,7 +215,7 @@ class Loader(PlainLoader):
             raise add_name(error, func_name) from error.__cause__
 
     def _load_newest(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget:
-        """Load a function. If that fails and the index has changed since it was read, read it again and repeat."""
+        """Load a function. If that fails and the index has changed since it was read, read it again and repeat. See `load` for `accept`."""
         store = self.store
         again, segments = store.index.is_listed, store.index.segments  # of a former look-up
         while True:
@@ -228,7 +228,7 @@ class Loader(PlainLoader):
                 again, segments = False, store.index.segments  # the index has changed meanwhile
 
     def _load(self, func_name: str, owner: object, accept: Accept | None, *, again: bool) -> TypedCallTarget:
-        """Load a function, from a linked closure if possible.
+        """Load a function, from a linked closure if possible. `again` reads the index again first.
 
         The load is repeated if another thread has loaded or unloaded one of the modules.
         """
@@ -238,7 +238,7 @@ class Loader(PlainLoader):
         return target
 
     def _load_once(self, func_name: str, owner: object, accept: Accept | None, *, again: bool) -> TypedCallTarget | None:
-        """Load a function. Return None if another thread has replaced one of the modules."""
+        """Load a function. Return None if another thread has replaced one of the modules. See `load` for the exceptions."""
         sources = Sources(func_name, accept, self.linked.bound.changes if self.linked is not None else 0)
         candidates = self.candidates(func_name, again=again, linked=accept is None)
         try:
@@ -411,7 +411,10 @@ class Loader(PlainLoader):
         return self.store.condemn(source.file, error)
 
     def holds(self, name: str, *, to_import: bool = False) -> bool:
-        """Return whether this host can use a realization of a function. With `to_import`, variables and hidden functions count, too."""
+        """Return whether this host can use a realization of a function. With `to_import`, variables and hidden functions count, too.
+
+        Unreadable and damaged realizations do not count.
+        """
         # This reads the index and, usually, one record.
         for module_id, offset in self.store.find(name):
             try:
@@ -453,7 +456,10 @@ class Loader(PlainLoader):
     # ---------------------------------------------------------------- prepare
 
     def _prepare(self, plan: Plan, chosen: dict[str, Choice]) -> bool:
-        """Map images and decode globals. Return False if a chosen realization cannot be used, which the plan then rejects."""
+        """Map images and decode globals. Return False if a chosen realization cannot be used, which the plan then rejects.
+
+        Raise `ReentrantLoadError` if this load interrupts another one.
+        """
         for name, choice in chosen.items():
             try:
                 self.provide(choice.source)
@@ -515,6 +521,7 @@ class Loader(PlainLoader):
             return None  # for example a noexec mount
 
     def _load_image(self, file: ModuleFile) -> Any:
+        """Return the loaded image of a module. See `load_image` for the exceptions."""
         from compcache.images.kinds import load_image
 
         return load_image(self.runtime(), file)

@@ -30,7 +30,7 @@ _logger = logging.getLogger("compcache")
 
 
 def logging_recorder_for(files: Tree, root: str, *, readonly: bool) -> LoggingRecorder:
-    """Return a recorder that logs events, and counts them like the one of `recorder_for`."""
+    """Return a recorder that logs events, and counts them like the one of `recorder_for`. A `readonly` cache is not counted."""
     _configure_logging()
     return LoggingRecorder(recorder_for(files, root, readonly=readonly))
 

@@ -114,7 +114,7 @@ def held_lines(loaders: list[ref[PlainLoader]], now: float) -> list[str]:
 
 
 def unload(loader: Loader, func_name: str) -> int:
-    """Implement `Loader.unload`."""
+    """Implement `Loader.unload`, and return the number of invalidated call targets. Modules leave memory when no target needs them."""
     modules = {module_id for module_id, _ in loader.store.find(func_name, linked=True)}
     if loader.linked is not None:
         modules.update([container.module_id for module_id in modules if (container := loader.linked.closure_with(module_id)) is not None])

@@ -30,9 +30,6 @@ _MOST_RECORDS = 1 << 15
 _libraries: dict[str, object] = {}
 
 
-# ----------------------------------------------------------------- records
-
-
 class Listed:
     """The records of a module, for a load that reads several of them.
 
@@ -56,8 +53,7 @@ class Listed:
     def read_record(self, offset: int) -> bytes:
         """Return the verified payload of a record. See `compcache.formats.manifest.read_frame`.
 
-        Raises:
-            FormatError: there is no intact record at the offset.
+        Raise `FormatError` if there is no intact record at the offset.
         """
         records = self.records
         start = offset + FRAME.size
@@ -140,9 +136,6 @@ def _require_natives(loader: Loader, choice: Choice, natives: dict[str, None], k
     known.update(natives)
 
 
-# ----------------------------------------------------------------- globals
-
-
 class Kept:
     """The decoded value of a global in a slot.
 
@@ -216,8 +209,7 @@ class _LoadContext:
     def find_symbol(self, name: str, library: str | None) -> int:
         """Return the address of a native symbol, or 0 if it is not defined. With `library`, that library is opened first.
 
-        Raises:
-            GlobalValidationError: the library cannot be loaded.
+        Raise `GlobalValidationError` if the library cannot be loaded.
         """
         runtime = self._loader.runtime()
         opened = None
@@ -231,9 +223,6 @@ class _LoadContext:
             _libraries[library] = opened
         address: int = runtime.find_symbol(name.encode(), opened)
         return address
-
-
-# ------------------------------------------------------------------- slots
 
 
 def collect_stores(loader: Loader, chosen: dict[str, Choice]) -> tuple[list[bytes], list[dict[Any, Any]]]:

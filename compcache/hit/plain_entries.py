@@ -51,9 +51,7 @@ def read_entry(loader: "PlainLoader", kind: str, name: str) -> "tuple[bytes | No
 def _records(loader: "PlainLoader", runtime: "Any", kind: str, name: str) -> "list[tuple[bytes, tuple[Any, ...]]]":
     """Return the module_id and the record of each entry with a kind and name in the known index.
 
-    Raises:
-        OSError: a file cannot be read, or must be verified first.
-        CompcacheError: a file is damaged.
+    Raise `OSError` if a file cannot be read, or must be verified first, or `CompcacheError` if a file is damaged.
     """
     key = runtime.digest(f"\0{kind}\0{name}".encode("utf-8", "surrogatepass"), 16, b"compcache-name")
     records = []

@@ -75,8 +75,7 @@ class Parts(dict[str, Part]):
     def bindings(self, runtime: "Any") -> "tuple[bytes, list[dict[Any, Any]]]":
         """Return the stores into images that bind the functions to each other, and the table updates that record them.
 
-        Raises:
-            IndexError: the records of a module do not fit its image.
+        Raise `IndexError` if the records of a module do not fit its image.
         """
         stores, updates = [], []
         for part in self.values():

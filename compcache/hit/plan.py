@@ -115,7 +115,7 @@ class _SmallSegments(Segment):
 
 
 def _combine_small_segments(index: Index) -> None:
-    """Let an index look names up in one table for all its small segments, until the index changes."""
+    """Let an index look names up in one table for all its small segments, until it changes. Do nothing if a segment cannot be read."""
     segments = index.segments
     if index.gathered is not None and index.gathered[0] is segments:
         return
@@ -193,8 +193,7 @@ class Plan:
     def choose(self) -> dict[str, Choice]:
         """Return the chosen realizations, by name, of the root and of everything that it reaches.
 
-        Raises:
-            CompcacheError: the root cannot be loaded.
+        Raise `CompcacheError` if the root cannot be loaded.
         """
         while True:
             self._choose_pending()
@@ -296,8 +295,7 @@ class Plan:
     def _handle_exhausted(self, name: str, node: _Node) -> None:
         """Handle a function without usable realizations: bind its importers to its stub, or reject them.
 
-        Raises:
-            CompcacheError: the function is the root.
+        Raise `CompcacheError` if the function is the root.
         """
         if name == self._root:
             raise self._root_error(node)
@@ -352,7 +350,7 @@ class Plan:
             reraise_interrupt(error)
 
     def _node_for(self, name: str, node: _Node, user: Choice, kind: bytes) -> _Node:
-        """Return the node of an import for a user that expects this type."""
+        """Return the node of an import for a user that expects this type: a node of its own if the type does not fit, or cannot be read."""
         use = kind[:_DIGEST]
         if (name, use) in self._apart:
             return self._nodes[self._apart[name, use]]
@@ -385,8 +383,7 @@ class Plan:
     def _require_type(self, name: str, node: _Node, choice: Choice) -> None:
         """Check that a realization fits its first user. Other users that it does not fit get another node.
 
-        Raises:
-            SignatureMismatchError: the realization does not fit the first user.
+        Raise `SignatureMismatchError` if the realization does not fit the first user.
         """
         if not node.uses or (len(node.uses) == 1 and choice.record.link_type[:_DIGEST] in node.uses):
             return
@@ -634,8 +631,7 @@ def require_usable(store: Store, file: ModuleFile) -> None:
 def _require_sound(store: Store, file: ModuleFile) -> None:
     """Check that no maker of a module is known to make wrong code. The refusal is recorded once per file.
 
-    Raises:
-        KnownFaultError: a maker has a known fault.
+    Raise `KnownFaultError` if a maker has a known fault.
     """
     from compcache.formats.known_faults import fault_of
     from compcache.formats.makers import read_makers
@@ -650,8 +646,7 @@ def _require_sound(store: Store, file: ModuleFile) -> None:
 def _require_llvm(store: Store, file: ModuleFile) -> None:
     """Check that a module was compiled by a version of LLVM that this cache accepts.
 
-    Raises:
-        IncompatibleTargetError: the version is older than `min_llvm`.
+    Raise `IncompatibleTargetError` if the version is older than `min_llvm`.
     """
     from compcache.formats.records import decode_module, version_numbers
 

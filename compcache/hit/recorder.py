@@ -232,7 +232,7 @@ def _reraise_interrupt(error: Exception) -> None:
 
 
 def _drain(items: list) -> list:  # type: ignore[type-arg]
-    """Remove and return all items, one by one: other threads may append and remove, too."""
+    """Remove and return all items, one by one: other threads may append and remove, too. Without items, return []."""
     drained = []
     try:
         while items:

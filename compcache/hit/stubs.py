@@ -36,7 +36,7 @@ def find_stub(loader: Loader, name: str, sources: Sources) -> tuple[Source, Func
 
 
 def has_stub(loader: Loader, name: str) -> bool:
-    """Return whether the cache has a stub of a function that this host can run."""
+    """Return whether the cache has a stub of a function that this host can run. Unreadable stubs do not count."""
     for module_id, offset in loader.store.find(index_name(STUB, name)):
         try:
             with loader.store.open_module(module_id) as file:
@@ -51,8 +51,7 @@ def has_stub(loader: Loader, name: str) -> bool:
 def _read_stub(store: Store, file: ModuleFile, offset: int, name: str) -> int | None:
     """Return the number of a stub's symbol, or None if the record is not the stub of this function, or if this processor cannot run it.
 
-    Raises:
-        FormatError: the record is malformed.
+    Raise `FormatError` if the record is malformed.
     """
     record = decode_entry(file.read_record(offset))
     number, features = decode_stub(record.data)

@@ -163,8 +163,6 @@ class TypedCallTarget(_Typed[Parameters, Result]):
         return self
 
 
-# ------------------------------------------------------------------------- the native runtime
-
 _runtime: "Any" = None
 _loaded: "Any" = None  # the installed runtime; tests replace it by doubles
 

@@ -30,7 +30,7 @@ def anonymous_file(*parts: bytes) -> Opened:
 
 
 def _create_in_memory() -> Opened | None:
-    """Create a memory file, or return None if the system does not support memory files.
+    """Create a memory file, or return None if the system does not support memory files. Raise `OSError` for a shortage.
 
     The native runtime creates the file, because an interrupt could lose the descriptor that `os.memfd_create` returns.
     """
@@ -49,6 +49,7 @@ def _create_in_memory() -> Opened | None:
 
 
 def _create_on_disk() -> Opened:
+    """Return a file for temporary data that has no name any more."""
     import tempfile
 
     descriptor, path = tempfile.mkstemp(prefix="compcache-")
@@ -57,6 +58,7 @@ def _create_on_disk() -> Opened:
 
 
 def _write_parts(descriptor: int, parts: Iterable[bytes]) -> None:
+    """Write all parts completely: a single `os.write` may write less."""
     for part in parts:
         view = memoryview(part)
         while view:

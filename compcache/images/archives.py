@@ -86,6 +86,7 @@ def _read_unchanged(path: str, name: str, state: tuple[int, ...]) -> Archive:  #
 
 
 def _read_archive(path: str, name: str) -> Archive:
+    """Return the archive in a file, with its list of symbols. Raise `OSError` if the file cannot be read. Messages use `name`."""
     with open(path, "rb") as file:
         data = file.read()
     return Archive(path, _read_symbol_list(data, name), digest([data], size=16, person=b"compcache-ar").hex())

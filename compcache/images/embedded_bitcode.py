@@ -62,10 +62,11 @@ def embedded_bitcode(data: bytes) -> tuple[bytes, ...]:
 
 
 def _read_object(data: bytes) -> bytes:
+    """Return the bitcode in an object file. Raise `FormatError` if the file has none."""
     if not is_elf(data):
         kind = next((kind for magic, kind in _OTHER_OBJECTS.items() if data.startswith(magic)), None)
         if kind is None:
-            raise FormatError("the file is not an object file")
+            raise FormatError("the file is neither an object file nor LLVM bitcode: pass one of these")
         raise FormatError(f"the file is {kind}, from which LLVM bitcode cannot be read: {_ADVICE}")
     unusable = ""
     for name, content in named_sections(data, _SECTIONS):
@@ -84,7 +85,7 @@ def _read_members(data: bytes) -> Iterator[tuple[str, bytes]]:
     while position < len(data):
         header = data[position : position + _HEADER]
         if len(header) < _HEADER or header[58:] != b"`\n" or not header[48:58].strip().isdigit():
-            raise FormatError(f"the archive is damaged: byte {position} does not start a valid member")
+            raise FormatError(f"the archive is damaged: no valid member starts at byte {position}; build it again")
         name = header[:16].decode("utf-8", "replace").rstrip()
         start, size = position + _HEADER, int(header[48:58])
         content = data[start : start + size]

@@ -72,8 +72,7 @@ def is_known(kind: str) -> bool:
 def require_known(header: ModuleRecord, module_id: bytes) -> None:
     """Check that this process can load images of a module's kind.
 
-    Raises:
-        IncompatibleTargetError: the kind is not registered in this process.
+    Raise `IncompatibleTargetError` if the kind is not registered in this process.
     """
     if not is_known(header.image_kind):
         name = module_id.hex()
@@ -97,8 +96,7 @@ def load_image(runtime: Any, file: ImageFile) -> Any:
 def check_image(kind: str, image: bytes, table: Table) -> None:
     """Check that an image is valid for its kind. Images of unknown kinds are not checked.
 
-    Raises:
-        FormatError: the bytes are not an image of the kind, or lack symbols that the module's records name.
+    Raise `FormatError` if the bytes are not an image of the kind, or lack symbols that the module's records name.
     """
     if is_known(kind):
         _import_load_side(kind).check(image, table)

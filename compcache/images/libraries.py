@@ -157,6 +157,7 @@ def open_libraries(names: tuple[str, ...]) -> tuple[Library | Archive, ...]:
 
 @functools.cache
 def _open_library(name: str) -> ctypes.CDLL:
+    """Open a shared library by its name, soname or path. Raise `LibraryError` if that fails."""
     tried = []
     for candidate in _names_to_try(name):
         try:
@@ -171,6 +172,7 @@ def _open_library(name: str) -> ctypes.CDLL:
 
 
 def _names_to_try(name: str) -> list[str]:
+    """Return the paths and sonames that a name may stand for, none if the system has no such library."""
     if "/" in name or ".so" in name:
         return [name]
     found = ctypes.util.find_library(name)
@@ -183,6 +185,7 @@ def loaded_libraries() -> tuple[Library, ...]:
 
 
 def _open_if_loaded(name: str) -> Library | None:
+    """Return a library that the process has already loaded, or None. Nothing is loaded."""
     with suppress(OSError):
         return Library(name, ctypes.CDLL(name, os.RTLD_NOLOAD | os.RTLD_LOCAL))
     return None
@@ -255,6 +258,7 @@ _FILTER_SECONDS = 5.0
 
 @functools.cache
 def _load_demangler() -> ctypes.CDLL | None:
+    """Return the C++ library that demangles names, or None if this host does not have it."""
     try:
         library = ctypes.CDLL("libstdc++.so.6")
         library.__cxa_demangle.restype = ctypes.c_void_p

@@ -119,8 +119,6 @@ class _Task(Generic[_T]):
         self._waiting = threading.Lock()
         self.abandoned = False
 
-    # ------------------------------------------------------ the caller's side
-
     def run(self) -> _T:
         """Start the work, wait for its end even after interrupts, and return or raise its outcome."""
         with self._waiting:
@@ -179,13 +177,13 @@ class _Task(Generic[_T]):
                 interrupt = error
 
     def _await_change(self, timeout: float) -> None:
+        """Wait for a change of state, at most `timeout` seconds. The import lock, if an interrupt has left it locked, is released first."""
         _release_import_lock()
         with contextlib.suppress(Empty):
             self._changes.get(timeout=timeout)
 
-    # -------------------------------------------------- the LLVM thread's side
-
     def _answer_request(self) -> None:
+        """Run the requested work, and keep its result or exception for the caller."""
         outer, _local.task = _local.task, self
         work, self._work = self._work, None
         _running.add(self)
@@ -248,9 +246,6 @@ def _stack_size(size: int) -> Iterator[None]:
         yield
     finally:
         threading.stack_size(before)
-
-
-# ---------------------------------------------------------------- locks that interrupts leave
 
 
 def _running_code() -> Iterator[CodeType]:

@@ -58,8 +58,7 @@ class ModuleImage(NamedTuple):
 def makes_shared_objects() -> bool:
     """Return whether this process makes shared objects: on ELF platforms with a linker, or with an architecture that the writer knows.
 
-    Raises:
-        LinkerError: the environment names a linker that cannot be run.
+    Raise `LinkerError` if the environment names a linker that cannot be run.
     """
     platform = platform_name()
     return bool(find_linkers()) or (platform.endswith("-elf") and architecture(platform).linking is not None)
@@ -107,6 +106,7 @@ def make_image(
         return _make_object_image(patching.rename_versioned(patching.weaken_undefined(obj, keep=always)), needs_linker)
 
     def write() -> ModuleImage:
+        """Return the image that the package itself writes, without a linker."""
         optional = {*undefined}.difference(always)
         image, places, libc = shared.write(
             [obj, *entries.codes], export=export, optional=optional, platform=platform, named=named, imports=imports
@@ -114,6 +114,7 @@ def make_image(
         return ModuleImage(image, shared.KIND, places, libc, None)
 
     def link(linker: Linker) -> ModuleImage:
+        """Return the image that a linker makes."""
         plain = patching.rename_versioned(patching.weaken_undefined(obj, keep=[*always, *entries.symbols]))
         image, places = shared.make(
             [plain, *entries.codes], linker, export=export, platform=platform, named=named, libraries=libraries, imports=imports, known=weak
@@ -124,6 +125,7 @@ def make_image(
 
 
 def _write_or_link(write: Callable[[], ModuleImage], link: Callable[[Linker], ModuleImage]) -> ModuleImage:
+    """Write an image without a linker, or link it if the writer cannot. Raise `NoSharedObjectError` if there is no linker then."""
     try:
         return write()
     except FormatError as error:  # a linker may support more than the writer
@@ -138,6 +140,7 @@ def _write_or_link(write: Callable[[], ModuleImage], link: Callable[[Linker], Mo
 
 
 def _link_or_write(write: Callable[[], ModuleImage], link: Callable[[Linker], ModuleImage]) -> ModuleImage:
+    """Link an image, or write it with a warning if the linker fails. Raise the linker's error if the writer does not support the module."""
     linker = find_linker()
     assert linker is not None
     try:
@@ -147,7 +150,9 @@ def _link_or_write(write: Callable[[], ModuleImage], link: Callable[[Linker], Mo
             made = write()
         except FormatError:
             raise error from None
-        warnings.warn(f"{error}; the module's image was written without this linker", CacheWarning, stacklevel=2)
+        warnings.warn(
+            f"{error}; the module's image was written without this linker, which COMPCACHE_LINKER can replace", CacheWarning, stacklevel=2
+        )
         return made
 
 

@@ -35,6 +35,7 @@ _VERSIONED = dict.fromkeys(("__cpu_model", "__cpu_indicator_init"), ("libgcc_s.s
 
 @functools.cache
 def _open_platform() -> tuple[tuple[str, ctypes.CDLL], ...]:
+    """Return the platform's libraries of C and C++ by name, without those that this host does not have."""
     found = []
     for name in filter(None, (*_LIBRARIES, architecture(platform_name()).dynamic_linker)):
         with suppress(OSError):
@@ -64,6 +65,7 @@ def only_version(symbol: str) -> str | None:
 
 @functools.cache
 def _versioned_address(symbol: str) -> int:
+    """Return the address of a symbol in the version that images require, or 0 if the platform does not have it."""
     name, version = _VERSIONED[symbol]
     library = dict(_open_platform()).get(name)
     if library is None:
@@ -103,6 +105,7 @@ def _open_process() -> ctypes.CDLL:
 
 
 def _has_symbol(library: ctypes.CDLL, symbol: str) -> bool:
+    """Return whether a library, or a library that it needs, defines a symbol."""
     try:
         ctypes.c_char.in_dll(library, symbol)
     except (ValueError, UnicodeEncodeError) as error:

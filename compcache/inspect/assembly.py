@@ -74,6 +74,7 @@ def _render_llvm_ir(store: Store, module_id: str, symbol: str | None) -> str:
     code = read_code(store, module_id)
 
     def to_text(context: Any) -> str:
+        """Return the LLVM assembly of the module, or of one symbol."""
         module = codegen.parse(code.bitcode, context)
         try:
             return str(module if symbol is None else module.get_function(symbol)).strip()

@@ -46,7 +46,10 @@ def realizations(store: Store, loader: Loader, func_name: str) -> tuple[Realizat
 
 
 def _describe_copy(loader: Loader, module: ModuleFile, offset: int, *, loaded: bool) -> Realization:
-    """Return the description of the copy whose record is at `offset` in an open module. `loaded`: this process has loaded the copy."""
+    """Return the description of the copy whose record is at `offset` in an open module, with the reason if this host cannot use it.
+
+    `loaded` says whether this process has loaded the copy.
+    """
     record = decode_function(module.read_record(offset))
     header = decode_module(module.read_record(0))
     problem = ""
@@ -109,8 +112,7 @@ def _direct_dependencies(store: Store, loader: Loader, func_name: str) -> list[s
 def _read_graph_with(module: ModuleFile, symbol: str) -> ModuleGraph:
     """Return the dependency graph of an open module after checking that it contains a symbol.
 
-    Raises:
-        FormatError: the graph is damaged, or does not contain the symbol.
+    Raise `FormatError` if the graph is damaged, or does not contain the symbol.
     """
     graph = read_graph(module)
     if symbol not in graph.nodes:

@@ -60,7 +60,7 @@ def _read_import_types(module: ModuleFile, offset: int) -> Iterator[tuple[str, b
 
 
 def _read_realization_types(store: Store, name: str) -> Iterator[tuple[bytes, str]]:
-    """Yield the module_id and the link type of each readable realization of a function."""
+    """Yield the module_id and the link type of each realization of a function. Realizations that cannot be read are left out."""
     for module_id, offset in store.find_all(name):
         try:
             with store.open_module(module_id) as module:

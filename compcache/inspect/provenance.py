@@ -63,7 +63,10 @@ def _read_time_and_owner(store: Store, module: ModuleFile) -> tuple[float, str]:
 
 
 def _check_signers(store: Store, holder: Store, module: ModuleFile) -> tuple[Signer, ...]:
-    """Check the signatures of a module, and return the name and the result for each key that the signature file names."""
+    """Return the name and the result for each key that a module's signature file names; () without signatures.
+
+    The result is "trusted", "wrong", "unknown" for a key that this cache does not have, or "unchecked" without PyNaCl.
+    """
     from compcache.signing.signatures import is_signed, signers
 
     content = holder.signatures_of(module.module_id)

@@ -98,7 +98,7 @@ def _read_refusal(store: Store, file_name: str) -> Refusal | None:
 
 
 def _remove_oldest(store: Store) -> None:
-    """Remove the oldest files until at most `_MAX_KEPT` files remain."""
+    """Remove the oldest files until at most `_MAX_KEPT` files remain. Files that cannot be removed stay."""
     names = store.names(UNCACHED)
     if len(names) <= _MAX_KEPT:
         return

@@ -170,7 +170,7 @@ class LayeredStore(Store):
     # ------------------------------------------------------- the segment of all layers
 
     def merged_name(self) -> str:
-        """Return the file name of the segment of all layers in their current state."""
+        """Return the file name of the segment of all layers in their current state. Unreadable layers count as empty."""
         parts = [MAGIC, self.known_faults]  # a segment of another version must have another name
         for layer in self.layers:
             try:
@@ -300,11 +300,12 @@ class LayeredStore(Store):
         return list(rows.values())
 
     def _find_ordered(self, indexes: list[tuple[Store | Index, Index]], key: bytes, is_near: IsNear | None) -> Iterator[tuple[bytes, int]]:
-        """Yield the realizations of a plain name, the newest addition of the first index first."""
-        rows = {row[2]: (store, row) for store, row in self._numbered_rows(indexes, key)}
-        for candidate in sort_by_preference([row for _, row in rows.values()], is_near):
-            self._remember_layer(candidate[0], rows[candidate[0]][0])
-            yield candidate
+        """Yield the realizations of a plain name, the newest addition of the first index first. `is_near` is that of `find`."""
+        numbered_rows = self._numbered_rows(indexes, key)
+        stores = {module_id: store for store, (_, _, module_id, _, _) in numbered_rows}
+        for module_id, offset in sort_by_preference([row for _, row in numbered_rows], is_near):
+            self._remember_layer(module_id, stores[module_id])
+            yield module_id, offset
 
     def _find_best(self, indexes: list[tuple[Store | Index, Index]], key: bytes) -> Iterator[tuple[bytes, int]]:
         """Yield the realizations of a content name, the best for this host first."""
@@ -312,11 +313,11 @@ class LayeredStore(Store):
         fallbacks: list[tuple[int, Store | Index, tuple[bytes, int]]] = []
         for store, index in indexes:
             ranked: list[tuple[int, tuple[bytes, int]]] = []
-            for candidate in index.find(key, ranked):
-                if candidate[0] not in yielded:
-                    yielded.add(candidate[0])
-                    self._remember_layer(candidate[0], store)
-                    yield candidate
+            for module_id, offset in index.find(key, ranked):
+                if module_id not in yielded:
+                    yielded.add(module_id)
+                    self._remember_layer(module_id, store)
+                    yield module_id, offset
             fallbacks += [(rank, store, candidate) for rank, candidate in ranked]
         if len(fallbacks) > 1:
             fallbacks.sort(key=lambda row: -row[0])  # the sort is stable: candidates of equal rank stay in the order of their indexes

@@ -69,8 +69,7 @@ def unpacked_name(path: str, status: os.stat_result) -> str:
 def _require_trust(path: str, status: os.stat_result, store: Store) -> None:
     """Check that other users cannot have written a bundle. A store that trusts the directory or requires signatures skips the check.
 
-    Raises:
-        UntrustedDirectoryError: another user owns the file, owns a symbolic link to it, or can write to it.
+    Raise `UntrustedDirectoryError` if another user owns the file, owns a symbolic link to it, or can write to it.
     """
     if store.trust or store.stamp_key:
         return

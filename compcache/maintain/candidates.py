@@ -137,8 +137,6 @@ class Chooser:
         )
         return plan_prune(entries, self._policy, self._now, outside)
 
-    # ------------------------------------------------------------------------------------------ entries
-
     def _read_part_uses(self) -> dict[bytes, float]:
         """Return when the parts of linked closures were last used through a closure, in seconds since the epoch."""
         used = self._uses.of(self._linked).last_uses()
@@ -158,7 +156,7 @@ class Chooser:
             for module_id, row in rows.items():
                 if row.is_pack and module_id in packs:
                     packs[module_id].set_status(slice_.present[module_id], used.get(module_id, 0.0))
-                    for required in {key for entry in row.entries for key in entry[3]}:
+                    for required in {key for _, _, _, requires, *_ in row.entries for key in requires}:
                         self._add_requirement(packs[module_id], required)
             yield from self._entries_of(slice_.present, rows, used)
             for required, holder in slices.lists.requirements_of_directory(slice_.first):
@@ -223,10 +221,11 @@ class Chooser:
         rows.update({module_id: slices.unlisted[module_id] for module_id in present if module_id in slices.unlisted})
         return {entry.module_id: entry for entry in self._entries_of(present, rows, self._uses.of(present).last_uses())}
 
-    # -------------------------------------------------------------------------------------- selection
-
     def _select_or_offer(self, entry: Entry, fresh: Container[object], copies: Container[bytes], others: _ByRecency) -> bool:
-        """Return whether a criterion of the policy may select an entry. If not, add the entry to `others`, from which limits remove."""
+        """Return whether a criterion of the policy may select an entry. If not, add the entry to `others`, from which limits remove.
+
+        Pinned entries, and entries that `match` excludes, are not selected and not added.
+        """
         policy = self._policy
         if entry.fault:
             return True

@@ -109,14 +109,11 @@ def _measure(store: Store) -> _Measured:
     modules = size = files = stored = 0
     for fan in store.fans():
         sizes = {module_id: status.st_size for module_id, status in files_of_directory(store, fan).items()}
-        packed = {module_id: row[0] for module_id, row in store.volumes.of_directory(fan).items() if module_id not in sizes}
+        packed = {module_id: size_ for module_id, (size_, *_) in store.volumes.of_directory(fan).items() if module_id not in sizes}
         files, stored = files + len(sizes), stored + sum(sizes.values())
         modules, size = modules + len(sizes) + len(packed), size + sum(sizes.values()) + sum(packed.values())
     volumes = [volume.status.st_size for volume in store.volumes.current()]
     return _Measured(modules, size, files + len(volumes), stored + sum(volumes))
-
-
-# ------------------------------------------------------------------------------------------------ duplicates
 
 
 def _merge_duplicates(store: Store) -> list[bytes]:
@@ -133,10 +130,8 @@ def _merge_duplicates(store: Store) -> list[bytes]:
             newer.setdefault(module_id, set()).add(holders[-1])
     keep = {holders[-1] for holders in _modules_by_content(store) if holders[-1] in newer} if newer else set()
     lists = ModuleLists(store)
-    duplicates = [
-        module_id for module_id in sorted(newer.keys() - keep)
-        if all(_is_usable(store, module) for module in newer[module_id]) and not any(True for _ in lists.entries_requiring(module_id))
-    ]  # fmt: skip
+    usable = [module_id for module_id in sorted(newer.keys() - keep) if all(_is_usable(store, module) for module in newer[module_id])]
+    duplicates = [module_id for module_id in usable if next(lists.entries_requiring(module_id), None) is None]
     return remove_modules(store, duplicates) if duplicates else []
 
 
@@ -165,7 +160,7 @@ def _function_entries(store: Store) -> Iterator[bytes]:
 
 
 def _is_usable(store: Store, module_id: bytes) -> bool:
-    """Return whether a module exists and is intact."""
+    """Return whether a module exists, can be read, and is intact."""
     try:
         store.open_module(module_id, leave_stamp=False).close()
     except (FileNotFoundError, CompcacheError, FormatError) as error:

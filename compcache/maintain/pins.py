@@ -35,8 +35,7 @@ def pin(store: Store, func_name: str) -> bool:
 def unpin(store: Store, func_name: str) -> bool:
     """Remove the pin of a function. Return whether the function was pinned.
 
-    Raises:
-        StorageError: the cache is read-only, or the pin cannot be removed.
+    Raise `StorageError` if the cache is read-only, or the pin cannot be removed.
     """
     path = store.path(PINS, _file_name(func_name))
     store.require_writable(path)
@@ -46,8 +45,7 @@ def unpin(store: Store, func_name: str) -> bool:
 def pinned(store: Store) -> tuple[str, ...]:
     """Return the names of the pinned functions, sorted. Files that are not valid pins are ignored.
 
-    Raises:
-        StorageError: the pins cannot be read.
+    Raise `StorageError` if the pins cannot be read.
     """
     names = []
     directory = store.directory(PINS)
@@ -65,7 +63,7 @@ def pinned(store: Store) -> tuple[str, ...]:
 
 
 def _read_pin(store: Store, path: str) -> str:
-    """Return the function name in a pin file, or "" if the file was removed or is not a regular file."""
+    """Return the function name in a pin file, or "" if the file was removed or is not a regular file. Raise other `OSError`s."""
     try:
         return read_file(store.files, path, _MAX_SIZE).decode("utf-8", "replace")
     except OSError as error:

@@ -406,7 +406,7 @@ def _removable_entries(entries: Sequence[Entry], policy: PrunePolicy, protected:
     if not policy.match:
         return free
     matches = matcher(policy.match)
-    return [number for number in free if entries[number].functions and all(matches(name) for name in entries[number].functions)]
+    return [number for number in free if (functions := entries[number].functions) and all(map(matches, functions))]
 
 
 def _select_by_criteria(population: _Population, policy: PrunePolicy, now: float, removable: list[int], fresh: object) -> dict[int, str]:
@@ -469,7 +469,7 @@ def _add_duplicates(population: _Population, removable: list[int], reasons: dict
 
 def _derived_closures(entries: Iterable[Entry], gone: Container[bytes]) -> list[Entry]:
     """Return the linked closures that are derived from a module in `gone`, except closures in `gone`."""
-    return [entry for entry in entries if entry.parts and entry.module_id not in gone and any(part in gone for part in entry.parts)]
+    return [entry for entry in entries if entry.module_id not in gone and any(part in gone for part in entry.parts)]
 
 
 def _add_derived(entries: Sequence[Entry], reasons: dict[int, str]) -> None:

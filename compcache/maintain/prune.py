@@ -153,8 +153,7 @@ def _read_uses(store: Store, slices: Slices, now: float, *, folds: bool) -> Uses
 def carry_out(store: Store, proposal: PruneProposal) -> PruneReport:
     """Carry out a planned prune, and return a report. Modules that were pinned, used or imported since planning are kept.
 
-    Raises:
-        StorageError: the cache is read-only, or a file could not be removed.
+    Raise `StorageError` if the cache is read-only, or a file could not be removed.
     """
     started = time.perf_counter()
     store.require_writable()
@@ -181,7 +180,8 @@ def carry_out(store: Store, proposal: PruneProposal) -> PruneReport:
 
 def _unknown_makers(policy: PrunePolicy, known: Collection[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the policy's makers that made no module, and the sorted makers of all modules; two empty tuples if each made a module."""
-    unknown = dict.fromkeys(name for name in (Versions.parse(versions).name for versions in policy.made_by) if name not in known)
+    names = [Versions.parse(versions).name for versions in policy.made_by]
+    unknown = dict.fromkeys([name for name in names if name not in known])
     return tuple(unknown), tuple(sorted(known)) if unknown else ()
 
 
@@ -328,9 +328,6 @@ def rewrite_index(store: Store, gone: Collection[bytes], *, resized: bool = Fals
         except (FormatError, OSError) as problem:
             reraise_interrupt(problem)
             return  # the next look-up rebuilds an unreadable index; stale entries are harmless
-
-
-# ---------------------------------------------------------------------- leftovers
 
 
 def find_leftovers(store: Store, policy: PrunePolicy, now: float, torn: Iterable[str]) -> tuple[PrunedFile, ...]:

@@ -134,8 +134,7 @@ def remove_modules(store: Store, module_ids: list[bytes]) -> list[bytes]:
 def remove_linked(store: Store, func_name: str | None) -> tuple[str, ...]:
     """Remove the linked closures of a function, or all linked closures if `func_name` is None. Return their module_ids.
 
-    Raises:
-        StorageError: the cache is read-only, or a closure could not be removed.
+    Raise `StorageError` if the cache is read-only, or a closure could not be removed.
     """
     store.require_writable()
     linked = [

@@ -48,7 +48,7 @@ class Unindexed:
         self.damaged: dict[bytes, int] = {}
 
     def add(self, slice_: Slice) -> None:
-        """Examine the modules of a slice. Slices must be added in order."""
+        """Examine the modules of a slice. Slices must be added in order. Unreadable modules are left to other checks."""
         named = self._named.of_directory(slice_.first)
         for module_id in sorted(slice_.present.keys() - named) if named is not None else ():
             if slice_.present[module_id].modified < self._before:
@@ -104,9 +104,7 @@ class _NamedModules:
 def _is_indexable(store: Store, module_id: bytes) -> bool:
     """Return whether a module has functions or entries, and, if the cache has a signing key, is signed with it.
 
-    Raises:
-        FormatError: the module is damaged.
-        OSError: the module cannot be read.
+    Raise `FormatError` if the module is damaged, or `OSError` if the module cannot be read.
     """
     from compcache.publish.module_rows import read_row
 
@@ -121,8 +119,7 @@ def _is_indexable(store: Store, module_id: bytes) -> bool:
 def index_modules(store: Store, module_ids: Iterable[bytes]) -> tuple[bytes, ...]:
     """Publish an index segment for these modules, and return the ids of the indexed modules. Unreadable modules are left out.
 
-    Raises:
-        OSError: the segment could not be written.
+    Raise `OSError` if the segment could not be written.
     """
     from compcache.publish.index_rebuild import IndexedModules
 

@@ -70,6 +70,7 @@ def single_flight(session: Session, func_name: str, *, absent: bool) -> Iterator
     builder: Builder | None = None
 
     def is_ready() -> bool:
+        """Return whether this process may build the function now, or another one has stored it since the wait began."""
         nonlocal stored_before, waited, builder
         waited = True
         stored = _stored_realizations(session, func_name)
@@ -122,8 +123,7 @@ def _stored_realizations(session: Session, func_name: str) -> set[tuple[bytes, i
 def _require_no_reentry(frame: _Frame) -> None:
     """Check that this thread is not building the function already.
 
-    Raises:
-        ReentrantCompileError: this thread is building the function.
+    Raise `ReentrantCompileError` if this thread is building the function.
     """
     if frame[:2] in [open_frame[:2] for open_frame in _building.frames]:
         _forget_interrupted()

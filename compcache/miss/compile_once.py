@@ -65,6 +65,7 @@ def compile_once(session: Session, name: str | Identity, func_name: str, build: 
 
 
 def _compile_once(session: Session, name: str | Identity, func_name: str, build: Callable[[], Any], miss: Exception) -> TypedCallTarget:
+    """Load a function that another process has stored meanwhile, fetch it, or build it. `miss` is the error of the look-up before."""
     is_absent = isinstance(miss, NotCachedError) and miss.__cause__ is None
     with single_flight(session, func_name, absent=is_absent) as may_be_stored:
         if may_be_stored:
@@ -163,7 +164,7 @@ class Addition(NamedTuple):
 def add_missing(
     session: Session, functions: tuple[str, ...], build: Callable[[], ModuleSource], source: ModuleSource | None = None
 ) -> Addition:
-    """Implement `compcache.frontend.add_missing`. Raise `ValueError` if `functions` is empty."""
+    """Implement `compcache.frontend.add_missing`. Raise `ValueError` if `functions` is empty. See there for the arguments."""
     if not functions:
         raise ValueError("add_missing() requires the name of at least one function")
     stored = find_stored(session, functions, source)
@@ -184,6 +185,7 @@ def add_missing(
 
 
 def _publish(session: Session, built: BuiltModule) -> Addition:
+    """Store a built module, and return what was added."""
     module_id = publish_built(session, [built])[0][0]
     names = tuple([name for name, *_ in built.functions])
     return Addition(names, (module_id,), _module_size(session, bytes.fromhex(module_id)), was_cached=False)
@@ -317,8 +319,7 @@ def _compile_exporting(
 def _retry_with_received(session: Session, action: Callable[[], _Result]) -> _Result:
     """Call an action, and return its result. If it misses functions that this thread's builds received, keep them in memory and retry.
 
-    Raises:
-        UndefinedSymbolError: a function is missing that no build of this thread has received.
+    Raise `UndefinedSymbolError` if a function is missing that no build of this thread has received.
     """
     names: set[str] = set()
     while True:
@@ -350,7 +351,7 @@ def _publish_or_keep(session: Session, func_name: str, built: BuiltModule) -> No
 
 
 def _publish_and_load(session: Session, func_name: str, miss: Exception, built: BuiltModule) -> TypedCallTarget:
-    """Publish the built module, load its function, and return the call target.
+    """Publish the built module, load its function, and return the call target. See `Loader.load` for the exceptions.
 
     If other processes have removed the module, or functions that the build received, keep them in memory.
     """

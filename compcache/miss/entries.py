@@ -80,6 +80,7 @@ class PendingEntries:
         return digest([index_name(kind, name).encode("utf-8", "surrogatepass"), *previous.requires, previous.data], size=DIGEST_SIZE).hex()
 
     def _add_waiting(self, record: EntryRecord) -> None:
+        """Keep an entry until the next write. A later entry with the same kind and name replaces it."""
         if not self._waiting:
             self._since = time.monotonic()
         self._waiting[record.kind, record.name] = record
@@ -116,6 +117,7 @@ class PendingEntries:
         self._size = 0
 
     def _forget_records(self, records: dict[tuple[str, str], EntryRecord]) -> None:
+        """Remove stored records, except those that were replaced while they were written."""
         for key, record in records.items():
             if self._waiting.get(key) is record:
                 del self._waiting[key]
@@ -142,11 +144,16 @@ def _register() -> None:
 
 
 def _flush_all() -> None:
+    """Store all waiting entries. A failure is a warning."""
     for pending in list(_unwritten.values()):
         try:
             pending.flush()
         except CompcacheError as error:
-            warnings.warn(f"entries of data are lost, because they could not be stored: {error}", CacheWarning, stacklevel=1)
+            warnings.warn(
+                f"the entries of data added since the last flush are lost, because they could not be stored: {error}",
+                CacheWarning,
+                stacklevel=1,
+            )
 
 
 def _forget() -> None:

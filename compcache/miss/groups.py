@@ -151,12 +151,13 @@ class _Group:
                 return ()
             stored.append((self._store.processor().rank(requirement), module_id.hex()))
             names.update(dict.fromkeys([name for member in group.members for name in member.names]))
-        if len(stored) != len(self._own) or any(module_id not in self._own for name in names for module_id, _ in self._store.find(name)):
+        definers = {module_id for name in names for module_id, _ in self._store.find(name)}
+        if len(stored) != len(self._own) or not definers.issubset(self._own):
             return ()
         return tuple([module_id for _, module_id in sorted(stored, reverse=True)])
 
     def _entries(self, kind: str, name: str) -> Iterator[tuple[bytes, str, EntryRecord]]:
-        """Yield the stored entries with this kind and name as (module_id, requirement of the code, entry)."""
+        """Yield the readable stored entries with this kind and name as (module_id, requirement of the code, entry)."""
         for module_id, offset in self._store.find(index_name(kind, name)):
             try:
                 with self._store.open_module(module_id) as module:
@@ -167,8 +168,6 @@ class _Group:
                 continue  # another file may have the entry
             if (entry.kind, entry.name) == (kind, name):
                 yield module_id, requirement, entry
-
-    # ------------------------------------------------------------------ members
 
     def _build(self, sources: list[_Source]) -> tuple[list[_Source], BuiltModule | None]:
         """Build the group's module from the sources that can be compiled and linked.
@@ -234,9 +233,8 @@ class _Group:
         if not self._failures:
             return undefined_symbols_error(sorted(used_symbols), [name for name, is_function in used_symbols.items() if is_function])
         names = ", ".join(map(repr, sorted(used_symbols)))
-        return UndefinedSymbolError(f"the source uses {names}, which no source that could be added defines", symbols=sorted(used_symbols))
-
-    # --------------------------------------------------------------------- link
+        message = f"the source uses {names}, which no source that could be added defines: add one, or use imports="
+        return UndefinedSymbolError(message, symbols=sorted(used_symbols))
 
     def _link(self, sources: Sequence[_Source]) -> BuiltModule:
         """Link the members of all sources for each target, and check the types of their imports.
@@ -315,14 +313,10 @@ def _describe_machines(source: _Source) -> str:
     return ", ".join([request.machine.cpu + (" with other features" if source.source.features else "") for request in source.requests])
 
 
-# ------------------------------------------------------------------------------------------------- requests
-
-
 def _merge_sources(requests: Sequence[Request], members: Sequence[Member], content: str, is_cached: Callable[[str], bool]) -> Request:
     """Merge the requests of a group's sources for one target into one request.
 
-    Raises:
-        CompileError: two sources export, import or define one name differently.
+    Raise `CompileError` if two sources export, import or define one name differently.
     """
     first_request = requests[0]
     named: dict[str, Export] = {}
@@ -351,8 +345,7 @@ def _merge_sources(requests: Sequence[Request], members: Sequence[Member], conte
 def _merge_requests(requests_of_sources: Sequence[Requests]) -> Requests:
     """Merge the imports, globals and libraries of a group's sources.
 
-    Raises:
-        CompileError: two sources import or define one symbol differently.
+    Raise `CompileError` if two sources import or define one symbol differently.
     """
     imports: dict[str, str] = {}
     globals_: dict[str, Any] = {}

@@ -46,8 +46,7 @@ def require_types(session: Session, built: BuiltModule, added: Mapping[str, Prov
 def _require_provider(name: str, types: Mapping[str, str], providers: Iterator[Provider]) -> None:
     """Check that the type of a provider matches the uses of a function. Issue a warning if the best match is doubtful.
 
-    Raises:
-        SignatureMismatchError: no provider matches.
+    Raise `SignatureMismatchError` if no provider matches.
     """
     expected = unite_types(types)
     first_provider: tuple[Provider, str] | None = None
@@ -68,6 +67,7 @@ def _require_provider(name: str, types: Mapping[str, str], providers: Iterator[P
 
 
 def _describe_mismatch(name: str, types: Mapping[str, str], provider: Provider, reason: str) -> str:
+    """Return how the cached type of a function differs from a use, with the function that uses it if it is known."""
     doubtful = [(use, user) for use, user in sorted(types.items()) if compare_types(provider.link_type, use)[1]]
     use, user = doubtful[0] if doubtful else (unite_types(types), "")
     place = f" in {user!r}" if user else ""

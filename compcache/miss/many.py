@@ -60,7 +60,7 @@ class _Linking(NamedTuple):
 
 
 def add_modules(session: Session, sources: Iterable[ModuleSource], *, replace: bool = False) -> tuple[str, ...]:
-    """Implement `Cache.add_modules` and `Cache.replace`. With `replace`, functions with newer code cause no warning."""
+    """Implement `Cache.add_modules` and `Cache.replace`, with their errors. With `replace`, functions with newer code cause no warning."""
     session.store.require_writable()
     with ThreadPoolExecutor(min(_LINKERS, 1 + (os.cpu_count() or 1)), "compcache-link") as linkers:
         addition = _Addition(session, linkers, replace=replace)
@@ -130,6 +130,7 @@ class _Addition:
         assumed: dict[str, bool] = {}
 
         def is_beside(name: str) -> bool:
+            """Return whether a module of this addition defines the name. Unknown names are noted, since a later module may define them."""
             if name not in self._defined:
                 unknown.add(name)
             return name in self._defined
@@ -232,8 +233,7 @@ class _Addition:
     def _require_imports(self, item: _Linking, built: BuiltModule) -> None:
         """Check that the imports of a module are not from a module that could not be added.
 
-        Raises:
-            UndefinedSymbolError: an import is not available any more.
+        Raise `UndefinedSymbolError` if an import is not available any more.
         """
         if self._lost.isdisjoint(built.imports):
             return
@@ -242,7 +242,8 @@ class _Addition:
         missing = [name for name in missing if not self._session.has(name)]
         if missing:
             raise UndefinedSymbolError(
-                f"the module imports {', '.join(map(repr, missing))}, whose source could not be added", symbols=missing
+                f"the module imports {', '.join(map(repr, missing))}, whose source could not be added: correct that source first",
+                symbols=missing,
             )
 
     def _publish(self, linked: list[tuple[_Linking, BuiltModule]], found: Found | None = None) -> None:

@@ -69,7 +69,10 @@ def _function_to_compile(error: CompcacheError, func_name: str) -> str | None:
 
 
 def _retarget(session: Session, func_name: str) -> bool:
-    """Compile a stored realization for this host and publish it. Return whether a realization could be compiled."""
+    """Compile a stored realization for this host and publish it, or keep it in memory if it cannot be stored.
+
+    Return False if no realization could be compiled.
+    """
     store = session.store
     for module_id, _ in store.find_all(func_name):
         try:
@@ -131,9 +134,6 @@ def _is_for_this_platform(header: ModuleRecord) -> bool:
     """Return whether a module is for this platform, this version of images and this C library."""
     is_same_platform = header.abi == host.ABI_VERSION and header.triple == host.platform_name()
     return is_same_platform and host.libc_serves(header.libc)
-
-
-# ------------------------------------------------------------------- tuning
 
 
 def loads_native_code(session: Session, func_name: str) -> bool:

@@ -48,9 +48,6 @@ _ADVICE = (
 )
 
 
-# -------------------------------------------------------------------------------------------------------------- hits
-
-
 def warn_if_stale(session: Session, target: TypedCallTarget, name: str | Identity, build: Callable[[], Any]) -> None:
     """Warn once if a function was compiled from a source other than `build` returns now.
 
@@ -119,9 +116,6 @@ def _read_notes(store: Store, module_id: bytes) -> dict[str, Any]:
         return {}
 
 
-# ------------------------------------------------------------------------------------------------------------ builds
-
-
 def maker_digest(build: Callable[[], Any]) -> str:
     """Return the version of Python and a digest of a function's code, or "" for a callable without code.
 
@@ -165,7 +159,7 @@ def _code_parts(code: CodeType) -> Iterator[Any]:
 
 
 def _values_used(function: Any) -> Iterator[Any]:
-    """Yield the values that a function's code refers to by name: variables of enclosing functions and of its module."""
+    """Yield the values that a function's code refers to by name, in enclosing functions and its module, except unassigned ones."""
     for cell in function.__closure__ or ():
         with suppress(ValueError):  # the variable is not assigned yet
             yield cell.cell_contents
@@ -175,13 +169,11 @@ def _values_used(function: Any) -> Iterator[Any]:
 
 
 def _names_used(code: CodeType) -> Iterator[str]:
+    """Yield the global names and attributes that code uses, also in the functions that it contains."""
     yield from code.co_names
     for constant in code.co_consts:
         if hasattr(constant, "co_code"):
             yield from _names_used(constant)
-
-
-# ------------------------------------------------------------------------------------------------------------- adds
 
 
 def warn_of_shadowed(store: Store, built: BuiltModule, *, besides: Collection[bytes] = ()) -> Found:

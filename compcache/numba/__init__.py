@@ -198,8 +198,8 @@ def __getattr__(name: str) -> Any:
     elif name == "SUPPORTED":
         from compcache.numba.versions.supported import series_supported
 
-        (*_, newest) = series = series_supported()
-        value = series[0], (newest[0], newest[1] + 1)
+        oldest, *_, (major, minor) = series_supported()
+        value = oldest, (major, minor + 1)
     elif name.startswith("__"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     else:

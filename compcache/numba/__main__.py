@@ -42,9 +42,7 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] != ["run"] or not program:
         print(_USAGE, file=sys.stderr)  # noqa: T201 - a command
         return 2
-    from compcache.numba import install
-
-    install(directory, lazy=True)
+    _install_or_warn(directory)
     sys.excepthook = _print_program_error
     if is_module:
         sys.argv = program
@@ -55,6 +53,24 @@ def main(arguments: list[str]) -> int:
     else:
         _run_file(program)
     return 0
+
+
+def _install_or_warn(directory: str | None) -> None:
+    """Install the lazy backend. If the cache cannot be used, issue a `CacheWarning`: the program then runs with Numba alone."""
+    from compcache.numba import install
+
+    try:
+        install(directory, lazy=True)
+    except Exception as error:
+        from compcache.errors import CacheWarning, CompcacheError
+        from compcache.files import reraise_interrupt
+
+        reraise_interrupt(error)
+        if not isinstance(error, CompcacheError):
+            raise
+        import warnings
+
+        warnings.warn(f"functions of Numba are not cached: {error}", CacheWarning, stacklevel=1)
 
 
 def _print_program_error(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
@@ -73,7 +89,7 @@ def _run_file(arguments: list[str]) -> None:
     import os
 
     sys.argv = arguments
-    path = arguments[0]
+    path, *_ = arguments
     if _is_importable(path):
         from runpy import run_path
 

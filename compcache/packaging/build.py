@@ -48,8 +48,7 @@ class Settings(NamedTuple):
 def read_settings(root: str) -> Settings | None:
     """Return the build settings in the ``pyproject.toml`` of a project; None if the file is missing, cannot be parsed or names no kernels.
 
-    Raises:
-        ValueError: a setting is not valid.
+    Raise `ValueError` if a setting is not valid.
     """
     try:
         with open(os.path.join(root, "pyproject.toml"), "rb") as file:

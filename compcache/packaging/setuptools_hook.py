@@ -37,6 +37,7 @@ def finalize(distribution: Any) -> None:
 
     class BuildPy(distribution.cmdclass.get("build_py", build_py)):  # type: ignore[misc]
         def run(self) -> None:
+            """Build the package, and then its kernels, except for an editable installation, which compiles when it runs."""
             super().run()
             if not self.editable_mode:
                 source = (self.distribution.package_dir or {}).get("", ".")
@@ -44,6 +45,7 @@ def finalize(distribution: Any) -> None:
 
     class BdistWheel(distribution.cmdclass.get("bdist_wheel", bdist_wheel)):  # type: ignore[misc]
         def get_tag(self) -> tuple[str, str, str]:
+            """Return the tag of the wheel. Without extension modules it has the tag of the compiled kernels."""
             if self.distribution.has_ext_modules():
                 tag: tuple[str, str, str] = super().get_tag()
                 return tag

@@ -26,8 +26,7 @@ def can_use_subprocess(store: Store) -> bool:
 def start_subprocess(store: Store, module: str, function: str) -> int:
     """Start a process that calls a function of a module with the directory and `trust`. Return its PID.
 
-    Raises:
-        OSError: the process could not be started.
+    Raise `OSError` if the process could not be started.
     """
     return start_detached(_CHILD.format(module=module, function=function), [store.root, str(int(store.trust))], os.environ)
 
@@ -35,8 +34,7 @@ def start_subprocess(store: Store, module: str, function: str) -> int:
 def run_in_subprocess(store: Store, module: str, function: str) -> None:
     """Start a process as `start_subprocess` does, unless an earlier process for the same function and directory is still running.
 
-    Raises:
-        OSError: the process could not be started.
+    Raise `OSError` if the process could not be started.
     """
     key = store.root, function
     process = _running.pop(key, 0)

@@ -123,6 +123,7 @@ class _Draft:
         self.descriptor = self._opened.number
 
     def write(self, parts: Iterable[bytes | memoryview]) -> None:
+        """Write the parts, joined to large writes, and set the file's time of change."""
         small = bytearray()
         for part in parts:
             if len(small) + len(part) > _CHUNK:
@@ -167,7 +168,7 @@ class _Draft:
 
 
 def _sync_all(files: Files, descriptors: list[int]) -> None:
-    """Sync files in parallel. A journaling file system commits concurrent requests together."""
+    """Sync files, in parallel if threads can be started, because a journaling file system commits concurrent requests together."""
     if len(descriptors) == 1:
         files.fsync(descriptors[0])
         return
@@ -184,6 +185,7 @@ def _sync_all(files: Files, descriptors: list[int]) -> None:
 
 
 def _create_scratch(files: Files, scratch: str, directory: str) -> Opened:
+    """Create a scratch file. Its directory is created only if it is missing."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
         return files.open_owned(scratch, flags, FILE_MODE)
@@ -206,6 +208,7 @@ def _set_unique_time(files: Files, descriptor: int) -> int:
 
 
 def _write_all(files: Files, descriptor: int, part: bytes | bytearray | memoryview) -> None:
+    """Write a part completely: a single write may write less."""
     view = memoryview(part)
     while view:
         written = files.write(descriptor, view[:_CHUNK])
@@ -213,6 +216,7 @@ def _write_all(files: Files, descriptor: int, part: bytes | bytearray | memoryvi
 
 
 def _rename(files: Files, scratch: str, path: str) -> None:
+    """Rename the scratch file to its final path. The directory is created only if it is missing."""
     try:
         files.rename(scratch, path)
     except FileNotFoundError as error:
@@ -254,6 +258,7 @@ def keep_file(store: Store, place: Place, name: str, data: bytes, limit: int) ->
 
 
 def _remove_oldest(store: Store, place: Place, number: int) -> None:
+    """Remove the oldest files of a place. Files that cannot be removed stay."""
     directory = store.directory(place)
     ages = sorted((status.st_mtime_ns, name) for name, status in store.files.statuses(directory).items() if place.includes(name))
     for _, name in ages[:number]:

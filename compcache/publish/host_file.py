@@ -40,8 +40,7 @@ def _probe_once(processor: Processor) -> Host:
 def describe_and_store_host(store: Store) -> Host:
     """Return LLVM's description of this host. Store it, unless this or a newer LLVM has stored one.
 
-    Raises:
-        MissingPackageError: LLVM is not installed.
+    Raise `MissingPackageError` if LLVM is not installed.
     """
     host = _probe_once(store.processor())
     from compcache.build.codegen import llvm_version

@@ -102,9 +102,7 @@ def encode_function_entry(name: str, module_id: bytes, offset: int, requirement:
 def function_entries(segment: Segment) -> list[bytes]:
     """Return the function entries of a segment. Entries of former versions are converted.
 
-    Raises:
-        FormatError: the segment is damaged.
-        OSError: the segment cannot be read.
+    Raise `FormatError` if the segment is damaged, or `OSError` if the segment cannot be read.
     """
     return _convert_entries(all_entries(segment.functions))
 
@@ -155,6 +153,7 @@ def encode_segment(functions: Iterable[bytes], modules: Iterable[bytes], require
 
 
 def _segment_parts(functions: Scratch, modules: Scratch, requirements: Iterable[str], greatest: int) -> Iterator[bytes]:
+    """Yield the parts of a segment's file: the header, both tables and the requirements."""
     rows = encode_requirements(requirements)
     yield HEADER.pack(MAGIC, encoded_size(functions.size, FUNCTION.size), len(rows), greatest)
     yield from table_parts(functions.read, functions.size, FUNCTION.size)
@@ -173,8 +172,7 @@ def segment_level(size: int) -> int:
 def add(index: Index, functions: Sequence[tuple[str, int, str]], module: ModuleEntry) -> None:
     """Publish index entries for a module and its functions, given as (name, record offset, requirement).
 
-    Raises:
-        OSError: the segment could not be written.
+    Raise `OSError` if the segment could not be written.
     """
     add_all(index, [(functions, module, UNNUMBERED)])
 
@@ -240,6 +238,7 @@ def publish_segment(
             yield part
 
     def path() -> str:
+        """Return the final path, which contains the digest of everything written before."""
         nonlocal name
         name = f"{level:02d}-{state.hexdigest()}{index.suffix}"
         if prepare is not None:
@@ -253,9 +252,7 @@ def publish_segment(
 def entries_of_modules(index: Index, segment: Segment) -> Iterator[bytes]:
     """Return the module entries of a segment, for copying to a new segment. If the writer is not trusted, stamps are set to zero.
 
-    Raises:
-        FormatError: the segment is damaged.
-        OSError: the segment cannot be read.
+    Raise `FormatError` if the segment is damaged, or `OSError` if the segment cannot be read.
     """
     return _with_own_stamps(index, segment, all_entries(segment.modules))
 
@@ -276,7 +273,7 @@ def full_level(segments: Iterable[Segment], levels: range = ALL_LEVELS, most: in
 
 
 def segments_to_merge(index: Index, levels: range = ALL_LEVELS, most: int = FANOUT) -> list[Segment]:
-    """Refresh the index, and return the segments to merge, the smallest first.
+    """Refresh the index, and return the segments to merge, the smallest first. Segments that cannot be read count as empty.
 
     These are the segments of the lowest level, of all levels up to a full one, and of each higher level that the merged segment reaches.
     The segment by which the merged one exceeds `levels` is the last, so a merge of small levels is bounded.
@@ -351,6 +348,7 @@ def merge_all(store: Store, gone: set[bytes], present: Container[bytes], size_of
     segments = readable_segments(index)
 
     def modules() -> Iterator[bytes]:
+        """Yield the entries of modules that are still stored, and note the others."""
         for entry in _merge_modules(index, segments, ()):
             if entry[:DIGEST_SIZE] in gone or entry[:DIGEST_SIZE] not in present:
                 gone.add(entry[:DIGEST_SIZE])
@@ -427,6 +425,7 @@ def _read_ranges(segments: Sequence[Segment], table_of: Callable[[Segment], Tabl
 
 
 def _merge_requirements(segments: Iterable[Segment]) -> set[str]:
+    """Return the requirements that occur in any of the segments."""
     texts: set[str] = set()
     for segment in segments:
         with _reading(segment):
@@ -521,10 +520,7 @@ def replace_by_merged(store: Store, parts: Sequence[Segment], replaced: Sequence
 
 
 def remove_damaged(index: Index) -> None:
-    """Remove the damaged segments. The caller must restore their entries.
-
-    A segment that cannot be removed is ignored from now on.
-    """
+    """Remove the damaged segments. The caller must restore their entries. A segment that cannot be removed is ignored from now on."""
     for name in list(index.damaged):
         try:
             _remove_segment(index, name)

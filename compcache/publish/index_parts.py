@@ -80,6 +80,7 @@ def is_current(store: Store, part: str) -> bool:
 
 
 def _is_trusted(store: Store, part: str) -> bool:
+    """Return whether a part of the index is intact and this user's. False for all parts if other users can write to the directory."""
     if store.stamp_key or store.exposed:
         return False
     try:
@@ -114,7 +115,10 @@ class OtherReader:
                 self._process = start_subprocess(store, "compcache.publish.index_rebuild", "read_from_the_end")
 
     def take_new_parts(self, own: Iterable[str]) -> dict[str, set[str]]:
-        """Return the new parts of the other process since the last call, each with its directories. `own` are this process's parts."""
+        """Return the new trusted parts of the other process since the last call, each with its directories, {} without another process.
+
+        `own` are this process's parts.
+        """
         if not self._process:
             return {}
         new = [name for name in known_parts(self._store) if name not in self._seen and name not in own]

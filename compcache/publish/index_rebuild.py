@@ -52,8 +52,7 @@ def read_functions(module: ModuleFile) -> list[tuple[str, int, str]]:
 def read_indexed_names(module: ModuleFile) -> list[tuple[str, int, str]]:
     """Return (name, record offset, requirement) for each function and each entry of data in a module.
 
-    Raises:
-        FormatError: a record is damaged.
+    Raise `FormatError` if a record is damaged.
     """
     return WholeManifest(module.read(module.image, module.records)).indexed()
 
@@ -70,8 +69,7 @@ def read_order(module: ModuleFile) -> Order:
 def describe_from_records(module: ModuleFile) -> str:
     """Set the fields of `module` that its records determine, and return the requirement that a host must meet.
 
-    Raises:
-        FormatError: the records are malformed.
+    Raise `FormatError` if the records are malformed.
     """
     footer = module.footer()
     module.describe(footer.image, footer.records, bytes(8), 0, bytes(16))
@@ -235,6 +233,7 @@ class IndexedModules:
             self._collect(module_id, module)
 
     def _collect(self, module_id: bytes, found: IndexedModule) -> None:
+        """Add a module that was read to the tables."""
         indexed, entry, order, row, size = found
         self.modules[module_id] = entry
         self.rows.append((row, size))
@@ -256,6 +255,7 @@ class IndexedModules:
 
 
 def _read_module(store: Store, module_id: bytes) -> IndexedModule | None:
+    """Return what the index needs of a module, or None if it is missing, not for this host, or damaged and now in quarantine."""
     small = read_small_module(store, module_id)
     if small is not None:
         return small
@@ -278,6 +278,7 @@ def _read_module(store: Store, module_id: bytes) -> IndexedModule | None:
 
 
 def _index_module(store: Store, module: ModuleFile, size: int, stamp: Stamp) -> IndexedModule:
+    """Return everything that the index stores about a module, read from the module's own file."""
     footer = module.footer()
     indexed = read_indexed_names(module)
     row = make_row(module.module_id, module.read(footer.image, footer.records), module.read(footer.content, footer.notes))

@@ -104,7 +104,7 @@ def claim(store: Store, name: str, *, timeout: float, until: Callable[[], bool])
 def _locked(
     store: Store, name: str, timeout: float, until: Callable[[], bool] | None, kind: type[_FlockLock | _FileLock]
 ) -> Iterator[bool | None]:
-    """Hold a lock while the context runs. See `claim` for the values that it yields."""
+    """Hold a lock while the context runs. See `claim` for the values that it yields. Without `flock`, a file serves as the lock."""
     if not locks_enabled() or store.readonly:
         yield None
         return
@@ -145,7 +145,7 @@ def _lock_path(store: Store, name: str) -> str:
 
 
 def _acquire_within(lock: _FlockLock | _FileLock, timeout: float, until: Callable[[], bool] | None) -> bool:
-    """Try to take a lock until the timeout, or until `until` returns true. Return whether the lock was taken."""
+    """Try to take a lock until the timeout, or until `until` returns true. Return whether the lock was taken. None never ends the wait."""
     deadline = time.monotonic() + timeout
     pause = 0.002
     while not lock.acquire():
@@ -188,6 +188,7 @@ class _FlockLock:
         return False
 
     def _try_flock(self) -> bool:
+        """Return whether the lock was taken. False if another process holds it. Raise other errors."""
         import fcntl
 
         try:
@@ -262,6 +263,7 @@ class _FileLock:
         return True
 
     def _open_directory(self) -> str:
+        """Return a path of the lock file that stays valid if its directory is renamed. Without /proc, this is the plain path."""
         folder, name = os.path.split(self._path)
         if not os.path.isdir("/proc/self/fd"):
             return self._path

@@ -311,6 +311,7 @@ class _List:
         return made
 
     def _count(self) -> int:
+        """Return the number of modules in the list's segment, or 0 if the segment cannot be read."""
         with suppress(FormatError, OSError):  # a look-up reports it
             return self.segment.modules.count
         return 0
@@ -318,8 +319,7 @@ class _List:
     def _read_items(self) -> Iterator[Item]:
         """Yield the items of the list, read from the modules. A damaged segment ends the iteration.
 
-        Raises:
-            StorageError: a module cannot be read because of a shortage of descriptors or memory.
+        Raise `StorageError` if a module cannot be read because of a shortage of descriptors or memory.
         """
         store = self._store
         try:
@@ -370,6 +370,7 @@ def _read_list(store: Store, opened: file_ops.Opened, offset: int, size: int) ->
 
 
 def _publish_list(store: Store, segment: str, items: Iterable[Item], gone: Container[bytes]) -> None:
+    """Write the list of a segment, without the modules that are gone."""
     counter = _Counter(items, gone)
     path = store.path(MODULE_LISTS, _list_name(segment))
     publish(store.files, store.temporary, path, encode_keys(counter, counter.summary), sync=False)
@@ -459,10 +460,12 @@ class ModuleLists:
 
     def bases(self, prefix: str = "") -> Iterator[str]:
         """Yield the bases of functions and groups that begin with a prefix, in UTF-8 order, without duplicates."""
-        bases = [
-            ((key[1:].partition(b"\0")[0], b"") for key, _ in self._starting_with(letter + _encode_name(prefix))) for letter in (b"n", b"g")
-        ]
-        return (_decode_name(base) for base, _ in merge_keys(bases))
+
+        def bases_of(letter: bytes) -> Iterator[Item]:
+            for key, _ in self._starting_with(letter + _encode_name(prefix)):
+                yield key[1:].partition(b"\0")[0], b""
+
+        return (_decode_name(base) for base, _ in merge_keys([bases_of(b"n"), bases_of(b"g")]))
 
     def groups(self) -> set[str]:
         """Return the bases of the names of groups."""
@@ -577,7 +580,7 @@ class ModuleLists:
         return rows
 
     def kinds_of_directory(self, first_byte: int) -> dict[bytes, bool]:
-        """Return, for each module whose id begins with this byte, whether it is a pack."""
+        """Return, for each module whose id begins with this byte, whether it is a pack. If a list is damaged, the rows are read instead."""
         try:
             return {key[1:]: self._platform(value[:CHECK_SIZE]).is_pack for key, value in self._between(*_module_keys(first_byte))}
         except FormatError:
@@ -632,6 +635,7 @@ class ModuleLists:
         return {row.module_id: row for row in rows}
 
     def _platform(self, digest: bytes) -> Platform:
+        """Return the platform with a digest, from the first list that has it."""
         platform = self._platforms.get(digest)
         if platform is None:
             stored = next(filter(None, (module_list.find(b"a" + digest) for module_list in self._lists)), b"")

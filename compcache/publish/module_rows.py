@@ -124,8 +124,7 @@ _new: Callable[[tuple[Any, ...]], Row] = partial(tuple.__new__, Row)
 def make_row(module_id: bytes, records: bytes, notes: bytes) -> Row:
     """Create the row of a module from its encoded records and notes. If the notes are damaged, the compile time is 0.0.
 
-    Raises:
-        FormatError: a record is damaged, or the module record is missing.
+    Raise `FormatError` if a record is damaged, or the module record is missing.
     """
     return row_of_frames(module_id, iterate_frames(records), _read_seconds(notes))[0]
 
@@ -197,8 +196,7 @@ def _entries_of(records: Iterable[tuple[EntryRecord, int]]) -> tuple[tuple[RowEn
 def _imports_of(needs: bytes) -> list[str]:
     """Return the func_names that a needs record imports. They are at the start of the record.
 
-    Raises:
-        FormatError: the record is truncated, or a name is not UTF-8.
+    Raise `FormatError` if the record is truncated, or a name is not UTF-8.
     """
     names = []
     position = 5
@@ -282,7 +280,7 @@ def _check_rows(rows: list[Row]) -> list[Row]:
         or not (min(times) >= 0 and sum(times) < float("inf"))
         or not list(map(len, names)) == list(map(len, offsets)) == list(map(len, signatures))
     ):
-        raise ValueError("a field has the wrong type")
+        raise ValueError("a module_id, platform, column, time or offset has the wrong type or length")
     array("I", chain.from_iterable(offsets))
     for texts in (names, imports, signatures):
         "".join(chain.from_iterable(texts))
@@ -298,13 +296,11 @@ def _check_rows(rows: list[Row]) -> list[Row]:
 def _make_platform(fields: Iterable[object]) -> Platform:
     """Create a platform from its decoded fields.
 
-    Raises:
-        ValueError: a field has the wrong type.
-        TypeError: the number of fields is wrong.
+    Raise `ValueError` if a field has the wrong type, or `TypeError` if the number of fields is wrong.
     """
     platform = Platform(*fields)  # type: ignore[arg-type] # checked next
     if list(map(type, platform)) != [str] * 5 + [int, str]:
-        raise ValueError("a field of its platform has the wrong type")
+        raise ValueError("a field of its platform is not text, or its ABI version is not an int")
     return platform
 
 
@@ -316,15 +312,14 @@ def _pack(value: object) -> bytes:
 def read_row(store: Store, module_id: bytes) -> Row | None:
     """Read a module's row from its file, or return None if the file is missing or damaged. Nothing is quarantined.
 
-    Raises:
-        StorageError: the file cannot be read because of a shortage of descriptors or memory.
+    Raise `StorageError` if the file cannot be read because of a shortage of descriptors or memory.
     """
     row_and_size = read_row_and_size(store, module_id)
     return row_and_size[0] if row_and_size is not None else None
 
 
 def read_row_and_size(store: Store, module_id: bytes) -> tuple[Row, int] | None:
-    """Read a module's row and the size of the module on disk in bytes. See `read_row`."""
+    """Read a module's row and the size of the module on disk in bytes, or return None if it is missing or damaged. See `read_row`."""
     try:
         with ModuleSections(store, module_id) as module:
             return make_row(module_id, module.records(), module.notes()), module.stored

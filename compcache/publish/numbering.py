@@ -87,6 +87,7 @@ def note_number(store: Store, number: int, noted: Noted) -> None:
 
 
 def _create_note(store: Store, path: str) -> None:
+    """Create an empty file, and its directory if it is missing. Raise `FileExistsError` if the file exists."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
         store.files.open_owned(path, flags, FILE_MODE)

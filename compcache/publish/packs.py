@@ -52,9 +52,7 @@ def encode_pack(entries: Iterable[EntryRecord]) -> BuiltModule:
 def packs_in(segments: Iterable[Segment]) -> tuple[bytes, ...]:
     """Return the module_ids of the packs in index segments.
 
-    Raises:
-        FormatError: a segment is damaged.
-        OSError: a segment cannot be read.
+    Raise `FormatError` if a segment is damaged, or `OSError` if a segment cannot be read.
     """
     entries = map(MODULE.unpack, chain.from_iterable(all_entries(segment.modules) for segment in segments))
     return tuple(dict.fromkeys(module_id for module_id, *_, flags, _, _, _ in entries if flags == PACK_FLAG))

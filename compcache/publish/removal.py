@@ -25,8 +25,7 @@ _ATTEMPTS = 16
 def remove_file(store: Store, module_id: bytes) -> bool:
     """Remove a module and its signatures, and return whether the module existed. Mapped code stays mapped. Later look-ups miss the module.
 
-    Raises:
-        StorageError: the module could not be removed.
+    Raise `StorageError` if the module could not be removed.
     """
     store.tell_gone(module_id)
     existed = unlink(store, store.module_path(module_id))
@@ -68,8 +67,7 @@ def remove_from_volumes(store: Store, module_id: bytes) -> bool:
 def append(store: Store, place: Place, file_name: str, data: bytes, *, sync: bool = False) -> None:
     """Append data to a small file in one write. Create the file if it does not exist. With `sync`, sync the file to disk.
 
-    Raises:
-        OSError: the file could not be written.
+    Raise `OSError` if the file could not be written.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
     opened = store.files.open_owned(store.path(place, file_name), flags, FILE_MODE)

@@ -64,6 +64,7 @@ def ensure_held(store: Store, target: TypedCallTarget) -> bool:
 
 
 def _lost_modules(store: Store, module: LoadedModule) -> list[LoadedModule]:
+    """Return the loaded modules that a module is bound to and that the store no longer has."""
     store.files.look_again()
     bound = modules_behind(module)
     return [loaded for loaded in bound if not store.holds_in_memory(loaded.module_id) and not store.exists(loaded.module_id)]
@@ -91,6 +92,7 @@ def _read_publication(store: Store, module: LoadedModule) -> Publication | None:
 
 
 def _store_again(store: Store, publication: Publication) -> None:
+    """Store a lost module again. If that fails, keep it in memory for this process."""
     try:
         publish_modules(store, [publication], signs=False)
     except StorageError:

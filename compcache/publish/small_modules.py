@@ -87,6 +87,7 @@ def read_small_module(store: Store, module_id: bytes) -> IndexedModule | None:
 
 
 def _index_module(module_id: bytes, data: bytes, status: os.stat_result) -> IndexedModule:
+    """Return what the index needs of a module, from its bytes. Raise `FormatError` or `IntegrityError` if the module is damaged."""
     footer = decode_footer(data[-FOOTER_SIZE:], len(data))
     require_intact(footer, module_id, lambda at, size: data[at : at + size])
     order, seconds = _read_notes(data[footer.content : footer.content + footer.notes])
@@ -108,6 +109,7 @@ def _index_module(module_id: bytes, data: bytes, status: os.stat_result) -> Inde
 
 
 def _read_notes(section: bytes) -> tuple[Order, float]:
+    """Return a module's number and its compilation time. Unreadable notes give no number and no time."""
     try:
         notes = decode_notes(section)
     except FormatError:

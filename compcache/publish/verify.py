@@ -85,6 +85,7 @@ def verify_module(store: Store, module: ModuleFile, status: os.stat_result, *, l
 
 
 def _describe_writer(status: os.stat_result) -> str:
+    """Say for a message who other than this user may have written a file, and what to do."""
     if writer(status) < 0:
         return f"other users can write to it (mode {stat.S_IMODE(status.st_mode):o}), and may have done so; remove it"
     return f"it belongs to user {status.st_uid}, not to you ({os.geteuid()})"
@@ -98,8 +99,7 @@ def _has_valid_mac(store: Store, module: ModuleFile) -> bool:
 def _require_trusted(store: Store, module: ModuleFile, requirement: str) -> None:
     """Check that one of the trusted keys has signed a module.
 
-    Raises:
-        IntegrityError: the module has no valid signature by a trusted key.
+    Raise `IntegrityError` if the module has no valid signature by a trusted key.
     """
     from compcache.signing.signatures import is_signed, signers
 
@@ -169,7 +169,7 @@ def condemn(store: Store, module: ModuleFile, error: FormatError) -> CompcacheEr
 
 
 def _is_intact(module: ModuleFile) -> bool:
-    """Read the file again, and return whether its content is intact."""
+    """Read the file again, and return whether its content is intact. False for a closed or special file."""
     if module.opened.number < 0 or not stat.S_ISREG(os.fstat(module.opened.number).st_mode):
         return False
     try:

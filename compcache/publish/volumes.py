@@ -75,6 +75,7 @@ def write_volume(store: Store, contents: Iterable[Content], replaced: Sequence[V
     tail = TAIL.pack(len(MAGIC) + members.size, len(dictionary), count, len(MAGIC) + members.size + len(dictionary + names), b"")
 
     def parts() -> Iterator[bytes]:
+        """Yield the parts of the volume's file. The check at the end covers what precedes it."""
         yield MAGIC
         yield from members.parts()
         yield dictionary + names
@@ -115,13 +116,18 @@ def _find_removed(store: Store, sources: Scratch, volumes: Sequence[Volume]) -> 
     for first, rows in groupby(map(_SOURCE.unpack, sources.pieces(_SOURCE.size)), key=lambda row: row[0][0]):
         present = {module_id_of(name) for name in store.present_names(store.path(MODULES, f"{first:02x}"))}
         for module_id, number in rows:
-            removed_ids = removed[number] if number >= 0 else None
-            if (module_id not in present) if number < 0 else (removed_ids is None or module_id in removed_ids):
+            if number < 0:  # a file of its own
+                is_gone = module_id not in present
+            else:
+                removed_ids = removed[number]
+                is_gone = removed_ids is None or module_id in removed_ids
+            if is_gone:
                 gone.append(module_id)
     return gone
 
 
 def _exists(store: Store, path: str) -> bool:
+    """Return whether a path exists. Raise `OSError` if that cannot be determined."""
     try:
         store.files.stat(path)
     except FileNotFoundError as error:
@@ -140,8 +146,7 @@ def _choose_dictionary(samples: list[bytes]) -> bytes:
 def members_of(volume: Volume, first_byte: int) -> dict[bytes, Member]:
     """Return the modules of a volume whose ids begin with this byte. The result is empty if the volume is damaged.
 
-    Raises:
-        OSError: the volume cannot be read.
+    Raise `OSError` if the volume cannot be read.
     """
     try:
         return dict(volume.members(first_byte))

@@ -184,8 +184,7 @@ def _read_makers(module: BuiltModule | Publication) -> Iterator[Maker]:
 def _require_sound(store: Store, modules: Iterable[BuiltModule]) -> None:
     """Check that no maker of the modules has a known fault, because readers would not use such modules.
 
-    Raises:
-        StorageError: a maker has a known fault.
+    Raise `StorageError` if a maker has a known fault.
     """
     for module in modules:
         fault = fault_of(_read_makers(module))
@@ -195,6 +194,7 @@ def _require_sound(store: Store, modules: Iterable[BuiltModule]) -> None:
 
 
 def _make_addition(store: Store, draft: _Draft, status: os.stat_result, order: Order | None) -> Addition:
+    """Return what the index stores about a written module."""
     module = draft.module
     file = ModuleFile(store.files, store.module_path(draft.module_id), draft.module_id)
     flags = SUSPECT if fault_of(_read_makers(module)) else module.flags
@@ -205,8 +205,7 @@ def _make_addition(store: Store, draft: _Draft, status: os.stat_result, order: O
 def sign_module(store: Store, module_id: bytes, records: bytes, key: bytes) -> None:
     """Sign a module with the store's key, and store the signature. Call this before the module becomes visible.
 
-    Raises:
-        OSError: the signature could not be written.
+    Raise `OSError` if the signature could not be written.
     """
     from compcache.signing.signatures import add_signature
 
@@ -238,8 +237,7 @@ def _publish_index(store: Store, additions: list[Addition]) -> None:
 def _find_existing(store: Store, module_id: bytes, *, elsewhere: bool) -> tuple[os.stat_result, Order] | None:
     """Return the status and the order of an existing, intact module, or None. With `elsewhere`, layers are searched too.
 
-    Raises:
-        StorageError: the file exists in this directory, but cannot be read.
+    Raise `StorageError` if the file exists in this directory, but cannot be read.
     """
     if store.holds_in_memory(module_id):
         return None  # its file may be missing
@@ -263,18 +261,19 @@ def _is_indexed(store: Store, module_id: bytes, status: os.stat_result, indexed:
     index.refresh()
     if not any(True for _ in index.verified(module_id, status)):
         return False
-    # All entries of an addition are in one segment, so checking the first one is enough.
-    return not indexed or any(
-        (order, listed_id, offset) == (number, module_id, indexed[0][1])
-        for order, _, listed_id, offset, _ in index.find_numbered(name_key(indexed[0][0]))
+    if not indexed:
+        return True
+    name, first_offset, _ = indexed[0]  # all entries of an addition are in one segment, so checking the first one is enough
+    return any(
+        (order, listed_id, offset) == (number, module_id, first_offset)
+        for order, _, listed_id, offset, _ in index.find_numbered(name_key(name))
     )
 
 
 def publish_file(store: Store, place: Place, file_name: str, data: bytes, *, sync: bool = True) -> str:
     """Publish a small file that is not a module, and return its path. See `atomic_file.publish` for `sync`.
 
-    Raises:
-        StorageError: the file could not be written.
+    Raise `StorageError` if the file could not be written.
     """
     path = store.path(place, file_name)
     store.require_writable(path)

@@ -137,6 +137,7 @@ def shown_url(text: str) -> str:
 
 
 def _without_secrets(url: str) -> str:
+    """Return a URL without user, password and query, for messages."""
     scheme = _SCHEME.match(url)
     start = scheme[0] if scheme is not None else ""
     user, separator, host_and_path = url[len(start) :].rpartition("@")
@@ -176,8 +177,7 @@ def _resolve_entry(text: str) -> Iterator[str]:
 def read_mode(text: str) -> str:
     """Check the modes in a setting, and return them separated by single spaces.
 
-    Raises:
-        ValueError: a word is not one of `MODES`, or there is no word.
+    Raise `ValueError` if a word is not one of `MODES`, or there is no word.
     """
     words = text.split()
     if not words or not set(words) <= set(MODES):
@@ -209,12 +209,14 @@ def read_settings(url: str | None, mode: str | None) -> Stores | None:
 
 
 def _has_valid_port(parts: SplitResult) -> bool:
+    """Return whether a URL has no port or a valid one."""
     with suppress(ValueError):
         return parts.port is None or parts.port > 0
     return False
 
 
 def _read_store(url: str, mode: str) -> RemoteSettings:
+    """Return the settings of one remote store. Raise `ValueError` if its URL is invalid. No message contains the URL's secrets."""
     safe_url = _without_secrets(url)
     scheme = _SCHEME.match(url)
     start = f" that begins with {scheme[0]!r}" if scheme is not None else ""

@@ -94,7 +94,7 @@ def require_acceptable(store: Store, data: bytes | memoryview, *, wanted: str, s
     footer = intact_footer(data)
     name = footer.module_id.hex()
     if store.signing_key and not is_signed_with(footer, store.signing_key):
-        raise IntegrityError(f"module {name} does not carry the signature of this cache's key (signing_key)", path=name)
+        raise IntegrityError(f"module {name} does not carry the signature of this cache's key (signing_key): compile it here", path=name)
     view: Any = data  # a view: the image, a part of it, is not copied
     image, *other_sections = sections_of(view, footer)
     records, graph, bitcode, notes = map(bytes, other_sections)
@@ -106,10 +106,10 @@ def require_acceptable(store: Store, data: bytes | memoryview, *, wanted: str, s
 
         if not is_signed(signatures, keys, footer.module_id, manifest.header.requirement()):
             signer = "a key that is trusted here (trusted_keys)" if store.trusted_keys else "this cache's own key (publish_key)"
-            raise IntegrityError(f"module {name} is not signed with {signer}", path=name)
+            raise IntegrityError(f"module {name} is not signed with {signer}: trust its signer, or compile it here", path=name)
     elif manifest.is_pickled() and not store.signing_key:
         reason = "is accepted only with a trusted signature; open the cache with trusted_keys"
         raise PickleNotAllowedError(f"module {name} contains a pickled global variable and {reason}")
     if wanted not in [name for name, _, _ in manifest.indexed()]:
-        raise IntegrityError(f"module {name} does not define {wanted!r}", path=name)
+        raise IntegrityError(f"module {name} from the remote store does not define {wanted!r}, although its card says so", path=name)
     return Acceptable(footer, sections, manifest)

@@ -90,8 +90,7 @@ class RemoteAnswer(NamedTuple):
 def map_file(path: str) -> memoryview:
     """Map a file that the helper has written, and return a read-only view of its content.
 
-    Raises:
-        OSError: the file cannot be opened or mapped.
+    Raise `OSError` if the file cannot be opened or mapped.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:

@@ -95,18 +95,19 @@ class Breaker:
         return failures, max(0.0, until - time.time())
 
     def _read(self) -> tuple[int, float, float]:
+        """Return the failures in a row, the end of the pause, and the pause in seconds. All are 0 without a valid file."""
         try:
             with open(self._path, encoding="ascii") as file:
-                failures, until, pause = file.read(200).split()
-            values = int(failures), float(until), float(pause)
+                failures, until_text, pause = file.read(200).split()
+            until = float(until_text)
+            values = int(failures), until, float(pause)
         except (OSError, ValueError) as error:
             reraise_interrupt(error)
             return 0, 0.0, 0.0
-        if not (0 <= values[1] - time.time() <= _LONGEST_PAUSE or values[1] <= time.time()):
-            return 0, 0.0, 0.0  # the clock was set back
-        return values
+        return values if until - time.time() <= _LONGEST_PAUSE else (0, 0.0, 0.0)  # the clock was set back
 
     def _write(self, failures: int, until: float, pause: float) -> None:
+        """Share the state with other processes. A failed write is ignored."""
         content = f"{failures} {until} {pause}".encode("ascii")
         from compcache.processes.detached import LateFiles
         from compcache.publish.atomic_file import publish
@@ -118,8 +119,7 @@ class Breaker:
 def breaker_of(url: str) -> Breaker:
     """Return the breaker of one store, for the current credentials of the environment.
 
-    Raises:
-        OSError: the directory of the breaker cannot be made private.
+    Raise `OSError` if the directory of the breaker cannot be made private.
     """
     return Breaker(os.path.join(state_directory(url, os.environ), "breaker"))
 
@@ -132,7 +132,10 @@ class Gate:
         self._known_open_until = 0.0
 
     def is_shut(self) -> bool:
-        """Return whether all breakers are open. While they are, their files are read at most four times a second."""
+        """Return whether all breakers are open. While they are, their files are read at most four times a second.
+
+        False if a file cannot be read: the look-up reports the error.
+        """
         now = time.time()
         if 0 < self._known_open_until - now <= _RECHECK_SECONDS:
             return True

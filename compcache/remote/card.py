@@ -100,8 +100,7 @@ def merge_cards(known: dict[str, Card], shelf: str, card: Card) -> bytes:
 def decode_cards(data: bytes) -> dict[str, Card]:
     """Decode the cards of a function and return them by shelf.
 
-    Raises:
-        FormatError: the bytes are not cards of a known version, are damaged, or are more than `MAX_CARDS` bytes.
+    Raise `FormatError` if the bytes are not cards of a known version, are damaged, or are more than `MAX_CARDS` bytes.
     """
     if len(data) > MAX_CARDS:
         raise FormatError(f"the card has {len(data)} bytes, more than the maximum of {MAX_CARDS}")
@@ -118,6 +117,7 @@ def decode_cards(data: bytes) -> dict[str, Card]:
 
 
 def _decode_card(fields: list[Any], imports: list[list[Any]]) -> Card:
+    """Return a decoded card with the cards of its imports. Raise `FormatError` if a field is not valid."""
     name, module_id, size, seconds, module, signatures = fields
     for field, value, type_ in zip(Card._fields, fields, (str, bytes, int, float, bytes, bytes), strict=False):
         if type(value) is not type_:
@@ -160,8 +160,7 @@ def encode_pack(items: Iterable[Packed]) -> bytes:
 def decode_pack(data: bytes) -> dict[str, Packed]:
     """Decode a pack and return its functions by name.
 
-    Raises:
-        FormatError: the bytes are not a pack of a known version, the pack is damaged, or this Python cannot decompress it.
+    Raise `FormatError` if the bytes are not a pack of a known version, the pack is damaged, or this Python cannot decompress it.
     """
     magic, packed = data[:8], data[8:-CHECK_SIZE]
     if magic not in _PACK_MAGICS.values():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from compcache.errors import CompcacheError, FormatError
@@ -94,6 +95,7 @@ class Inquiry:
         return bool(self.fetched)
 
     def _is_answered(self, seconds: float) -> bool:
+        """Wait for the answer, up to `seconds` or the expected time of compilation. Return whether it has come."""
         if not seconds or not (self._insists or self._remote.patience.allows_waiting()):
             return self._question.wait(0.0)
         seconds = max(seconds, self._remote.estimate_compile_time(self._names))
@@ -102,6 +104,7 @@ class Inquiry:
         return self._question.wait(seconds)
 
     def _process_answer(self, waited: float) -> None:
+        """Count the helper's answer, adopt the modules it has found, and note which names no store could answer."""
         self._remote.count("remote_answers")
         self._remote.count("remote_seconds", time.monotonic() - self._asked)
         rows, seconds = self._question.answer
@@ -267,7 +270,7 @@ class RemoteStore:
         """Ask the stores about a function, and return their answer. Nothing is fetched into the cache, and nothing is counted."""
         try:
             if not self._check_service(waits=True):
-                failures, seconds = min([breaker.state() for breaker in self.breakers()], key=lambda state: state[1])
+                failures, seconds = min([breaker.state() for breaker in self.breakers()], key=itemgetter(1))  # asked again first
                 return skipped_answer(self.settings.shown, name, failures, seconds)
             question = ask(self.settings, "find", [name], *self._platform_and_shelves(), b"", (), time.monotonic(), _PATIENCE, None, "", 0)
         except OSError as error:
@@ -342,9 +345,7 @@ class RemoteStore:
     def _map_and_remove(self, path: str) -> memoryview:
         """Map a file that the helper has written, remove the file, and return a view of its content.
 
-        Raises:
-            FormatError: the file is not in the directory for such files.
-            OSError: the file cannot be mapped.
+        Raise `FormatError` if the file is not in the directory for such files, or `OSError` if the file cannot be mapped.
         """
         if os.path.dirname(path) != self._store.temporary:
             raise FormatError(f"the helper process returned the path {path}, which is not in {self._store.temporary}")
@@ -391,7 +392,7 @@ class RemoteStore:
         return True
 
     def pack(self, names: Iterable[str]) -> None:
-        """Request that these offered functions are also stored as one pack, for hosts that fetch them together."""
+        """Request that these offered functions are also stored as one pack, for hosts that fetch them together. Report a failure."""
         try:
             ask(self.settings, "pack", list(names), *self._platform_and_shelves(), self.settings.writable).wait(_PATIENCE)
         except OSError as error:

@@ -140,6 +140,7 @@ class Question:
         queue = _ProcessorWait(self._helper_pid) if seconds else None
 
         def remaining() -> float:
+            """Return the seconds that are left, with those that a compilation in the queue is expected to take."""
             end = started + (max(seconds, self._compile_seconds) if seconds else 0.0)
             now = time.monotonic()
             return end - now if end > now or queue is None else end + queue.seconds() - now
@@ -176,6 +177,7 @@ class Question:
             self._socket = None
 
     def _connect(self) -> bool:
+        """Send the question to the helper process. If that fails, return False and set `problem`; a missing helper is started."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         folder = -1
         try:
@@ -249,8 +251,7 @@ def _forget_connections() -> None:
 def ask(stores: Stores, *message: Any, keeps: bool = False) -> Question:
     """Send a question to the helper of these stores, starting the helper if it does not run. Return the `Question` without waiting.
 
-    Raises:
-        OSError: the directory of the helper's socket cannot be made private.
+    Raise `OSError` if the directory of the helper's socket cannot be made private.
     """
     question = Question(state_directory(stores.url, os.environ), stores, list(message), keeps=keeps)
     question.wait(0.0)
@@ -294,6 +295,7 @@ def _start_helper(directory: str, stores: Stores) -> str:
 
 
 def _is_running(pid: int) -> bool:
+    """Return whether the helper that this process started runs. False also in a forked child of this process."""
     with suppress(ChildProcessError):  # this process was forked, and the helper is a child of its parent
         return os.waitpid(pid, os.WNOHANG) == (0, 0)
     return False

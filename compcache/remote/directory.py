@@ -24,8 +24,7 @@ _TEMPORARY = "/tmp"  # noqa: S108 - directories created there are private, and c
 def make_private_directory(path: str) -> str:
     """Create a directory that only this user can enter, if it is missing, and return `path`.
 
-    Raises:
-        OSError: the directory is not private to this user, or it cannot be created.
+    Raise `OSError` if the directory is not private to this user, or it cannot be created.
     """
     try:
         os.mkdir(path, 0o700)
@@ -60,8 +59,7 @@ _PLACE = (
 def state_directory(url: str, environment: Mapping[str, str]) -> str:
     """Return the directory for a store's socket and breaker. Each combination of user, store and credentials has its own directory.
 
-    Raises:
-        OSError: the directory cannot be made private.
+    Raise `OSError` if the directory cannot be made private.
     """
     account = sorted((name, value) for name, value in environment.items() if name.startswith(_ACCOUNT))
     return _private_directory_for(repr((url, account)), environment)

@@ -161,8 +161,7 @@ def _list_objects(store: Stores, kind: str) -> tuple[RemoteObject, ...]:
 def _ask_store(store: Stores, *message: Any) -> Any:
     """Send a question about the store to its helper, and return the answer.
 
-    Raises:
-        StorageError: the store or the helper does not answer.
+    Raise `StorageError` if the store or the helper does not answer.
     """
     answer = _ask_helper(store, *message)
     if isinstance(answer, str):
@@ -171,6 +170,7 @@ def _ask_store(store: Stores, *message: Any) -> Any:
 
 
 def _decode_objects(rows: list[list[Any]]) -> Iterator[RemoteObject]:
+    """Yield the objects of an answer, without hidden ones."""
     for key, size, modified in rows:
         if not key.rpartition("/")[2].startswith("."):
             yield RemoteObject(key, size, modified)

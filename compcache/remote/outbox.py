@@ -63,8 +63,7 @@ class Outbox:
     def put(self, upload: Upload) -> int:
         """Add an upload. Return the number of older uploads that were dropped to free space.
 
-        Raises:
-            OSError: the file could not be written.
+        Raise `OSError` if the file could not be written.
         """
         data = _MAGIC + msgpack.packb(list(upload), unicode_errors="surrogatepass")
         data += check(data)
@@ -140,7 +139,7 @@ class Outbox:
         return total
 
     def sweep(self) -> None:
-        """Remove the partially written files of killed processes."""
+        """Remove the partially written files of killed processes. Files that cannot be removed stay."""
         for name in [name for name in self._listed() if ".upload" not in name]:
             path = os.path.join(self._directory, name)
             with suppress(OSError):  # another helper has removed the file
@@ -148,7 +147,7 @@ class Outbox:
                     os.unlink(path)
 
     def _make_room(self, size: int) -> int:
-        """Drop uploads until a file of `size` bytes fits, finished uploads first.
+        """Drop uploads until a file of `size` bytes fits, finished uploads first. It may not fit even without other uploads.
 
         Returns:
             The number of waiting uploads that were dropped.

@@ -39,18 +39,19 @@ def read_rules(
         OSError: a file that an argument names cannot be read.
     """
     options: dict[str, Any] = {}
-    key = _argument_or_setting(signing_key, variables[0], read_signing_key)
+    signing_variable, trusted_variable, publish_variable, llvm_variable = variables
+    key = _argument_or_setting(signing_key, signing_variable, read_signing_key)
     if key is not None:
         options["signing_key"] = key
-    if trusted_keys is not None or publish_key is not None or setting(variables[1]) or setting(variables[2]):
+    if trusted_keys is not None or publish_key is not None or setting(trusted_variable) or setting(publish_variable):
         from compcache.signing.keys import read_publish_key, read_trusted_keys
 
-        secret_key = _argument_or_setting(publish_key, variables[2], read_publish_key) if publish_key != "" else None
-        public_keys = _argument_or_setting(trusted_keys, variables[1], read_trusted_keys) or ()
+        secret_key = _argument_or_setting(publish_key, publish_variable, read_publish_key) if publish_key != "" else None
+        public_keys = _argument_or_setting(trusted_keys, trusted_variable, read_trusted_keys) or ()
         # Without its own key among the trusted keys, a cache would reject the modules that it has signed.
         options["trusted_keys"] = (*public_keys, secret_key.public()) if public_keys and secret_key is not None else public_keys
         options["publish_key"] = secret_key
-    oldest = _argument_or_setting(min_llvm, variables[3], _check_version)
+    oldest = _argument_or_setting(min_llvm, llvm_variable, _check_version)
     if oldest:
         options["min_llvm"] = oldest
     return options

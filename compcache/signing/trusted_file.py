@@ -22,9 +22,7 @@ def trusted_keys_path() -> str:
 def trusted_keys() -> tuple[PublicKey, ...] | None:
     """Return the keys in the file; None if the file does not exist.
 
-    Raises:
-        ValueError: a line of the file is not a key.
-        OSError: the file cannot be read.
+    Raise `ValueError` if a line of the file is not a key, or `OSError` if the file cannot be read.
     """
     path = trusted_keys_path()
     return read_public_keys(path) if os.path.exists(path) else None
@@ -33,9 +31,7 @@ def trusted_keys() -> tuple[PublicKey, ...] | None:
 def add_trusted_key(key: PublicKey) -> str:
     """Add a key to the file unless it is already there. Create the file if necessary, and return its path.
 
-    Raises:
-        ValueError: a line of the file is not a key.
-        OSError: the file cannot be read or written.
+    Raise `ValueError` if a line of the file is not a key, or `OSError` if the file cannot be read or written.
     """
     path = trusted_keys_path()
     if key not in (trusted_keys() or ()):

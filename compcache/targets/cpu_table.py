@@ -114,15 +114,15 @@ def _suggestion(name: str, names: Iterable[str]) -> str:
 def cpu_table(arch: str, major: int) -> CpuTable | None:
     """Return the table of an architecture for a major version of LLVM, or None if the architecture has no tables."""
     folder = resources.files("compcache.arch") / "tables"
-    tables = [
-        (int(version), entry)
+    tables = {
+        int(version): entry
         for entry in folder.iterdir()
         if entry.name.endswith(f"-{arch}.json") and (version := entry.name[4 : entry.name.index("-")]).isdecimal()
-    ]
-    older = [pair for pair in tables if pair[0] <= major] or tables
-    if not older:
+    }
+    if not tables:
         return None
-    return CpuTable(json.loads(max(older, key=lambda pair: pair[0])[1].read_text()))
+    latest = max([version for version in tables if version <= major] or tables)  # a later LLVM than `major` is better than none
+    return CpuTable(json.loads(tables[latest].read_text()))
 
 
 @functools.cache

@@ -47,6 +47,7 @@ def words_of(features: Iterable[str], arch: str) -> tuple[str, tuple[str, ...]]:
 
 @lru_cache(maxsize=256)
 def _combine_words(features: frozenset[str], arch: str) -> tuple[str, tuple[str, ...]]:
+    """Return the processor words that hold the features, as text, and the sorted features that no word holds."""
     words_of_features = feature_words(arch)
     unknown, masks, bounds = [], dict[str, int](), dict[str, int]()
     for name in features:

@@ -230,6 +230,7 @@ def _objects_of(points: tuple[EntryPoint, ...], level: int) -> tuple[bytes, ...]
 
 
 def _compile_entries(points: tuple[EntryPoint, ...], level: int) -> bytes:
+    """Return the object file with entry points. They are compiled for the baseline processor, so that every host can share them."""
     with codegen.new_context() as context:
         module = codegen.parse(entries_text(points), context)
         codegen.check_triple(module)

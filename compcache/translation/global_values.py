@@ -19,8 +19,7 @@ __all__ = ["encode_checked", "encode_values"]
 def encode_checked(resolution: Resolution) -> tuple[tuple[str, str, bytes], ...]:
     """Load each global variable once, as a test, in the thread that requested the module. Return the result of `encode_values`.
 
-    Raises:
-        GlobalValidationError: a value cannot be loaded or stored.
+    Raise `GlobalValidationError` if a value cannot be loaded or stored.
     """
     return codegen.call_in_caller(_encode_globals, resolution) if resolution.storage else ()
 
@@ -40,8 +39,7 @@ def _encode_globals(resolution: Resolution) -> tuple[tuple[str, str, bytes], ...
 def encode_values(resolution: Resolution) -> tuple[tuple[str, str, bytes], ...]:
     """Encode the global variables as (name, kind, encoded value), sorted by name.
 
-    Raises:
-        GlobalValidationError: a value cannot be stored.
+    Raise `GlobalValidationError` if a value cannot be stored.
     """
     definitions = {name: definition for name, (definition, _) in resolution.storage.items()}
     return tuple(sorted([(name, value.kind, encode_definition(value, name)) for name, value in definitions.items()]))

@@ -119,6 +119,7 @@ def link_members(members: Sequence[Member], context: Any) -> Any:
 
 
 def _check_unique(members: Sequence[Member]) -> None:
+    """Raise `LinkError` if several members define the same symbol."""
     first_numbers: dict[str, int] = {}
     lines = []
     for number, member in enumerate(members):

@@ -26,7 +26,7 @@ _OWN = "compcache.weak."
 
 
 def weak_functions(text: str) -> frozenset[str]:
-    """Return the names of a printed module's weak functions and weak function aliases, which other files may override."""
+    """Return the names of a printed module's weak functions and their weak aliases, which other files may override."""
     if " weak " not in text:
         return frozenset()
     matches = [match for match in _FUNCTION.finditer(text) if _MERGED not in match["rest"]]
@@ -41,6 +41,7 @@ def without_overridden(text: str, names: Collection[str]) -> str:
     declared: list[str] = []
 
     def function(match: re.Match[str]) -> str:
+        """Return an overridden function as a private one, and note its declaration; other functions are unchanged."""
         if _matched_name(match) not in names or _MERGED in match["rest"]:
             return match[0]
         words = _WORDS.sub("", match["words"])
@@ -50,6 +51,7 @@ def without_overridden(text: str, names: Collection[str]) -> str:
         return f"define internal {words}@{quote(_OWN + _matched_name(match))}({match['rest']}"
 
     def alias(match: re.Match[str]) -> str:
+        """Return "" for an overridden alias, and note its declaration; other aliases are unchanged."""
         if _matched_name(match) not in names:
             return match[0]
         result, _, parameters = match["type"].partition(" (")

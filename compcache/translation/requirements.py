@@ -109,7 +109,10 @@ def own_features(
 
 
 def allowed_features(text: str, machine: Machine) -> dict[str, _Features]:
-    """Return the features that functions with target attributes may use, by function name. `text` is the printed module."""
+    """Return the features that functions with target attributes may use, by function name; {} without such functions.
+
+    `text` is the printed module.
+    """
     if '"target-' not in text:
         return {}
     attributes = target_attributes(lines_from(text, "attributes #"), read_functions(text))
@@ -147,6 +150,7 @@ class _Reached:
         return frozenset[str]().union(*[features for class_, features in used_features.items() if class_ <= own_class])
 
     def _propagate_features(self, users: Mapping[str, list[str]]) -> None:
+        """Add the features of each function to all functions that use it."""
         waiting = [name for name, used in self._used.items() if used]
         while waiting:
             name = waiting.pop()

@@ -107,8 +107,7 @@ def translate(context: Any, request: Request) -> Translated:
 def translate_member(context: Any, request: Request, label: str) -> Member:
     """Compile the source of a group's member to optimized code. `label` is a digest of the source, for unique names of sections.
 
-    Raises:
-        CompileError: the source cannot be compiled.
+    Raise `CompileError` if the source cannot be compiled.
     """
     module, (printed, values, _, data), request, _ = _read_source(context, request, f"{label}.")
     rewritten = with_nobuiltin(for_shared_object(printed), values.functions, request.requests.imports)
@@ -127,6 +126,7 @@ def translate_member(context: Any, request: Request, label: str) -> Member:
 
 
 def _find_value(module: Any, name: str) -> Any:
+    """Return the function or the global variable with a name. Raise `NameError` if there is none."""
     try:
         return module.get_function(name)
     except NameError:
@@ -134,7 +134,7 @@ def _find_value(module: Any, name: str) -> Any:
 
 
 def _translate_group(context: Any, request: Request) -> Translated:
-    """Compile the members of a group to one object."""
+    """Link the members of a group and compile them to one object. See `link_members` and `_compile` for the exceptions."""
     module = link_members(request.members, context)
     printed = str(module)
     values = read_values(printed)
@@ -189,8 +189,7 @@ def _check_names(values: GlobalValues) -> None:
 def _check_outline(outline: str, request: Request) -> None:
     """Check a printed module, if necessary in a child process, before LLVM compiles a part of it.
 
-    Raises:
-        CompileError: LLVM rejects the module.
+    Raise `CompileError` if LLVM rejects the module.
     """
     check_extremes(outline, printed=True)
     values = read_values(outline)
@@ -350,6 +349,7 @@ def _intrinsics(values: GlobalValues) -> list[str]:
 
 
 def _require_portable(text: str, values: GlobalValues, machine: Machine) -> None:
+    """Raise `CompileError` if stored code may need features of another CPU than this host's."""
     if requires_more_than(_intrinsics(values), machine.requires):
         raise CompileError("the stored code uses intrinsics for CPU features that this host does not have: compile it from its source")
     if has_assembly(text):
@@ -369,6 +369,7 @@ def _safe_machine(machine: Machine, attributes: Mapping[str, str]) -> Machine:
 
 
 def _try_if_suspicious(printed: str, values: GlobalValues, request: Request, attributes: Mapping[str, str]) -> None:
+    """Translate in another process first if the code may crash LLVM. See `try_in_child` for the exceptions."""
     machine = request.machine
     pairs = {("target-cpu", machine.cpu), ("target-features", machine.features)}
     pairs |= {pair for text in set(attributes.values()) for pair in TARGET_ATTRIBUTE.findall(text)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -58,8 +58,9 @@ def costs(store: Store, progress: Progress | None = None, duplicate: Callable[[s
     shares = SortedItems(item for number, place in places for item in _shares_in(Slices(place, progress), uses, bytes([number])))
     totals = (_add_shares(base, items, duplicate) for base, items in groupby(shares, lambda item: item[0].partition(b"\0")[0]))
     while batch := list(islice(totals, _AT_ONCE)):
-        misses = uses.of((), {key for _, keys in batch for key in keys}).misses()
-        yield from [cost._replace(misses=sum(misses.get(key, 0) for key in keys)) for cost, keys in batch]
+        misses = uses.of((), set(chain.from_iterable([keys for _, keys in batch]))).misses()
+        for cost, keys in batch:
+            yield cost._replace(misses=sum(misses.get(key, 0) for key in keys))
 
 
 def _shares_in(slices: Slices, uses: Uses, place: bytes) -> Iterator[Item]:

@@ -41,11 +41,12 @@ def entries_in(places: Iterable[tuple[Store, Overview]]) -> list[EntrySummary]:
                     latest[key] = order, entry
     removed = {key for key, ((_, is_removal), _) in latest.items() if is_removal}
     entries += [entry for _, entry in latest.values()]
-    return sorted([
-        entry for entry in entries
-        if (entry.kind, entry.name) not in removed
-        and all(any(bytes.fromhex(module_id) in overview.present for _, overview in overviews) for module_id in entry.requires)
-    ])  # fmt: skip
+    present = [overview.present for _, overview in overviews]
+
+    def exists(module_id: str) -> bool:
+        return any(bytes.fromhex(module_id) in modules for modules in present)
+
+    return sorted([entry for entry in entries if (entry.kind, entry.name) not in removed and all(map(exists, entry.requires))])
 
 
 def _entries_of(row: Row, place: Store, overview: Overview) -> Iterator[tuple[int, bool, EntrySummary]]:
@@ -135,7 +136,8 @@ def find_parts_and_entries(
     names = {func_name, label_of(func_name)}
     rows = list(functions)
     parts = sorted(row for row in rows if row.part_of in names)
-    module_ids = {module_id for row in [*parts, *[row for row in rows if row.func_name == func_name]] for module_id in row.modules}
+    own_rows = [row for row in rows if row.func_name == func_name]
+    module_ids = set(chain.from_iterable([row.modules for row in (*parts, *own_rows)]))
     return parts, [entry for entry in entries if entry.name in names or not module_ids.isdisjoint(entry.requires)]
 
 

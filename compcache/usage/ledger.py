@@ -106,7 +106,7 @@ def _statistics_files(store: Store, since: Uses | None = None) -> list[str]:
 
 
 def _has_size(store: Store, name: str, size: int | None) -> bool:
-    """Return whether a statistics file exists and has this size in bytes."""
+    """Return whether a statistics file exists, can be read, and has this size in bytes. None is no size."""
     with suppress(OSError):
         return store.files.stat(store.path(STATISTICS, name)).st_size == size
     return False
@@ -210,8 +210,10 @@ class Uses:
         uses: dict[tuple[bytes, bytes], tuple[int, float]] = {}
 
         def add(key: bytes, module_id: bytes, use: tuple[int, float]) -> None:
+            """Add a count of uses, and keep the later time of the last use."""
             earlier_count, earlier_use = uses.get((key, module_id), (0, 0.0))
-            uses[key, module_id] = earlier_count + use[0], max(earlier_use, use[1])
+            count, last_use = use
+            uses[key, module_id] = earlier_count + count, max(earlier_use, last_use)
 
         for module_id in sorted(module_ids):
             for key, use in self._short.get(module_id, {}).items():
@@ -258,8 +260,7 @@ def _add_counters(summands: Iterable[Mapping[tuple[int, str], float]]) -> dict[t
 def _read_short(store: Store, name: str) -> StatsFile | None:
     """Return the content of a statistics file; None if it was folded in the meantime, or if this user cannot read it.
 
-    Raises:
-        FormatError: the file is damaged.
+    Raise `FormatError` if the file is damaged.
     """
     data = store.read_file(STATISTICS, name, max_size=_MAX_FILE)
     return decode_stats(data) if data is not None else None
@@ -412,9 +413,9 @@ def _is_long_journal(store: Store, name: str, now: float) -> bool:
 
 
 def _seal(store: Store, names: Iterable[str] | None = None) -> list[str]:
-    """Rename these journals, or all journals, to statistics files. Processes then start new journals.
+    """Rename these journals, or all journals, to statistics files. Processes then start new journals. A failure leaves the journal.
 
-    Return the names of all statistics files, or of `names`, after renaming, sorted.
+    Return the names of all statistics files, or of `names`, after renaming, sorted. None renames all.
     """
     current = list(names) if names is not None else _statistics_files(store)
     for number, name in enumerate(current):
@@ -527,7 +528,7 @@ def fold_small(files: Files, root: str) -> None:
 
 
 def _read_contained(store: Store, names: Iterable[str]) -> set[str]:
-    """Return the names of the files that the statistics files `names` contain. Only the heads of the files are read."""
+    """Return the names of the files that the statistics files `names` contain, from their heads. Unreadable files contain none."""
     contained: set[str] = set()
     for name in names:
         try:
@@ -540,7 +541,7 @@ def _read_contained(store: Store, names: Iterable[str]) -> set[str]:
 
 
 def _smallest_files(store: Store, names: Iterable[str]) -> list[str]:
-    """Return the smallest files, each of which is at most twice as large as all smaller files together."""
+    """Return the smallest files, each of which is at most twice as large as all smaller files together. Missing files are left out."""
     sizes = []
     for name in names:
         with suppress(OSError):

@@ -30,8 +30,7 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
 def parse_size(text: str) -> int:
     """Convert a size like ``500M``, ``1.5 GiB`` or ``4096`` to bytes. Units are powers of 1024.
 
-    Raises:
-        ValueError: the text is not a valid size.
+    Raise `ValueError` if the text is not a valid size.
     """
     match = _SIZE.fullmatch(text)
     size = math.inf if match is None else float(match[1]) * _UNITS[match[2].lower()]
@@ -43,8 +42,7 @@ def parse_size(text: str) -> int:
 def parse_duration(text: str) -> float:
     """Convert a duration like ``36h``, ``30d`` or ``1.5 h`` to seconds. The unit is required.
 
-    Raises:
-        ValueError: the text is not a valid duration.
+    Raise `ValueError` if the text is not a valid duration.
     """
     match = _DURATION.fullmatch(text.strip())
     if match is None:
@@ -56,8 +54,7 @@ def parse_duration(text: str) -> float:
 def read_seconds(text: str) -> float:
     """Return the number of seconds in a setting, like ``60`` or ``0.5``.
 
-    Raises:
-        ValueError: the text is not a number, or the number is negative or infinite.
+    Raise `ValueError` if the text is not a number, or the number is negative or infinite.
     """
     try:
         seconds = float(text)

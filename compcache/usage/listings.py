@@ -144,7 +144,7 @@ def describe_module(store: Store, module_id: str) -> ModuleSummary:
         reraise_interrupt(error)
         raise store.unreadable_error(path, error) from error
     if row is None:
-        raise FileNotFoundError(f"the cache {store.root} has no module {module_id}, or the module is damaged")
+        raise FileNotFoundError(f"the cache {store.root} has no module {module_id} that can be read: modules() lists its modules")
     ledger = Uses(store).of([key])
     counts = [count for (name, used_id), (count, _) in ledger.uses.items() if used_id == key and name != LOADS_KEY]
     used = sum(counts), ledger.last_uses().get(key, 0.0)

@@ -36,8 +36,7 @@ class Estimate(NamedTuple):
 def add_to_estimate(store: Store, added: int) -> Estimate | None:
     """Add the size of an addition, in bytes, to the estimate. Return the new estimate; None if no valid estimate is stored.
 
-    Raises:
-        OSError: the file could not be written.
+    Raise `OSError` if the file could not be written.
     """
     files = store.files
     try:
@@ -62,8 +61,7 @@ def add_to_estimate(store: Store, added: int) -> Estimate | None:
 def write_estimate(store: Store, size: int, settled: int) -> None:
     """Replace the estimate by a measured size; `settled` is the size that the last sweep left, both in bytes.
 
-    Raises:
-        OSError: the file could not be written.
+    Raise `OSError` if the file could not be written.
     """
     data = f"{size} {settled}\n".encode()
     publish(store.files, store.temporary, store.path(SIZE), [data], sync=False)

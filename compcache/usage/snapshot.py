@@ -120,10 +120,11 @@ class Present:
 
     def size_of(self, module_id: bytes) -> int:
         """Return the size of a module on disk in bytes; -1 if it does not exist."""
-        while self._first < module_id[0]:
+        first_byte = module_id[0]
+        while self._first < first_byte:
             current_slice = next(self._slices, None)
             self._first, self._present = (current_slice.first, current_slice.present) if current_slice is not None else (1 << 8, {})
-        status = self._present.get(module_id) if self._first == module_id[0] else None
+        status = self._present.get(module_id) if self._first == first_byte else None
         return -1 if status is None else status.size
 
 
@@ -131,6 +132,7 @@ def seconds_of(store: Store, lists: ModuleLists) -> SecondsOf:
     """Return a function that returns the compile times of modules in seconds, without unreadable modules."""
 
     def seconds(module_ids: Sequence[bytes]) -> dict[bytes, float]:
+        """Return the compile times of modules, from the module lists, or else from the modules themselves. Unreadable ones are left out."""
         rows: dict[bytes, Row | None] = dict(lists.rows(module_ids))
         rows.update({module_id: read_row(store, module_id) for module_id in module_ids if module_id not in rows})
         return {module_id: row.seconds for module_id, row in rows.items() if row is not None}
@@ -189,7 +191,8 @@ def _fill_packs(rows: dict[bytes, Row], entries: Iterable[tuple[bytes, RowEntry 
     by_pack: dict[bytes, dict[int, RowEntry]] = {}
     for module_id, entry in entries:
         if entry is not None:
-            by_pack.setdefault(module_id, {})[entry[2]] = entry
+            _, _, offset, *_ = entry
+            by_pack.setdefault(module_id, {})[offset] = entry
     for module_id, pack_entries in by_pack.items():
         if module_id in rows:
             rows[module_id] = rows[module_id]._replace(entries=tuple([pack_entries[offset] for offset in sorted(pack_entries)]))
@@ -257,9 +260,9 @@ class Excerpts:
             _fill_packs(layer_rows, [(module_id, entry) for (module_id, _), entry in part.entries.items()])
             if not self._uses.is_empty:
                 _add_importers(lists, layer_rows)
-        required = {key for layer_rows in rows for row in layer_rows.values() for entry in row.entries for key in entry[3]}
-        used_rows = [row for layer_rows in rows for row in layer_rows.values()] if not self._uses.is_empty else ()
-        names = {name_key(name) for row in used_rows for name in row.names}
+        all_rows = [row for layer_rows in rows for row in layer_rows.values()]
+        required = {key for row in all_rows for _, _, _, requires, *_ in row.entries for key in requires}
+        names = {name_key(name) for row in all_rows for name in row.names} if not self._uses.is_empty else set()
         ledger = self._uses.of({module_id for layer_rows in rows for module_id in layer_rows}, names)
         overviews = []
         for (place, _), layer_rows in zip(self._places, rows, strict=True):
@@ -284,7 +287,8 @@ class Excerpts:
             for holder, entry in lists.entries_requiring(module_id):
                 part.module_ids.add(holder)
                 if entry is not None:
-                    bases.add(base_of(entry[1]))
+                    _, name, *_ = entry
+                    bases.add(base_of(name))
         for base in bases:
             part.entries.update(_by_place(lists.entries(base, base)))
 
@@ -301,7 +305,10 @@ class _Wanted:
 
 
 def _by_place(entries: Iterable[tuple[bytes, RowEntry | None]]) -> Iterator[tuple[tuple[bytes, int], RowEntry | None]]:
-    return (((module_id, entry[2] if entry is not None else -1), entry) for module_id, entry in entries)
+    """Yield entries with their places as keys: the module_id of the holder and the offset of the record, or -1 for None."""
+    for module_id, entry in entries:
+        _, _, offset, *_ = entry or ("", "", -1)
+        yield (module_id, offset), entry
 
 
 def _add_importers(lists: ModuleLists, rows: dict[bytes, Row], steps: float = inf) -> None:

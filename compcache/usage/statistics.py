@@ -49,6 +49,14 @@ def cache_stats(store: Store, max_size: int | None, since: float | None = None, 
         return round(totals.get(counter, 0))
 
     reasons = {name.removeprefix(_MISSES): round(n) for name, n in totals.items() if name.startswith(_MISSES)}
+    plain_counters: dict[str, float] = {}
+    counters_of_stores: dict[str, dict[str, float]] = {}
+    for name, value in sorted(totals.items()):
+        counter, address = store_of(name)
+        if address:
+            counters_of_stores.setdefault(address, {})[counter] = value
+        else:
+            plain_counters[name.replace("_bytes", "_size")] = value  # journals name sizes "_bytes"
     return CacheStats(
         directory=store.root,
         modules=counts.modules,
@@ -70,14 +78,8 @@ def cache_stats(store: Store, max_size: int | None, since: float | None = None, 
         evicted_size=number("evicted_bytes"),
         corrupt=number("corrupt"),
         remote=_remote_stats(totals),
-        remote_stores={
-            store: _remote_stats(
-                {counter: value for name, value in totals.items() for counter, owner in (store_of(name),) if owner == store}
-            )
-            for store in sorted({store_of(name)[1] for name in totals} - {""})
-        },
-        # Journals name sizes "_bytes".
-        counters={name.replace("_bytes", "_size"): value for name, value in sorted(totals.items()) if not store_of(name)[1]},
+        remote_stores={address: _remote_stats(counters_of_stores[address]) for address in sorted(counters_of_stores)},
+        counters=plain_counters,
     )
 
 
@@ -118,7 +120,7 @@ def _first_hour(since: float | None) -> int:
 
 
 def history(store: Store, since: float | None = None, progress: Progress | None = None) -> tuple[StatsPeriod, ...]:
-    """Return the periods from `since` on with at least one counter, the oldest first."""
+    """Return the periods from `since` on with at least one counter, the oldest first. None returns all."""
     fold_long(store)
     counters = Uses(store).counted(seconds_of(store, ModuleLists(store, progress, recover=False)), time.time())
     first_hour = _first_hour(since)

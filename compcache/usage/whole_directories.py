@@ -57,7 +57,7 @@ def unused_bundles(store: Store, now: float) -> list[str]:
 def files_below(store: Store, path: str) -> Iterator[tuple[str, int, float]]:
     """Yield path, size in bytes and modification time of each file below a directory, each directory after its files.
 
-    The size of a directory is 0. A `path` that is a file is yielded alone.
+    The size of a directory is 0. A `path` that is a file is yielded alone. Files that are removed meanwhile are left out.
     """
     pending = [(path, False)]
     while pending:

@@ -330,7 +330,7 @@ def test_a_job_that_takes_too_long_is_ended_alone(cache: Cache, jobs: ModuleType
     assert (hangs.kind, hangs.signal, hangs.attempts) == ("timeout", "SIGTERM", 2)
     assert (stopped.kind, stopped.signal) == ("timeout", "SIGKILL")
     assert stopped.output == "last words of stopped"
-    assert hangs.message == "the job did not finish within 1 s and was stopped"
+    assert hangs.message == "the job did not finish within 1 s and was stopped: allow a longer timeout"
     assert 1.0 <= hangs.seconds < 20
     assert list((directory / "tmp").iterdir()) == []
 

@@ -234,7 +234,7 @@ def test_a_worker_that_does_not_start_is_stopped(
     (tmp_path / "importable" / "llvmlite.py").write_text("import time\ntime.sleep(100)\n")
     monkeypatch.setattr("compcache.batch.pool._START", 0.3)
     report = compile_many(cache, [Job("first", jobs.constant, ("first",))], workers=1, timeout=0.2)
-    assert [record.message for record in report.failed] == ["the job did not start within 0.2 s and was stopped"]
+    assert [record.message for record in report.failed] == ["the job did not start within 0.2 s and was stopped: allow a longer timeout"]
 
 
 # ------------------------------------------------------------------------------------- locks

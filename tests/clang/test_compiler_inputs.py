@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,27 @@ def test_a_changed_header_is_seen_whatever_its_name(cache: Cache, tmp_path: Path
         header.write_text(f"#define FACTOR {factor}\n", encoding="utf-8")
         found += [clang.compile(source, flags=["-O1", f"-I{header.parent}"], cache=cache).scale(10) for _ in range(2)]
     assert found == [20, 20, 30, 30]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "restriction",
+    [
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))",
+        "import os; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone')",
+    ],
+    ids=["files of at most 64 bytes", "no current directory"],
+)
+def test_sources_compile_where_no_file_can_be_written(tmp_path: Path, restriction: str) -> None:
+    """Compilers write to pipes, and need the current directory only for relative paths."""
+    header, source = tmp_path / "factor.h", tmp_path / "scale.c"
+    header.write_text("#include <stdint.h>\n#define FACTOR 7\n", encoding="utf-8")
+    source.write_text(f'#include "factor.h"\n{SCALE}', encoding="utf-8")
+    script = f"from compcache import clang\n{restriction}\nprint(clang.compile({str(source)!r}).scale(10))"
+    command = [sys.executable, "-c", script]
+    environment = {**os.environ, "COMPCACHE_DIR": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}  # it would be cut
+    finished = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert finished.stdout == "70\n", finished.stderr
 
 
 @pytest.mark.parametrize("name", ["-fsyntax-only.c", longer("@options.c"), longer("-.c")])

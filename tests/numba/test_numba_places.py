@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from helpers import PACKAGE_ROOT
 from numba_helpers import Project
 
 if TYPE_CHECKING:
@@ -111,6 +115,20 @@ def test_a_program_runs_whose_directory_is_a_file_or_below_one(tmp_path: Path, p
     project.write(p=f"from {decorators} import njit\n@njit(cache=True)\ndef f(x):\n    return x + 1\n")
     environment = {"COMPCACHE_NUMBA": "1", "COMPCACHE_DIR": str(project.directory / place)}
     assert project.run("import p\nresult = p.f(1)", backend=False, **environment) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", ["COMPCACHE_TRUSTED_KEYS", "COMPCACHE_DIR"])
+def test_a_program_runs_under_run_if_the_cache_cannot_be_opened(tmp_path: Path, setting: str) -> None:
+    (tmp_path / "main.py").write_text("from numba import njit\nprint(njit(cache=True)(lambda x: x + 1)(1))\n")
+    (writable := tmp_path / "writable").mkdir()
+    writable.chmod(0o777)  # other users could have written there
+    value = {"COMPCACHE_TRUSTED_KEYS": "no key", "COMPCACHE_DIR": str(writable)}[setting]
+    command = [sys.executable, "-m", "compcache.numba", "run", "main.py"]
+    environment = {"COMPCACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(PACKAGE_ROOT), setting: value}
+    done = subprocess.run(command, env=os.environ | environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
+    assert "CacheWarning: functions of Numba are not cached" in done.stderr
 
 
 @pytest.mark.slow

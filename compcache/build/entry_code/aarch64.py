@@ -131,6 +131,7 @@ class ArmAssembler(Assembler):
         self._emit(0x14000000)
 
     def _set_jump(self, at: int, target: int) -> None:
+        """Set the target of the jump at a position. Raise `ValueError` if the jump's kind cannot span the distance."""
         word = self._word_at(at)
         place, bits = next((place, bits) for mask, operation, place, bits in _KINDS if word & mask == operation)
         distance = (target - at) // 4

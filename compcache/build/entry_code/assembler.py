@@ -60,8 +60,6 @@ class Assembler:
         self._jumps: list[tuple[int, int]] = []
         self._frame_at = 0
 
-    # ----------------------------------------------------------------- labels
-
     def new_label(self) -> int:
         """Create a label, and return its number. `place` must place the label."""
         self._labels.append(-1)
@@ -94,8 +92,6 @@ class Assembler:
 
     def _set_jump(self, at: int, target: int) -> None:
         raise NotImplementedError
-
-    # ------------------------------------------------------------- operations
 
     def enter(self) -> None:
         """Create the frame, and keep the first two arguments in `callee` and `items`."""

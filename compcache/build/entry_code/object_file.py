@@ -75,6 +75,7 @@ def _joined_code(nop: bytes, functions: Mapping[str, Code]) -> tuple[bytes, dict
 
 
 def _elf_file(machine: int, sections: tuple[tuple[str, int, int, bytes, int, int, int, int], ...], strings: _Strings) -> bytes:
+    """Return an ELF object file. Each section is (name, type, flags, content, link, info, alignment, size of an entry)."""
     content = bytearray(_FILE_HEADER.size)
     headers = [bytes(_SECTION_HEADER.size)]
     titles = [strings.add(name) for name, *_ in sections]
@@ -123,6 +124,7 @@ def _unwinding_frames(machine: type[Assembler], functions: Mapping[str, Code]) -
 
 
 def _advance_rule(distance: int) -> bytes:
+    """Return the unwinding instruction that moves the code position forward by `distance` bytes (DWARF 5, 6.4.2.1)."""
     if distance < _LONGEST1:
         return bytes((_ADVANCE1, distance))
     return bytes((_ADVANCE2,)) + distance.to_bytes(2, "little")

@@ -115,12 +115,14 @@ class _Pattern:
         return label
 
     def _call_api(self, offset: int) -> None:
+        """Emit a call of the function at an offset in the runtime's table."""
         machine = self._machine
         machine.load(machine.scratch, machine.callee, API_AT)
         machine.load(machine.scratch, machine.scratch, offset)
         machine.call_register(machine.scratch)
 
     def _check_arity(self) -> None:
+        """Emit the check of the number of arguments. For another number, or names, the runtime orders the arguments or raises."""
         machine, count = self._machine, len(self._signature.parameters)
         first, given, expected, names = machine.arguments[0], machine.arguments[1], machine.arguments[2], machine.arguments[3]
         convert = machine.new_label()
@@ -139,8 +141,6 @@ class _Pattern:
         machine.jump_if_different(expected, machine.scratch, arity)
         machine.jump_if_not_zero(names, arity)
         machine.place(convert)
-
-    # -------------------------------------------------------------- arguments
 
     def _convert(self, index: int, parameter: Parameter) -> None:
         """Write the conversion of one argument, and record the places of the function's arguments for it."""
@@ -207,6 +207,7 @@ class _Pattern:
         return self._add_deferred(check), back
 
     def _convert_float(self, index: int, size: int) -> None:
+        """Emit the conversion of an argument to a floating-point number of `size` bytes. -1.0 may be an error: then Python is asked."""
         machine, slot = self._machine, self._slots[index]
         check, back = self._error_check_labels(index)
         self._load_item(machine.arguments[0], index)
@@ -222,6 +223,7 @@ class _Pattern:
             machine.store_float(0, slot, size)
 
     def _convert_integer(self, index: int, size: int, *, signed: bool) -> None:
+        """Emit the conversion of an argument to an integer of `size` bytes. A number that does not fit fails the call."""
         machine = self._machine
         check, back = self._error_check_labels(index)
         self._load_item(machine.arguments[0], index)
@@ -234,6 +236,7 @@ class _Pattern:
             machine.jump_if_different(machine.scratch, machine.result, self._invalid_argument_label(index))
 
     def _convert_by_hook(self, index: int, hook: int) -> None:
+        """Emit the conversion of an argument by a function of the runtime, which returns 0 if it has raised an exception."""
         machine = self._machine
         last = machine.arguments[3]
         self._begin_hook(index)
@@ -254,6 +257,7 @@ class _Pattern:
         machine.place(good)
 
     def _convert_buffer(self, index: int, parameter: Parameter) -> None:
+        """Emit the conversion of an array: get its buffer, check the number of dimensions, and pass the address, then the sizes."""
         machine, view, slot = self._machine, self._views[index], self._slots[index]
         self._begin_hook(index)
         machine.load_address(machine.arguments[3], view)
@@ -276,9 +280,8 @@ class _Pattern:
             machine.store(machine.other_scratch, slot + at)
             self._passed.append((0, machine.frame, slot + at))
 
-    # ----------------------------------------------------------- call, result
-
     def _call(self) -> None:
+        """Emit the call of the compiled function, without the GIL if the export asks for it, and the conversion of its result."""
         machine, result = self._machine, self._signature.result
         if self._entry.nogil:
             machine.call("PyEval_SaveThread")

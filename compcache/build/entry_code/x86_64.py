@@ -51,6 +51,7 @@ class X86Assembler(Assembler):
         self._emit(*opcode, 0xC0 | (register & 7) << 3 | other & 7)
 
     def _emit_memory(self, opcode: tuple[int, ...], register: int, base: int, offset: int, *, wide: bool = True) -> None:
+        """Emit an instruction with a register and the memory at `base + offset`. `wide` selects 64-bit operands."""
         form = _BY_BYTE if offset in _BYTE else _BY_FOUR
         form = _BY_NONE if offset == 0 and base & 7 != _BP else form
         self._emit_prefix(wide << 3 | register >> 3 << 2 | base >> 3)

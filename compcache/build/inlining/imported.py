@@ -194,6 +194,7 @@ class _BodyLinker:
         return type_of(head.removesuffix("{"), _named_types(code)) == type_of(self._heads[symbol], self._types)
 
     def _linked_functions(self) -> Inlined:
+        """Return the sources of the linked bodies, their compilers, and the references of all functions of the module."""
         makers: dict[Maker, None] = {}
         for offer, _ in self._found.values():
             makers |= dict.fromkeys(offer.makers)

@@ -87,7 +87,10 @@ class _NotOffered(Exception):  # noqa: N818 - a result within this file, not an 
 
 
 def offered_bodies(text: str, exports: Iterable[Export], resolution: Resolution) -> tuple[Body, ...]:
-    """Return the bodies that a module offers. `text` is the module as LLVM prints it, before it is optimized."""
+    """Return the bodies of exported functions with names of content that other modules may inline; none from a module with assembly.
+
+    `text` is the module as LLVM prints it, before it is optimized.
+    """
     named = {export.symbol: export.name for export in exports if is_content_name(export.name) and not export.link_only}
     offered = {symbol: name for symbol, name in named.items() if symbol not in resolution.imports}
     if not offered or "\nmodule asm" in text or text.startswith("module asm"):
@@ -111,17 +114,20 @@ def type_of(head: str, types: Mapping[str, str]) -> str:
     """
     try:
         before, parameters, _ = parse_head(head)
-        result = [word for word in _passed_types(before, is_result=True) if word.partition("(")[0] in _ABI or _TYPE.match(word)]
-        passed = [
-            " ".join([word for word in _passed_types(parameter, is_result=False) if word.partition("(")[0] in _ABI or _TYPE.match(word)])
-            for parameter in parameters
-        ]
+        result = _abi_words(_passed_types(before, is_result=True))
+        passed = [_abi_words(_passed_types(parameter, is_result=False)) for parameter in parameters]
     except _NotOffered:
         raise ValueError(head) from None
-    return _expand_types(f"{' '.join(result)} ({', '.join(passed)})", types)
+    return _expand_types(f"{result} ({', '.join(passed)})", types)
+
+
+def _abi_words(words: Iterable[str]) -> str:
+    """Return the type among the words of a parameter or result, with the attributes that change how it is passed."""
+    return " ".join([word for word in words if word.partition("(")[0] in _ABI or _TYPE.match(word)])
 
 
 def _expand_types(text: str, types: Mapping[str, str]) -> str:
+    """Replace named types by their definitions. Raise `ValueError` for an opaque or unknown type, or nesting of more than 8 types."""
     for _ in range(8):
         found = set(_TYPE_NAME.findall(text))
         if not found:
@@ -186,7 +192,7 @@ class _Module:
         self._attributes = {match[1]: match[2] for line in lines_from(text, "attributes #") if (match := _ATTRIBUTES.fullmatch(line))}
 
     def bodies(self) -> tuple[Body, ...]:
-        """Return the offered bodies."""
+        """Return the bodies of the wanted functions. Bodies that other modules cannot use are left out."""
         offered = []
         for symbol, name in self._wanted.items():
             try:
@@ -258,6 +264,7 @@ class _Reader:
         return Body(self._name, self._instructions, code, tuple(self._natives), tuple(self._imports))
 
     def _function(self, chunk: str, written: str, *, is_local: bool) -> str:
+        """Return the text by which a function is offered. Raise `_NotOffered` if other modules cannot use its body or it is too large."""
         head, _, inside = chunk.partition("\n")
         lines = inside.split("\n")
         self._instructions += _count_instructions(lines) if len(lines) <= _MOST_LINES else _MOST_LINES
@@ -270,6 +277,7 @@ class _Reader:
         return "\n".join([first, *[self._line(line) for line in lines if not line.lstrip().startswith("#dbg_")], "}"])
 
     def _head(self, head: str, written: str, *, is_local: bool) -> str:
+        """Return the first line of an offered definition. Raise `_NotOffered` if it has attributes that other modules cannot keep."""
         head = re.sub(r" !dbg !\d+", "", head)
         before, parameters, after = parse_head(head)
         words = before.split()
@@ -294,6 +302,7 @@ class _Reader:
         return " ".join([*_passed_types(text, is_result=False), *([last] if last.strip()[0] == "%" else [])])
 
     def _line(self, line: str) -> str:
+        """Return a line of a function with the names of the offered text. Raise `_NotOffered` for an instruction that cannot be offered."""
         plain = line.strip()
         if not plain or plain[0] == ";" or _LABEL.match(plain) or _CASE.match(plain):
             return line
@@ -322,8 +331,7 @@ class _Reader:
     def _reference_to(self, symbol: str, *, is_called: bool) -> str:
         """Return the reference for a symbol in the body, and add the symbol to the imports, natives or private items of the body.
 
-        Raises:
-            _NotOffered: the symbol is an unknown intrinsic, or a function whose address is used (not `is_called`).
+        Raise `_NotOffered` if the symbol is an unknown intrinsic, or a function whose address is used (not `is_called`).
         """
         module = self._module
         if symbol in module.variables:
@@ -352,6 +360,7 @@ class _Reader:
         return self._local[symbol]
 
     def _add_local(self, symbol: str) -> None:
+        """Note that the body needs a local function: give it a new name, and read its body later."""
         if symbol not in self._local:
             self._local[symbol] = "@" + quote(LOCAL + symbol)
             self._waiting.append(symbol)
@@ -362,6 +371,7 @@ class _Reader:
 
     @staticmethod
     def _declared_as(head: str, written: str) -> str:
+        """Return the declaration, under the name `written`, of a function with this head. It keeps only the calling convention."""
         before, parameters, _ = parse_head(re.sub(r" !dbg !\d+", "", head))
         if "@llvm." in written:
             return f"declare {before} {written}({', '.join(parameters)})"
@@ -369,7 +379,7 @@ class _Reader:
         return f"declare {' '.join(_passed_types(before, is_result=True))} {written}({', '.join(passed)})"
 
     def _with_attributes(self, line: str, callee: str) -> str:
-        """Return a call with the attributes of the call and of the declaration written out."""
+        """Return a call with the attributes of it and of its declaration written out. Raise `_NotOffered` if one is not harmless."""
         attributes = self._module.attributes(line)
         line = _GROUP.sub("", line)
         if callee in self._natives:
@@ -437,6 +447,7 @@ def _split_attributes(attributes: str) -> list[str]:
 
 
 def _check_attributes(attributes: str) -> None:
+    """Raise `_NotOffered` if an attribute changes the meaning of code or is not known to be harmless."""
     if IS_MODE.search(attributes):
         raise _NotOffered
     for word in _split_attributes(attributes):

@@ -94,7 +94,7 @@ def replace_large_variables(module: Any, context: Any, size: int, check: Callabl
     values = data_of(_emit_variables(module, context, names, has_aliases=_has_aliases(outline)), names, _PLACES)
     values = {name: datum for name, datum in values.items() if len(datum.content) >= _LARGE}
     sections = {name: f"{_PREFIX}{label}{number}" for number, name in enumerate(sorted(values))}
-    lines = [_placeholder(name, len(d.content), sections[name], d.alignment, d.writable) for name, d in values.items()]
+    lines = [_placeholder(name, len(d.content), sections[name], d.alignment, writable=d.writable) for name, d in values.items()]
     _replace_definitions(module, context, set(values), lines)
     return {section: values[name].content for name, section in sections.items()}
 
@@ -115,7 +115,8 @@ def read_large_values(image: bytes) -> dict[str, bytes]:
 def _placeholder_text(module: Any, context: Any, sizes: Mapping[str, int]) -> str:
     """Return the module's text with placeholders instead of the values."""
     copy = codegen.copy(module, context)
-    _replace_definitions(copy, context, set(sizes), [_placeholder(name, size, f"{_PREFIX}0", 1, True) for name, size in sizes.items()])
+    placeholders = [_placeholder(name, size, f"{_PREFIX}0", 1, writable=True) for name, size in sizes.items()]
+    _replace_definitions(copy, context, set(sizes), placeholders)
     return str(copy)
 
 
@@ -149,7 +150,7 @@ def _emit_variables(module: Any, context: Any, names: set[str], *, has_aliases: 
     return codegen.emit_object(copy, machine)
 
 
-def _placeholder(name: str, size: int, section: str, alignment: int, writable: bool) -> str:
+def _placeholder(name: str, size: int, section: str, alignment: int, *, writable: bool) -> str:
     kind = "global" if writable else "constant"
     return f'@{quote(name)} = externally_initialized {kind} [{size} x i8] zeroinitializer, section "{section}", align {alignment}'
 

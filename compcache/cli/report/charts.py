@@ -296,9 +296,10 @@ def _growth_chart(steps: Sequence[_Step]) -> Chart:
 def _reasons_chart(story: Story) -> Chart:
     """Return the chart of misses by reason."""
     reasons = sorted(story.stats.miss_reasons.items(), key=lambda item: -item[1])
+    (most_frequent, _), *_ = reasons
     values = [{"name": name, "value": count, "text": f"{name}: {count:,}"} for name, count in reasons]
     return Chart(
-        "reasons", "Misses by reason", f"Misses: {story.stats.misses:,}. The most frequent reason is: {reasons[0][0]}.",
+        "reasons", "Misses by reason", f"Misses: {story.stats.misses:,}. The most frequent reason is: {most_frequent}.",
         _flat_bars(values, "misses", _MISS), ("reason", "misses"), tuple((name, f"{count:,}") for name, count in reasons),
     )  # fmt: skip
 

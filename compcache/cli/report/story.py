@@ -138,8 +138,8 @@ class _Sums:
         self._sums: dict[str, tuple[int, int]] = {}
 
     def add(self, name: str, size: int, count: int) -> None:
-        before = self._sums.get(name, (0, 0))
-        self._sums[name] = before[0] + size, before[1] + count
+        total_size, total_count = self._sums.get(name, (0, 0))
+        self._sums[name] = total_size + size, total_count + count
 
     def groups(self) -> tuple[Group, ...]:
         """Return the groups, the largest first."""
@@ -155,6 +155,7 @@ class _First(Generic[_T]):
         self._rows: list[_T] = []
 
     def add(self, row: _T) -> None:
+        """Add a row. Rows that can no longer be among the first are removed from time to time, so that memory stays bounded."""
         self._rows.append(row)
         if len(self._rows) > 2 * self._limit + _SURPLUS:
             self._rows = sorted(self._rows, key=self._key)[: self._limit]
@@ -176,6 +177,7 @@ class _ModuleLists:
         self._ages = {name: (0, 0) for name, _ in _AGES} | {_NEVER: (0, 0)}
 
     def add(self, module: ModuleSummary) -> None:
+        """Count a module by processor, LLVM version and age, and consider it for the lists of the biggest, oldest and slowest modules."""
         self.cpus.add(module.cpu, module.size, 1)
         self.llvm_versions.add(module.llvm_version, module.size, 1)
         row = _module_row(module)
@@ -201,6 +203,7 @@ class _FunctionLists:
         self.duplicates = _First[Duplicate](limit, lambda row: (-row.size, row.name))
 
     def add(self, cost: Cost) -> None:
+        """Count a function in its package, and consider it for the lists of the most missed and most used functions."""
         self.packages.add(cost.name.partition(".")[0], cost.size, cost.realizations)
         if cost.misses:
             self.most_missed.add(cost)

@@ -95,8 +95,6 @@ class LinkedClosures:
         containers = [container for key in modules if (container := self.closure_with(key)) is not None]
         return any(container.module_id != module_id for container in containers)
 
-    # ---------------------------------------------------------------- modules that are in closures
-
     def admitted(self, func_name: str, module_id: bytes, offset: int, *, is_bound: bool) -> tuple[bytes, int] | None:
         """Return the (module_id, offset) from which a load takes a realization, or None if the realization cannot be used.
 
@@ -204,7 +202,7 @@ class LinkedClosures:
         return [closure for closure in closures if closure is not None]
 
     def is_whole(self, module_id: bytes) -> bool:
-        """Return whether all modules with code in a closure exist."""
+        """Return whether all modules with code in a closure exist. False if that cannot be determined."""
         try:
             return all(map(self._loader.store.exists, self._parts[module_id]))
         except (CompcacheError, OSError) as error:
@@ -223,8 +221,6 @@ class LinkedClosures:
         offsets: dict[str, tuple[bytes, int]] = {}
         loader.runtime().list_functions(file.read(file.image, file.records), container.module_id, offsets, set())
         return offsets[func_name][1] if func_name in offsets else None
-
-    # ---------------------------------------------------------------- validity
 
     def is_valid_now(self, module_id: bytes) -> bool:
         """Return whether the linked closure with this module_id is valid in the present state of the index. Count uses of a loaded one."""

@@ -53,8 +53,7 @@ def defines_for_all(loader: Loader, source: Source, offset: int) -> bool:
 def refuse_other_mapping(loader: Loader, variable: str, module_id: bytes) -> None:
     """Check that a module is not mapped again while an earlier mapping, unloaded but still in use, provides its variable.
 
-    Raises:
-        LinkError: the earlier mapping is still in use.
+    Raise `LinkError` if the earlier mapping is still in use.
     """
     provider = living_provider(loader, loader.merged, variable)
     if provider is not None and provider.module_id == module_id and provider not in loader.loaded_modules():

@@ -49,7 +49,10 @@ def list_functions(loader: Loader, linked: LinkedClosures, module_id: bytes) -> 
 
 
 def load_listed(loader: Loader, linked: LinkedClosures, func_name: str, loaded: LoadedModule, owner: object) -> TypedCallTarget | None:
-    """Load a listed function. Return its call target, or None if it needs other functions or must be looked up."""
+    """Load a listed function. Return its call target, or None if it needs other functions, or must be looked up to report an error.
+
+    Raise `ReentrantLoadError` if this load interrupts another one.
+    """
     listed = linked.sets[func_name]
     choice_of, source_of, sources_of = linked.types
     source = source_of(listed.file, loaded)

@@ -99,9 +99,7 @@ def remove_results(store: Store, gone: Container[bytes]) -> None:
 def linked_entry(file: ModuleFile) -> EntryRecord:
     """Return the entry that describes a linked closure.
 
-    Raises:
-        FormatError: the module is not a linked closure, or is damaged.
-        StorageError: the module cannot be read.
+    Raise `FormatError` if the module is not a linked closure, or is damaged, or `StorageError` if the module cannot be read.
     """
     from compcache.formats.entry import ENTRY, decode_entry
     from compcache.formats.linked import KIND

@@ -77,6 +77,7 @@ class SharedLibrary:
             return self._find_version(symbol)
 
     def _find_version(self, symbol: str) -> str | None:
+        """Return the version of a symbol that new references get, "" if it has no version, or None if the library does not define it."""
         for number in self._symbol_numbers(symbol.encode("utf-8", "surrogateescape")):
             if not self._versions:
                 return ""
@@ -124,7 +125,7 @@ def _records_until_null(records: bytes) -> list[tuple[int, int]]:
 
 
 def _version_names(data: bytes, sections: tuple[Section, ...]) -> dict[int, str]:
-    """Return the names of the versions that a library defines, by their numbers."""
+    """Return the names of the versions that a library defines, by their numbers; {} for a library without versions."""
     table = find_section(sections, _SHT_GNU_VERDEF)
     if table is None:
         return {}
@@ -144,9 +145,7 @@ def _version_names(data: bytes, sections: tuple[Section, ...]) -> dict[int, str]
 def shared_library(path: str) -> SharedLibrary:
     """Read the dynamic symbols of the shared library at a path. The result is cached, even if the file changes.
 
-    Raises:
-        OSError: the file cannot be read.
-        FormatError: the file is not a 64-bit little-endian shared library, or is damaged.
+    Raise `OSError` if the file cannot be read, or `FormatError` if the file is not a 64-bit little-endian shared library, or is damaged.
     """
     problem = f"{path} cannot be read as a shared library"
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data, as_format_error(problem):

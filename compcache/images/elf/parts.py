@@ -144,8 +144,7 @@ def _kept_if_small(read: Callable[[bytes], _T]) -> Callable[[bytes], _T]:
 def read_header(data: bytes) -> Header:
     """Return the ELF header of a file.
 
-    Raises:
-        FormatError: the file is not an ELF file, is truncated, or is not 64-bit and little-endian.
+    Raise `FormatError` if the file is not an ELF file, is truncated, or is not 64-bit and little-endian.
     """
     if not is_elf(data):
         raise FormatError(f"the file is not an ELF file, because it starts with {data[: len(ELF_MAGIC)]!r}")
@@ -160,8 +159,7 @@ def read_header(data: bytes) -> Header:
 def read_sections(data: bytes, file_type: int) -> tuple[Section, ...]:
     """Return all section headers of a file. The result is empty if the file has no section header table.
 
-    Raises:
-        FormatError: the file is malformed, or its type is not `file_type` (one of the ``ET_`` numbers).
+    Raise `FormatError` if the file is malformed, or its type is not `file_type` (one of the ``ET_`` numbers).
     """
     found = read_header(data).type
     if found != file_type:
@@ -172,6 +170,7 @@ def read_sections(data: bytes, file_type: int) -> tuple[Section, ...]:
 
 @_kept_if_small
 def _read_sections(data: bytes) -> tuple[Section, ...]:
+    """Return the sections of an ELF file, none if it has no section headers. Raise `FormatError` if the file is malformed."""
     header = read_header(data)
     if header.section_offset == 0:
         return ()
@@ -237,8 +236,7 @@ def read_symbols(data: bytes, sections: tuple[Section, ...], table: Section, *, 
 def read_table(data: bytes, table: Section, record: Struct) -> bytes:
     """Return the content of a section that is an array of `record`.
 
-    Raises:
-        FormatError: the entries do not have the size of `record`, the last entry is incomplete, or the file is truncated.
+    Raise `FormatError` if the entries do not have the size of `record`, the last entry is incomplete, or the file is truncated.
     """
     if table.entry_size != record.size:
         raise FormatError(f"a table in the ELF file has entries of {table.entry_size} bytes, not of {record.size} bytes")
@@ -250,8 +248,7 @@ def read_table(data: bytes, table: Section, record: Struct) -> bytes:
 def read_linked_strings(data: bytes, sections: tuple[Section, ...], table: Section) -> bytes:
     """Return the content of the string table that a section refers to.
 
-    Raises:
-        FormatError: the string table does not exist, or the file is truncated.
+    Raise `FormatError` if the string table does not exist, or the file is truncated.
     """
     if table.link >= len(sections):
         raise FormatError(f"the ELF file refers to section {table.link}, but the number of its sections is {len(sections)}")
@@ -262,8 +259,7 @@ def read_linked_strings(data: bytes, sections: tuple[Section, ...], table: Secti
 def read_string(strings: bytes, offset: int) -> str:
     """Return the string that begins at an offset of a string table.
 
-    Raises:
-        FormatError: the table does not contain the offset, or no NUL ends the string.
+    Raise `FormatError` if the table does not contain the offset, or no NUL ends the string.
     """
     # `find` also returns -1 for an offset behind the end.
     end = strings.find(b"\0", offset)

@@ -224,8 +224,7 @@ def protect_dynamic(data: bytes) -> bytes:
 def with_sections(data: bytes, contents: Mapping[str, bytes]) -> bytes:
     """Replace the content of sections, given by name, and return the changed object. Names of missing sections are ignored.
 
-    Raises:
-        FormatError: the object is malformed, or the length of a section would change.
+    Raise `FormatError` if the object is malformed, or the length of a section would change.
     """
     edits = []
     for name, section in named(data, read_sections(data, ET_REL)):

@@ -1,7 +1,4 @@
-"""Reads symbols, code, data and dependencies from ELF files in memory.
-
-Every function raises `FormatError` if the bytes are malformed.
-"""
+"""Reads symbols, code, data and dependencies from ELF files in memory. Every function raises `FormatError` if the bytes are malformed."""
 
 from __future__ import annotations
 
@@ -130,6 +127,7 @@ def dynamic_defined(data: bytes) -> tuple[str, ...]:
 
 
 def _dynamic_symbols(data: bytes) -> Iterator[Symbol]:
+    """Yield the dynamic symbols of a shared object. Raise `FormatError` if it has no section header for them."""
     sections = read_sections(data, ET_DYN)
     table = find_section(sections, SHT_DYNSYM)
     if table is None:
@@ -178,8 +176,7 @@ def needed_versions(data: bytes) -> dict[str, tuple[str, ...]]:
 def _read_chain(content: bytes, record: Struct, position: int, count: int) -> Iterator[tuple[int, tuple[int, ...]]]:
     """Yield (offset, fields) of each of `count` linked records, without the last field, the distance to the next record.
 
-    Raises:
-        FormatError: a record ends after `content`.
+    Raise `FormatError` if a record ends after `content`.
     """
     for _ in range(count):
         if position + record.size > len(content):
@@ -235,8 +232,7 @@ def data_of(data: bytes, names: Collection[str], places: Collection[str]) -> dic
 def code_sections(data: bytes) -> tuple[CodeSection, ...]:
     """Return the sections of a relocatable object that contain machine code.
 
-    Raises:
-        FormatError: the object is malformed, or linking may move its code (`has_fixed_code`).
+    Raise `FormatError` if the object is malformed, or linking may move its code (`has_fixed_code`).
     """
     architecture = architecture_of(data)
     changed = architecture.relocations.changed

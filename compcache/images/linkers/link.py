@@ -142,6 +142,7 @@ def _hide_symbols(data: bytes, keep: tuple[str, ...]) -> bytes:
 
 
 def _linker_flags(linker: Linker) -> tuple[str, ...]:
+    """Return the flags for a linker, which is recognized by its name."""
     program = linker.program
     if "mold" in program:
         return (*_FLAGS, "--no-fork")  # otherwise a forked copy of mold outlives the awaited process
@@ -149,9 +150,6 @@ def _linker_flags(linker: Linker) -> tuple[str, ...]:
         position = _FLAGS.index("noseparate-code")  # gold rejects this option, and never separates code
         return _FLAGS[: position - 1] + _FLAGS[position + 1 :]
     return _FLAGS
-
-
-# ------------------------------------------------------------------- files in memory
 
 
 def _link_in_memory(link: _Link) -> bytes | None:
@@ -192,14 +190,10 @@ def _writes_to_standard_output(linker: Linker) -> bool | None:
     return False if linker.program.endswith(("ld", "ld.bfd")) else None
 
 
-# ---------------------------------------------------------------- files in a directory
-
-
 def _link_in_directory(link: _Link) -> bytes:
     """Link with files in a directory, and return the image. File names are relative, so that the image contains no paths.
 
-    Raises:
-        LinkerError: the directory cannot be used, or the linker fails or does not write an ELF file.
+    Raise `LinkerError` if the directory cannot be used, or the linker fails or does not write an ELF file.
     """
     linker = link.linker
     names = [f"{number}.o" for number in range(len(link.objects))]
@@ -252,6 +246,7 @@ def _remove_abandoned(temporary: str) -> None:
 
 
 def _read_image(linker: Linker, directory: str, output: str) -> bytes:
+    """Return the ELF file that a linker wrote. Raise `LinkerError` if there is none."""
     try:
         with open(os.path.join(directory, _IMAGE), "rb") as file:
             image = file.read()
@@ -261,9 +256,6 @@ def _read_image(linker: Linker, directory: str, output: str) -> bytes:
     if not is_elf(image):
         raise LinkerError(f"the linker {linker} reported success but did not write an ELF file", output=output)
     return image
-
-
-# ------------------------------------------------------------------------- the process
 
 
 def _run_linker(
@@ -308,6 +300,7 @@ def _run_linker(
 def _start_linker(
     linker: Linker, command: Sequence[str], directory: str, descriptors: Sequence[int], output: int | None, temporary: str | None
 ) -> subprocess.Popen[bytes] | None:
+    """Start a linker. Return None if its directory has been removed. Raise `LinkerError` if the program cannot be started."""
     try:
         return subprocess.Popen(
             command,
@@ -333,7 +326,7 @@ def _linker_environment(temporary: str | None) -> dict[str, str]:
 
 
 def _describe_exit(status: int) -> str:
-    """Describe a nonzero exit status as the predicate of a sentence."""
+    """Describe a nonzero exit status as the predicate of a sentence. A negative status is the number of a signal."""
     if status > 0:
         return f"failed with exit status {status}"
     with suppress(ValueError):
@@ -342,6 +335,7 @@ def _describe_exit(status: int) -> str:
 
 
 def _decode_output(printed: bytes) -> str:
+    """Return what a linker has printed, shortened for a message."""
     text = printed.decode("utf-8", "replace").strip()
     if len(text) <= _MAX_OUTPUT:
         return text

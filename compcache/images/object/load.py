@@ -63,6 +63,7 @@ def link_object(obj: bytes, symbol: str) -> LinkedObject:
 
 
 def _link_with_orc(obj: bytes, symbol: str) -> LinkedObject:
+    """Load an object file by LLVM's ORC, and return the address of a symbol. Raise `IntegrityError` if it cannot be linked."""
     builder = llvm.JITLibraryBuilder()
     builder.add_object_img(obj)
     builder.export_symbol(symbol)
@@ -80,6 +81,7 @@ def _link_with_orc(obj: bytes, symbol: str) -> LinkedObject:
 
 
 def _find_addresses(names: Iterable[str]) -> Iterable[tuple[str, int]]:
+    """Yield the address of each symbol in this process."""
     from compcache.images.platform_symbols import address_of
 
     for name in names:

@@ -94,8 +94,7 @@ def _require_loadable(size: int) -> None:
 def _provider_of(symbol: str, path: str) -> Provider | None:
     """Return the library at a path as the provider of a symbol, or None if only a dependency of the library defines the symbol.
 
-    Raises:
-        FormatError: the file is an archive, or is not readable as a shared library.
+    Raise `FormatError` if the file is an archive, or is not readable as a shared library.
     """
     if is_archive(path):
         raise FormatError(f"the archive {path} defines {symbol!r}, and only a linker can use archives")
@@ -178,6 +177,7 @@ def _library_defines(library: str, symbol: str) -> bool:
 
 
 def _detach_imports(image: bytes, imports: Collection[str], table: str) -> tuple[bytes, dict[str, bytes]]:
+    """Return an image without relocations for its imports, and the places of each import. Raise `CompileError` for an unsupported use."""
     if not imports:
         return image, {}
     try:

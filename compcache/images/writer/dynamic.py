@@ -148,6 +148,7 @@ class Dynamic:
         return b"".join(map(_VERSION_OF_SYMBOL.pack, [*numbers, _UNVERSIONED])), b"".join(parts)
 
     def _all_tags(self, relative: int) -> list[tuple[int, int]]:
+        """Return the entries of the dynamic section. `relative` counts the relative relocations, which come first."""
         tags = [*self._tags]
         for output, start, size in ((".init_array", _INIT_ARRAY, _INIT_ARRAYSZ), (".fini_array", _FINI_ARRAY, _FINI_ARRAYSZ)):
             if output in self._arrays:
@@ -198,12 +199,14 @@ class Dynamic:
 
 
 def _hash_table(name: str, number: int) -> bytes:
+    """Return a GNU hash table with one symbol: with one bucket, its hash is the whole chain."""
     value = gnu_hash(name.encode("utf-8", "surrogateescape"))
     filtered = 1 << value % 64 | 1 << (value >> _SHIFT) % 64
     return _HASH.pack(1, number, 1, _SHIFT, filtered, number, value | 1)
 
 
 def _elf_hash(name: str) -> int:
+    """Return the hash of a version's name (System V ABI, "Hash Table")."""
     value = 0
     for byte in name.encode("utf-8", "surrogateescape"):
         value = (value << 4) + byte

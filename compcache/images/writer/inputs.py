@@ -95,13 +95,13 @@ class Input(NamedTuple):
 def read_input(data: bytes) -> Input:
     """Read an object. The results for small objects are cached.
 
-    Raises:
-        FormatError: the object is malformed, or has parts that the writer does not support.
+    Raise `FormatError` if the object is malformed, or has parts that the writer does not support.
     """
     return (_read_small if len(data) < _SMALL else _read_object)(data)
 
 
 def _read_object(data: bytes) -> Input:
+    """Return what the writer needs of an object. Raise `FormatError` if the object is malformed or needs a linker."""
     header = read_header(data)
     linking = architecture_of_elf(header.machine).linking
     if linking is None:
@@ -142,6 +142,7 @@ def _is_part(name: str, section: Section) -> bool:
 def _read_section(
     data: bytes, number: int, name: str, section: Section, relocations: tuple[tuple[int, int, int, int], ...], linking: Linking
 ) -> InputSection:
+    """Return a section for the output section of its name. Raise `FormatError` if the section is malformed or needs a linker."""
     kind, flags, alignment = section.type, section.flags, max(section.alignment, 1)
     output = _output_name(name, mapped=bool(flags & SHF_ALLOC))
     is_frames = output == ".eh_frame"
@@ -170,6 +171,7 @@ def _read_section(
 
 
 def _output_name(name: str, *, mapped: bool) -> str:
+    """Return the name of the output section for a section. Raise `FormatError` if only a linker can place the section."""
     if not mapped:
         if name.startswith(_UNMAPPED):
             return name
@@ -196,6 +198,7 @@ def _read_relocations(data: bytes, sections: Sequence[Section]) -> dict[int, tup
 
 
 def _read_symbols(data: bytes, sections: tuple[Section, ...]) -> tuple[tuple[Symbol, ...], bytes]:
+    """Return the symbols of an object and their string table. Raise `FormatError` if a symbol is invalid or there is not one table."""
     tables = [section for section in sections if section.type == SHT_SYMTAB]
     if len(tables) != 1:
         raise FormatError(f"the object must have one symbol table, not {len(tables)}")
@@ -210,6 +213,7 @@ _VISIBILITIES = frozenset((0, 2, 3))
 
 
 def _check_symbol(symbol: Symbol, count: int) -> None:
+    """Raise `FormatError` if a symbol is of a kind that needs a linker, or is in a section that does not exist."""
     _, name, _, info, other, section, _, _ = symbol
     if "@" in name and section == _SHN_UNDEF:
         raise FormatError(f"the undefined symbol {name!r} has a version in its name, which only linkers support")

@@ -65,8 +65,7 @@ class Output:
     def add(self, owner: int, section: InputSection) -> None:
         """Append a section of the object with the number `owner`.
 
-        Raises:
-            FormatError: the type or the flags of the section differ, or unwinding tables would need padding.
+        Raise `FormatError` if the type or the flags of the section differ, or unwinding tables would need padding.
         """
         flags = _output_flags(section)
         if self.type != section.type:
@@ -125,8 +124,7 @@ def collect(inputs: Sequence[Input]) -> dict[str, Output]:
 def _priority_key(part: tuple[int, InputSection]) -> int:
     """Return the sort key of a table of constructors. The lowest priority runs first; tables without a priority run last.
 
-    Raises:
-        FormatError: the suffix of the section's name is not a priority.
+    Raise `FormatError` if the suffix of the section's name is not a priority.
     """
     section = part[1]
     if section.output not in _SORTED or section.name == section.output:

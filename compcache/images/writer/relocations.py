@@ -108,6 +108,7 @@ def scan(inputs: Sequence[Input], external: Sequence[Mapping[int, str]], imports
 
 
 def _scan_section(tables: Tables, obj: Input, section: InputSection, owner: int, external: Mapping[int, str]) -> None:
+    """Reserve the table entries and stubs that a section needs. Raise `FormatError` if the section needs a linker."""
     fixups = obj.linking.fixups
     for at, kind, symbol, addend in section.relocations:
         fixup = fixups[kind]
@@ -222,8 +223,7 @@ class Relocator:
     def relocate_debug(self, piece: Piece, content: bytearray) -> None:
         """Apply the relocations of a part of an unmapped section to `content`, in place. Symbols of other images are 0.
 
-        Raises:
-            FormatError: the type of a relocation is not known for debug sections.
+        Raise `FormatError` if the type of a relocation is not known for debug sections.
         """
         values, linking = self._values[piece.owner], self._linking
         for offset, kind, symbol, addend in piece.section.relocations:
@@ -236,6 +236,7 @@ class Relocator:
             store(content, offset, 0 if value is None else value + addend)
 
     def _add_reference(self, name: str, place: int, kind: int, addend: int) -> None:
+        """Note a place that needs the address of a symbol outside the image: of another module, or one that the dynamic linker finds."""
         if name in self._imports:
             self.places.setdefault(name, []).append((place, addend))
         else:
@@ -255,6 +256,7 @@ class Relocator:
         return bytes(content)
 
     def _add_pair(self, key: Key, address: int, content: bytearray, at: int) -> None:
+        """Add the relocations of the two words by which code finds a thread-local variable."""
         first, *second = self._linking.tls_pair
         if isinstance(key, str):
             self.dynamic.append(DynamicRelocation(key, address, first, 0))
@@ -266,6 +268,7 @@ class Relocator:
             _ENTRY.pack_into(content, at + _SIZE, offset)
 
     def _address_of(self, owner: int, symbol: int) -> int:
+        """Return the address of an object's symbol in this image. Raise `FormatError` if the image does not contain its section."""
         value = self._values[owner][symbol]
         if value is None:
             raise FormatError(f"symbol {symbol} of object {owner} has no address in this image")

@@ -61,6 +61,7 @@ class Symbols:
             self._add_undefined(owner, number, symbol, defined.get(symbol.name))
 
     def _add_undefined(self, owner: int, number: int, symbol: Symbol, definition: tuple[int, int] | None) -> None:
+        """Record a reference to a definition in another object, to a bound of an output section, or to a symbol outside the image."""
         if definition is not None:
             self._inside.append((owner, number, definition))
         elif symbol.name.startswith(_BOUNDS) and symbol.name[2:].partition("_")[2] in self._outputs:
@@ -122,8 +123,7 @@ class Symbols:
 def _reserve_common(symbol: Symbol, outputs: dict[str, Output]) -> int:
     """Reserve space for a tentative definition at the end of the section ``.bss``, which is created if needed. Return its offset there.
 
-    Raises:
-        FormatError: the definition has an invalid or too large alignment, or is thread-local.
+    Raise `FormatError` if the definition has an invalid or too large alignment, or is thread-local.
     """
     bss = outputs.setdefault(_BSS, Output(_BSS, SHT_NOBITS, SHF_ALLOC | SHF_WRITE))
     alignment = max(symbol.value, 1)

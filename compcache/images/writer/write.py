@@ -76,6 +76,7 @@ def _write_image(
     inputs: Sequence[Input], export: str, optional: Collection[str], imports: Collection[str],
     providers: Mapping[str, Provider], run_paths: Sequence[str],
 ) -> tuple[bytes, dict[str, bytes], list[NeededSymbol]]:  # fmt: skip
+    """Return the image, the places that use each import, and the symbols needed at load. Raise `FormatError` if a linker is needed."""
     linking = inputs[0].linking
     if any(obj.machine != inputs[0].machine for obj in inputs):
         raise FormatError("the objects are for different machines")
@@ -148,6 +149,7 @@ def _section_address(outputs: Mapping[str, Output], name: str) -> int:
 
 
 def _relocate_pieces(inputs: Sequence[Input], layout: Layout, relocator: Relocator) -> None:
+    """Write the final addresses into all sections that contain relocations or unwinding tables."""
     for output in layout.outputs.values():
         is_mapped = output.flags & SHF_ALLOC
         for piece in output.pieces:
@@ -161,6 +163,7 @@ def _relocate_pieces(inputs: Sequence[Input], layout: Layout, relocator: Relocat
 
 
 def _index_frames(index: Output, tables: Output) -> None:
+    """Fill the sorted index with which an unwinder finds the frame of an address."""
     entries = [
         (piece.content, tables.address + piece.offset, frame)
         for piece in tables.pieces

@@ -70,8 +70,9 @@ def check_index(state: CheckState) -> tuple[int, dict[str, int]]:
 def _still_missing(state: CheckState, entries: set[bytes]) -> set[bytes]:
     """Return the entries that the index still lacks. If their modules are new, wait until they are older than an addition takes."""
     store, now = state.store, time.time()
-    changed = {module_id: _change_time(store, module_id) for module_id in {entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE] for entry in entries}}
-    end = min(max(changed.values(), default=0.0), now) + _ADDITION_SECONDS
+    module_ids = {entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE] for entry in entries}
+    latest_change = max([_change_time(store, module_id) for module_id in module_ids], default=0.0)
+    end = min(latest_change, now) + _ADDITION_SECONDS
     while entries and now < end:
         time.sleep(_PAUSE)
         now, segments = time.time(), readable_segments(store.index)
@@ -138,7 +139,7 @@ def _read_ranges(state: CheckState, segments: list[Segment], wanted: Iterator[by
         with _record_damage(store, segments, segment):
             texts = segment.requirements
             if any(data[_NUMBER] not in texts for data in all_entries(segment.functions)):
-                raise FormatError("a function entry refers to a requirement that is not in the segment")
+                raise FormatError(f"a function entry in the segment {segment.name} refers to a requirement that it does not have")
     bits = (sum(segment.functions.count for segment in segments) // _RANGE).bit_length()
     waiting = next(wanted, None)
     for number in range(1 << bits):

@@ -57,7 +57,7 @@ def _check_volumes(state: CheckState) -> None:
 
 
 def _try_repair_volume(store: Store, name: str) -> bool:
-    """Copy the readable modules of a volume into a new volume, and move the old file to quarantine. Return whether that succeeded."""
+    """Copy the readable modules of a volume into a new volume, and move the old file to quarantine. Return False if that fails."""
     volume = store.volumes.known(name)
     try:
         if volume is not None:

@@ -84,6 +84,8 @@ def _reading_error(store: Store, module_id: bytes) -> Exception:
 def check_content(state: CheckState) -> tuple[int, dict[str, int]]:
     """Check that modules match their digests and signatures, and that their images match their records. Add the link types to `state`.
 
+    Unreadable modules are reported to `state`. Modules that are removed meanwhile are skipped.
+
     Returns:
         The number of modules, and their total size in bytes for the report.
     """
@@ -130,8 +132,7 @@ def _read_as_published(reader: ModuleSections) -> dict[int, bytes]:
 def _required_table(payloads: Iterable[bytes]) -> tuple[str, Table]:
     """Return the kind of a module's image, and the module table that its records require.
 
-    Raises:
-        FormatError: a record is malformed, or the module record is missing.
+    Raise `FormatError` if a record is malformed, or the module record is missing.
     """
     header = None
     highest = -1  # slot
@@ -152,7 +153,7 @@ def _required_table(payloads: Iterable[bytes]) -> tuple[str, Table]:
 
 
 def check_code(state: CheckState) -> tuple[int, dict[str, int]]:
-    """Check that the stored bitcode of each module compiles to the code in its image.
+    """Check that the stored bitcode of each module compiles to the code in its image. Report other modules to `state`.
 
     Returns:
         The number of modules, and counts for the report.

@@ -143,8 +143,7 @@ def _dependencies_in_scope(scope: scopes.Scope) -> Recorded:
 def _results_in_scope(scope: scopes.Scope, function: Any) -> Iterator[Result]:
     """Yield the results of an implementation that the compiler used in a scope.
 
-    Raises:
-        Unidentifiable: the implementation accepted the compiler's types, and could not be identified when it ran.
+    Raise `Unidentifiable` if the implementation accepted the compiler's types, and could not be identified when it ran.
     """
     for arguments, content in scope.used.get(id(function), ()):
         if content is None or (content.is_declined and id(function) in scope.accepted):
@@ -169,6 +168,6 @@ def _unrecorded_dependencies(library: Any) -> Recorded:
     if not _History.is_complete:
         defined = [f.name for f in library._final_module.functions if not f.is_declaration]
         if not all("_ZN5numba" in name or not name.startswith("_ZN") for name in defined):
-            reason = f"the function calls {library.name}, which was compiled before compcache.numba was installed"
+            reason = f"the function calls {library.name}, which was compiled before compcache.numba was installed: install it first"
             return Recorded(problem=Unidentifiable(reason))
     return _present_dependencies(scopes.tried_outside_scopes.values())

@@ -169,8 +169,7 @@ def _create_set(items: Any) -> Any:
 def _make_creator(type_: Any) -> Any:
     """Return a function that creates a container from the list of its items.
 
-    Raises:
-        NotImplementedError: another container or type contains the container.
+    Raise `NotImplementedError` if another container or type contains the container.
     """
     from numba.core import types
     from numba.typed import Dict, List
@@ -201,8 +200,7 @@ def _make_creator(type_: Any) -> Any:
 def _make_lister(type_: Any) -> Any:
     """Return a function that replaces the containers in a value by lists of their items.
 
-    Raises:
-        NotImplementedError: a named tuple contains a container.
+    Raise `NotImplementedError` if a named tuple contains a container.
     """
     from numba.core import types
 

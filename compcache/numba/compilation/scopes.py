@@ -226,7 +226,7 @@ def reduce_to_name(value: Any) -> Any:
 
 
 def _reduce_class(cls: type) -> Any:
-    """Implement `reduce_to_name` for classes.
+    """Implement `reduce_to_name` for classes. None means that the class can be pickled by value, and `NotImplemented` by name.
 
     Numba would pickle a copy of a class that the main program defines, or that its module contains under another name. Another process
     would then raise or return the copy instead of its own class.
@@ -387,7 +387,7 @@ def record_use(function: Any, template: type, keys: Iterable[Any], kept: Any, ar
         _use(function, runs[kept])
     else:
         for scope in _stack.scopes:
-            scope.problem = f"{name_of(function)} was run before compilations were recorded"
+            scope.problem = f"{name_of(function)} was run before compilations were recorded: install compcache.numba first"
 
 
 def _begin_run(function: Any, arguments: str) -> Run:

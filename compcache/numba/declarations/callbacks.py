@@ -31,6 +31,7 @@ class LazyCallback(LazyObject):
         return object.__getattribute__(self, "_function")(*args, **keywords)
 
     def _compcache_make(self) -> Any:
+        """Return Numba's callback with the same arguments."""
         from compcache.numba.takeover.callbacks import make_callback
 
         return make_callback(object.__getattribute__(self, "_state"))

@@ -48,6 +48,7 @@ class LazyDeviceFunction(LazyWrapper):
     __slots__ = ()
 
     def _compcache_content(self, walk: Any) -> None:
+        """Raise `NotLazy`: a function that uses this one can be compiled only by Numba."""
         del walk
         name = object.__getattribute__(self, "_function").__qualname__
         raise NotLazy(f"the function uses the CUDA function {name}, which only Numba can compile")
@@ -98,7 +99,7 @@ def is_available() -> bool:
 
 
 def _has_driver() -> bool:
-    """Return whether the host has NVIDIA's driver where Numba looks for it."""
+    """Return whether NVIDIA's driver can be loaded from where Numba looks for it."""
     from ctypes import CDLL
 
     for path in _DRIVERS.get(sys.platform, _DRIVERS_ELSEWHERE):

@@ -72,7 +72,8 @@ def _decorate(decorator: str, args: tuple[Any, ...], options: dict[str, Any]) ->
 def _decorate_function(decorator: str, signatures: tuple[str, ...] | None, options: dict[str, Any], function: Any) -> Any:
     """Decorate a Python function. Any other object is decorated by Numba.
 
-    Without Numba, a function with signatures that is not stored becomes the kernel that was packaged beside its module.
+    Without Numba, a function with signatures that is not stored becomes the kernel that was packaged beside its module. Raise
+    `ImportError` if Numba is needed and not installed.
     """
     state = _create_state(function, decorator, signatures, options)
     if state is not None and signatures is None:

@@ -201,9 +201,6 @@ FAST_PATHS: dict[str, tuple[str, int, Callable[..., Any]]] = {
 }
 
 
-# -------------------------------------------------------------------------------------- warnings and exceptions
-
-
 class _ExceptionClass(type):
     """The metaclass of stand-ins for Numba's warnings and exceptions. Instances and subclasses of Numba's class count as the stand-in's."""
 

@@ -149,6 +149,7 @@ class _ProtocolClass(ABCMeta):
     """The metaclass of stand-ins for Numba's classes that programs subclass."""
 
     def _compcache_original(cls) -> Any:
+        """Return Numba's class, or the class itself if the program has defined it."""
         if cls is not WrapperAddressProtocol:
             return cls  # a class of the program
         real_numba()

@@ -47,11 +47,12 @@ class Declared:
         Numba compares the numbers of unsafe, safe and promoting conversions, in this order. The result is None if no signature accepts the
         types, or if Numba's choice is ambiguous.
         """
-        ratings = [rating for number, row in enumerate(self.rows) if (rating := _rate(row, types, number)) is not None]
-        ratings.sort()
-        if not ratings or (len(ratings) > 1 and ratings[0][0] == ratings[1][0]):
+        ratings = sorted(filter(None, (_rate(row, types, number) for number, row in enumerate(self.rows))))
+        conversions = [counts for counts, _ in ratings]
+        if not ratings or conversions[1:2] == conversions[:1]:  # the second is as good as the first
             return None
-        return self.loaded[ratings[0][1]]
+        (_, chosen), *_ = ratings
+        return self.loaded[chosen]
 
 
 def _rate(row: Sequence[Mapping[str, int]], types: Sequence[str], number: int) -> tuple[tuple[int, ...], int] | None:

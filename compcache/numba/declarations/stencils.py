@@ -30,6 +30,7 @@ class LazyStencil(LazyObject):
         object.__setattr__(self, "_options", options)
 
     def _compcache_make(self) -> Any:
+        """Return Numba's stencil with the same arguments."""
         from numba import stencil
 
         mode, options = object.__getattribute__(self, "_mode"), object.__getattribute__(self, "_options")

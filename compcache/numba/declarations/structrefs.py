@@ -110,6 +110,7 @@ _ProxyStandIn.__name__ = _ProxyStandIn.__qualname__
 
 
 def _import_real(stand_in: Any) -> Any:
+    """Import Numba, and return its object that a stand-in of this module represents."""
     real_numba()
     module, name = _ORIGINALS[stand_in]
     return getattr(import_module(module), name)
@@ -233,7 +234,7 @@ def _can_register(*args: Any) -> bool:
 
 
 def _can_define(*args: Any) -> bool:
-    """Return whether a call of `define_proxy` with these arguments can wait, because Numba will accept the arguments."""
+    """Return whether a call of `define_proxy` with these arguments can wait. False if Numba might reject the arguments."""
     if len(args) != len(_DEFINE_PROXY_PARAMETERS):
         return False
     proxy_class, type_class, fields = args

@@ -224,7 +224,7 @@ def _parse_array_slices(item: Any) -> tuple[int, str] | None:
 
 
 def _array_type(dtype: Any, ndim: int, layout: str, *, readonly: bool = False) -> LazyType:
-    """Return the stand-in for an array type."""
+    """Return the stand-in for an array type. `readonly` arrays are not mutable."""
     name = f"{'readonly ' * readonly}array({dtype}, {ndim}d, {layout})"
     shown = name, f"Array({dtype!r}, {ndim}, {layout!r}, {readonly}, aligned=True)"
     return _intern(
@@ -405,18 +405,21 @@ def _has_known_text(type_: Any) -> bool:
 
 
 def _make_array(dtype: Any, ndim: Any, layout: Any, readonly: Any = False) -> Any:
+    """Return the stand-in of an array type, or None if only Numba can check the arguments."""
     is_valid = type(ndim) is int and layout in ("A", "C", "F") and type(readonly) is bool
     is_scalar = type(dtype) is LazyType and _fields[id(dtype)].is_scalar
     return _array_type(dtype, ndim, layout, readonly=readonly) if is_valid and is_scalar else None
 
 
 def _make_uniform_tuple(dtype: Any, count: Any) -> Any:
+    """Return the stand-in of a tuple type with equal items, or None if only Numba can check the arguments."""
     if not _has_known_text(dtype) or type(count) is not int or count < 1:
         return None
     return _intern(tuple_text([str(text_of(dtype))] * count), dtype=dtype, count=count)
 
 
 def _make_tuple(types: Any) -> Any:
+    """Return the stand-in of a tuple type, or None if only Numba can check the arguments."""
     if not isinstance(types, (tuple, list)) or not all(map(_has_known_text, types)):
         return None
     return _intern(tuple_text([str(text_of(type_)) for type_ in types]))

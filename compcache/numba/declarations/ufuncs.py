@@ -74,6 +74,7 @@ class LazyUfunc(LazyWrapper):
         return numbas_object(self)(*args, **keywords)
 
     def _compcache_make(self) -> Any:
+        """Return Numba's ufunc with the same arguments and the loops that were added."""
         from compcache.numba.takeover.ufuncs import make_ufunc
 
         return make_ufunc(object.__getattribute__(self, "_state"), added_loops(self))
@@ -81,12 +82,11 @@ class LazyUfunc(LazyWrapper):
     def _compcache_content(self, walk: Any) -> None:
         """Feed the data of the ufunc that compiled code uses to a walk.
 
-        Raises:
-            NotLazy: the ufunc has no declared signatures, so its loops depend on earlier calls.
+        Raise `NotLazy` if the ufunc has no declared signatures, so its loops depend on earlier calls.
         """
         state = object.__getattribute__(self, "_state")
         if state.signatures is None:
-            raise NotLazy(f"the function uses the ufunc {state.function.__qualname__}, which has no declared signatures")
+            raise NotLazy(f"the function uses the ufunc {state.function.__qualname__}, which has no declared signatures: declare them")
         walk.feed_token("ufunc of Numba", state.options.get("signature", ""), repr(state.options.get("identity")))
         walk.feed_declared(state.compiled, state.function)
 
@@ -257,8 +257,7 @@ def _make_ufunc(lazy: LazyUfunc, state: State, library: Any) -> Any:
 def _add_loop(lazy: LazyUfunc, ufunc: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
     """Add the stored loop for these arguments to a ufunc.
 
-    Raises:
-        _NotStored: no loop is stored, or Numba must interpret the arguments.
+    Raise `_NotStored` if no loop is stored, or Numba must interpret the arguments.
     """
     state = object.__getattribute__(lazy, "_state")
     count = state.function.__code__.co_argcount
@@ -283,8 +282,7 @@ def _note_loop(lazy: LazyUfunc, loop: Loop) -> None:
 def _find_loop(state: State, types: tuple[str, ...]) -> tuple[Loop, Any]:
     """Return a ufunc's stored loop for these types, and the further fields of its record. Count a hit.
 
-    Raises:
-        _NotStored: no loop is stored, only Numba can load it, or Numba is imported.
+    Raise `_NotStored` if no loop is stored, only Numba can load it, or Numba is imported.
     """
     if has_numba():
         raise _NotStored
@@ -323,8 +321,7 @@ def _call_at(lazy: LazyUfunc, *args: Any, **keywords: Any) -> Any:
 def _call_dynamic(lazy: LazyUfunc, state: State, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """Call a `guvectorize` ufunc without signatures. If none of its loops accepts the arguments, add the stored loop for their types.
 
-    Raises:
-        _NotStored: no loop is stored, or Numba must interpret the arguments.
+    Raise `_NotStored` if no loop is stored, or Numba must interpret the arguments.
     """
     if "out" in keywords:
         args = (*args, keywords.pop("out"))

@@ -336,8 +336,7 @@ class FunctionCache(CacheObject):
     def _compiler_flags(self) -> Any:
         """Return the function's own compiler flags, or the flags that a ufunc has pushed.
 
-        Raises:
-            Unidentifiable: an option of the program raised an error.
+        Raise `Unidentifiable` if an option of the program raised an error.
         """
         compiler_ = getattr(self._owner, "_compiler", None)
         if compiler_ is None:  # a ufunc has pushed its flags already
@@ -352,8 +351,7 @@ class FunctionCache(CacheObject):
     def _further_components(self) -> dict[str, str]:
         """Return the key's components for the kind of the function, the compiler pipeline, and the declared types of variables.
 
-        Raises:
-            Unidentifiable: the compiler pipeline is not one of Numba's pipelines.
+        Raise `Unidentifiable` if the compiler pipeline is not one of Numba's pipelines.
         """
         compiler_ = getattr(self._owner, "_compiler", None)
         types_of_locals = declared_locals(getattr(compiler_, "locals", None) or getattr(self._owner, "locals", None))

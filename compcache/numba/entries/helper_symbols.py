@@ -26,8 +26,7 @@ class HelperSymbol(AddressDefinition):
     def find(self) -> tuple[int, object]:
         """Return the address of the function in this process, and None.
 
-        Raises:
-            ImportError: this process has no function with this name.
+        Raise `ImportError` if this process has no function with this name.
         """
         address = helper_address(self.name)
         if not address:

@@ -94,8 +94,7 @@ def prepare_image(text: str, wanted: Iterable[str]) -> ImageSource:
 def _find_environment_slots(text: str, defined: Container[str]) -> list[str]:
     """Return the names of the environment slots among the global variables of LLVM assembly that defines these functions.
 
-    Raises:
-        CannotLink: the code refers to an external variable that no load provides, or defines a thread-local variable.
+    Raise `CannotLink` if the code refers to an external variable that no load provides, or defines a thread-local variable.
     """
     environments = []
     for match in _VARIABLE.finditer(text):
@@ -114,8 +113,7 @@ def _find_environment_slots(text: str, defined: Container[str]) -> list[str]:
 def _find_helper_symbols(declared: Iterable[str]) -> dict[str, HelperSymbol]:
     """Return the definitions of the declared functions that only Numba provides, by name.
 
-    Raises:
-        CannotLink: neither Numba nor a library provides one of the functions.
+    Raise `CannotLink` if neither Numba nor a library provides one of the functions.
     """
     from llvmlite import binding
 
@@ -155,8 +153,7 @@ none:
 def load_exception_classes(text: str) -> str:
     """Return LLVM assembly with each use of `@PyExc_X` replaced by a load from CPython's variable `PyExc_X`.
 
-    Raises:
-        CannotLink: a constant or a phi instruction uses an exception class, where a load is impossible.
+    Raise `CannotLink` if a constant or a phi instruction uses an exception class, where a load is impossible.
     """
     if not _DECLARED_EXCEPTION.search(text):
         return text

@@ -144,6 +144,7 @@ def parse_imports(names: Iterable[str]) -> dict[str, CythonFunction | HelperSymb
 
 
 def _parse_name(module: str, name: str, kind: str) -> CythonFunction | HelperSymbol | ProgramArray:
+    """Return what a stored name means: a Cython function if it has a module, an array if it has a type, otherwise a helper of Numba."""
     if module:
         return CythonFunction(module, name, kind)
     return ProgramArray(name, kind) if kind else HelperSymbol(name)
@@ -152,8 +153,7 @@ def _parse_name(module: str, name: str, kind: str) -> CythonFunction | HelperSym
 def bind_imports(module: Any) -> Any:
     """Replace the imports in a parsed module by variables with the addresses in this process, as Numba creates them; return the module.
 
-    Raises:
-        ImportError: a function or array does not exist in this process.
+    Raise `ImportError` if a function or array does not exist in this process.
     """
     for name, function in parse_imports([variable.name for variable in module.global_variables]).items():
         address, _ = function.find()

@@ -50,8 +50,7 @@ def link_recursive_callees(library: Any) -> Any:
 def lacks_callee(library: Any) -> bool:
     """Return whether the module of a library lacks the definition of a recursive callee.
 
-    Raises:
-        MissingCallee: no library of this process defines the callee.
+    Raise `MissingCallee` if no library of this process defines the callee.
     """
     module = library._final_module
     return link_recursive_callees(library) is not module

@@ -138,8 +138,7 @@ def _require_assembly(cres: Any, module: Any) -> str:
 def _make_linkable_bitcode(cres: Any) -> bytes:
     """Return the bitcode with which callers are linked, with imports in place of addresses.
 
-    Raises:
-        NotCacheable: the code uses an address that has no name.
+    Raise `NotCacheable` if the code uses an address that has no name.
     """
     module = cres.library._get_module_for_linking()
     if cres.library.has_dynamic_globals:
@@ -151,8 +150,7 @@ def _make_linkable_bitcode(cres: Any) -> bytes:
 def _make_checked_fields(lines: str, recorded: libraries.Recorded) -> tuple[str, str, tuple[Dependency, ...], bytes, tuple[str, ...]]:
     """Return the fields of the description that a load checks, for a digest of the source lines (or "") and the recorded dependencies.
 
-    Raises:
-        NotCacheable: the dependencies are unknown.
+    Raise `NotCacheable` if the dependencies are unknown.
     """
     if recorded.problem:
         raise NotCacheable(str(recorded.problem)) from recorded.problem
@@ -170,8 +168,7 @@ def _name_linked(recorded: libraries.Recorded, identity: Identity, name: str) ->
 def _pickle(value: Any, cres: Any, text: str) -> bytes:
     """Return the pickled metadata of an entry, for a compile result and the LLVM assembly of its code.
 
-    Raises:
-        NotCacheable: the metadata cannot be pickled, or other processes would have copies of its objects.
+    Raise `NotCacheable` if the metadata cannot be pickled, or other processes would have copies of its objects.
     """
     try:
         with scopes.storing_scope():
@@ -245,8 +242,7 @@ def _digest_reported_lines(identity: Identity, text: str, *, shows_files: bool =
 def _prepare_image_source(cres: Any, text: str) -> tuple[Any, Any]:
     """Return the image's source and the description's payload, or (None, None) if the code cannot be linked as an image.
 
-    Raises:
-        NotYetCacheable: a recursive callee is not compiled yet.
+    Raise `NotYetCacheable` if a recursive callee is not compiled yet.
     """
     fndesc = cres.fndesc
     try:

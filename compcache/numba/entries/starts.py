@@ -45,8 +45,7 @@ _ENVIRONMENT_FIELDS = object.__basicsize__
 def make_start_key(function: Any, options: Mapping[str, Any], args: Sequence[Any]) -> Key:
     """Return the present key of an overload, with these options (`registered.options`) and argument types, for starts without Numba.
 
-    Raises:
-        NotLazy: the overload needs Numba.
+    Raise `NotLazy` if the overload needs Numba.
     """
     functions: list[Any] = []
     texts = [argument_text(type_, functions) for type_ in args]
@@ -67,7 +66,7 @@ def record_start(cache_object: Any, cache: Cache, signature: Any, key: Key) -> N
         CompcacheError: the record could not be stored.
     """
     if not are_settings_from_environment():
-        raise NotLazy("Numba's settings or the installed packages have changed since this process started")
+        raise NotLazy("Numba's settings or the installed packages have changed since this process started: start it again")
     entry = find_stored_entry(cache_object, cache, signature, key)
     if entry is None:
         raise NotLazy("the code of the function is not stored in a form that can be used without Numba")
@@ -249,8 +248,7 @@ def _pickle_constants(constants: list[Any]) -> bytes | None:
 def store_fields(cache: Cache, key: Key, fields: tuple[Any, ...], *, waits: bool = False) -> None:
     """Store the fields of a record under a key for starts without Numba. With `waits`, it may be written later, with other entries.
 
-    Raises:
-        CompcacheError: the record could not be stored.
+    Raise `CompcacheError` if the record could not be stored.
     """
     stored = frontend.find_stored(cache, _entry_names(fields))
     frontend.put_entry(cache, key.name, dump_marshalled(fields), kind=START, requires=stored.module_ids if stored is not None else ())

@@ -189,6 +189,7 @@ def _replace_unread_environments(function: str) -> str:
     """Return the assembly of a function with a non-null constant in place of each environment that it only compares with null."""
 
     def replace_load(match: re.Match[str]) -> str:
+        """Return 1 in place of an environment that is only compared with NULL, and any other load unchanged."""
         uses = re.findall(rf"{re.escape(match[1])}(?![\w.$-])", function)
         is_compared = f"= icmp eq ptr {match[1]}, null\n" in function
         return f"  {match[1]} = inttoptr i64 1 to ptr" if is_compared and len(uses) == _DEFINITION_AND_USE else match[0]
@@ -223,8 +224,7 @@ def _replace_process_ids(text: str) -> str:
 def _link_exceptions(func_name: str, module: Any, services: _UsedServices) -> None:
     """Link the function that raises a kernel's exceptions into the kernel's module.
 
-    Raises:
-        CompileError: an exception class is local to a function, or an argument of an exception cannot be stored.
+    Raise `CompileError` if an exception class is local to a function, or an argument of an exception cannot be stored.
     """
     exceptions = describe_exceptions(func_name, str(module))
     shared = {exception.variable for exception in exceptions} | services.functions.keys()
@@ -253,8 +253,7 @@ def _remove_unused(module: Any) -> None:
 def _require_portable(func_name: str, module: Any) -> None:
     """Check that other processes have every function and variable to which a module refers.
 
-    Raises:
-        CompileError: the module uses a function or variable that other processes do not have, or an environment.
+    Raise `CompileError` if the module uses a function or variable that other processes do not have, or an environment.
     """
     counts = frontend.symbol_counts(str(module))
     missing = [

@@ -106,8 +106,7 @@ def _without_vectorizer() -> Iterator[None]:
 def _unpack_function(func: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     """Return a dispatcher's Python function, options and declared types of variables. A Python function has neither options nor types.
 
-    Raises:
-        CompileError: the object is neither a Python function nor a dispatcher.
+    Raise `CompileError` if the object is neither a Python function nor a dispatcher.
     """
     function = getattr(func, "py_func", func)
     options = {k: dict(v) if isinstance(v, dict) else v for k, v in getattr(func, "targetoptions", {}).items()}
@@ -129,8 +128,7 @@ def _normalize_signature(signature: Any) -> tuple[tuple[Any, ...], Any]:
 def _compile_with_lists(func_name: str, function: Any, options: dict[str, Any], local_types: dict[str, Any], args: Any, result: Any) -> Any:
     """Compile a function with lists in place of Numba's containers among its arguments and its result, and return the compile result.
 
-    Raises:
-        CompileError: a type has no conversion, or Numba cannot compile the function.
+    Raise `CompileError` if a type has no conversion, or Numba cannot compile the function.
     """
     from numba.core import types
 
@@ -159,8 +157,7 @@ def _jit_kernel(function: Any, options: dict[str, Any], local_types: dict[str, A
 def _compile(func_name: str, function: Any, options: dict[str, Any], local_types: dict[str, Any], args: Any, result: Any) -> Any:
     """Compile a function for these argument types, without wrappers, and return Numba's compile result.
 
-    Raises:
-        CompileError: Numba cannot compile the function, or compiles it in object mode.
+    Raise `CompileError` if Numba cannot compile the function, or compiles it in object mode.
     """
     from numba.core import compiler
     from numba.core.compiler_lock import global_compiler_lock

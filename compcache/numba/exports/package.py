@@ -96,8 +96,7 @@ def _copy_kernels(cache: Any, names: Sequence[str], out: str, scratch: str) -> N
 def _find_module_kernels(module: ModuleType) -> list[tuple[Any, list[Any]]]:
     """Return the public jitted functions that a module defines, each with its declared signatures.
 
-    Raises:
-        ValueError: a function without a leading underscore has no signature.
+    Raise `ValueError` if a function without a leading underscore has no signature.
     """
     kernels = []
     for name, value in sorted(vars(module).items()):

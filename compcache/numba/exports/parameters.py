@@ -112,8 +112,7 @@ def make_argument_names(function: Any, func_name: str, number: int) -> list[str]
 def add_default_types(function: Any, func_name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the types of all parameters. A parameter that the signature omits gets the type of its default value.
 
-    Raises:
-        CompileError: the signature has more types than parameters, or an omitted parameter has no default value.
+    Raise `CompileError` if the signature has more types than parameters, or an omitted parameter has no default value.
     """
     import inspect
 

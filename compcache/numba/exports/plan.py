@@ -101,8 +101,7 @@ class _Planner:
     def add_parameter(self, name: str, type_: Any) -> None:
         """Add the node of a parameter. `finish_parameters` adds the nodes of its items.
 
-        Raises:
-            Unsupported: the type has no conversion.
+        Raise `Unsupported` if the type has no conversion.
         """
         try:
             node = self._create_node(type_, is_parameter=True)
@@ -115,8 +114,7 @@ class _Planner:
     def finish_parameters(self) -> None:
         """Add the nodes of the parameters' items. The caller calls this method once, after the last `add_parameter`.
 
-        Raises:
-            Unsupported: the type of an item has no conversion.
+        Raise `Unsupported` if the type of an item has no conversion.
         """
         for name, node, type_ in self._unfinished:
             try:
@@ -127,8 +125,7 @@ class _Planner:
     def add_result(self, type_: Any) -> int:
         """Add the node of the result and the nodes of its items, and return the number of the result's node.
 
-        Raises:
-            Unsupported: the type of the result or of an item has no conversion.
+        Raise `Unsupported` if the type of the result or of an item has no conversion.
         """
         number = len(self.nodes)
         try:
@@ -183,7 +180,7 @@ class _Planner:
         return {"flags": _OWNED} if kind in (_TEXT, _BYTES) and is_item else {}
 
     def _create_array_node(self, type_: Any, size: int, *, is_parameter: bool, in_list: bool) -> _Node:
-        """Return a new node for an array."""
+        """Return a new node for an array. See `_create_node` for the flags."""
         flags = _LAYOUTS[type_.layout] | (0 if type_.mutable else _READ_ONLY)
         if is_parameter:
             flags |= _OWNED if in_list else self._flags
@@ -196,8 +193,7 @@ class _Planner:
     def _create_list_node(self, kind: int, type_: Any, size: int, *, is_parameter: bool) -> _Node:
         """Return a new node for a list, or for a container that is passed as a list.
 
-        Raises:
-            Unsupported: the list is a parameter, and contains records or lists.
+        Raise `Unsupported` if the list is a parameter, and contains records or lists.
         """
         from numba.core import types
 
@@ -222,10 +218,9 @@ class _Planner:
         return self.add_text(cls.__module__, cls.__qualname__)
 
     def _add_items(self, node: _Node, type_: Any, *, is_parameter: bool, in_list: bool = False) -> None:
-        """Add the nodes of a node's items and, recursively, of the items' items.
+        """Add the nodes of a node's items and, recursively, of the items' items. See `_create_node` for the flags.
 
-        Raises:
-            Unsupported: the type of an item has no conversion.
+        Raise `Unsupported` if the type of an item has no conversion.
         """
         items = item_types(type_)
         if not items:

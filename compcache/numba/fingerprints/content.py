@@ -81,8 +81,7 @@ def find_old_code(parts: Sequence[Part]) -> str | None:
 def _find_parts(functions: Iterable[Any]) -> tuple[Part, ...]:
     """Return these functions and their callees, each with the digest of its own reads.
 
-    Raises:
-        Unidentifiable: a function reads a value that only Numba knows, that has no content, or that raised an exception.
+    Raise `Unidentifiable` if a function reads a value that only Numba knows, that has no content, or that raised an exception.
     """
     walk = Walk(without_numba=True)
     for function in functions:

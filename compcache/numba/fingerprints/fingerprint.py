@@ -108,5 +108,5 @@ def content_of_present_code(fingerprint: Fingerprint) -> str:
     """
     name = find_old_code(fingerprint.parts)
     if name is not None:
-        raise Unidentifiable(f"{name} reads a value that has changed since {name} was compiled")
+        raise Unidentifiable(f"{name} reads a value that has changed since {name} was compiled: pass it as an argument")
     return fingerprint.content

@@ -92,8 +92,7 @@ def fixed_code(dispatcher: Any, *, is_frozen: bool = False) -> list[Compiled] | 
 def _compiled_without_cache(dispatcher: Any, result: Any) -> Compiled | None:
     """Return the identity of code that this process has compiled without a cache, or None if it is not recorded.
 
-    Raises:
-        Unidentifiable: the code was compiled from values without an identity.
+    Raise `Unidentifiable` if the code was compiled from values without an identity.
     """
     token = getattr(getattr(result, "fndesc", None), "uid", None)
     if token in _by_token:

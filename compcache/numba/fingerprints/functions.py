@@ -103,9 +103,6 @@ def _nested_code(code: python_types.CodeType) -> list[python_types.CodeType]:
     return [constant for constant in code.co_consts if isinstance(constant, python_types.CodeType)]
 
 
-# ---------------------------------------------------------------------- code
-
-
 def _feed_code(walk: Walk, code: python_types.CodeType, namespace: dict[str, Any], name: str) -> None:
     """Feed a code object whose globals are `namespace`, its nested code objects, and the values that they read.
 
@@ -161,9 +158,6 @@ def _record_reads_of_run(walk: Walk, code: python_types.CodeType, reads: Reads, 
         walk.reach().record_names(keywords, everything=False)
 
 
-# ---------------------------------------------------------------------- modules that code imports
-
-
 def _feed_imports(walk: Walk, code: python_types.CodeType, namespace: dict[str, Any], name: str) -> None:
     """Feed the attributes that code reads from modules that it imports: any attribute, if it uses a module in other ways."""
     from compcache.numba.registered.code_reads import imported_reads
@@ -199,9 +193,6 @@ def _feed_known_import(walk: Walk, module: str, chains: Iterable[tuple[str, ...]
     if module not in sys.modules:
         raise NotLazy(f"{name} runs at compile time, and imports {module or 'its package'}, which is not imported yet")
     return False
-
-
-# ---------------------------------------------------------------------- globals, and chains of attributes
 
 
 def _chains_of(walk: Walk, code: python_types.CodeType, namespace: dict[str, Any]) -> list[Chain]:
@@ -253,8 +244,7 @@ def _feed_chain(walk: Walk, chain: tuple[str, ...], value: Any, followed: int, a
 def _feed_assigned_value(walk: Walk, module: str, names: tuple[str, ...], where: str) -> None:
     """Feed the value that the program has assigned to a part of Numba, if there is one.
 
-    Raises:
-        NotLazy: the part is a setting, or running code reads from it data that only this process or host has.
+    Raise `NotLazy` if the part is a setting, or running code reads from it data that only this process or host has.
     """
     from compcache.numba.registered.purity import reads_external_state
 

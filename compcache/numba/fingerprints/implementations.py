@@ -64,6 +64,7 @@ _OPTIONS = ("_jit_options", "_strict", "_inline", "prefer_literal", "metadata")
 
 
 def _options_of(template: Any) -> tuple[tuple[str, Any], ...]:
+    """Return the options of an implementation that change what is compiled."""
     options = {name: getattr(template, name) for name in _OPTIONS if hasattr(template, name)}
     if "_inline" in options:
         options["_inline"] = getattr(options["_inline"], "_inline", options["_inline"])

@@ -57,14 +57,10 @@ def handlers() -> list[tuple[Any, Handler]]:
     ]
 
 
-# ---------------------------------------------------------------------- functions
-
-
 def _feed_jitted(walk: Walk, value: Any, where: str, *, is_frozen: bool = False) -> None:
     """Feed a dispatcher: its function and options, or the identities of its code if the dispatcher compiles no more code (`is_frozen`).
 
-    Raises:
-        Unidentifiable: the program has replaced default values of the function since its declaration.
+    Raise `Unidentifiable` if the program has replaced default values of the function since its declaration.
     """
     function = value.py_func
     if walk.without_numba and is_library_function(function):
@@ -110,8 +106,7 @@ def _feed_compiling(walk: Walk, value: Any, where: str) -> None:
 def name_of_pipeline(owner: Any) -> tuple[str, str] | None:
     """Return the module and the name of the compiler pipeline of a dispatcher, or None for an object without a pipeline of its own.
 
-    Raises:
-        Unidentifiable: the pipeline is not Numba's, so its code has no identity.
+    Raise `Unidentifiable` if the pipeline is not Numba's, so its code has no identity.
     """
     pipeline: Any = getattr(getattr(owner, "_compiler", None), "pipeline_class", None)
     if pipeline is None:
@@ -161,6 +156,7 @@ def _feed_dufunc(walk: Walk, value: Any, where: str) -> None:
 
 
 def _feed_gufunc(walk: Walk, value: Any, where: str) -> None:
+    """Feed a gufunc: its signature, identity and loops."""
     builder = value.gufunc_builder
     if not walk.without_numba:
         walk.feed_token("gufunc", value.signature, value.identity)
@@ -214,9 +210,6 @@ def _feed_llvm(walk: Walk, value: Any, _where: str) -> None:
 def _feed_external(walk: Walk, value: Any, where: str) -> None:
     walk.feed_token("external", value.symbol)
     walk.feed_value(value.sig, where)
-
-
-# ---------------------------------------------------------------------- types
 
 
 def _feed_signature(walk: Walk, value: Any, where: str) -> None:
@@ -305,7 +298,7 @@ def _feed_component(walk: Walk, part: Any, where: str) -> None:
             if name is None:
                 raise Unidentifiable(
                     f"{where} has a type with the class {item.__module__}.{item.__qualname__}, "
-                    "which its module does not define under any name"
+                    "which its module does not define under any name: assign it to one"
                 )
             if name != item.__qualname__:
                 walk.feed_token("found as", name)
@@ -347,6 +340,7 @@ def _feed_jitclass(walk: Walk, value: Any, where: str) -> None:
 
 
 def _text(value: Any, where: str) -> str:
+    """Return the text of a type. Raise `Unidentifiable` if the text contains an address."""
     text = str(value)
     if " at 0x" in text or "object at " in text:
         raise Unidentifiable(f"{where} has the type {text}, whose text differs between processes")

@@ -61,7 +61,7 @@ def _type_classes(module: Any) -> list[type]:
 
 
 def _changed_members(cls: type, names: frozenset[str] | None) -> Iterable[tuple[str, Any]]:
-    """Return the attributes that the program has set on a class of Numba types, by name."""
+    """Return the attributes that the program has set on a class of Numba types, by name, among `names` unless they are None."""
     if names is not None and names.isdisjoint(vars(cls)):
         return ()
     return set_on_library(cls, names).items()

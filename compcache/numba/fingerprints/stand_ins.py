@@ -123,6 +123,7 @@ def _feed_replaced(walk: Walk, value: Any, where: str) -> None:
 
 
 def _feed_prange(walk: Walk, value: Any, where: str) -> None:
+    """Feed `prange`. A program that has changed its attributes is fed too, when values of this run count."""
     walk.feed_token("prange")
     if walk.mode == RUN and is_changed(value):
         walk.reach().refer_to_owner(walk, value, where)

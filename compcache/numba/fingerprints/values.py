@@ -357,7 +357,7 @@ def _feed_thread_local(walk: Walk, value: Any, where: str) -> None:
 
 
 def _feed_context_variable(walk: Walk, value: Any, where: str) -> None:
-    """Feed a context variable with its present value."""
+    """Feed a context variable with its present value, or only its name if it has no value."""
     walk.feed_token("context variable", value.name)
     try:
         current = value.get()
@@ -368,6 +368,7 @@ def _feed_context_variable(walk: Walk, value: Any, where: str) -> None:
 
 
 def _feed_reference(walk: Walk, value: Any, where: str) -> None:
+    """Feed a weak reference: its class, and the object to which it refers."""
     walk.feed_token("reference", type(value).__qualname__)
     if not walk.feed_back_reference(value):
         walk.feed_value(value(), where)
@@ -423,6 +424,7 @@ def _feed_array(walk: Walk, value: Any, where: str) -> None:
 
 
 def _feed_scalar(walk: Walk, value: Any, where: str) -> None:
+    """Feed a NumPy scalar: its type and bytes. A scalar that contains a Python object has no content."""
     if value.dtype.hasobject:
         walk.feed_unknown(value, where)
     else:

@@ -190,9 +190,7 @@ class Walk:
     def finish(self) -> Fingerprint:
         """Walk the functions in the queue and the values that running code can reach, and return the fingerprint.
 
-        Raises:
-            Unidentifiable: a value has no identity by content.
-            TooLarge: there are more values than the limits allow.
+        Raise `Unidentifiable` if a value has no identity by content, or `TooLarge` if there are more values than the limits allow.
         """
         self.end_part()
         self._feed_waiting_functions()
@@ -266,8 +264,7 @@ class Walk:
     def feed_declared(self, overloads: Iterable[Compiled] | None, function: Any) -> None:
         """Feed the identities of the code of a dispatcher that compiles no more code.
 
-        Raises:
-            NotLazy: the code has no identity (`overloads` is None).
+        Raise `NotLazy` if the code has no identity (`overloads` is None).
         """
         if overloads is None:
             raise NotLazy(f"{function.__qualname__} was compiled when it was declared, from values that other processes cannot compare")
@@ -438,8 +435,7 @@ class Walk:
     def feed_by_name(self, value: Any, where: str) -> None:
         """Feed a value that its module and name identify. Of a value without a name, or from inside a function, feed only the type.
 
-        Raises:
-            Unidentifiable: the type does not suffice (`feed_unknown`).
+        Raise `Unidentifiable` if the type does not suffice (`feed_unknown`).
         """
         name = qualified_name_of(value)
         if name is None or "<locals>" in name:

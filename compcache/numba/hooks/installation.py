@@ -119,6 +119,7 @@ class Hooks:
 
         def wrap(original: Any) -> Any:
             def compile_(self: Any, *args: Any, **kwargs: Any) -> Any:
+                """Compile as before, but look up the cache first."""
                 adopt(self, attribute, function)
                 with scopes.look_up_scope(), few_collections():
                     return original(self, *args, **kwargs)

@@ -117,6 +117,7 @@ def _make_scope_wrapper(position: int) -> Callable[[Any], Any]:
 
     def wrap(original: Any) -> Any:
         def compile_(*args: Any, **kwargs: Any) -> Any:
+            """Compile as before, note what the code depends on, and store the result if it was missing."""
             if not _registered:
                 _register_implementations(args[:2])
             names = ("func", "args", "return_type", "flags", "locals")
@@ -165,6 +166,7 @@ def _wrap_get_executable(original: Any) -> Any:
     """Return a wrapper that creates no entry point for a function that is about to be stored."""
 
     def get_executable(self: Any, library: Any, fndesc: Any, env: Any) -> Any:
+        """Return the entry point of compiled code, or of 0 for code that is stored first: its real entry point is in the stored image."""
         if scopes.has_miss(getattr(fndesc, "uid", None)):
             library._ensure_finalized()
             return make_entry_point(0, library, fndesc, env)  # `_store_result` creates the real entry point
@@ -177,6 +179,7 @@ def _wrap_get_pointer(original: Any) -> Any:
     """Return a wrapper that generates a function's machine code when its address is requested, unless a stored image contains it."""
 
     def get_pointer_to_function(self: Any, name: str) -> Any:
+        """Return the address of a function: in the cached image if it is there, otherwise in code that LLVM generates now."""
         self._ensure_finalized()
         address = native_code.address_in_image(self, name)
         if address:
@@ -225,6 +228,7 @@ def _wrap_from_function(original: Any) -> Any:
     """Return a wrapper that identifies each function by its content, and the function's file by the name of its module."""
 
     def from_function(cls: Any, pyfunc: Any) -> Any:
+        """Return the identity of a function with an ID and a file path that are the same in every process."""
         identity = original(cls, pyfunc)
         identity.unique_id = scopes.next_unique_id(identity.func)
         identity.unique_name = f"{identity.func_qualname}${identity.unique_id}"
@@ -279,6 +283,7 @@ def _wrap_find(original: Any) -> Any:
     """Return a wrapper that records the function that generates code."""
 
     def find(self: Any, sig: Any) -> Any:
+        """Return the implementation that Numba chooses, and record that the code depends on it."""
         implementation = original(self, sig)
         scopes.record_generator(implementation)
         return implementation
@@ -313,6 +318,7 @@ def _wrap_template(original: Any) -> Any:
     """Return a wrapper that records that the compiler tries an implementation, and whether the implementation accepts the types."""
 
     def resolve(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Resolve as before, and record which of the program's implementations were tried and accepted."""
         function = source_function(type(self))
         is_attribute = not hasattr(self, "generic")
         if function is None or (is_attribute and [*args, *kwargs.values()][-1] != self._attr):

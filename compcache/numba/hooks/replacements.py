@@ -29,8 +29,7 @@ class Replacements:
     def wrap(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
         """Replace a function of a class or module by `wrap(original)`, and keep the original.
 
-        Raises:
-            AttributeError: the owner has no attribute with this name.
+        Raise `AttributeError` if the owner has no attribute with this name.
         """
         original = getattr(owner, name)
         self.replace(owner, name, functools.wraps(original)(wrap(original)))

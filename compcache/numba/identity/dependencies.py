@@ -111,7 +111,7 @@ def dependency_of(function: Any, *, declined: bool = False) -> Dependency:
 def _dependency_on_name(name: str, registered: list[Implementation], *, declined: bool = False) -> Dependency:
     """Return the dependency on implementations with a name. Packages with too many values are compared by their files.
 
-    `declined`: the implementations have declined the types of the call.
+    `declined`: the implementations have declined the types of the call. Raise `Unidentifiable` if nothing can be compared.
     """
     try:
         return Dependency(name, _recorded_content(name, registered, declined=declined))
@@ -123,7 +123,7 @@ def _dependency_on_name(name: str, registered: list[Implementation], *, declined
 
 
 def _recorded_content(name: str, registered: list[Implementation], *, declined: bool) -> str:
-    """Return the digest of implementations. If they declined the types, values without an identity are omitted."""
+    """Return the digest of implementations. Values without an identity raise `Unidentifiable`, unless the types were `declined`."""
     try:
         return _remembered_digest(name, registered)
     except TooLarge:
@@ -190,8 +190,7 @@ def functions_compiled_for(dependencies: Iterable[tuple[str, str]]) -> list[Part
 def dependency_of_generator(implementation: Any) -> Dependency | None:
     """Return the dependency to record for a code generator, or None if the generator is not the user's, or belongs to an intrinsic.
 
-    Raises:
-        Unidentifiable: the code generator cannot be compared.
+    Raise `Unidentifiable` if the code generator cannot be compared.
     """
     registry.refresh()
     function = registry.generators.get(id(implementation)) or user_code_generator(implementation)
@@ -212,8 +211,7 @@ def dependency_of_generator(implementation: Any) -> Dependency | None:
 def dependency_of_type(cls: type) -> Dependency:
     """Return the dependency to record for a class of Numba types that a user has defined.
 
-    Raises:
-        Unidentifiable: the class cannot be compared.
+    Raise `Unidentifiable` if the class cannot be compared.
     """
     name = name_of_type(cls)
     return Dependency(name, content_of_type(name) or "")
@@ -223,8 +221,7 @@ def dependency_of_type(cls: type) -> Dependency:
 def is_current(dependency: Dependency) -> bool:
     """Return whether the implementation that is registered under a dependency's name still has the recorded content.
 
-    Raises:
-        Unidentifiable: the implementation cannot be compared.
+    Raise `Unidentifiable` if the implementation cannot be compared.
     """
     registry.refresh()
     registered = registry.by_name.get(dependency.name)

@@ -46,8 +46,7 @@ def name_of_type(cls: type) -> str:
 def content_of_type(name: str) -> str | None:
     """Return the digest of all that is registered for the class of Numba types with this name, or None if there is no such class.
 
-    Raises:
-        Unidentifiable: a value has no identity by content, and the class belongs to no package with files.
+    Raise `Unidentifiable` if a value has no identity by content, and the class belongs to no package with files.
     """
     from numba.core.datamodel import default_manager
 

@@ -47,8 +47,7 @@ _linked: weakref.WeakKeyDictionary[Any, dict[str, Linked]] = weakref.WeakKeyDict
 def linked_overload(owner: Any, function: Any, args: Iterable[Any], name: str = "", lines: str = "") -> Linked:
     """Return the overload of a function for these argument types, and its entry. The owner is the function's dispatcher or callback.
 
-    Raises:
-        Unidentifiable: a type has no identity by content.
+    Raise `Unidentifiable` if a type has no identity by content.
     """
     text = f"{type(owner).__name__} {signature_text(tuple(args))}"
     return Linked(weakref.ref(function), blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest(), name, lines)

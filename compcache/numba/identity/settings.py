@@ -1,7 +1,4 @@
-"""Computes the components of keys other than the function: Numba's settings, versions, and the platform.
-
-The CPU is not part of keys.
-"""
+"""Computes the components of keys other than the function: Numba's settings, versions, and the platform. The CPU is not part of keys."""
 
 from __future__ import annotations
 
@@ -53,7 +50,7 @@ def versions_text() -> str:
 def requested_cpu_and_features() -> tuple[str, str | None]:
     """Return the CPU and the features for which Numba compiles (NUMBA_CPU_NAME, NUMBA_CPU_FEATURES), in the form of `ModuleSource`.
 
-    The features are None if neither variable is set.
+    The features are None if neither variable is set, and this host's if only the CPU is chosen.
     """
     from numba.core import codegen, config
 

@@ -79,12 +79,14 @@ def type_text(value: Any, omitted: object, functions: list[Any]) -> str:
         flags = value.flags
         order = "C" if flags.c_contiguous else "F" if flags.f_contiguous else "A"
         if not flags.aligned:
-            raise NotLazy(f"an argument is an unaligned array of {value.dtype}")
+            raise NotLazy(f"an argument is an unaligned array of {value.dtype}: pass an aligned copy")
         text = f"{'' if flags.writeable else 'readonly '}array({scalar_name(value.dtype)}, {value.ndim}d, {order})"
         if not isinstance(value, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())):
             _seen.add(text)
         elif text not in _seen:
-            raise NotLazy("an argument is a masked array")  # Numba accepts it only if it has seen the same type for another array
+            raise NotLazy(
+                "an argument is a masked array: pass its data as an array"
+            )  # Numba accepts it only if it has seen the same type for another array
         return text
     return _scalar_or_function_text(value, numpy, functions)
 
@@ -123,21 +125,20 @@ def scalar_name(dtype: Any) -> str:
     """Return the name of the type of an array's items, in Numba's notation. Raise `NotLazy` if only Numba supports the dtype."""
     name: str = dtype.name
     if name not in _SCALARS or not dtype.isnative:
-        raise NotLazy(f"an argument is an array of {dtype}, which only Numba supports")
+        raise NotLazy(f"an argument is an array of {dtype}, which only Numba supports: pass another dtype")
     return name
 
 
 def class_text(kind: type) -> str:
     """Return the name of a class of tuples, with the names of its fields.
 
-    Raises:
-        NotLazy: the class is not a plain named tuple, or other processes cannot import it by its name.
+    Raise `NotLazy` if the class is not a plain named tuple, or other processes cannot import it by its name.
     """
     if kind is tuple:
         return "tuple"
     fields, name = getattr(kind, "_fields", None), f"{kind.__module__}.{kind.__qualname__}"
     if fields is None or kind.__bases__ != (tuple,):
-        raise NotLazy(f"an argument has the class {name}, which is derived from a tuple but is not a plain named tuple")
+        raise NotLazy(f"an argument has the class {name}, which is derived from a tuple: pass a tuple or a named tuple")
     if kind.__module__ == "__main__":
         raise NotLazy(f"an argument has the class {name}, which other processes cannot import; define the class in a module")
     if not is_found_by_name(kind):

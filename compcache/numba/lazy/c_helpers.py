@@ -54,8 +54,7 @@ _unpickled: dict[tuple[int, bytes], Any] = {}
 def helper_address(name: str) -> int:
     """Return the address of a C helper, or 0 if there is no helper of this name. Start Numba's threads if it belongs to them.
 
-    Raises:
-        ImportError: Numba is not installed, or its extension modules cannot be loaded.
+    Raise `ImportError` if Numba is not installed, or its extension modules cannot be loaded.
     """
     if not _own_addresses:
         _add_own_addresses()
@@ -147,8 +146,7 @@ _libraries: dict[str, dict[str, int]] = {}
 def _load_library(version: str) -> dict[str, int]:
     """Return the addresses of the functions in Numba's library of C helpers.
 
-    Raises:
-        ImportError: the library of this version cannot be loaded.
+    Raise `ImportError` if the library of this version cannot be loaded.
     """
     from compcache.numba.registered.distributions import numba_version
 
@@ -193,9 +191,6 @@ def load_extension(name: str) -> Any:
     if known is None:
         sys.modules.pop(name, None)  # only an imported Numba has this module
     return module
-
-
-# ---------------------------------------------------------------------------------------------------- threads
 
 
 #: Names of Numba's threading functions: in compiled code, and in a threading layer. Code that sets the number of threads contains an
@@ -319,6 +314,7 @@ def _has_tbb() -> bool:
 
 
 def _load_layer(name: str) -> Any:
+    """Return the extension module of a threading layer, or None if it is not installed."""
     try:
         return load_extension(f"numba.np.ufunc.{name}pool" if name == "omp" else f"numba.np.ufunc.{name}")
     except ImportError:

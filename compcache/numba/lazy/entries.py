@@ -149,7 +149,7 @@ def open_cache() -> Cache | None:
             import warnings
 
             _is_cache_unusable = True
-            warnings.warn(f"functions of Numba are not cached: the default cache cannot be used: {error}", CacheWarning, stacklevel=2)
+            warnings.warn(f"functions of Numba are not cached in the default cache: {error}; set COMPCACHE_DIR", CacheWarning, stacklevel=2)
             _cache = None
     return _cache
 

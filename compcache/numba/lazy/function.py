@@ -163,11 +163,8 @@ def _make_real(function: Any) -> Any:
     return state_of(function).make_real(function)
 
 
-# ------------------------------------------------------------------------------- calls with types that are not known
-
-
 def _call(function: Any, positional: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """Run a call with stored code, or else with Numba's dispatcher."""
+    """Run a call with stored code, or with Numba's dispatcher if there is none that can be used without Numba."""
     state = state_of(function)
     reason = state.reason  # `imports` reads it from this frame
     if not reason and not has_numba():
@@ -234,6 +231,7 @@ def _load_overload(state: State, types: str, functions: list[Any]) -> Loaded | N
 
 
 def _classes_of(arguments: tuple[Any, ...]) -> Iterator[type]:
+    """Yield the classes of arguments and of the items of tuples among them."""
     for argument in arguments:
         yield type(argument)
         if isinstance(argument, tuple):

@@ -70,8 +70,7 @@ def _examine_packages() -> tuple[str, bool, list[str]]:
 def has_extensions() -> bool:
     """Return whether a package registers with Numba, which then runs code of the package before it compiles.
 
-    Raises:
-        NotLazy: the packages cannot be determined.
+    Raise `NotLazy` if the packages cannot be determined.
     """
     settings_and_packages()
     return _known[2]
@@ -128,9 +127,6 @@ _known: tuple[Any, str, bool] = (None, "", False)
 
 def _python_text() -> str:
     return f"lazy {FORMAT}, python {sys.version}, {sys.implementation.cache_tag}, {sys.platform}"
-
-
-# ------------------------------------------------------------------------------------ notes of installed packages
 
 
 _STAMP_SIZE = 40

@@ -1,7 +1,4 @@
-"""Holds the installed backend.
-
-A process has one Numba, and therefore at most one backend.
-"""
+"""Holds the installed backend. A process has one Numba, and therefore at most one backend."""
 
 from __future__ import annotations
 

@@ -14,10 +14,7 @@ __all__ = ["reduce_real"]
 
 
 class _Pickled(_CustomPickled):  # type: ignore[misc]
-    """The state of a Numba object that defines its own pickling.
-
-    It has the same pickle as Numba's class.
-    """
+    """The state of a Numba object that defines its own pickling. It has the same pickle as Numba's class."""
 
     __slots__ = ()
 

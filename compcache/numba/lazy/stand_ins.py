@@ -104,7 +104,7 @@ def are_decorators_replaced() -> bool:
 
 
 def replace_stand_ins(function: Any) -> None:
-    """Replace stand-ins by Numba objects in the globals and closure variables that a function names."""
+    """Replace stand-ins by Numba objects in the globals and closure variables that a function names. Unassigned variables are skipped."""
     namespace = function.__globals__
     for name in names_in_code(function.__code__):
         value = namespace.get(name)
@@ -125,6 +125,7 @@ def names_in_code(code: Any) -> set[str]:
 
 
 def _is_stand_in(value: Any) -> bool:
+    """Return whether a value is a stand-in that is completely created."""
     if _is_named_stand_in(value):
         return True
     return issubclass(type(value), LazyObject) and id(value) not in _in_creation

@@ -151,12 +151,14 @@ def _reason_in_parameters(function: Any, *, is_plain: bool) -> str:
 
 
 def _type_texts(types: dict[str, Any]) -> dict[str, str | None]:
+    """Return the text of each type, or None for a type that has no text."""
     from compcache.numba.registered.type_texts import text_of
 
     return {name: text_of(type_) for name, type_ in types.items()}
 
 
 def _is_plain(value: Any) -> bool:
+    """Return whether an option's value is a string, a number or a collection of these, so that its text identifies it."""
     if isinstance(value, (set, frozenset, tuple)):
         return all(isinstance(item, (str, int)) for item in value)
     return type(value) in _PLAIN

@@ -32,16 +32,14 @@ class AddressDefinition(GlobalDefinition):
     def find(self) -> tuple[int, object]:
         """Return the address in this process, and an object that must live as long as the address is used, or None.
 
-        Raises:
-            ImportError: this process has no such function or array.
+        Raise `ImportError` if this process has no such function or array.
         """
         raise NotImplementedError
 
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
         """Return the address in little-endian order, and the object of `find`.
 
-        Raises:
-            GlobalValidationError: this process has no such function or array.
+        Raise `GlobalValidationError` if this process has no such function or array.
         """
         del context
         try:

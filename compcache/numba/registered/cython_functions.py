@@ -67,8 +67,7 @@ class CythonFunction(AddressDefinition):
     def find(self) -> tuple[int, object]:
         """Return the address in this process, and None.
 
-        Raises:
-            ImportError: the module does not exist, or does not export the function with this type.
+        Raise `ImportError` if the module does not exist, or does not export the function with this type.
         """
         module = sys.modules.get(self.module)
         if module is None:
@@ -77,7 +76,8 @@ class CythonFunction(AddressDefinition):
             module = import_module(self.module)
         address = _address_in(module, self.name, self.type)
         if not address:
-            raise ImportError(f"the module {self.module} exports no function {self.name!r} of type {self.type}", name=self.module)
+            reason = f"the module {self.module} exports no function {self.name!r} of type {self.type}"
+            raise ImportError(f"{reason}: install the version with which the code was compiled", name=self.module)
         return address, None
 
 

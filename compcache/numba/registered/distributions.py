@@ -76,13 +76,12 @@ def vector_library() -> str:
 def distributions() -> Iterator[tuple[str, str]]:
     """Yield the name and the metadata directory of each distribution, in the order of `sys.path`.
 
-    Raises:
-        UnknownPackagesError: an archive on the path contains entry points.
+    Raise `UnknownPackagesError` if an archive on the path contains entry points.
     """
     for place in dict.fromkeys(sys.path):
         names = metadata_in(place)
         if names is None and b"entry_points.txt" in _read(place):
-            raise UnknownPackagesError(f"the archive {place} may register packages with Numba")
+            raise UnknownPackagesError(f"the archive {place} on sys.path may register packages with Numba: unpack it")
         for name in names or ():
             if name == "EGG-INFO":
                 yield os.path.basename(place).partition("-")[0].lower(), os.path.join(place, name)
@@ -150,8 +149,7 @@ def _read(path: str) -> bytes:
 def _distribution_digest(directory: str) -> str:
     """Return the digest of an installed distribution: of its record, or of its files if it is editable.
 
-    Raises:
-        UnknownPackagesError: the distribution has no record, or too many files.
+    Raise `UnknownPackagesError` if the distribution has no record, or too many files.
     """
     record = _read(f"{directory}/RECORD")
     if record and not is_editable(directory):
@@ -162,7 +160,7 @@ def _distribution_digest(directory: str) -> str:
         from urllib.parse import unquote, urlparse
 
         return _digest_of_files(unquote(urlparse(json.loads(origin)["url"]).path))
-    raise UnknownPackagesError(f"the distribution {os.path.basename(directory)} has no RECORD file")
+    raise UnknownPackagesError(f"the distribution {os.path.basename(directory)} has no RECORD file: install it again with pip")
 
 
 def is_editable(directory: str) -> bool:
@@ -173,8 +171,7 @@ def is_editable(directory: str) -> bool:
 def _digest_of_files(root: str) -> str:
     """Return the digest of all Python files and extension modules of a source checkout.
 
-    Raises:
-        UnknownPackagesError: there are too many files.
+    Raise `UnknownPackagesError` if there are too many files.
     """
     state = blake2b(digest_size=16)
     count = 0
@@ -184,7 +181,7 @@ def _digest_of_files(root: str) -> str:
             if name.endswith((".py", ".so", ".pyd", ".toml", ".cfg", ".json")):
                 count += 1
                 if count > _MAX_FILES:
-                    raise UnknownPackagesError(f"the source checkout {root} has more than {_MAX_FILES} files")
+                    raise UnknownPackagesError(f"the checkout {root} has more than {_MAX_FILES} files: install it without --editable")
                 path = os.path.join(folder, name)
                 state.update(f"{os.path.relpath(path, root)}\0".encode() + _read(path))
     return state.hexdigest()

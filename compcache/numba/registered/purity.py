@@ -149,8 +149,7 @@ def _owner_of_c_function(value: Any) -> Iterator[Any]:
 def _objects_read_by_class(cls: type) -> Iterator[Any]:
     """Yield the metaclass and the functions in the members of the bases of a class. Reviewed bases are skipped.
 
-    Raises:
-        _ExternalStateError: a base that was not reviewed is written in C.
+    Raise `_ExternalStateError` if a base that was not reviewed is written in C.
     """
     if type(cls) is not type:
         yield type(cls)
@@ -166,8 +165,7 @@ def _objects_read_by_class(cls: type) -> Iterator[Any]:
 def _objects_read_by_function(function: Any) -> Iterator[Any]:
     """Yield the objects to which a function's defaults, closure and code refer. Of a reviewed function, yield nothing.
 
-    Raises:
-        _ExternalStateError: the function is not a library's, or reads external state.
+    Raise `_ExternalStateError` if the function is not a library's, or reads external state.
     """
     namespace = function.__globals__
     module = namespace.get("__name__")

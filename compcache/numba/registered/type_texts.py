@@ -30,7 +30,7 @@ _PARTS = {
 
 
 def array_text(dtype: str, ndim: int, layout: str, *, readonly: bool = False) -> str:
-    """Return the text of an array type. It uses slices if they can express the type."""
+    """Return the text of an array type. It uses slices if they can express the type. `readonly` needs the long form."""
     if readonly or ndim < 1 or (ndim == 1 and layout == "F"):
         return f"Array({dtype}, {ndim}, {layout!r}{', readonly=True' if readonly else ''})"
     slices = [":"] * ndim
@@ -72,6 +72,7 @@ def _text_of_numba_type(value: Any) -> str | None:
 
 
 def _text_of_array(value: Any) -> str | None:
+    """Return Numba's text of an array type, or None if the text does not say everything about the type."""
     dtype = text_of(value.dtype)
     if dtype is None or not value.aligned or value.layout not in ("A", "C", "F"):
         return None

@@ -64,6 +64,7 @@ def make_declared(state: State, backend: Backend) -> Any:
     dispatcher._cache = make_pinned_cache(state, backend, dispatcher, signatures, found)
 
     def compile_all() -> None:
+        """Compile all declared signatures. Then the dispatcher, as Numba's, compiles no others."""
         with typeinfer.register_dispatcher(dispatcher):
             for signature in signatures:
                 with scopes.look_up_scope():
@@ -124,9 +125,6 @@ def is_key_current(state: State) -> bool:
     return state.key is not None and current.name == state.key.name
 
 
-# ----------------------------------------------------------------------------------------- fields of the record
-
-
 def _make_function_fields(dispatcher: Any, backend: Backend, key: Key | None) -> tuple[Any, ...] | None:
     """Return the fields of a function's record, or None if only Numba can use the function's code."""
     rows, records = [], []
@@ -180,7 +178,10 @@ def _accepted_types(type_: Any, typing_context: Any, types_in_signatures: Sequen
 
 
 def _list_candidates(type_: Any, types_in_signatures: Sequence[Any], *, is_optional: bool) -> list[Any]:
-    """Return the argument types, besides a parameter's own type, that may be convertible to it; the arguments as in `_accepted_types`."""
+    """Return the argument types, besides a parameter's own type, that may be convertible to it, [] for types without conversions.
+
+    The arguments are those of `_accepted_types`.
+    """
     from numba.core import types
 
     if is_optional or isinstance(type_, (types.Number, types.Boolean)):

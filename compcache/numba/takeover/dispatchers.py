@@ -95,9 +95,6 @@ def _make_dispatcher(state: State) -> Any:
     return dispatcher
 
 
-# -------------------------------------------------------------------------------------------- earlier overloads
-
-
 def _load_earlier_overloads(state: State, dispatcher: Any, backend: Backend) -> None:
     """Load the overloads of a lazy function that ran before into its new dispatcher."""
     if not state.loaded:

@@ -67,9 +67,6 @@ def _make_pinned_cache(state: State, backend: Backend, owner: Any, signatures: A
     return make_pinned_cache(state, backend, owner, signatures, found)
 
 
-# ---------------------------------------------------------------------------------------------------- vectorize
-
-
 def _make_dufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
     """Return Numba's ufunc for a function that `vectorize` decorates."""
     from numba.np.ufunc.dufunc import DUFunc
@@ -102,6 +99,7 @@ def _compile_declared(
     built = []
 
     def compile_all() -> None:
+        """Add the loops of all declared signatures. Then the ufunc, as Numba's, compiles no others."""
         for signature in state.signatures or ():
             ufunc.add(signature)
         ufunc.disable_compile()
@@ -196,9 +194,6 @@ def _record_built_loop(cache: Any, backend: Backend, cres: Any, build: Callable[
     return None if record is None else (record, numbers, (entry.name, entry.identity.lines))
 
 
-# -------------------------------------------------------------------------------------------------- guvectorize
-
-
 def _make_gufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
     """Return Numba's ufunc for a function that `guvectorize` decorates."""
     from numba.np.ufunc.gufunc import GUFunc
@@ -279,9 +274,6 @@ def _record_gufunc_loop(builder: Any, backend: Backend, signature: Any, wrappers
     return None if record is None else (record, numbers, (entry.name, entry.identity.lines))
 
 
-# ------------------------------------------------------------------------------------------------------ threads
-
-
 def _make_parallel(state: State, backend: Backend) -> Any:
     """Compile and record a NumPy ufunc with declared signatures whose loops run on Numba's threads, and return the ufunc."""
     from numba.np.ufunc import parallel
@@ -315,9 +307,6 @@ def _record_parallel_loop(builder: Any, backend: Backend, signature: Any) -> Loo
         return build_ufunc_wrapper(cres.library, cres.target_context, cres.fndesc.llvm_func_name, cres.signature, cres)
 
     return _record_built_loop(builder.nb_func.cache, backend, cres, build)
-
-
-# -------------------------------------------------------------------------------------------------------- loops
 
 
 def _find_stored_loop(entry: Entry, library: Any, symbol: str) -> tuple[Any, ...] | None:

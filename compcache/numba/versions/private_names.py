@@ -117,7 +117,7 @@ def missing_names() -> tuple[PrivateName, ...]:
 
 
 def _exists(name: str) -> bool:
-    """Return whether the Numba of this process has a private name."""
+    """Return whether the Numba of this process has a private name. False if its module cannot be imported."""
     module, _, path = name.partition(":")
     try:
         value = sys.modules.get(module) or import_module(module)

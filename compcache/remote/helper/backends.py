@@ -79,9 +79,7 @@ class Backend(Protocol):
     def parts(self, key: str, max_size: int) -> AsyncIterator[bytes]:
         """Yield the object in parts of a few MiB at most.
 
-        Raises:
-            FileNotFoundError: the object does not exist.
-            TooLargeError: the object has more than `max_size` bytes.
+        Raise `FileNotFoundError` if the object does not exist, or `TooLargeError` if the object has more than `max_size` bytes.
         """
 
     async def create(self, key: str, data: bytes) -> bool:
@@ -163,6 +161,7 @@ class _Directory:
         return f"{self._root}/{key}"
 
     def _read(self, key: str, max_size: int) -> bytes | None:
+        """Return an object, or None if there is none. Raise `TooLargeError` beyond `max_size` bytes."""
         path = self._path(key)
         try:
             status = self._files.stat(path)
@@ -211,8 +210,7 @@ class _Directory:
     def _require_root(self) -> None:
         """Create the root directory before the first upload, if its parent exists. A directory that existed earlier is not recreated.
 
-        Raises:
-            FileNotFoundError: the directory was removed, or its parent does not exist, for example because a disk is not mounted.
+        Raise `FileNotFoundError` if the directory was removed, or its parent does not exist, for example because a disk is not mounted.
         """
         if not self._existed:
             with suppress(FileExistsError):
@@ -240,6 +238,7 @@ class _Directory:
             yield item
 
     def _list_below(self, directory: str) -> Iterator[ObjectInfo]:
+        """Yield all objects below a directory, none if it does not exist. Hidden and special files are omitted. Raise other `OSError`s."""
         try:
             statuses = self._files.statuses(directory)
         except OSError as error:
@@ -540,6 +539,7 @@ def _bounded_connection(kind: Any) -> Any:
             self._reader = _BoundedReader(self._reader)
 
         async def read_response(self, *arguments: Any, **named: Any) -> Any:
+            """Read a response of at most the size that the current request allows."""
             if isinstance(self._reader, _BoundedReader):
                 self._reader.remaining = _allowed.get()
             return await super().read_response(*arguments, **named)
@@ -558,6 +558,7 @@ class _BoundedReader:
         return getattr(self._reader, name)
 
     def _consume(self, size: int) -> None:
+        """Count bytes of an answer. Raise `TooLargeError` if there are more than allowed."""
         self.remaining -= size
         if self.remaining < 0:
             raise TooLargeError(f"an answer of the Redis server is {-self.remaining} bytes larger than allowed")

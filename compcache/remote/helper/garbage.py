@@ -131,8 +131,6 @@ class GarbageCollector:
                 await self._backend.delete(mark.place.key)
         return Collected(removed, [item for item in garbage if item not in removed])
 
-    # ---------------------------------------------------------------- surveying
-
     async def _list(self, prefix: str) -> dict[str, ObjectInfo]:
         """Return the objects whose keys begin with a prefix, by key. If a key is listed several times, the newest object is returned."""
         objects: dict[str, ObjectInfo] = {}
@@ -154,6 +152,7 @@ class GarbageCollector:
         self._known = await read_surveys(self._backend, [*cards, *packs])
 
         async def lacks_modules(item: ObjectInfo) -> bool:
+            """Return whether an object of cards is damaged, or names only modules that the store does not have."""
             row = self._find_survey(item)
             if row is not None and (not row.modules or any(key in modules for key in row.modules)):
                 named.update(row.modules)
@@ -172,6 +171,7 @@ class GarbageCollector:
             return modules.keys().isdisjoint(keys) and await self._lack_modules(cards.values())
 
         async def is_damaged(item: ObjectInfo) -> bool:
+            """Return whether an object is damaged. An object that was examined before is not read again."""
             if self._find_survey(item) is None and await self._is_garbage(item.key):
                 return True
             self._surveyed[item.key] = Survey(_state_of(item), ())
@@ -212,8 +212,6 @@ class GarbageCollector:
         except TooLargeError:
             return b""
 
-    # ----------------------------------------------------------------- deciding
-
     async def _remove(self, item: ObjectInfo, *, only_garbage: bool) -> bool:
         """Remove an object if it has not changed since the listing; with `only_garbage`, only if it still is garbage.
 
@@ -231,7 +229,10 @@ class GarbageCollector:
         return True
 
     async def _is_garbage(self, key: str) -> bool:
-        """Return whether an object is garbage, after requesting the object, the objects that it needs and those that refer to it."""
+        """Return whether an object is garbage, after requesting the object, the objects that it needs and those that refer to it.
+
+        Damaged objects and leases are garbage. Missing objects, and modules for platforms that this version does not know, are not.
+        """
         kind = key.removeprefix(f"{LAYOUT}/")[:1]
         data = await self._get(key, _MAX_SIZES[kind])
         if data is None or kind == _LEASE:
@@ -256,20 +257,17 @@ class GarbageCollector:
         return True
 
     async def _names_module(self, place: str, key: str) -> bool:
-        """Return whether one of the cards at the key `place` names the module at `key`."""
+        """Return whether one of the cards at the key `place` names the module at `key`. Missing and damaged cards name none."""
         data = await self._get(place, MAX_CARDS)
         try:
             return data is not None and any(module_key(card.module_id) == key for card in decode_cards(data).values())
         except FormatError:
             return False
 
-    # -------------------------------------------------------------------- marks
-
     async def _write_mark(self, garbage: list[ObjectInfo]) -> float:
         """Store a mark for later collections. Return its modification time by the store's clock.
 
-        Raises:
-            UncertainError: the store does not report the mark or its modification time.
+        Raise `UncertainError` if the store does not report the mark or its modification time.
         """
         key = MARKS + os.urandom(12).hex()
         data: bytes = _MAGIC + msgpack.packb([[item.key, *_state_of(item)] for item in garbage])

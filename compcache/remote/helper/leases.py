@@ -105,6 +105,7 @@ class Leases:
             pause = min(2 * pause, _LAST_LOOK)
 
     def _end_holding(self, key: str, task: asyncio.Future[None]) -> None:
+        """Forget a lease whose renewal has ended."""
         del self._held[key]
         if not task.cancelled():
             task.exception()  # retrieved so that asyncio does not log it: a lease that could not be renewed is lost

@@ -161,19 +161,20 @@ class Packs:
                 await self._store_pack(start_up)
 
     async def _store_pack(self, start_up: StartUp) -> None:
+        """Store the pack of a start-up under its first function. Do nothing if the pack has not grown enough, or no shelf fits it."""
         items: dict[str, Packed] = {}
         room = MAX_PACK
         for name in start_up.names:
-            remembered = self._find_known(start_up, name)
-            if remembered is not None and room >= len(remembered[1].module):
-                items[name] = remembered[1]
-                room -= len(remembered[1].module)
+            _, packed = self._find_known(start_up, name) or ("", None)
+            if packed is not None and room >= len(packed.module):
+                items[name] = packed
+                room -= len(packed.module)
         if len(items) < max(_FEWEST, _GROWTH * start_up.stored):
             return
         opener = self._find_known(start_up, start_up.first)
         if opener is not None:  # the card may not have been worth an upload of its own, but refers to the pack
-            await self._note(start_up.platform, opener[0], opener[1].card._replace(module=opener[1].module), start_up.writes)
-            shelf = opener[0]
+            shelf, first = opener
+            await self._note(start_up.platform, shelf, first.card._replace(module=first.module), start_up.writes)
         else:
             shelf = await self._find_shelf(start_up.first, start_up.platform, start_up.shelves, start_up.writes)
         if shelf:
@@ -191,9 +192,11 @@ class Packs:
         return None
 
     async def _load_pack(self, start_up: StartUp) -> None:
+        """Fetch and decode the pack of a start-up. A missing or damaged pack leaves the start-up unchanged."""
         shelf = await self._find_shelf(start_up.first, start_up.platform, start_up.shelves, start_up.writes)
         pack = await self._fetch(pack_key(start_up.platform, shelf, start_up.first), start_up.writes) if shelf else None
         if pack is not None:
+            data, store = pack
             with suppress(FormatError):
-                start_up.pack, start_up.store = decode_pack(pack[0]), pack[1]
+                start_up.pack, start_up.store = decode_pack(data), store
                 start_up.shelf, start_up.stored = shelf, len(start_up.pack)

@@ -113,8 +113,6 @@ class Reads:
         self._stored_count = 0  # the number of objects stored so far
         self._damaged: OrderedDict[str, None] = OrderedDict()  # the keys of damaged modules
 
-    # ---------------------------------------------------------------- look-ups
-
     async def find(
         self, name: str, platform: str, shelves: list[str], room: Room | None = None, *, seconds: float = LOOKUP_SECONDS,
         patience: float = 0.0, fresh: bool = True,
@@ -184,12 +182,16 @@ class Reads:
         return {shelf: cards_by_shelf[shelf] for shelf in shelves if shelf in cards_by_shelf}
 
     def _end_request(self, key: str, task: asyncio.Future[bytes | None]) -> None:
+        """Forget a request that has ended."""
         del self._asking[key]
         if not task.cancelled():
             task.exception()  # retrieved so that asyncio does not log it; callers that still wait receive it
 
     async def _request_cards(self, key: str, seconds: float, patience: float) -> bytes | None:
-        """Return the encoded cards at a key, or None. The breaker counts this as one look-up. See `get` for `seconds` and `patience`."""
+        """Return the encoded cards at a key, or None if the store has none. The breaker counts this as one look-up.
+
+        See `get` for `seconds` and `patience`, and for the exceptions.
+        """
         try:
             data = await self.get(key, MAX_CARDS, seconds, patience)
         except Exception as error:
@@ -281,7 +283,10 @@ class Reads:
         self._missed.pop(key, None)
 
     async def _count_request(self, request: Awaitable[_T]) -> _T | None:
-        """Await a request, and count it and the transferred bytes. Return its result, or None if the object is too large."""
+        """Await a request, and count it and the transferred bytes. Return its result, or None if the object is too large.
+
+        Errors of the request are noted and raised.
+        """
         try:
             data = await request
         except TooLargeError:
@@ -299,8 +304,6 @@ class Reads:
     def _require_service(self) -> None:
         if not self.breaker.allows_lookups():  # this may have changed while the look-up waited for its turn
             raise _SkippedError(SKIPPED)
-
-    # ------------------------------------------------------------------ health
 
     def _note_failure(self, key: str, allowed: float, error: BaseException) -> None:
         """Record that all tries of a request failed. The store becomes doubtful, and is probed in the background with this key."""
@@ -344,6 +347,7 @@ class Reads:
 
 
 def _remember(known: OrderedDict[str, _V], key: str, value: _V, most: int) -> None:
+    """Remember a value. Beyond `most` values, the oldest is forgotten."""
     known[key] = value
     known.move_to_end(key)
     if len(known) > most:
@@ -362,8 +366,7 @@ def is_intact(card: Card, module: bytes | str) -> bool:
 def _require_module(card: Card, module: bytes | str) -> None:
     """Check that a module, given as bytes or as the path of a file, is the one that its card names.
 
-    Raises:
-        FormatError: the module is damaged, or is not the module that the card names.
+    Raise `FormatError` if the module is damaged, or is not the module that the card names.
     """
     data = memoryview(module) if isinstance(module, bytes) else map_file(module)
     if len(data) != card.size:

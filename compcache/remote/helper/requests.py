@@ -74,8 +74,6 @@ class Requests:
         """See `Backend.is_atomic`."""
         return self._backend.is_atomic
 
-    # ---------------------------------------------------------------- requests
-
     async def get(
         self, key: str, max_size: int, _: Callable[[], None] | None = None, *, seconds: float = _SECONDS, patience: float = _PATIENCE,
         require: Callable[[], None] = lambda: None,
@@ -147,8 +145,6 @@ class Requests:
         """See `Backend.retry_delay`."""
         return self._backend.retry_delay(error)
 
-    # ------------------------------------------------------------------- tries
-
     async def _send(
         self, request: Callable[[Callable[[], None]], Awaitable[_T]], seconds: float = _SECONDS, patience: float = _PATIENCE, *,
         size: int = 0, copies: int = 1,
@@ -187,9 +183,7 @@ class Requests:
     async def _send_copies(self, request: Callable[[Callable[[], None]], Awaitable[_T]], seconds: float, size: int, copies: int) -> _T:
         """Make one try, with up to `copies` concurrent requests, and return the first answer.
 
-        Raises:
-            TimeoutError: there was no answer within `seconds`.
-            Exception: an error of the store's client.
+        Raise `TimeoutError` if there was no answer within `seconds`, or the error of the store's client.
         """
         on_response = asyncio.Event()
         copy = partial(request, on_response.set)

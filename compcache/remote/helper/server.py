@@ -97,7 +97,7 @@ class Helper:
             task.cancel()
 
     async def _keep_packs(self) -> None:
-        """Store the packs of start-ups that have ended, forever."""
+        """Store the packs of start-ups that have ended, forever. Failures are ignored here, because the status of the store has them."""
         while True:
             await asyncio.sleep(_PACKS_SECONDS)
             if not all(tier.uploads.is_paused() for tier in self._chain.tiers):
@@ -123,6 +123,7 @@ class Helper:
         return time.monotonic() - self._last_use < _IDLE_SECONDS or any(tier.uploads.has_work() for tier in self._chain.tiers)
 
     async def _serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer the questions of one client until it hangs up or breaks the protocol. Other users get no answer."""
         self._connections += 1
         try:
             if owner_of(writer.get_extra_info("socket")) == os.geteuid():
@@ -191,6 +192,7 @@ class Helper:
         seconds_before = list(chain.seconds)
 
         async def find(name: str) -> HelperAnswer:
+            """Return the answer for one function: from the start-up pack, or from the stores. The first name also takes the lease."""
             answer = await self._find_in_pack(start_up, name, wait) if start_up is not None else None
             if answer is not None:
                 return answer
@@ -285,6 +287,7 @@ class Helper:
         return [self._describe_tier(tier) for tier in self._chain.tiers]
 
     def _describe_tier(self, tier: Tier) -> dict[str, Any]:
+        """Return the state and the counts of a store as plain data, for clients."""
         failures, seconds = tier.breaker.state()
         return {
             "pid": os.getpid(), "failures": failures, "left_alone_seconds": seconds, "last_error": tier.reads.error,
@@ -298,7 +301,7 @@ class Helper:
         return await self._chain.collect_errors(key)
 
     async def _do_flush(self, seconds: float, writes: list[int]) -> int:
-        """Upload all waiting files, then store the packs of all start-ups, within `seconds` together.
+        """Upload all waiting files, then store the packs of all start-ups, within `seconds` together. Failures are in the store's status.
 
         Return how many uploads to the stores at the positions `writes` still wait.
         """
@@ -366,6 +369,8 @@ class Helper:
         await self._chain.store_in_each(writes, lambda tier: tier.uploads.put_card(card_key(platform, card.name), shelf, card))
 
     async def _put_pack(self, key: str, data: bytes, writes: Sequence[int]) -> None:
+        """Store a pack in each of the stores that are written."""
+
         async def put(tier: Tier) -> None:
             await tier.requests.replace(key, data)
             tier.reads.forget_miss(key)
@@ -376,7 +381,7 @@ class Helper:
 
 
 async def _gather_answers(questions: list[Coroutine[Any, Any, HelperAnswer]], seconds: float | None, stores: int) -> list[HelperAnswer]:
-    """Await answers for at most `seconds`, and return them in order. A late answer is replaced by `UNAVAILABLE`.
+    """Await answers for at most `seconds`, and return them in order. A late answer is replaced by `UNAVAILABLE`. None waits forever.
 
     `stores` is the number of stores.
     """

@@ -119,6 +119,7 @@ async def read_deliveries(backend: Backend, places: Iterable[str]) -> dict[str, 
     deliveries: dict[str, Survey] = {}
 
     async def read(place: str) -> None:
+        """Add the deliveries in one object. A damaged or missing object has none."""
         data = await backend.get(place, _LARGEST)
         try:
             deliveries.update(decode_survey(data or b""))
@@ -133,6 +134,7 @@ async def write_surveys(backend: Backend, known_rows: dict[str, Survey], rows: d
     """Store the surveys whose rows differ from the known rows. Raise the error of the store if its client fails."""
 
     async def write(place: str) -> None:
+        """Write the rows that belong to one object, if they have changed."""
         own_rows = {key: rows[key] for key in places[place]}
         if own_rows != {key: known_rows[key] for key in own_rows if key in known_rows} or len(own_rows) != sizes_before.get(place, 0):
             await backend.replace(place, encode_survey(own_rows))

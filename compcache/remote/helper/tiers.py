@@ -102,8 +102,6 @@ class Chain:
         self.tiers.append(tier)
         self.seconds.append(0.0)
 
-    # ---------------------------------------------------------------- look-ups
-
     async def find(
         self, name: str, platform: str, shelves: list[str], room: Room | None = None, *, seconds: float = LOOKUP_SECONDS,
         patience: float = 0.0, fresh: bool = True, first: int = 0, writes: Sequence[int] = (),
@@ -178,6 +176,8 @@ class Chain:
     ) -> dict[str, Card]:
         """Return the cards of a function by shelf, from the nearest store that has any. The nearer stores of `writes` receive copies.
 
+        `fresh` is that of `Reads.find`.
+
         Raises:
             Exception: no store has cards, and the client of at least one store failed. It is unknown whether that store has cards.
         """
@@ -216,8 +216,6 @@ class Chain:
                 if position in writes:
                     tiers_without.append(position)
         return None
-
-    # --------------------------------------------------------------- copies and uploads
 
     def _copy(self, position: int, key: str, shelf: str, card: Card, module: bytes | str, *, replaces: bool = False) -> None:
         """Put a card from a farther store, with its module, into the outbox of the nearer store at `position`.
@@ -296,8 +294,6 @@ class Chain:
         if errors and len(errors) == len(writes):
             raise errors[0]
 
-    # ------------------------------------------------------------------- tools
-
     def lease_store(self, writes: Sequence[int]) -> Tier | None:
         """Return the store whose leases decide which host compiles, or None if no writable store supports leases.
 
@@ -311,6 +307,7 @@ class Chain:
         """Request an object from each store. Return a description of each store's error, or "" for a store that answered."""
 
         async def ask(tier: Tier) -> str:
+            """Return the error of a request to a store, or "" if the store answers."""
             try:
                 await tier.requests.stat(key)
             except Exception as error:  # noqa: BLE001 - whatever the client raises

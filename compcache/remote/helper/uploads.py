@@ -60,7 +60,7 @@ class Uploads:
         self._stored: dict[str, float] = {}  # by file name in the outbox: when it was first known to be stored
 
     async def run(self) -> None:
-        """Upload the files of the outbox, forever."""
+        """Upload the files of the outbox, forever: when they are added, and now and then the files that wait."""
         while True:
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self.news.wait(), _LOOK_AGAIN)
@@ -76,6 +76,7 @@ class Uploads:
             await asyncio.wait_for(self._flush(), seconds)
 
     async def _flush(self) -> None:
+        """Upload what is waiting, again after each failure that may be temporary."""
         breaker = self._reads.breaker
         while True:
             if not breaker.allows_lookups():
@@ -97,6 +98,7 @@ class Uploads:
         return not self._reads.breaker.allows_lookups() or self.pause_seconds() > 0
 
     async def _upload_all(self) -> None:
+        """Upload everything that waits. If uploads fail, begin a pause."""
         async with self._turn:
             waiting = iter(self._outbox.names())
             failed: list[str] = []  # the failures since the last success

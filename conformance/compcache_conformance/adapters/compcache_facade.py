@@ -10,10 +10,11 @@ from compcache_conformance.adapter import Adapter
 from compcache_conformance.results import Cannot
 
 #: What the documents say of code that is mapped out of files.
-MAPPED = {
-    "files that shrink under a reader": "docs/security.md: a program with your rights that truncates a mapped file in place can crash it; "
-    "not with COMPCACHE_MAP_FILES=0"
-}
+MAPPED = dict.fromkeys(
+    ["files that shrink under a reader", "files rewritten under a reader"],
+    "docs/security.md: a program with your rights that truncates or overwrites a mapped file in place can crash it; "
+    "not with COMPCACHE_MAP_FILES=0",
+)
 _BY_IDENTITY = """
 import conformance_front_end as front
 from compcache import Cache, Identity, ModuleSource

@@ -80,6 +80,10 @@ class Installed(_WithNumba):
     driver: ClassVar[str] = DRIVER
     limits: ClassVar[dict[str, str]] = {
         **MAPPED,
+        **dict.fromkeys(
+            ["home that cannot be written", "umask that takes everything"],
+            "docs/numba.md: decorators that run before the backend is installed raise Numba's error if its own cache finds no directory",
+        ),
         "threads compile": "docs/numba.md: functions are not cached if other threads compile them while the first call loads the backend",
     }
 

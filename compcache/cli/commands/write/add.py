@@ -177,7 +177,7 @@ def _group_name(files: Sequence[str]) -> str:
 
 
 def _add_files(cache: Cache, reading: Reading, group: str | None, *, replace: bool) -> list[dict[str, Any]]:
-    """Add the files to the cache, and return a row for each added file.
+    """Add the files to the cache, and return a row for each added file, [] if none is added.
 
     Put the errors of other files into `reading.errors` and `reading.common_errors`. With `replace`, an error of any file
     keeps all files from being added.

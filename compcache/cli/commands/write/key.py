@@ -33,10 +33,7 @@ def command() -> None:
 @click.argument("name")
 @click.option("-o", "--output", metavar="FILE", help="The new file for the secret key, readable by you alone. Default: NAME.secret.")
 def new(name: str, output: str | None) -> None:
-    """Write a new secret key to a file, and print its public key.
-
-    NAME identifies the owner of the key, like example.org-1.
-    """
+    """Write a new secret key to a file, and print its public key. NAME identifies the owner of the key, like example.org-1."""
     key = _call_or_exit(lambda: generate_key(name))
     public = key.public()
     path = output or f"{name}.secret"

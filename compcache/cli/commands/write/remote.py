@@ -74,7 +74,7 @@ def pull(session: Session, names: tuple[str, ...], url: str | None, as_json: boo
     else:
         print_text(f"{plural(len(fetched), 'function')} fetched, {len(stored)} already in the cache")
     for name in missing:
-        click.echo(printable(f"the remote store has no realization of {name!r} for this host"), err=True)
+        click.echo(printable(f"the remote store has no realization of {name!r} for this host: push one (compcache remote push)"), err=True)
     return 1 if missing else 0
 
 
