@@ -94,7 +94,7 @@ def read_configuration(files: Iterable[str]) -> dict[str, str]:
     except OSError as error:
         reraise_interrupt(error)
         raise SettingError(f"COMPCACHE_CONFIG: {error.filename}: {error.strerror or error}", "COMPCACHE_CONFIG") from error
-    name = f"compcache-settings-{digest([os.pathsep.join(paths).encode()], size=8).hex()}"
+    name = f"compcache-settings-{digest([os.fsencode(os.pathsep.join(paths))], size=8).hex()}"
     copy_path = os.path.join(users_directory("XDG_CACHE_HOME", "~/.cache"), name)
     settings = _read_settings_copy(copy_path, states)
     if settings is None:
@@ -264,14 +264,14 @@ def _read_settings_copy(copy_path: str, states: list[str]) -> dict[str, str] | N
         return None
     if check(data[CHECK_SIZE:]) != data[:CHECK_SIZE]:
         return None  # the system crashed before the content was on disk
-    header, _, body = data[CHECK_SIZE:].decode().partition("\n\n")
+    header, _, body = data[CHECK_SIZE:].decode(errors="surrogateescape").partition("\n\n")
     lines = [line.partition("=") for line in body.splitlines()]
     return {name: value for name, _, value in lines} if header.split("\n") == states else None
 
 
 def _write_settings_copy(copy_path: str, states: list[str], settings: Mapping[str, str]) -> None:
     """Write the copy of the settings that later processes read. Without it they read the files, so errors are ignored."""
-    data = ("\n".join(states) + "\n\n" + "".join(f"{name}={value}\n" for name, value in settings.items())).encode()
+    data = ("\n".join(states) + "\n\n" + "".join(f"{name}={value}\n" for name, value in settings.items())).encode(errors="surrogateescape")
     unfinished = f"{copy_path}.{os.getpid()}"
     with suppress(OSError):
         descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

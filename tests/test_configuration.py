@@ -147,6 +147,15 @@ def test_a_missing_setting_raises_and_catches_nothing(monkeypatch: pytest.Monkey
     assert raised == []
 
 
+def test_the_path_of_a_file_need_not_be_utf8(home: dict[str, str], write: Any, tmp_path: Path) -> None:
+    other = write('min_llvm = "20"\n', tmp_path / os.fsdecode(b"\xff.toml"))
+    for _ in range(2):  # the second process reads the parsed copy
+        assert seen(home, "MIN_LLVM", COMPCACHE_CONFIG=str(other)) == {"COMPCACHE_MIN_LLVM": "20"}
+    (copy,) = (tmp_path / "caches").iterdir()
+    copy.write_bytes(b"")
+    assert seen(home, "MIN_LLVM", COMPCACHE_CONFIG=str(other)) == {"COMPCACHE_MIN_LLVM": "20"}
+
+
 @pytest.mark.slow
 def test_one_file_can_be_named_in_place_of_others_and_none_too(home: dict[str, str], write: Any, tmp_path: Path) -> None:
     write('max_size = "7G"\n')

@@ -90,7 +90,7 @@ def _plan_loads(planner: Loader, root: str) -> dict[str, Bound]:
     """Return what each function that a load of `root` needs is bound to, with whether all of its users expect its type."""
     sources = Sources(root, None, 0)
     try:
-        chosen = Plan(planner, root, planner.candidates(root), sources, None, None).choose()
+        chosen = Plan(planner, root, planner.candidates(root), sources, None, None, again=False).choose()
         alike = dict.fromkeys(chosen, True)
         for choice in chosen.values():
             for _, name, _, kind in choice.imports:

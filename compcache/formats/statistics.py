@@ -74,7 +74,8 @@ class StatsFile(Record):
 
 def counter_of(counter: str, store: str) -> str:
     """Return the name of a counter for one remote store, for example ``remote_hits@s3://bucket``."""
-    return f"{counter}{_AT}{'%20'.join(store.split())}"
+    store = "%20".join(store.split()).encode(errors="backslashreplace").decode()  # the path of a directory need not be UTF-8
+    return f"{counter}{_AT}{store}"
 
 
 def store_of(counter: str) -> tuple[str, str]:

@@ -254,7 +254,7 @@ class Loader(PlainLoader):
                     choice, error = None, failure
             from compcache.hit.plan import Plan
 
-            plan = Plan(self, func_name, candidates, sources, choice, error)
+            plan = Plan(self, func_name, candidates, sources, choice, error, again)
             chosen = plan.choose()
             while not self._prepare(plan, chosen):
                 chosen = plan.choose()

@@ -164,6 +164,7 @@ class Plan:
         sources: the modules of the load.
         opened: the root's first realization, or None.
         error: the error of the first realization, or None.
+        again: whether the index was read before this load. The look-up of a plain name reads it again, once for each load.
     """
 
     def __init__(
@@ -174,6 +175,7 @@ class Plan:
         sources: Sources,
         opened: Choice | None,
         error: Exception | None,
+        again: bool,
     ) -> None:
         """Begin with the root."""
         self._loader = loader
@@ -183,6 +185,7 @@ class Plan:
         self._nodes: dict[str, _Node] = {root: _Node(candidates)}
         if error is not None:
             self._nodes[root].keep_error(error)
+        self._again = again and not is_ordered(root)
         self._pending = [root]
         self._may_lack = False  # whether any function has run out of realizations
         self._apart: dict[tuple[str, bytes], str] = {}  # by name and digest: the nodes for users that expect another type
@@ -223,7 +226,8 @@ class Plan:
 
             provider = living_provider(loader, loader.merged, name)
         if is_ordered(name):
-            for candidate in loader.candidates(name, self._is_near, linked=True):
+            again, self._again = self._again, False
+            for candidate in loader.candidates(name, self._is_near, again=again, linked=True):
                 if provider is None or candidate[0] == provider.module_id:
                     yield candidate
             return

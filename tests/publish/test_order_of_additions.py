@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, frontend
+from compcache import Cache, CacheWarning, Function, ModuleSource, NotCachedError, frontend
 from compcache.digest import digest
 from compcache.formats.host import platform_name
 from compcache.formats.index import FUNCTION, HEADER, MAGIC, Index, Stamp
@@ -260,6 +260,21 @@ def test_an_open_cache_sees_what_others_add(cache: Cache, directory: Path) -> No
     with Cache(directory) as other:
         other.add_module(version(2))
     assert cache.get_target("f")() == 2
+
+
+@pytest.mark.parametrize("name", ["root", "root-0123456789abcdef0123456789abcdef"])
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_an_open_cache_imports_what_others_add(cache: Cache, directory: Path, name: str, *, is_linked: bool) -> None:
+    cache.add_modules([ModuleSource(adder(leaf, 1)) for leaf in ("leaf", "second")])
+    functions = {name: Function("i64(i64)", symbol="root")}
+    cache.add_module(ModuleSource(sum_of("root", ["leaf", "second"]), functions, imports=["leaf", "second"]))
+    if is_linked:
+        cache.link([name])
+    for number, other_name in enumerate(("leaf", "second", "leaf"), 2):
+        before = cache.get_target(name)(0)
+        with Cache(directory) as other:
+            other.add_module(ModuleSource(adder(other_name, number)))
+        assert cache.get_target(name)(0) > before
 
 
 def test_what_an_open_cache_adds_is_newer_than_what_others_have_added_meanwhile(cache: Cache, directory: Path) -> None:

@@ -104,6 +104,18 @@ def test_what_one_cache_compiled_another_one_loads(open_cache: Callable[..., Cac
     assert second.check()
 
 
+def test_the_path_of_a_store_need_not_be_utf8(tmp_path: Path) -> None:
+    store = f"file://{tmp_path}/\udcff"
+    name = Identity("f", code=1)
+    with Cache(tmp_path / "a", remote=store, remote_mode="write") as cache:
+        assert cache.get_or_compile(name, lambda: constant("f", 7))() == 7
+        upload(cache, name)
+    with Cache(tmp_path / "b", remote=store) as cache:
+        assert cache.get_or_compile(name, never)() == 7
+    with Cache(tmp_path / "b") as cache:
+        assert [(url, counts.hits) for url, counts in cache.stats().remote_stores.items()] == [(store.replace("\udcff", "\\udcff"), 1)]
+
+
 def test_a_target_that_is_asked_for_without_a_source_is_fetched_with_its_imports(open_cache: Callable[..., Cache]) -> None:
     callee, caller = Identity("callee", code=1), Identity("caller", code=1)
     first = open_cache("a")
