@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from compcache.facade import KEY_VARIABLE, PUBLISH_VARIABLE, func_name_of
 from compcache.interrupts import reraise_interrupt
-from compcache.settings import REMOTE_VARIABLE, are_set
+from compcache.settings import REMOTE_MODE_VARIABLE, REMOTE_VARIABLE, are_set, from_environment
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ __all__ = [
     "add_realizations",
     "address_of",
     "allows_pickle",
+    "check_settings",
     "check_sources",
     "compact_index",
     "count_compilation",
@@ -738,6 +739,15 @@ def targets_of(targets: Iterable[str] | str | None) -> Iterable[str] | str | Non
     from compcache.targets.machine import TARGETS_VARIABLE
 
     return targets or setting(TARGETS_VARIABLE) or None
+
+
+def check_settings() -> None:
+    """Raise `SettingError` if a setting is not valid that is otherwise read only when code is missing: that of remote stores."""
+    if are_set((REMOTE_VARIABLE, REMOTE_MODE_VARIABLE)):
+        from compcache.remote.address import read_mode, read_url
+
+        from_environment(REMOTE_VARIABLE, read_url)
+        from_environment(REMOTE_MODE_VARIABLE, read_mode)
 
 
 def is_on(variable: str) -> bool:

@@ -6,7 +6,7 @@ The facade creates a session at the first miss, and passes it to all operations 
 from __future__ import annotations
 
 from compcache.files import reraise_interrupt
-from compcache.settings import REMOTE_VARIABLE, from_environment, setting
+from compcache.settings import REMOTE_MODE_VARIABLE, REMOTE_VARIABLE, from_environment, setting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from compcache.store import Store
 
 __all__ = ["Session"]
-
-REMOTE_MODE_VARIABLE = "COMPCACHE_REMOTE_MODE"
 
 
 class Session:

@@ -9,11 +9,15 @@ if TYPE_CHECKING:
 
     _T = TypeVar("_T")
 
-__all__ = ["REMOTE_VARIABLE", "are_set", "configuration", "configuration_files", "from_environment", "is_on", "setting", "users_directory"]
+__all__ = [
+    "REMOTE_MODE_VARIABLE", "REMOTE_VARIABLE", "are_set", "configuration", "configuration_files", "from_environment", "is_on", "setting",
+    "users_directory",
+]  # fmt: skip
 
 #: The variable that names a configuration file, which replaces the user's and the system's files; ``none`` is no file.
 CONFIGURATION_VARIABLE = "COMPCACHE_CONFIG"
 REMOTE_VARIABLE = "COMPCACHE_REMOTE"
+REMOTE_MODE_VARIABLE = "COMPCACHE_REMOTE_MODE"
 #: The settings that this process has read from configuration files: empty, or one item.
 _read: "list[Mapping[str, str]]" = []
 

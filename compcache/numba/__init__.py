@@ -73,6 +73,7 @@ def install(
     Raises:
         RuntimeError: the backend is already installed with another directory.
         UntrustedDirectoryError: another user could have written to the directory.
+        SettingError: a setting is not valid.
         ValueError: the open cache was created without ``allow_pickle=True``.
     """
     return _install(cache, {**options, "targets": targets}, is_first=False, lazy=lazy)
@@ -97,7 +98,7 @@ def _install_without_import(cache: Any, options: dict[str, Any], *, is_first: bo
 
     If a backend is already installed with this directory, ignore the options, and return that backend. See `install` for the exceptions.
     """
-    from compcache import Cache
+    from compcache import Cache, frontend
     from compcache.numba.dispatch.backend import Backend
     from compcache.numba.lazy.installed import installed_backend, set_installed
     from compcache.numba.versions.supported import warn_if_unsupported
@@ -114,13 +115,12 @@ def _install_without_import(cache: Any, options: dict[str, Any], *, is_first: bo
             raise RuntimeError(f"compcache.numba is already installed with the directory {current.cache.path}: call uninstall() first")
         return current
     if isinstance(cache, Cache):
-        from compcache import frontend
-
         if not frontend.allows_pickle(cache):
             raise ValueError(f"the cache {cache.path} cannot store Numba's entries, which are pickled; open it with allow_pickle=True")
         opened = cache
     else:
         opened = Cache(cache, **{"allow_pickle": True, **options})
+    frontend.check_settings()  # the program must not fail at its first miss
     backend = Backend(opened, targets)
     if not warn_if_unsupported():
         set_installed(backend, _install_import_hook(backend) if lazy else _install_numba_hooks(backend, is_first=is_first))

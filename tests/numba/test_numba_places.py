@@ -118,17 +118,20 @@ def test_a_program_runs_whose_directory_is_a_file_or_below_one(tmp_path: Path, p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("setting", ["COMPCACHE_TRUSTED_KEYS", "COMPCACHE_DIR"])
-def test_a_program_runs_under_run_if_the_cache_cannot_be_opened(tmp_path: Path, setting: str) -> None:
-    (tmp_path / "main.py").write_text("from numba import njit\nprint(njit(cache=True)(lambda x: x + 1)(1))\n")
+@pytest.mark.parametrize("mode", ["run", "variable", "decorators"])
+@pytest.mark.parametrize("setting", ["COMPCACHE_TRUSTED_KEYS", "COMPCACHE_DIR", "COMPCACHE_REMOTE"])
+def test_a_program_runs_if_the_cache_cannot_be_opened(tmp_path: Path, mode: str, setting: str) -> None:
+    decorators = "compcache.numba" if mode == "decorators" else "numba"
+    (tmp_path / "main.py").write_text(f"from {decorators} import njit\nprint(njit(cache=True)(lambda x: x + 1)(1))\n")
     (writable := tmp_path / "writable").mkdir()
     writable.chmod(0o777)  # other users could have written there
-    value = {"COMPCACHE_TRUSTED_KEYS": "no key", "COMPCACHE_DIR": str(writable)}[setting]
-    command = [sys.executable, "-m", "compcache.numba", "run", "main.py"]
+    value = {"COMPCACHE_TRUSTED_KEYS": "no key", "COMPCACHE_DIR": str(writable), "COMPCACHE_REMOTE": "no URL"}[setting]
+    command = [sys.executable, *(("-m", "compcache.numba", "run") if mode == "run" else ()), "main.py"]
     environment = {"COMPCACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(PACKAGE_ROOT), setting: value}
+    environment["COMPCACHE_NUMBA"] = "1" if mode == "variable" else "0"
     done = subprocess.run(command, env=os.environ | environment, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
-    assert "CacheWarning: functions of Numba are not cached" in done.stderr
+    assert ("failed to load" if mode == "variable" else "CacheWarning: functions of Numba are not cached") in done.stderr
 
 
 @pytest.mark.slow

@@ -140,6 +140,7 @@ def open_cache() -> Cache | None:
         return cache
     if _cache is None and not _is_cache_unusable:
         try:
+            frontend.check_settings()
             _cache = compcache.Cache(allow_pickle=True)
             _cache.has("compcache.numba")  # this checks who may write to the directory
         except (compcache.CompcacheError, OSError) as error:
