@@ -314,7 +314,9 @@ class Loader(PlainLoader):
             yield from self._admitted(func_name, realizations, linked=linked)
             return
         unloaded = []
-        for candidate in self._admitted(func_name, self.store.find(func_name, linked=linked), linked=linked):
+        # The functions of a closure may import plain names, so its validity needs the present index.
+        realizations = self.store.find(func_name, again=again and self.linked is not None, linked=linked)
+        for candidate in self._admitted(func_name, realizations, linked=linked):
             if not self._mine or self._loaded(candidate[0]) is not None:
                 yield candidate
             else:

@@ -277,6 +277,21 @@ def test_an_open_cache_imports_what_others_add(cache: Cache, directory: Path, na
         assert cache.get_target(name)(0) > before
 
 
+def test_a_closure_that_is_loaded_for_the_first_time_has_what_others_have_added(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "root-0123456789abcdef0123456789abcdef"
+    with Cache(directory) as other:
+        other.add_modules([ModuleSource(adder(each, 1)) for each in ("leaf", "another")])
+        functions = {name: Function("i64(i64)", symbol="root")}
+        other.add_module(ModuleSource(sum_of("root", ["leaf"]), functions, imports=["leaf"]))
+        other.link([name])
+    monkeypatch.setenv("COMPCACHE_STATS", "0")  # hits are not plain
+    with Cache(directory) as cache:
+        assert cache.get_target("another")(0) == 1
+        with Cache(directory) as other:
+            other.add_module(ModuleSource(adder("leaf", 2)))
+        assert cache.get_target(name)(0) == 2
+
+
 def test_what_an_open_cache_adds_is_newer_than_what_others_have_added_meanwhile(cache: Cache, directory: Path) -> None:
     cache.add_module(version(1))
     with Cache(directory) as other:
