@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from compcache.cache import Cache
 from compcache.errors import CompcacheError
-from compcache.files import reraise_interrupt
 from compcache.hit.target import TypedCallTarget
+from compcache.interrupts import reraise_interrupt
 from compcache.publish.quarantine import warn
 from compcache.wording import join_first
 

@@ -7,7 +7,7 @@ the reason. This file is imported only when LLVM is needed.
 from __future__ import annotations
 
 from compcache.errors import MissingPackageError
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 
 __all__ = ["llvm"]
 

@@ -19,10 +19,10 @@ from compcache.cache import Cache
 from compcache.cli.output import size_text
 from compcache.cli.render.svg import svg
 from compcache.errors import CompcacheError
-from compcache.files import reraise_interrupt
 from compcache.hit.compiled import CompiledFunctions
 from compcache.hit.target import TypedCallTarget
 from compcache.inspect.descriptions import FunctionGraph
+from compcache.interrupts import reraise_interrupt
 from compcache.wording import join_first
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ The facade creates a session at the first miss, and passes it to all operations 
 
 from __future__ import annotations
 
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 from compcache.settings import REMOTE_MODE_VARIABLE, REMOTE_VARIABLE, from_environment, setting
 
 TYPE_CHECKING = False

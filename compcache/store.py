@@ -14,9 +14,9 @@ from compcache.directory import Directory
 from compcache.directory.module_file import ModuleFile
 from compcache.directory.places import PLACES
 from compcache.errors import CompcacheError, FormatError, IntegrityError, MissingPackageError, StorageError
-from compcache.files import reraise_interrupt
 from compcache.formats.index import ModuleEntry, Stamp, sort_by_preference
 from compcache.formats.manifest import LINKED, SUSPECT
+from compcache.interrupts import reraise_interrupt
 from compcache.native import runtime
 
 TYPE_CHECKING = False

@@ -28,7 +28,7 @@ from compcache.arch.architecture import (
     Linking,
     Relocations,
 )
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

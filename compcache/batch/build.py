@@ -13,7 +13,7 @@ from compcache.cache import Cache
 from compcache.content.names import freeze
 from compcache.content.visible import exported_names
 from compcache.errors import CacheWarning, StorageError
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 
 if TYPE_CHECKING:
     from compcache.batch.jobs import Job

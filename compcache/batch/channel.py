@@ -21,7 +21,7 @@ import zlib
 from collections import deque
 from typing import TYPE_CHECKING
 
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 
 if TYPE_CHECKING:
     from typing import Any, Self

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from compcache.batch.build import Outcome, build_job, failed_outcome
 from compcache.cache import Cache
 from compcache.errors import CompcacheError
-from compcache.files import Files, Tree, reraise_interrupt
-from compcache.interrupts import suppress
+from compcache.files import Files, Tree
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.publish.atomic_file import make_directories
 
 if TYPE_CHECKING:

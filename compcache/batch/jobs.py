@@ -11,7 +11,7 @@ from compcache.build.source import ModuleSource, check_name
 from compcache.content.names import content_digest, freeze, source_of
 from compcache.content.visible import names_without_llvm, weak_definitions
 from compcache.digest import is_content_name
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 from compcache.wording import join_first
 
 if TYPE_CHECKING:

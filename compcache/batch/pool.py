@@ -22,8 +22,7 @@ from compcache.batch.build import Outcome, failed_outcome
 from compcache.batch.channel import Channel, ChannelError, new_token, socket_pair
 from compcache.batch.process_tree import MARK, descendants, end_processes, processes_with_marks
 from compcache.batch.worker import Answer, Assignment, MainModule, Setup
-from compcache.files import reraise_interrupt
-from compcache.interrupts import suppress
+from compcache.interrupts import reraise_interrupt, suppress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -11,8 +11,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from compcache.files import reraise_interrupt
-from compcache.interrupts import suppress
+from compcache.interrupts import reraise_interrupt, suppress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

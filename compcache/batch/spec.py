@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from compcache.batch.jobs import Job
 from compcache.build.source import ModuleSource
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from compcache.arch.known import architecture
 from compcache.errors import CompileError, FormatError, IncompatibleTargetError
-from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.makers import PACKAGE, Maker
 from compcache.images.embedded_bitcode import BITCODE_MAGIC, embedded_bitcode, holds_machine_code
 from compcache.images.llvm_thread import call_in_caller, check_abandoned, in_llvm_thread
 from compcache.images.native_target import borrow_machine, default_triple, initialize, target_data, target_machine, tuning
+from compcache.interrupts import reraise_interrupt
 from compcache.llvm import llvm
 from compcache.targets.cpu_table import table_of
 

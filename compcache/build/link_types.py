@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from compcache.arch.known import architecture
 from compcache.build.ir_text import parse_head, quote, referenced_name, split_at
 from compcache.build.llvm_types import Types, split_words
-from compcache.files import reraise_interrupt
 from compcache.formats.host import platform_name
 from compcache.hit.link_types import ADDRESS, IGNORED, THREAD_LOCAL, VARIABLE, VARIADIC, WRITTEN
-from compcache.interrupts import suppress
+from compcache.interrupts import reraise_interrupt, suppress
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

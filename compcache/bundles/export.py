@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 from compcache.bundles.layout import LISTING, module_member_name, signature_member_name, strip_compilation_data, write_bundle
 from compcache.errors import CompcacheError, NotCachedError, StorageError
-from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.footer import encode_container
 from compcache.formats.manifest import decode_function
 from compcache.formats.order import GREATEST_NUMBER
 from compcache.formats.records import decode_module
-from compcache.interrupts import suppress
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.publish.atomic_file import unique_name
 from compcache.publish.module_rows import make_row
 from compcache.publish.open_segments import readable_segments

@@ -28,7 +28,6 @@ import msgpack
 
 from compcache.directory.places import MODULES, SIGNATURES
 from compcache.errors import FormatError
-from compcache.files import reraise_interrupt
 from compcache.formats.footer import (
     FOOTER_SIZE,
     LARGEST_FOREIGN,
@@ -39,7 +38,7 @@ from compcache.formats.footer import (
     sections_of,
 )  # fmt: skip
 from compcache.formats.graph import decode_notes
-from compcache.interrupts import suppress
+from compcache.interrupts import reraise_interrupt, suppress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -8,13 +8,13 @@ from compcache.bundles.layout import MODULE_MEMBER, open_bundle, signature_membe
 from compcache.directory.module_file import ModuleFile
 from compcache.directory.places import SIGNATURES
 from compcache.errors import CompcacheError, FormatError, IntegrityError, StorageError, UnknownVersionError
-from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.footer import FOOTER_SIZE, decode_footer, encode_container, sections_of
 from compcache.formats.graph import ORIGIN, decode_notes, pack_notes
 from compcache.formats.index import Stamp
 from compcache.formats.manifest_writer import WholeManifest, image_flag
 from compcache.formats.order import order_of
+from compcache.interrupts import reraise_interrupt
 from compcache.publish import index_merge
 from compcache.publish.atomic_file import publish
 from compcache.publish.index_rebuild import read_order

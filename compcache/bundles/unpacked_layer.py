@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from compcache.bundles.unpack import import_bundle
 from compcache.directory.places import BUNDLES
 from compcache.errors import StorageError
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 from compcache.layers.unpacked_bundle import touch_if_unpacked, unpacked_name
 from compcache.publish.atomic_file import make_directories, unique_name
 from compcache.publish.root import prepare_root

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.clang.compilers import language_of
 from compcache.errors import CompileError
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.clang.units import OVERRIDE
 from compcache.errors import CompileError
-from compcache.files import reraise_interrupt
 from compcache.identity import Identity
-from compcache.interrupts import suppress
+from compcache.interrupts import reraise_interrupt, suppress
 
 if TYPE_CHECKING:
     from compcache.clang.units import Unit

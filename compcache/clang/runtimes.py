@@ -15,12 +15,11 @@ import subprocess
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.clang.bitcode import link_assembly, read_symbols
-from compcache.files import reraise_interrupt
 from compcache.images.archives import open_archive
 from compcache.images.elf.parts import ELF_MAGIC, is_elf
 from compcache.images.platform_symbols import is_platform_symbol
 from compcache.images.static_runtime import STATIC_RUNTIME
-from compcache.interrupts import suppress
+from compcache.interrupts import reraise_interrupt, suppress
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

@@ -7,7 +7,8 @@ import os
 from compcache.clang.compilers import Compiler, find_compiler, language_of
 from compcache.digest import digest
 from compcache.errors import CompileError
-from compcache.files import absolute_path, reraise_interrupt
+from compcache.files import absolute_path
+from compcache.interrupts import reraise_interrupt
 from compcache.record import Record
 
 TYPE_CHECKING = False

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compcache.errors import CompcacheError, UndefinedSymbolError
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 from compcache.wording import join_first
 
 if TYPE_CHECKING:

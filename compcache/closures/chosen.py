@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import CompcacheError, NotCachedError
-from compcache.files import reraise_interrupt
 from compcache.formats.manifest import LINK_ONLY, VARIABLE
 from compcache.hit.loader import Loader, Sources
 from compcache.hit.plan import Plan
+from compcache.interrupts import reraise_interrupt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -17,9 +17,9 @@ from compcache.build.ir_text import leading_type, parse_head, quote, referenced_
 from compcache.build.slots import restore_resolution
 from compcache.closures.parts import Copies, copies_of, without_static_runtime
 from compcache.errors import CompileError, LinkError
-from compcache.files import reraise_interrupt
 from compcache.images.archives import is_archive
 from compcache.images.static_runtime import STATIC_RUNTIME, static_runtime_text
+from compcache.interrupts import reraise_interrupt
 from compcache.translation.emission import Prepared, emit
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from compcache.build.source import ModuleSource, check_name
 from compcache.closures.chosen import Planner, choose
 from compcache.closures.code import Closure, link_code, moving_modules, read_part
 from compcache.errors import CompcacheError, CompileError
-from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.entry import ENTRY, PART_OF, STUB, EntryRecord, decode_entry
 from compcache.formats.graph import decode_notes, pack_notes
@@ -29,6 +28,7 @@ from compcache.formats.records import decode_module
 from compcache.hit.closures.validity import valid_parts
 from compcache.images import making
 from compcache.images.kinds import is_mapped
+from compcache.interrupts import reraise_interrupt
 from compcache.linker import link_translated
 from compcache.maintain.remove import remove_modules
 from compcache.maintain.report_types import LinkedClosure, LinkReport

@@ -11,10 +11,10 @@ from compcache.closures.link import link
 from compcache.digest import DIGEST_SIZE, name_key
 from compcache.directory.places import CLOSURES
 from compcache.errors import CompcacheError
-from compcache.files import reraise_interrupt
 from compcache.formats.manifest import LINKED
 from compcache.hit.closures import HEAD, MAGIC, seal
 from compcache.hit.closures.validity import valid_parts
+from compcache.interrupts import reraise_interrupt
 from compcache.publish.atomic_file import keep_file
 from compcache.publish.locks import wait_lock
 from compcache.usage.ledger import read_ledger

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from compcache.digest import digest
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 
 __all__ = ["assembled_files", "reads_files"]
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.build.ir_text import referenced_name, unquote
 from compcache.digest import digest
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -8,9 +8,9 @@ from compcache import files as file_ops
 from compcache.digest import key_suffix
 from compcache.directory.places import BUNDLES, GONE, HOSTS, INDEX, MODULES, SIGNATURES, TEMPORARY, UNCACHED, VOLUMES, module_id_of
 from compcache.errors import StorageError, UntrustedDirectoryError
-from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.index import Index
+from compcache.interrupts import reraise_interrupt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

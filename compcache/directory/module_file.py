@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from compcache import files as file_ops
 from compcache.errors import FormatError, StorageError
-from compcache.files import reraise_interrupt
 from compcache.formats.manifest import read_frame
+from compcache.interrupts import reraise_interrupt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compcache.digest import DIGEST_SIZE
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 from compcache.record import Record, set_field
 
 __all__ = [

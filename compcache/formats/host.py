@@ -14,7 +14,7 @@ import os
 import sys
 
 from compcache.digest import check, digest
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 from compcache.native import runtime
 
 TYPE_CHECKING = False

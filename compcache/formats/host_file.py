@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 
 from compcache.digest import CHECK_SIZE, check, digest, mac
-from compcache.files import reraise_interrupt
 from compcache.formats.host import platform_name
+from compcache.interrupts import reraise_interrupt
 from compcache.record import Record
 
 TYPE_CHECKING = False

@@ -33,8 +33,8 @@ from _struct import Struct  # avoids importing the file `struct`, which re-expor
 from compcache import files as file_ops
 from compcache.digest import DIGEST_SIZE, digest
 from compcache.errors import FormatError, UnknownVersionError
-from compcache.files import reraise_interrupt
 from compcache.formats.host import NATIVE, UNUSABLE, target_id
+from compcache.interrupts import reraise_interrupt
 from compcache.native import runtime
 from compcache.record import Record
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from compcache.digest import KEY_SIZE
 from compcache.errors import FormatError
-from compcache.files import reraise_interrupt
 from compcache.formats.host import requirement, target_id
 from compcache.formats.manifest import LINK_TYPE, MODULE, FunctionRecord
+from compcache.interrupts import reraise_interrupt
 from compcache.native import runtime
 from compcache.record import Record
 

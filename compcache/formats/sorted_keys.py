@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from compcache.digest import CHECK_SIZE, check
 from compcache.errors import FormatError, MissingPackageError
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 
 try:
     import msgpack

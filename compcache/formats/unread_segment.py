@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from compcache import files as file_ops
 from compcache.digest import digest
 from compcache.errors import FormatError, UnknownVersionError
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

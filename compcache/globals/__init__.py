@@ -10,8 +10,8 @@ contain under a name.
 
 from __future__ import annotations
 
-from compcache.files import reraise_interrupt
 from compcache.globals.definition import GlobalDefinition, Storage, decode_definition, invalid_error, register
+from compcache.interrupts import reraise_interrupt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from compcache.errors import CompcacheError, GlobalValidationError
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 from compcache.record import Record
 
 TYPE_CHECKING = False

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 from compcache.errors import GlobalValidationError
-from compcache.files import reraise_interrupt
 from compcache.globals.definition import GlobalDefinition, Storage, invalid_error, pack_object, register
+from compcache.interrupts import reraise_interrupt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from compcache.errors import PickleNotAllowedError
-from compcache.files import reraise_interrupt
 from compcache.globals.definition import GlobalDefinition, Storage, invalid_error, pack_object, register
+from compcache.interrupts import reraise_interrupt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from compcache.errors import ArgumentBufferError, NotCachedError, TargetUnloadedError, UntrustedDirectoryError
-from compcache.files import reraise_interrupt
 from compcache.identity import label_of
+from compcache.interrupts import reraise_interrupt
 from compcache.signature import CSTR, FLOAT, OBJECT, POINTER, TUPLE
 from compcache.wording import shorten
 

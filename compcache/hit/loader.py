@@ -28,10 +28,10 @@ from itertools import chain
 
 from compcache import hit
 from compcache.errors import CompcacheError, FormatError, LinkError, ReentrantLoadError, StorageError
-from compcache.files import reraise_interrupt
 from compcache.formats.manifest import LINK_ONLY, LINKED, MAPPED_IN_PLACE, NO_ENTRY, FunctionRecord, decode_function
 from compcache.hit import LoadedModule, PlainLoader, _weak
 from compcache.hit.target import TargetContext, load_runtime
+from compcache.interrupts import reraise_interrupt
 from compcache.settings import is_on, setting
 from compcache.store import is_ordered
 

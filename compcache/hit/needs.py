@@ -9,9 +9,9 @@ import os
 
 from compcache.digest import check
 from compcache.errors import FormatError, GlobalValidationError, UndefinedSymbolError
-from compcache.files import reraise_interrupt
 from compcache.formats.manifest import FRAME, STARTUP, decode_needs
 from compcache.hit.plain_imports import encode_store
+from compcache.interrupts import reraise_interrupt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

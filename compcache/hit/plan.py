@@ -16,13 +16,13 @@ from compcache.errors import (
     SignatureMismatchError,
     UndefinedSymbolError,
 )
-from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.index import Segment
 from compcache.formats.manifest import LINK_ONLY, MAPPED_IN_PLACE, NO_ENTRY, SUSPECT, VARIABLE, WEAK
 from compcache.formats.table import all_entries
 from compcache.hit.needs import read_needs, read_records
 from compcache.hit.plain_imports import MANY, look_up_together
+from compcache.interrupts import reraise_interrupt
 from compcache.store import Store, is_ordered
 
 TYPE_CHECKING = False

@@ -226,7 +226,7 @@ def _name_digest(digest: "Callable[..., bytes]", func_name: str) -> str:
 
 
 def _reraise_interrupt(error: Exception) -> None:
-    from compcache.files import reraise_interrupt
+    from compcache.interrupts import reraise_interrupt
 
     reraise_interrupt(error)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from compcache.errors import CompcacheError
-from compcache.files import reraise_interrupt
 from compcache.formats.entry import STUB, decode_entry, decode_stub, index_name
 from compcache.formats.manifest import LINK_ONLY, NO_ENTRY, FunctionRecord
+from compcache.interrupts import reraise_interrupt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

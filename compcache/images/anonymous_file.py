@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 
-from compcache.files import Files, reraise_interrupt
+from compcache.files import Files
+from compcache.interrupts import reraise_interrupt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from compcache.digest import digest
 from compcache.errors import LibraryError
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 
 __all__ = ["HAS_STATE", "Archive", "is_archive", "open_archive"]
 

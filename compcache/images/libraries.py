@@ -15,11 +15,10 @@ import subprocess
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import FormatError, LibraryError
-from compcache.files import reraise_interrupt
 from compcache.images.archives import Archive, is_archive, open_archive
 from compcache.images.elf.reading import dynamic_defined, needed_libraries
 from compcache.images.platform_symbols import mapped_path
-from compcache.interrupts import suppress
+from compcache.interrupts import reraise_interrupt, suppress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -6,7 +6,7 @@ import contextlib
 import functools
 from typing import TYPE_CHECKING, Any
 
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 from compcache.llvm import llvm
 
 if TYPE_CHECKING:

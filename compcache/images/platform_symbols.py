@@ -13,9 +13,8 @@ import functools
 from typing import TYPE_CHECKING
 
 from compcache.arch.known import architecture
-from compcache.files import reraise_interrupt
 from compcache.formats.host import platform_name, this_libc
-from compcache.interrupts import suppress
+from compcache.interrupts import reraise_interrupt, suppress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

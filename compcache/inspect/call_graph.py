@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from compcache.depgraph import DependencyGraph
 from compcache.digest import is_content_name
 from compcache.errors import CompcacheError, FormatError, NotCachedError
-from compcache.files import reraise_interrupt
 from compcache.formats.graph import INLINED, decode_graph
 from compcache.formats.manifest import LINK_ONLY
 from compcache.inspect.descriptions import FunctionGraph, GraphNode
+from compcache.interrupts import reraise_interrupt
 from compcache.publish.module_lists import ModuleLists
 from compcache.publish.module_reader import ModuleSections, read_graph
 from compcache.usage import listings

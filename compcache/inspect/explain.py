@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from compcache.display import Shown
 from compcache.errors import CompcacheError
-from compcache.files import reraise_interrupt
 from compcache.hit.loader import Loader
 from compcache.hit.miss import miss_reason
 from compcache.identity import Difference, compare, label_of
@@ -17,6 +16,7 @@ from compcache.inspect.names import suggestion
 from compcache.inspect.passed_over import describe_passed_over
 from compcache.inspect.separate_state import SeparateState, find_separate_state
 from compcache.inspect.uncached import Refusal, read_refusals
+from compcache.interrupts import reraise_interrupt
 from compcache.publish.module_reader import read_notes
 
 if TYPE_CHECKING:

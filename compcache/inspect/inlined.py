@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from compcache.errors import CompcacheError
-from compcache.files import reraise_interrupt
 from compcache.formats.graph import INLINED
 from compcache.formats.manifest import decode_function
+from compcache.interrupts import reraise_interrupt
 from compcache.publish.module_reader import read_graph
 
 if TYPE_CHECKING:

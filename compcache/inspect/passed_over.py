@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from compcache.errors import CompcacheError
-from compcache.files import reraise_interrupt
 from compcache.formats.manifest import decode_function, decode_needs
 from compcache.hit.link_types import compare_types, read_type
+from compcache.interrupts import reraise_interrupt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from compcache.errors import MissingPackageError
-from compcache.files import reraise_interrupt
 from compcache.formats.footer import is_signed_with
 from compcache.formats.graph import ORIGIN, SOURCE_DIGESTS
 from compcache.formats.makers import read_makers
 from compcache.formats.order import order_of
 from compcache.formats.records import decode_module
 from compcache.inspect.descriptions import Provenance, Signer
-from compcache.interrupts import suppress
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.publish.module_reader import read_notes
 
 if TYPE_CHECKING:

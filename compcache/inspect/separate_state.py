@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from compcache.depgraph import DependencyGraph
 from compcache.errors import CompcacheError
-from compcache.files import reraise_interrupt
 from compcache.formats.manifest import MERGED
+from compcache.interrupts import reraise_interrupt
 from compcache.publish.module_reader import read_graph
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from compcache.digest import CHECK_SIZE, check, name_key
 from compcache.directory.places import UNCACHED
 from compcache.errors import MissingPackageError, StorageError
-from compcache.files import reraise_interrupt
-from compcache.interrupts import suppress
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.publish.writer import publish_file
 
 try:

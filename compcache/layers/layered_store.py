@@ -15,9 +15,10 @@ import os
 from compcache.digest import digest, name_key
 from compcache.directory.places import INDEX, LAYERS, MERGED_LAYERS
 from compcache.errors import FormatError, IntegrityError, MissingPackageError, StorageError
-from compcache.files import absolute_path, reraise_interrupt
+from compcache.files import absolute_path
 from compcache.formats.index import MAGIC, NAME_SIZE, Index, Segment, entry_for, sort_by_preference
 from compcache.formats.manifest import LINKED
+from compcache.interrupts import reraise_interrupt
 from compcache.store import Store, is_ordered
 
 TYPE_CHECKING = False

@@ -12,7 +12,8 @@ import time
 from compcache.digest import digest
 from compcache.directory.places import BUNDLES
 from compcache.errors import StorageError, UntrustedDirectoryError
-from compcache.files import WRITABLE_BY_OTHERS, reraise_interrupt
+from compcache.files import WRITABLE_BY_OTHERS
+from compcache.interrupts import reraise_interrupt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import CompcacheError, FormatError, StorageError
-from compcache.files import reraise_interrupt
 from compcache.formats.index import FUNCTION
 from compcache.hit.target import path_opener
+from compcache.interrupts import reraise_interrupt
 from compcache.maintain.packing import Packing
 from compcache.maintain.prune import rewrite_index
 from compcache.maintain.remove import remove_modules

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 from compcache.digest import DIGEST_SIZE, KEY_SIZE
 from compcache.directory.places import MERGED_LAYERS
 from compcache.errors import FormatError
-from compcache.files import reraise_interrupt
 from compcache.formats.index import ModuleEntry, Stamp
 from compcache.formats.order import GREATEST_NUMBER
-from compcache.interrupts import suppress
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.layers.layered_store import LAYER_SHIFT, ORDER_BITS
 from compcache.publish.atomic_file import publish
 from compcache.publish.index_merge import encode_segment, entries_of_modules, function_entries, keep_newest, with_order

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from compcache.digest import DIGEST_SIZE, mac
 from compcache.directory.places import MODULES, SIGNATURES
 from compcache.errors import CompcacheError
-from compcache.files import reraise_interrupt
 from compcache.formats.footer import intact_footer
 from compcache.formats.index import MODULE, STAMP_SIZE, Stamp
-from compcache.interrupts import suppress
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.publish import index_merge
 from compcache.publish.locks import wait_lock
 from compcache.publish.module_lists import write_empty_list

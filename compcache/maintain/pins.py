@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from compcache.digest import name_key
 from compcache.directory.places import PINS
-from compcache.files import read_file, reraise_interrupt
+from compcache.files import read_file
+from compcache.interrupts import reraise_interrupt
 from compcache.publish.removal import unlink
 from compcache.publish.writer import publish_file
 

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.directory.places import MODULE_LISTS, QUARANTINE, STATISTICS
 from compcache.errors import CompcacheError, FormatError, StorageError
-from compcache.files import reraise_interrupt
 from compcache.formats import known_faults
 from compcache.formats.makers import Versions
 from compcache.hit.closures.validity import remove_results
-from compcache.interrupts import suppress
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.maintain.candidates import Census, Chooser
 from compcache.maintain.packing import free_removed
 from compcache.maintain.pins import pinned

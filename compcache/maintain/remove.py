@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from compcache.errors import FunctionInUseError, NotCachedError, StorageError
-from compcache.files import reraise_interrupt
 from compcache.formats.entry import EntryRecord, sequence_after
 from compcache.formats.group import GROUP
 from compcache.formats.linked import decode_closure
 from compcache.hit.closures.validity import remove_results
 from compcache.identity import label_of
-from compcache.interrupts import suppress
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.maintain.pins import pinned, unpin
 from compcache.maintain.prune import rewrite_index
 from compcache.publish.additions import merge

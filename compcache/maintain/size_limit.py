@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 
 from compcache.directory.places import SIZE
 from compcache.errors import CompcacheError
-from compcache.files import reraise_interrupt
 from compcache.formats.footer import FOOTER_SIZE
-from compcache.interrupts import suppress
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.publish.apart import can_use_subprocess, run_in_subprocess
 from compcache.publish.locks import try_lock
 from compcache.usage.limits import effective_limit

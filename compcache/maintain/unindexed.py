@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from compcache.digest import DIGEST_SIZE, KEY_SIZE
 from compcache.errors import FormatError, UnknownVersionError
-from compcache.files import reraise_interrupt
 from compcache.formats.footer import is_signed_with, require_intact
 from compcache.formats.table import all_entries
+from compcache.interrupts import reraise_interrupt
 from compcache.publish import index_merge
 from compcache.publish.module_reader import ModuleSections
 from compcache.publish.open_segments import readable_segments

@@ -14,8 +14,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from compcache.files import reraise_interrupt
 from compcache.hit.memory import end_build
+from compcache.interrupts import reraise_interrupt
 
 if TYPE_CHECKING:
     from types import FrameType

@@ -14,11 +14,11 @@ from compcache.build.source import ModuleSource, check_name
 from compcache.content.names import content_digest, freeze
 from compcache.digest import digest
 from compcache.errors import CompcacheError, CompileError, UndefinedSymbolError
-from compcache.files import reraise_interrupt
 from compcache.formats.entry import MOST_DATA, decode_entry, index_name
 from compcache.formats.group import GROUP, MEMBER, GroupMember, decode_group, encode_group
 from compcache.formats.records import decode_module
 from compcache.images.archives import HAS_STATE
+from compcache.interrupts import reraise_interrupt
 from compcache.linker import Translation, link_module, optimize_member, translate_requests
 from compcache.maintain.remove import remove_modules
 from compcache.miss.import_types import require_types

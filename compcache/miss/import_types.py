@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import CompcacheError, SignatureMismatchError
-from compcache.files import reraise_interrupt
 from compcache.formats.manifest import decode_function
 from compcache.hit.link_types import DIGEST_SIZE, compare_types, read_type, type_digest, unite_types
+from compcache.interrupts import reraise_interrupt
 from compcache.publish.quarantine import warn
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.build.slots import read_requests, undefined_symbols_error
 from compcache.errors import ModulesNotAddedError, SignatureMismatchError, StorageError, UndefinedSymbolError
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 from compcache.linker import link_module, translate_module
 from compcache.maintain.remove import remove_modules
 from compcache.miss.build import add

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from compcache.build.codegen import llvm_version
 from compcache.build.inlining.imported import Provided
 from compcache.errors import CompcacheError
-from compcache.files import reraise_interrupt
 from compcache.formats.bodies import read_bodies
 from compcache.formats.makers import LLVM, PACKAGE, Maker, read_makers
 from compcache.formats.records import decode_module, version_numbers
 from compcache.images.linkers.version import NAMES as LINKERS
+from compcache.interrupts import reraise_interrupt
 from compcache.publish.verify import is_vouched_for
 
 if TYPE_CHECKING:

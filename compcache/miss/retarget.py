@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from compcache.errors import CompcacheError, FormatError, IncompatibleTargetError, NotCachedError, StorageError, UndefinedSymbolError
-from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.bodies import read_bodies
 from compcache.formats.entry import may_be_read
@@ -19,7 +18,7 @@ from compcache.formats.manifest import SUSPECT, decode_function
 from compcache.formats.manifest_writer import WholeManifest
 from compcache.formats.records import decode_module
 from compcache.images.kinds import is_known
-from compcache.interrupts import suppress
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.miss.publication import publish_built
 from compcache.publish.locks import wait_lock
 from compcache.publish.module_reader import read_graph

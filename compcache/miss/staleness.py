@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 from compcache.content.names import NamedSource, content_digest, freeze, source_of
 from compcache.digest import digest
 from compcache.errors import CacheWarning, CompcacheError, ShadowWarning
-from compcache.files import reraise_interrupt
 from compcache.formats.manifest import FUNCTION, LINK_ONLY, decode_function
 from compcache.formats.manifest_writer import iterate_frames
-from compcache.interrupts import suppress
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.publish.numbering import first_existing
 from compcache.publish.quarantine import warn, warn_once
 from compcache.settings import is_on

@@ -6,8 +6,8 @@ import os
 import sys
 from errno import ENOENT
 
-from compcache.files import DIRECTORY_MODE, Files, reraise_interrupt
-from compcache.interrupts import suppress
+from compcache.files import DIRECTORY_MODE, Files
+from compcache.interrupts import reraise_interrupt, suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

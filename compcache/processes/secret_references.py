@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 from compcache.settings import setting
 
 TYPE_CHECKING = False

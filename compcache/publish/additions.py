@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from compcache.files import reraise_interrupt
-from compcache.interrupts import suppress
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.processes.detached import LateFiles
 from compcache.publish.apart import can_use_subprocess, run_in_subprocess
 from compcache.publish.index_merge import ALL_LEVELS, LARGE_LEVELS, SMALL_LEVELS, full_level, merge_additions

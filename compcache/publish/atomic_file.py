@@ -6,8 +6,8 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from compcache.files import DIRECTORY_MODE, FILE_MODE, reraise_interrupt
-from compcache.interrupts import suppress
+from compcache.files import DIRECTORY_MODE, FILE_MODE
+from compcache.interrupts import reraise_interrupt, suppress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from compcache.digest import digest
 from compcache.directory.places import HOSTS
 from compcache.errors import StorageError
-from compcache.files import reraise_interrupt
 from compcache.formats.host_file import HostFile, encode_host
 from compcache.formats.records import version_numbers
+from compcache.interrupts import reraise_interrupt
 from compcache.publish.writer import publish_file
 from compcache.targets.host_probe import Host, probe_host
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from compcache.digest import DIGEST_SIZE, KEY_SIZE, blake2b, check, digest, name_key
 from compcache.errors import FormatError
-from compcache.files import reraise_interrupt, writer
+from compcache.files import writer
 from compcache.formats.index import (
     CONTENT_SIZE,
     FUNCTION,
@@ -25,7 +25,7 @@ from compcache.formats.index import (
 from compcache.formats.order import UNNUMBERED
 from compcache.formats.table import all_entries
 from compcache.formats.table_writer import encoded_size, table_parts
-from compcache.interrupts import suppress
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.publish.atomic_file import publish
 from compcache.publish.locks import try_lock
 from compcache.publish.module_lists import merge_list, remove_lists_of

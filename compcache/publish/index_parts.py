@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Self
 
 from compcache.directory.places import MODULES, PARTS, VOLUMES
 from compcache.errors import FormatError
-from compcache.files import reraise_interrupt, writer
+from compcache.files import writer
 from compcache.formats.index import Segment
-from compcache.interrupts import suppress
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.processes.detached import has_ended
 from compcache.publish.apart import can_use_subprocess, start_subprocess
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from compcache.directory.module_file import ModuleFile
 from compcache.directory.places import PARTS
 from compcache.errors import FormatError, IncompatibleTargetError, IntegrityError, StorageError
-from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.footer import LARGEST_FOREIGN, require_intact
 from compcache.formats.graph import decode_notes
@@ -22,7 +21,7 @@ from compcache.formats.manifest_writer import WholeManifest, image_flag
 from compcache.formats.order import UNNUMBERED, Order, order_of
 from compcache.formats.records import decode_module
 from compcache.hit.target import path_opener
-from compcache.interrupts import suppress
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.processes.detached import LateFiles
 from compcache.publish import index_merge
 from compcache.publish.atomic_file import is_settled, publish

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING
 
 from compcache.digest import name_key
 from compcache.directory.places import LOCKS
-from compcache.files import FILE_MODE, reraise_interrupt
-from compcache.interrupts import suppress
+from compcache.files import FILE_MODE
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.publish.root import make_place
 from compcache.settings import is_on
 

@@ -29,14 +29,13 @@ from compcache import files as file_ops
 from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check
 from compcache.directory.places import INDEX, MODULE_LISTS, PARTS
 from compcache.errors import FormatError
-from compcache.files import reraise_interrupt
 from compcache.formats.entry import is_pack
 from compcache.formats.group import GROUP
 from compcache.formats.manifest import LINK_ONLY
 from compcache.formats.sorted_keys import SortedKeys, encode_keys, merge_keys
 from compcache.formats.table import all_entries
 from compcache.identity import label_of
-from compcache.interrupts import suppress
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.publish.atomic_file import publish
 from compcache.publish.module_rows import (
     Row,

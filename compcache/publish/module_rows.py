@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.digest import DIGEST_SIZE
 from compcache.errors import FormatError, MissingPackageError
-from compcache.files import reraise_interrupt
 from compcache.formats.entry import ENTRY, PART_OF, decode_entry, index_name, is_pack
 from compcache.formats.linked import KIND as LINKED_CLOSURE
 from compcache.formats.linked import mark_linked
@@ -21,7 +20,7 @@ from compcache.formats.makers import MAKERS, decode_makers, makers_of
 from compcache.formats.manifest import FUNCTION, MODULE, NEEDS, decode_function
 from compcache.formats.manifest_writer import iterate_frames
 from compcache.formats.records import decode_module
-from compcache.interrupts import as_format_error, suppress
+from compcache.interrupts import as_format_error, reraise_interrupt, suppress
 from compcache.publish.module_reader import ModuleSections
 from compcache.publish.quarantine import is_shortage
 

@@ -13,11 +13,11 @@ import os
 from typing import TYPE_CHECKING
 
 from compcache.directory.places import NUMBERS
-from compcache.files import FILE_MODE, reraise_interrupt
+from compcache.files import FILE_MODE
 from compcache.formats.entry import PACK_FLAG
 from compcache.formats.graph import decode_notes
 from compcache.formats.order import is_numbered
-from compcache.interrupts import suppress
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.publish.index_merge import greatest_number
 from compcache.publish.root import make_place
 from compcache.store import Store, is_ordered

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from compcache.digest import KEY_SIZE, digest
 from compcache.errors import CompcacheError, FormatError
-from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.built_module import BuiltModule
 from compcache.formats.entry import PACK, PACK_FLAG, EntryRecord, encode_entry, index_name, may_be_read
@@ -21,7 +20,7 @@ from compcache.formats.index import MODULE
 from compcache.formats.manifest_writer import ManifestWriter, WholeManifest, encode_module
 from compcache.formats.records import ModuleRecord, decode_module
 from compcache.formats.table import all_entries
-from compcache.interrupts import suppress
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.publish.open_segments import readable_segments
 from compcache.publish.removal import remove_file
 from compcache.publish.writer import publish_modules

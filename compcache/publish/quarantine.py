@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from compcache.directory.places import QUARANTINE, module_id_of
 from compcache.errors import CacheWarning, IntegrityError
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 from compcache.publish.atomic_file import make_directories, unique_name
 from compcache.publish.removal import remove_from_volumes
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from compcache.directory.places import GONE, SIGNATURES, VOLUMES
 from compcache.errors import StorageError
-from compcache.files import FILE_MODE, reraise_interrupt
+from compcache.files import FILE_MODE
 from compcache.formats.volume import encode_removed
-from compcache.interrupts import suppress
+from compcache.interrupts import reraise_interrupt, suppress
 
 if TYPE_CHECKING:
     from compcache.directory.places import Place

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from compcache.directory.places import TAG
-from compcache.files import DIRECTORY_MODE, reraise_interrupt
-from compcache.interrupts import suppress
+from compcache.files import DIRECTORY_MODE
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.publish.atomic_file import make_directories, publish
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from compcache.directory.module_file import ModuleFile
 from compcache.directory.places import INDEX
 from compcache.errors import FormatError, IncompatibleTargetError, StorageError, UnknownVersionError, UntrustedDirectoryError
-from compcache.files import reraise_interrupt, writer
+from compcache.files import writer
 from compcache.formats.footer import LARGEST_FOREIGN, is_signed_with, require_intact
 from compcache.formats.records import decode_module
-from compcache.interrupts import suppress
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.publish import index_merge
 from compcache.publish.atomic_file import is_settled
 from compcache.publish.index_rebuild import describe_from_records, rebuild_index

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check
 from compcache.directory.places import GONE, MODULES, VOLUMES, module_id_of
 from compcache.errors import FormatError
-from compcache.files import reraise_interrupt
 from compcache.formats.footer import intact_footer
 from compcache.formats.table_writer import table_parts
 from compcache.formats.volume import MAGIC, MEMBER, NAME_SIZE, TAIL, Volume, encode_removed
+from compcache.interrupts import reraise_interrupt
 from compcache.publish.atomic_file import make_directories, publish
 from compcache.publish.removal import append, unlink
 from compcache.publish.scratch import Scratch

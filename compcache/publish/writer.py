@@ -10,7 +10,6 @@ from compcache.digest import name_key
 from compcache.directory.module_file import ModuleFile
 from compcache.directory.places import MODULES, SIGNATURES
 from compcache.errors import FormatError, IncompatibleTargetError, IntegrityError, StorageError
-from compcache.files import reraise_interrupt
 from compcache.formats.footer import encode_container, module_digest
 from compcache.formats.graph import decode_notes, pack_notes
 from compcache.formats.known_faults import fault_of
@@ -18,6 +17,7 @@ from compcache.formats.makers import read_makers
 from compcache.formats.manifest import SUSPECT, read_frame
 from compcache.formats.order import Order, order_of, with_number
 from compcache.formats.records import decode_module
+from compcache.interrupts import reraise_interrupt
 from compcache.publish import index_merge
 from compcache.publish.atomic_file import publish, publish_all
 from compcache.publish.memory_file import MemoryFile

@@ -11,8 +11,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from urllib.parse import unquote, urlsplit
 
-from compcache.files import reraise_interrupt
-from compcache.interrupts import suppress
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.processes.secret_references import is_reference, read_secret
 from compcache.settings import setting
 

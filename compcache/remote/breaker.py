@@ -17,8 +17,7 @@ from __future__ import annotations
 import os
 import time
 
-from compcache.files import reraise_interrupt
-from compcache.interrupts import suppress
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.remote.directory import state_directory
 
 TYPE_CHECKING = False

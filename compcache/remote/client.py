@@ -8,13 +8,12 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from compcache.errors import CompcacheError, FormatError
-from compcache.files import reraise_interrupt
 from compcache.formats.entry import is_pack
 from compcache.formats.graph import decode_notes
 from compcache.formats.manifest_writer import WholeManifest
 from compcache.formats.statistics import counter_of
 from compcache.identity import label_of
-from compcache.interrupts import suppress
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.publish.quarantine import warn
 from compcache.remote import maintenance
 from compcache.remote.adopt import adopt_module

@@ -15,8 +15,7 @@ from weakref import WeakSet
 
 import msgpack
 
-from compcache.files import reraise_interrupt
-from compcache.interrupts import suppress
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.processes.detached import start_detached
 from compcache.remote.directory import outbox_directory, state_directory
 

@@ -9,7 +9,7 @@ import os
 import stat
 
 from compcache.digest import blake2b
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

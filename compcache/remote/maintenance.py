@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from compcache.digest import DIGEST_SIZE
 from compcache.errors import FormatError, StorageError
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 from compcache.remote.card import decode_cards, decode_pack
 from compcache.remote.connection import ask
 from compcache.remote.shelves import LAYOUT, module_key

@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from compcache.errors import MissingPackageError
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 from compcache.processes.secret_references import read_secret
 
 if TYPE_CHECKING:

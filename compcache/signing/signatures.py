@@ -12,7 +12,7 @@ import binascii
 from typing import TYPE_CHECKING
 
 from compcache.digest import digest
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

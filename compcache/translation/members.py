@@ -18,10 +18,9 @@ from compcache.build.ir_text import lines_from, quote, read_assembly, read_modul
 from compcache.build.link_types import read_link_types
 from compcache.build.pic import aliases
 from compcache.errors import CacheWarning, LinkError, MissingPackageError, SignatureMismatchError
-from compcache.files import reraise_interrupt
 from compcache.formats.deflate import deflate
 from compcache.hit.link_types import compare_types, unite_types
-from compcache.interrupts import as_format_error
+from compcache.interrupts import as_format_error, reraise_interrupt
 from compcache.wording import join_first
 
 try:

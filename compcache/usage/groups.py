@@ -7,9 +7,9 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from compcache.errors import CompcacheError
-from compcache.files import reraise_interrupt
 from compcache.formats.entry import decode_entry
 from compcache.formats.group import GROUP, decode_group
+from compcache.interrupts import reraise_interrupt
 from compcache.publish.module_lists import base_of
 from compcache.usage.snapshot import Excerpts
 from compcache.usage.summaries import GroupSummary, MemberSummary

@@ -21,7 +21,6 @@ from compcache import files as file_ops
 from compcache.digest import KEY_SIZE
 from compcache.directory.places import JOURNALS, STATISTICS
 from compcache.errors import FormatError, UntrustedDirectoryError
-from compcache.files import reraise_interrupt
 from compcache.formats.journal import HOUR
 from compcache.formats.statistics import (
     LOADS_KEY,
@@ -37,7 +36,7 @@ from compcache.formats.statistics import (
     read_inputs,
 )  # fmt: skip
 from compcache.hit.recorder import JOURNALS_OF_HOST
-from compcache.interrupts import suppress
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.publish.atomic_file import publish, unique_name
 from compcache.publish.scratch import Scratch
 

@@ -6,7 +6,7 @@ import math
 import re
 
 from compcache.configuration import SettingError, project_setting
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 from compcache.settings import from_environment, setting
 
 TYPE_CHECKING = False

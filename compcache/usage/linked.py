@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from compcache.errors import CompcacheError
-from compcache.files import reraise_interrupt
 from compcache.formats.entry import decode_entry, index_name
 from compcache.formats.linked import KIND, NAME
+from compcache.interrupts import reraise_interrupt
 
 if TYPE_CHECKING:
     from compcache.formats.entry import EntryRecord

@@ -9,11 +9,11 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from compcache.digest import name_key
-from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.manifest import LINK_ONLY
 from compcache.formats.statistics import LOADS_KEY, MISSES_ID
 from compcache.images.kinds import is_known
+from compcache.interrupts import reraise_interrupt
 from compcache.publish.module_lists import base_of
 from compcache.publish.module_rows import Platform, Row, read_row
 from compcache.store import Store

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check
 from compcache.directory.places import MODULE_FILES, MODULES, module_id_of
-from compcache.files import READ_FLAGS, read_at, reraise_interrupt
-from compcache.interrupts import suppress
+from compcache.files import READ_FLAGS, read_at
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.publish.atomic_file import publish
 from compcache.publish.scratch import Scratch
 

@@ -12,8 +12,8 @@ import stat
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.directory.places import SIZE
-from compcache.files import read_at, reraise_interrupt
-from compcache.interrupts import suppress
+from compcache.files import read_at
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.publish.atomic_file import publish
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.digest import name_key
-from compcache.files import reraise_interrupt
 from compcache.formats.sorted_keys import merge_keys
+from compcache.interrupts import reraise_interrupt
 from compcache.publish.module_lists import ListCounts, ModuleLists, base_of
 from compcache.publish.module_rows import read_row
 from compcache.usage.ledger import Uses, fold_long, read_ledger

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from compcache.directory.places import STATISTICS
 from compcache.errors import StorageError
-from compcache.files import reraise_interrupt
 from compcache.formats.journal import HOUR
 from compcache.formats.statistics import store_of
+from compcache.interrupts import reraise_interrupt
 from compcache.publish.module_lists import ModuleLists
 from compcache.usage.ledger import Uses, fold, fold_long, zero_counters
 from compcache.usage.limits import effective_limit

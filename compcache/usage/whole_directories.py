@@ -6,7 +6,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from compcache.directory.places import BUNDLES, FORMER_DIRECTORIES, PLACES
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,9 +22,8 @@ from mock_directory import FaultyFiles, MockDirectory, Operation, cache_on
 
 from compcache import Cache, ModuleSource, PrunePolicy, frontend
 from compcache.errors import StorageError
-from compcache.files import reraise_interrupt
 from compcache.globals.pickled import Pickled
-from compcache.interrupts import suppress
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.miss import many
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from compcache.build.ir_text import lines_from, quote, read_module, references, 
 from compcache.build.slots import is_known_by_name
 from compcache.digest import is_content_name
 from compcache.errors import CompileError
-from compcache.files import reraise_interrupt
 from compcache.images.archives import Archive
+from compcache.interrupts import reraise_interrupt
 from compcache.targets.used_features import TARGET_ATTRIBUTE
 
 if TYPE_CHECKING:

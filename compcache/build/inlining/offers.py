@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from compcache.build.ir_text import lines_from, parse_head, passes_vectors, quote, referenced_name, references, split_at
 from compcache.digest import is_content_name
-from compcache.files import reraise_interrupt
 from compcache.formats.bodies import Body
 from compcache.images import platform_symbols
+from compcache.interrupts import reraise_interrupt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -9,8 +9,8 @@ from __future__ import annotations
 from _weakref import _remove_dead_weakref, ref  # type: ignore[attr-defined] # importing `weakref` is slow
 
 from compcache.errors import CompcacheError, FormatError
-from compcache.files import reraise_interrupt
 from compcache.formats.manifest import LINKED, MERGED, VARIABLE, FunctionRecord
+from compcache.interrupts import reraise_interrupt
 from compcache.store import is_ordered
 
 TYPE_CHECKING = False

@@ -10,10 +10,10 @@ from _weakref import ref
 
 from compcache.directory.module_file import ModuleFile
 from compcache.errors import CompcacheError, LinkError
-from compcache.files import reraise_interrupt
 from compcache.formats.manifest import LINKED
 from compcache.hit.closures.bound import BoundNames, newest_of, share_open_file
 from compcache.hit.closures.validity import split_ids, valid_parts
+from compcache.interrupts import reraise_interrupt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from compcache.errors import CompcacheError, ReentrantLoadError
-from compcache.files import reraise_interrupt
 from compcache.formats.manifest import decode_function
 from compcache.hit.needs import Listed
+from compcache.interrupts import reraise_interrupt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

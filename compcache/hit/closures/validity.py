@@ -12,10 +12,9 @@ from __future__ import annotations
 from compcache.digest import DIGEST_SIZE, digest, key_suffix, mac
 from compcache.directory.places import CLOSURES
 from compcache.errors import CompcacheError, FormatError
-from compcache.files import reraise_interrupt
 from compcache.formats.manifest import FRAME
 from compcache.hit.closures import HEAD, MAGIC, SEAL_SIZE, seal
-from compcache.interrupts import suppress
+from compcache.interrupts import reraise_interrupt, suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -17,13 +17,12 @@ import tempfile
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import LinkerError
-from compcache.files import reraise_interrupt
 from compcache.images.anonymous_file import anonymous_file
 from compcache.images.archives import is_archive
 from compcache.images.elf.parts import is_elf
 from compcache.images.elf.patching import hide_symbols
 from compcache.images.linkers.find import CHOICES
-from compcache.interrupts import suppress
+from compcache.interrupts import reraise_interrupt, suppress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

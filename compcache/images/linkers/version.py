@@ -8,7 +8,7 @@ import re
 import subprocess
 from typing import TYPE_CHECKING
 
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 
 if TYPE_CHECKING:
     from compcache.images.linkers.find import Linker

@@ -7,13 +7,13 @@ import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.errors import IntegrityError
-from compcache.files import reraise_interrupt
 from compcache.formats.module_table import TABLE_SYMBOL
 from compcache.images.elf.parts import is_elf
 from compcache.images.elf.reading import undefined_symbols
 from compcache.images.kinds import require_table
 from compcache.images.llvm_thread import in_llvm_thread
 from compcache.images.native_target import initialize, target_machine
+from compcache.interrupts import reraise_interrupt
 from compcache.llvm import llvm
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ import re
 from typing import TYPE_CHECKING
 
 from compcache.errors import CompileError, FormatError, UndefinedSymbolError
-from compcache.files import reraise_interrupt
 from compcache.images import platform_symbols
 from compcache.images.archives import Archive, is_archive
 from compcache.images.elf.exported import shared_library
@@ -17,6 +16,7 @@ from compcache.images.elf.reading import dynamic_required, dynamic_undefined, ha
 from compcache.images.libraries import Library, open_libraries, unusual_directories
 from compcache.images.linkers.link import link_shared
 from compcache.images.writer.write import Provider, write_shared
+from compcache.interrupts import reraise_interrupt
 from compcache.wording import join_first
 
 if TYPE_CHECKING:

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 from compcache.digest import DIGEST_SIZE, KEY_SIZE, name_key
 from compcache.errors import FormatError, IntegrityError, StorageError
-from compcache.files import reraise_interrupt
 from compcache.formats.entry import index_name
 from compcache.formats.index import NUMBER_SIZE, STAMP_SIZE
 from compcache.formats.table import all_entries
-from compcache.interrupts import suppress
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.publish.open_segments import readable_segments
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from compcache.directory.places import MODULES, PLACES, QUARANTINE, VOLUMES, module_id_of
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 from compcache.maintain.checks.state import DIRECTORIES
 from compcache.maintain.policy import PrunePolicy
 from compcache.maintain.prune import clear_leftovers, find_leftovers

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from compcache.errors import CompcacheError, FormatError
-from compcache.files import reraise_interrupt, writer
+from compcache.files import writer
 from compcache.formats import known_faults
 from compcache.formats.footer import is_signed_with, require_intact
 from compcache.formats.index import Stamp
@@ -13,7 +13,7 @@ from compcache.formats.manifest import FUNCTION, GLOBAL, MODULE, NEEDS, NO_ENTRY
 from compcache.formats.manifest_writer import iterate_frames
 from compcache.formats.records import decode_global, decode_module
 from compcache.images.kinds import Table, check_image
-from compcache.interrupts import suppress
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.maintain.checks.index import encode_entry
 from compcache.maintain.checks.references import link_types
 from compcache.publish.module_lists import IMPORTS, REALIZES, SortedItems, relation_key

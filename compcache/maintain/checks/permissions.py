@@ -7,7 +7,8 @@ import stat
 from typing import TYPE_CHECKING
 
 from compcache.directory.places import MODULES
-from compcache.files import DIRECTORY_MODE, reraise_interrupt
+from compcache.files import DIRECTORY_MODE
+from compcache.interrupts import reraise_interrupt
 from compcache.maintain.checks.state import DIRECTORIES
 
 if TYPE_CHECKING:

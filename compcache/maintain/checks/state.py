@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 from compcache.directory.places import PLACES
 from compcache.errors import CompcacheError
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 from compcache.maintain.report_types import Finding
 from compcache.publish.module_lists import SortedItems
 from compcache.publish.quarantine import move_to_quarantine

@@ -11,7 +11,7 @@ from _weakref import ref  # importing `weakref` is slow
 from functools import wraps
 from types import CellType
 
-from compcache.files import reraise_interrupt
+from compcache.interrupts import reraise_interrupt
 from compcache.numba.registered.code_reads import MISSING, cells_of
 from compcache.numba.registered.library import is_library_module, is_made_by_library
 
