@@ -39,6 +39,9 @@ _LINE_WORDS = (b"__builtin_LINE", b"__builtin_COLUMN", b"__builtin_FILE", b"__bu
 _RAW_STRING = re.compile(rb'\b(?:u8|[uUL])?R"')
 #: The beginning of the line that rustc writes for an environment variable that code reads (``env!``). The line contains the value.
 _VARIABLE = b"# env-dep:"
+#: Ends a rule in a pipe, because a process that another thread forks meanwhile keeps the pipe open. No file name contains it.
+_END = b"\0"
+_CHUNK = 1 << 16
 #: The directives of assembly that read files.
 _ASSEMBLER_WORDS = (b"incbin", b".include")
 #: The seconds by which the clock of a file system may be behind the system's clock.
@@ -222,20 +225,22 @@ def _run_rustc(unit: Unit, arguments: list[str]) -> bytes:
 def _run_with_rule(unit: Unit, arguments: list[str]) -> tuple[bytes, bytes]:
     """Run the compiler, and return its standard output and a makefile rule that names the files that it reads."""
     read_end, write_end = os.pipe()
-    rule: list[bytes] = []
+    rule = bytearray()
 
     def read() -> None:
-        with open(read_end, "rb") as pipe:
-            rule.append(pipe.read())
+        while not rule.endswith(_END):
+            rule.extend(os.read(read_end, _CHUNK))
 
     reader = threading.Thread(target=read)
     reader.start()
     try:
         output = _run_compiler(unit, [*arguments, "-MD", "-MF", f"/dev/fd/{write_end}"], inherited=(write_end,))
     finally:
-        os.close(write_end)
+        os.write(write_end, _END)
         reader.join()
-    return output, rule[0]
+        os.close(write_end)
+        os.close(read_end)
+    return output, bytes(rule.removesuffix(_END))
 
 
 def _run_compiler(unit: Unit, arguments: list[str], inherited: tuple[int, ...] = ()) -> bytes:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -70,6 +72,31 @@ def test_sources_compile_where_no_file_can_be_written(tmp_path: Path, restrictio
     environment = {**os.environ, "COMPCACHE_DIR": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}  # it would be cut
     finished = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert finished.stdout == "70\n", finished.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # from 3.12 on, forks of processes with threads are warned of
+def test_a_process_that_is_forked_while_a_compiler_runs_delays_nobody(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the descriptors of the pipes."""
+    children = []
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        children.append(os.fork())
+        if not children[-1]:
+            time.sleep(60)
+            os._exit(0)
+        return original(*args, **kwargs)
+
+    original = subprocess.run
+    monkeypatch.setattr(subprocess, "run", run)
+    try:
+        assert clang.compile(SCALE.replace("FACTOR", "7"), cache=cache).scale(10) == 70
+        assert children
+        assert [os.waitpid(child, os.WNOHANG) for child in children] == [(0, 0)] * len(children)
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
 
 
 @pytest.mark.parametrize("name", ["-fsyntax-only.c", longer("@options.c"), longer("-.c")])
