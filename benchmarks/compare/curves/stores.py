@@ -74,7 +74,7 @@ def _compacted(context: Context, root: str, count: int) -> tuple[str, float]:
     """A copy with the modules in volumes, and how many microseconds of processor time that took for each."""
     copy = context.workspace.fresh_directory("stores-compacted")
     shutil.copytree(root, copy, dirs_exist_ok=True)
-    taken = context.program("measured", sys.executable, "-m", "compcache", "--dir", copy, "compact", "--grace", "0s")
+    taken = context.program("measured", sys.executable, "-m", "compcache", "--dir", copy, "compact", "--grace", "0s", timeout=3600)
     return copy, taken["ms"] * 1e3 / count
 
 
