@@ -7,6 +7,8 @@ compiler's version and the flags. The function of the second name returns the li
 
 from __future__ import annotations
 
+import os
+
 from compcache import frontend
 from compcache.build.source import Function, ModuleSource
 from compcache.clang.units import file_digest
@@ -72,14 +74,14 @@ def _signature_texts(functions: Mapping[str, Any] | None) -> dict[str, str] | No
 
 
 def _stored_names(cache: Cache, shortcut_name: str) -> dict[str, str] | None:
-    """Return the functions' names in the cache, by their names in the source; None if the unit is not stored, or a header has changed."""
+    """Return the functions' names in the cache, by their names in the source; None if the unit is not stored or a header differs."""
     try:
         data = frontend.get_entry(cache, shortcut_name, _KIND)
         if data is None:
             return None
         list_name, *files = data.decode("utf-8", "surrogateescape").split("\n")
         for digest, _, path in [line.partition(" ") for line in files]:
-            if not digest or file_digest(path) != digest:
+            if file_digest(path) != digest if digest else os.path.exists(path):
                 return None
         return _read_function_list(cache.get_target(list_name))
     except CompcacheError:
@@ -122,14 +124,16 @@ def _make_source(unit: Unit, functions: Mapping[str, Any] | None, options: Mappi
 def _store_shortcut(cache: Cache, unit: Unit, translation: Translation, shortcut_name: str, list_name: str) -> None:
     """Store the entry by which later calls find the functions without running the compiler.
 
-    The entry contains digests of the headers. It is not stored if a header changed while it was read, or has an ambiguous name.
+    The entry contains digests of the headers, and the paths at which the compiler found none. It is not stored if a header changed while
+    it was read, or has an ambiguous name.
     """
     files = translation.files
-    if files is None or any("\n" in path for path in files):
+    if files is None or any("\n" in path for path in (*files, *translation.missing)):
         return
     lines = [f"{file_digest(path)} {path}" for path in files]
     if any(line[0] == " " for line in lines) or not translation.is_settled(unit):
         return
+    lines += [f" {path}" for path in translation.missing]
     try:
         frontend.put_entry(cache, shortcut_name, "\n".join([list_name, *lines]).encode("utf-8", "surrogateescape"), kind=_KIND)
         frontend.write_entries(cache)

@@ -10,6 +10,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from compcache.clang.searched import SearchPath, read_search_path, searched_paths
 from compcache.clang.units import OVERRIDE
 from compcache.errors import CompileError
 from compcache.identity import Identity
@@ -52,13 +53,15 @@ _ATTEMPTS = 2
 class Translation(NamedTuple):
     """The components of a unit's identity: the preprocessed source and the compiler's version.
 
-    `files` are the headers that the compiler read; None if the name of a header is ambiguous, or if the compiler reads other files.
-    `started` is the time at which the compiler was started, in seconds since the epoch.
+    `files` are the headers that the compiler read or may have found; None if the name of a header is ambiguous, or if the compiler reads
+    other files. `missing` are the paths at which the compiler found nothing. `started` is the time at which the compiler was started, in
+    seconds since the epoch.
     """
 
     preprocessed: bytes
     version: str
     files: tuple[str, ...] | None
+    missing: tuple[str, ...]
     started: float
 
     def is_settled(self, unit: Unit) -> bool:
@@ -102,9 +105,12 @@ def _run_preprocessor(unit: Unit) -> Translation:
         names = _prerequisites(rule)
         extra_inputs = [line for line in rule.splitlines() if line.startswith(_VARIABLE)]
         code = b"\0".join([unit.code, *[_read_file(path) for path in _absolute_paths(names, unit)], *extra_inputs])
+        search_path = SearchPath((), ())
     else:
-        is_fortran = unit.compiler.language == "fortran"
-        output, rule = (_run_compiler(unit, ["-E", *unit.flags]), b"") if is_fortran else _run_with_rule(unit, ["-E", *unit.flags])
+        if unit.compiler.language == "fortran":
+            output, rule, search_path = _run_compiler(unit, ["-E", *unit.flags]).stdout, b"", SearchPath((), ())
+        else:
+            output, rule, search_path = _preprocess_c(unit)
         names = [*_prerequisites(rule), *_included_files(output)]
         code = output if _depends_on_lines(unit, output) else _strip_line_markers(output)
         extra_inputs = _assembler_inputs(unit, code)
@@ -112,8 +118,10 @@ def _run_preprocessor(unit: Unit) -> Translation:
     files = _absolute_paths(names, unit)
     is_complete = not extra_inputs and all(map(os.path.isfile, files))
     if not is_complete or (unit.compiler.language == "fortran" and b"\n#" not in b"\n" + output):
-        return Translation(code, _read_version(unit), None, started)
-    return Translation(code, _read_version(unit), files, started)
+        return Translation(code, _read_version(unit), None, (), started)
+    codes = {path: _read_file(path) for path in files} | {os.path.join(unit.directory, unit.path): unit.code}
+    found, missing = searched_paths(search_path, codes, unit.directory)
+    return Translation(code, _read_version(unit), tuple(dict.fromkeys([*files, *found])), tuple(missing), started)
 
 
 def _assembler_inputs(unit: Unit, code: bytes) -> list[bytes]:
@@ -191,7 +199,7 @@ def _run_translation(unit: Unit) -> bytes:
     else:
         is_deferred = unit.compiler.language in ("c", "c++") and _can_defer_passes(unit)
         no_passes = ["-Xclang", "-disable-llvm-passes"] if is_deferred else []
-        bitcode = _run_compiler(unit, ["-fPIC", *unit.flags, *no_passes, "-emit-llvm", "-c", "-o", "-"])
+        bitcode = _run_compiler(unit, ["-fPIC", *unit.flags, *no_passes, "-emit-llvm", "-c", "-o", "-"]).stdout
     if not bitcode.startswith((b"BC\xc0\xde", b"\xde\xc0\x17\x0b")):
         raise CompileError(_NO_BITCODE.format(unit.compiler.path))
     return bitcode
@@ -222,8 +230,8 @@ def _run_rustc(unit: Unit, arguments: list[str]) -> bytes:
         return _read_file(path)
 
 
-def _run_with_rule(unit: Unit, arguments: list[str]) -> tuple[bytes, bytes]:
-    """Run the compiler, and return its standard output and a makefile rule that names the files that it reads."""
+def _preprocess_c(unit: Unit) -> tuple[bytes, bytes, SearchPath]:
+    """Return the preprocessed source, a makefile rule that names the files that the compiler reads, and the compiler's search path."""
     read_end, write_end = os.pipe()
     rule = bytearray()
 
@@ -234,17 +242,18 @@ def _run_with_rule(unit: Unit, arguments: list[str]) -> tuple[bytes, bytes]:
     reader = threading.Thread(target=read)
     reader.start()
     try:
-        output = _run_compiler(unit, [*arguments, "-MD", "-MF", f"/dev/fd/{write_end}"], inherited=(write_end,))
+        arguments = ["-E", *unit.flags, "-Xclang", "-v", "-MD", "-MF", f"/dev/fd/{write_end}"]
+        completed = _run_compiler(unit, arguments, inherited=(write_end,))
     finally:
         os.write(write_end, _END)
         reader.join()
         os.close(write_end)
         os.close(read_end)
-    return output, bytes(rule.removesuffix(_END))
+    return completed.stdout, bytes(rule.removesuffix(_END)), read_search_path(os.fsdecode(completed.stderr))[0]
 
 
-def _run_compiler(unit: Unit, arguments: list[str], inherited: tuple[int, ...] = ()) -> bytes:
-    """Run the compiler and return its standard output. Pass the code on standard input if the unit has no file.
+def _run_compiler(unit: Unit, arguments: list[str], inherited: tuple[int, ...] = ()) -> subprocess.CompletedProcess[bytes]:
+    """Run the compiler and return its outputs. Pass the code on standard input if the unit has no file.
 
     It inherits the `inherited` file descriptors. Raise `CompileError` if it reports errors, cannot be started, or does not end in time.
     """
@@ -270,9 +279,9 @@ def _run_compiler(unit: Unit, arguments: list[str], inherited: tuple[int, ...] =
     if completed.returncode:
         if b"-Xclang" in completed.stderr or b"-emit-llvm" in completed.stderr:
             raise CompileError(_NO_BITCODE.format(unit.compiler.path))
-        diagnostics = completed.stderr.decode("utf-8", "replace").strip()[:_MAX_OUTPUT]
+        diagnostics = read_search_path(completed.stderr.decode("utf-8", "replace"))[1].strip()[:_MAX_OUTPUT]
         raise CompileError(f"{os.path.basename(unit.compiler.path)} reports errors:\n{diagnostics}")
-    return completed.stdout
+    return completed
 
 
 def _input_arguments(unit: Unit) -> list[str]:

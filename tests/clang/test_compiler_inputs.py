@@ -75,6 +75,41 @@ def test_sources_compile_where_no_file_can_be_written(tmp_path: Path, restrictio
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("first/nested/factor.h", "#define FACTOR 3\n"),
+        ("absent/nested/factor.h", "#define FACTOR 3\n"),
+        ("source/nested/factor.h", "#define FACTOR 3\n"),
+        ("nested/summand.h", "#define SUMMAND 10\n"),
+        ("third/option.h", "#undef FACTOR\n#define FACTOR 3\n"),
+    ],
+)
+def test_a_new_file_that_the_compiler_finds_before_another_is_seen(
+    cache: Cache, tmp_path: Path, name: str, content: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for directory in ("source", "first", "second/nested", "third"):
+        (tmp_path / directory).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    source, new = tmp_path / "source/scale.c", tmp_path / name
+    (tmp_path / "second/nested/factor.h").write_text("#define FACTOR 2\n", encoding="utf-8")
+    (tmp_path / "second/nested/summand.h").write_text("#define SUMMAND 0\n", encoding="utf-8")
+    source.write_text(
+        '#include "nested/factor.h"\n#if __has_include(<option.h>)\n#include <option.h>\n#endif\n'
+        "int scale(int x) { return FACTOR * x + SUMMAND; }\n",
+        encoding="utf-8",
+    )
+    flags = ["-O1", "-include", "nested/summand.h", "-Iabsent", "-Ifirst", "-Isecond", "-Ithird"]
+    found = [clang.compile(source, flags=flags, cache=cache).scale(10) for _ in range(2)]
+    new.parent.mkdir(parents=True, exist_ok=True)
+    new.write_text(content, encoding="utf-8")
+    found += [clang.compile(source, flags=flags, cache=cache).scale(10) for _ in range(2)]
+    new.unlink()
+    found += [clang.compile(source, flags=flags, cache=cache).scale(10)]
+    assert found == [20, 20, 30, 30, 20]
+
+
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # from 3.12 on, forks of processes with threads are warned of
 def test_a_process_that_is_forked_while_a_compiler_runs_delays_nobody(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has the descriptors of the pipes."""

@@ -1,0 +1,84 @@
+"""Lists the paths at which a preprocessor looks for files. A new file at one of them can change what the preprocessor reads."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = ["SearchPath", "read_search_path", "searched_paths"]
+
+#: A name that code looks for without including the file: ``__has_include(<name>)``, also by the macros of libraries.
+_HAS_INCLUDE = re.compile(rb'has_include(?:_next)?\s*\(\s*[<"]([^<>"\n]+)[>"]')
+#: An inclusion that begins to search in the directory of the including file, or may do so because a macro contains the name.
+_INCLUDES_BESIDE = re.compile(rb"#[ \t]*(?:include(?:_next)?|import|embed)\b[ \t]*[^ \t<]")
+_MISSING = "ignoring nonexistent directory "
+_QUOTED = '#include "..." search starts here:\n'
+_BRACKETED = "#include <...> search starts here:"
+_END = "End of search list.\n"
+
+
+class SearchPath(NamedTuple):
+    """The directories in which a compiler looks for included files, in order, and those of its options that do not exist."""
+
+    directories: tuple[str, ...]
+    missing: tuple[str, ...]
+
+
+def read_search_path(log: str) -> tuple[SearchPath, str]:
+    """Return the search path that clang's option ``-v`` writes to standard error, and the text after it: the compiler's diagnostics."""
+    head, end, diagnostics = log.partition(_END)
+    if not end:
+        return SearchPath((), ()), log
+    missing = [line.removeprefix(_MISSING).strip('"') for line in head.splitlines() if line.startswith(_MISSING)]
+    directories = [line.strip() for line in head.partition(_QUOTED)[2].splitlines() if line != _BRACKETED]
+    return SearchPath(tuple(directories), tuple(missing)), diagnostics
+
+
+def searched_paths(search_path: SearchPath, codes: Mapping[str, bytes], directory: str) -> tuple[list[str], list[str]]:
+    """Return the files that the compiler may have found before it found those that it read, and the paths at which it found nothing.
+
+    Instead of a path in a directory that does not exist, the path of the directory is returned. Names that code passes to ``__has_include``
+    by a macro are not considered.
+
+    Args:
+        search_path: the compiler's search path. Its paths are relative to `directory`.
+        codes: the source and the files that it includes, by their paths.
+        directory: the compiler's working directory.
+    """
+    folders = [os.path.join(directory, name) for name in search_path.directories]
+    includers = {os.path.dirname(path): None for path, code in codes.items() if _INCLUDES_BESIDE.search(code)}
+    missing = dict.fromkeys([os.path.join(directory, name) for name in search_path.missing])
+    found: dict[str, None] = {}
+    for name, searched in _searches(codes, folders):
+        for folder in (*includers, *searched):
+            path = _existing_or_missing(folder, name, missing)
+            if path:
+                found[path] = None
+    return list(found), list(missing)
+
+
+def _searches(codes: Mapping[str, bytes], folders: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield each name that the compiler looked for, and the folders of the search path in which it may have looked."""
+    for code in codes.values():
+        yield from ((os.fsdecode(name), folders) for name in _HAS_INCLUDE.findall(code))
+    for path in codes:
+        for position, folder in enumerate(folders):
+            if path.startswith(f"{folder}/"):
+                yield path[len(folder) + 1 :], folders[:position]
+
+
+def _existing_or_missing(folder: str, name: str, missing: dict[str, None]) -> str:
+    """Return the path of a file in a folder; "" if it is no file. Note the first part of the path that does not exist in `missing`."""
+    path = folder
+    for part in name.split("/"):
+        path = f"{path}/{part}"
+        if path in missing:
+            return ""
+        if not os.path.exists(path):
+            missing[path] = None
+            return ""
+    return path if os.path.isfile(path) else ""
