@@ -105,8 +105,7 @@ class Channel:
 
         If `block` is false, send only the packets that fit into the buffer of the socket, and keep the other packets.
 
-        Raises:
-            ChannelError: a job has closed or replaced the descriptor.
+        Raise `ChannelError` if a job has closed or replaced the descriptor.
         """
         try:
             while self._parts:
@@ -140,8 +139,7 @@ class Channel:
     def receive_available(self) -> list[Any]:
         """Return the messages that have arrived, without waiting. Set `is_closed` if no more messages can arrive.
 
-        Raises:
-            ChannelError: a message is damaged.
+        Raise `ChannelError` if a message is damaged.
         """
         messages = []
         for _ in range(_AT_ONCE):

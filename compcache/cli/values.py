@@ -169,9 +169,7 @@ def result_text(value: Any) -> str:
 def parse_global(text: str) -> Any:
     """Parse ``VALUE`` of ``--global NAME=VALUE`` to the definition of a global variable.
 
-    Raises:
-        ValueError: `text` is not a valid definition.
-        OSError: the file of an ``@FILE`` definition cannot be read.
+    Raise `ValueError` if `text` is not a valid definition, or `OSError` if the file of an ``@FILE`` definition cannot be read.
     """
     from compcache import globals as kinds
 

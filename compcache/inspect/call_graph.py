@@ -13,7 +13,7 @@ from compcache.errors import CompcacheError, FormatError, NotCachedError
 from compcache.formats.graph import INLINED, decode_graph
 from compcache.formats.manifest import LINK_ONLY
 from compcache.inspect.descriptions import FunctionGraph, GraphNode
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import suppress
 from compcache.publish.module_lists import ModuleLists
 from compcache.publish.module_reader import ModuleSections, read_graph
 from compcache.usage import listings
@@ -99,7 +99,8 @@ class _Builder:
         node = module.graph[symbol]
         if node.kind in ("function", "import") or (node.kind == "variable" and node.func_name is not None):
             return self.add_function(node.func_name or symbol)
-        owner = "" if node.kind == "native" else node.signature if node.kind == INLINED else module.module_id
+        # A native symbol belongs to no module, and an inlined function to the module that `signature` names.
+        owner = {"native": "", INLINED: node.signature}.get(node.kind, module.module_id)
         name = node.func_name or symbol
         existing = self._numbers.get((node.kind, name, owner))
         if existing is not None:
@@ -172,7 +173,9 @@ def cache_graph(
     """
     if names is None:
         graph = whole_graph(store, progress)
-        return FunctionGraph(graph.nodes, tuple([(dependency, user) for user, dependency in graph.edges])) if reverse else graph
+        if not reverse:
+            return graph
+        return FunctionGraph(graph.nodes, tuple([(dependency, user) for user, dependency in graph.edges]))
     roots = list(dict.fromkeys(names))
     if not reverse:
         return function_graph(store, loader, roots)
@@ -186,7 +189,9 @@ def _related_modules(store: Store, roots: Iterable[str]) -> list[ModuleSummary]:
     related: dict[str, ModuleSummary] = {}
     all_lists = [ModuleLists(layer) for layer in (store, *store.layers)]
     names = set(roots)
-    new_ids = {module_id for lists in all_lists for name in names for module_id in lists.holders(name) | lists.importers(name)}
+    new_ids = set[bytes]()
+    for lists in all_lists:
+        new_ids.update(*map(lists.holders, names), *map(lists.importers, names))
     while new_ids:
         rows = listings.modules_of(store, new_ids)
         related.update({row.module_id: row for row in rows})
@@ -238,16 +243,13 @@ class _LoadableModules:
     def _read(self, module_id: bytes) -> _Module | None:
         """Return a module, with the reason if this host cannot use it; None if it cannot be read."""
         problem = ""
-        try:
-            with self._store.open_module(module_id) as file:
-                try:
-                    self._loader.require_usable(file)
-                except CompcacheError as error:
-                    problem = str(error)
-                return _Module(module_id.hex(), read_graph(file), problem)
-        except (FileNotFoundError, CompcacheError) as error:
-            reraise_interrupt(error)
-            return None
+        with suppress(FileNotFoundError, CompcacheError), self._store.open_module(module_id) as file:
+            try:
+                self._loader.require_usable(file)
+            except CompcacheError as error:
+                problem = str(error)
+            return _Module(module_id.hex(), read_graph(file), problem)
+        return None
 
 
 def whole_graph(store: Store, progress: Progress | None = None, among: Iterable[ModuleSummary] | None = None) -> FunctionGraph:
@@ -293,9 +295,6 @@ def whole_graph(store: Store, progress: Progress | None = None, among: Iterable[
 
 def _read_module(store: Store, module_id: bytes, problem: str) -> _Module | None:
     """Return a module without verification; None if it cannot be read. `problem` says why this host cannot use it, or is ""."""
-    try:
-        with ModuleSections(store, module_id) as file:
-            return _Module(module_id.hex(), decode_graph(file.graph()), problem)
-    except (OSError, FormatError) as error:
-        reraise_interrupt(error)
-        return None
+    with suppress(OSError, FormatError), ModuleSections(store, module_id) as file:
+        return _Module(module_id.hex(), decode_graph(file.graph()), problem)
+    return None

@@ -79,8 +79,7 @@ def dependencies(store: Store, loader: Loader, func_name: str, *, transitive: bo
 
     With `transitive`, add the names to which these functions refer, and so on. Functions that are not cached add no names.
 
-    Raises:
-        NotCachedError: the function is not in the cache.
+    Raise `NotCachedError` if the function is not in the cache.
     """
     order: dict[str, None] = {}
     pending = [func_name]
@@ -251,7 +250,7 @@ def _describe_copies(store: Store, func_name: str, copies: tuple[Realization, ..
         natives=_native_symbols(graph, record.symbol),
         has_code=has_code,
         seconds=float(notes.get("seconds", 0.0)),
-        identity=tuple((str(name), str(text)) for name, text in identity.items()) if isinstance(identity, dict) else (),
+        identity=tuple([(str(name), str(text)) for name, text in identity.items()]) if isinstance(identity, dict) else (),
         uses=tuple([uses.get((key, bytes.fromhex(copy.module_id)), (0, 0.0)) for copy in copies]),
         parts=tuple(parts),
         entries=tuple(entries),

@@ -24,8 +24,7 @@ def describe_inlined(store: Store, module_id: bytes, offset: int) -> tuple[str, 
         module_id: the module that contains the realization.
         offset: the offset of the realization's record in the module.
 
-    Returns:
-        The name and the module of each inlined function, as one text; empty if the module cannot be read.
+    Return the name and the module of each inlined function, as one text; empty if the module cannot be read.
     """
     try:
         with store.open_module(module_id) as module:
@@ -35,6 +34,5 @@ def describe_inlined(store: Store, module_id: bytes, offset: int) -> tuple[str, 
         reraise_interrupt(error)
         return ()
     references = nodes[symbol].references if symbol in nodes else ()
-    return tuple(
-        [f"{nodes[key].func_name} of module {nodes[key].signature}" for key in references if key in nodes and nodes[key].kind == INLINED]
-    )
+    used_nodes = [nodes[key] for key in references if key in nodes]
+    return tuple([f"{node.func_name} of module {node.signature}" for node in used_nodes if node.kind == INLINED])

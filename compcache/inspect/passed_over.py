@@ -26,8 +26,7 @@ def describe_passed_over(store: Store, module_id: bytes, offset: int) -> tuple[s
         module_id: the module that contains the function.
         offset: the offset of the function's record in the module.
 
-    Returns:
-        One text for each realization; empty if the module cannot be read.
+    Return one text for each realization; empty if the module cannot be read.
     """
     texts = []
     try:

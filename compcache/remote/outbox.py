@@ -149,8 +149,7 @@ class Outbox:
     def _make_room(self, size: int) -> int:
         """Drop uploads until a file of `size` bytes fits, finished uploads first. It may not fit even without other uploads.
 
-        Returns:
-            The number of waiting uploads that were dropped.
+        Return the number of waiting uploads that were dropped.
         """
         excess_size = self.size() + size - self._limit
         dropped = 0

@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from compcache.errors import MissingPackageError
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.processes.secret_references import read_secret
 
 if TYPE_CHECKING:
@@ -46,12 +46,10 @@ class PublicKey(NamedTuple):
     def accepts(self, message: bytes, signature: bytes) -> bool:
         """Return whether `signature` is a valid signature of `message` by the matching secret key."""
         nacl = _import_nacl()
-        try:
+        with suppress(nacl.exceptions.BadSignatureError, ValueError):
             nacl.signing.VerifyKey(self.data).verify(message, signature)
-        except (nacl.exceptions.BadSignatureError, ValueError) as error:
-            reraise_interrupt(error)
-            return False
-        return True
+            return True
+        return False
 
 
 class SecretKey(NamedTuple):
@@ -86,11 +84,7 @@ def generate_key(name: str) -> SecretKey:
 
 
 def parse_secret_key(text: str) -> SecretKey:
-    """Return a secret key from its text.
-
-    Raises:
-        ValueError: the text is not a secret key. The message does not show the text.
-    """
+    """Return a secret key from its text. Raise `ValueError` if the text is not a secret key. The message does not show the text."""
     return SecretKey(*_parse_key(text, "publish_key", show=False))
 
 
@@ -168,9 +162,7 @@ def _words_in(path: str) -> list[str]:
 def read_public_keys(path: str) -> tuple[PublicKey, ...]:
     """Return the public keys in a file, each key once. Comments start with ``#``.
 
-    Raises:
-        ValueError: the file contains a text that is not a key.
-        OSError: the file cannot be read.
+    Raise `ValueError` if the file contains a text that is not a key, or `OSError` if the file cannot be read.
     """
     return _parse_words(_words_in(path))
 

@@ -84,6 +84,7 @@ def cache_stats(store: Store, max_size: int | None, since: float | None = None, 
 
 
 def _remote_stats(totals: dict[str, float]) -> RemoteStats:
+    """Return the counters of remote stores. Counters other than `seconds` are whole numbers."""
     counters = {name: totals.get(f"remote_{name}", 0) for name in RemoteStats._fields}
     return RemoteStats(**{name: value if name == "seconds" else round(value) for name, value in counters.items()})  # type: ignore[arg-type]
 

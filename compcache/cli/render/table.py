@@ -77,7 +77,8 @@ def cell_width(text: str) -> int:
         return len(text)
     from unicodedata import combining, east_asian_width
 
-    return sum(0 if combining(character) else 2 if east_asian_width(character) in "WF" else 1 for character in text)
+    visible = [character for character in text if not combining(character)]
+    return len(visible) + sum(east_asian_width(character) in "WF" for character in visible)  # wide characters take two positions
 
 
 def cut_middle(text: str, width: int) -> str:
@@ -90,7 +91,10 @@ def cut_middle(text: str, width: int) -> str:
     half = (width - 1) // 2
     start, end = text[:half], text[len(text) - (width - 1 - half) :]
     while cell_width(start) + cell_width(end) >= width:
-        start, end = (start[:-1], end) if cell_width(start) >= cell_width(end) else (start, end[1:])
+        if cell_width(start) >= cell_width(end):
+            start = start[:-1]
+        else:
+            end = end[1:]
     return f"{start}{_ELLIPSIS}{end}"
 
 

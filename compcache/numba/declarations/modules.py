@@ -101,8 +101,7 @@ def find_attribute(module: str, name: str) -> Any:
         module: the full name of the module.
         name: the name of the attribute.
 
-    Returns:
-        The stand-in or the value; None if only Numba can provide the attribute.
+    Return the stand-in or the value; None if only Numba can provide the attribute.
     """
     if module == _SETTINGS:
         return _setting_value(name)

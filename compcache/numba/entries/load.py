@@ -137,7 +137,7 @@ def _create_compile_result(
         return None
     addresses = {symbol: target(number) for number, symbol in enumerate(symbols)}
     referenced_environments = [_find_referenced_environment(*row) for row in referenced]
-    environments = {e.env_name: e for e in referenced_environments} | {env_name: environment}
+    environments = {referred.env_name: referred for referred in referenced_environments} | {env_name: environment}
     library = MappedLibrary(target_context.codegen(), library_name, target, addresses, environments, description.bitcode)
     # Numba registers an entry point for each overload. If only compiled code calls the overload, the address is 0.
     address = library.address_in_image(fndesc.llvm_cpython_wrapper_name)
@@ -229,7 +229,7 @@ def load_library(cache: Cache, identity: Identity, name: str, target_context: An
         return codegen.unserialize_library(payload)
     library_name, rows = payload
     addresses = {symbol: target(number) for number, symbol in enumerate(symbols)}
-    environments = {row[0]: _find_referenced_environment(*row) for row in rows}
+    environments = {env_name: _find_referenced_environment(env_name, module, constants) for env_name, module, constants in rows}
     library = MappedLibrary(codegen, library_name, target, addresses, environments, description.bitcode)
     library.stored = Stored(name, identity.lines, description, symbols, {env_name: constants for env_name, _, constants in rows})
     return library

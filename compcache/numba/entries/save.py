@@ -110,7 +110,8 @@ def save_result(
             raise NotCacheable(_DYNAMIC_GLOBALS)
         if recursion.lacks_callee(library):
             raise NotCacheable("the function calls a recursive function whose code is in another object")
-        thread_functions = tuple(f.name for f in library._final_module.functions if f.is_declaration and f.name in THREADING)
+        declared = [function.name for function in library._final_module.functions if function.is_declaration]
+        thread_functions = tuple(name for name in declared if name in THREADING)
         pickled = _pickle((KIND_OBJECT, token, thread_functions, (next_symbol(cres), _reduce_result(cres))), cres, text)
         publish_entry(cache, identity, name, cres.signature, None, Description(*checked, pickled, b""), seconds=seconds)
 

@@ -93,8 +93,7 @@ def normalize_argument_types(function: Any, args: tuple[Any, ...]) -> tuple[Any,
 def make_argument_names(function: Any, func_name: str, number: int) -> list[str]:
     """Return names for `number` positional arguments of a function with ``*args``.
 
-    Raises:
-        CompileError: `number` is less than the number of required parameters.
+    Raise `CompileError` if `number` is less than the number of required parameters.
     """
     import inspect
 

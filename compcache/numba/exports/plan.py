@@ -205,8 +205,7 @@ class _Planner:
     def _add_class_name(self, cls: Any, description: str) -> int:
         """Add the module and the name of a class, and return the offset of these two texts.
 
-        Raises:
-            Unsupported: the module does not define the class under this name. The message says with `description` what the class is.
+        Raise `Unsupported` if the module does not define the class under this name. The message says with `description` what the class is.
         """
         import sys
 
@@ -260,11 +259,7 @@ def _find_kind(type_: Any) -> int | None:
 
 
 def _require_text(text: str | None, type_: Any) -> str:
-    """Return a text.
-
-    Raises:
-        Unsupported: the text is None. The message names the type.
-    """
+    """Return a text. Raise `Unsupported` if the text is None. The message names the type."""
     if text is None:
         raise Unsupported(f"type {type_}")
     return text

@@ -69,8 +69,7 @@ def fixed_code(dispatcher: Any, *, is_frozen: bool = False) -> list[Compiled] | 
         dispatcher: the dispatcher.
         is_frozen: whether the dispatcher belongs to a ufunc that creates no more loops.
 
-    Returns:
-        The identities, or None if the dispatcher may compile more code, may be inlined, or has code with an unknown origin.
+    Return the identities, or None if the dispatcher may compile more code, may be inlined, or has code with an unknown origin.
 
     Raises:
         Unidentifiable: the code was compiled from values without an identity, whatever the values are now.

@@ -55,8 +55,7 @@ class Hooks:
 
         `is_first` says whether Numba is about to compile or load its first function.
 
-        Raises:
-            AttributeError: this version of Numba lacks a function to replace.
+        Raise `AttributeError` if this version of Numba lacks a function to replace.
         """
         try:
             self._install(is_first=is_first)

@@ -120,5 +120,9 @@ def encode_results(results: Iterable[Result]) -> set[Dependency]:
 
 def decode_results(description: Description) -> list[Result]:
     """Return the results that a description lists."""
-    rows = [(name, content.removeprefix(RESULT).partition(" ")) for name, content in description.dependencies if content.startswith(RESULT)]
-    return [Result(Dependency(name, content), arguments) for name, (digests, _, content) in rows for arguments in digests.split(",")]
+    results = []
+    for name, text in description.dependencies:
+        if text.startswith(RESULT):
+            digests, _, content = text.removeprefix(RESULT).partition(" ")
+            results += [Result(Dependency(name, content), arguments) for arguments in digests.split(",")]
+    return results

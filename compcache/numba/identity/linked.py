@@ -102,7 +102,8 @@ def decode_linked(description: Description, functions: Functions) -> frozenset[L
         if content.startswith(LINKED):
             number, overload, _ = content.removeprefix(LINKED).split(" ")
             namesakes = _namesakes(functions, description.used, name.partition("(")[0])
-            found.update([Linked(function, overload) for function in namesakes[int(number) :][:1]])
+            if int(number) < len(namesakes):
+                found.add(Linked(namesakes[int(number)], overload))
     return frozenset(found)
 
 

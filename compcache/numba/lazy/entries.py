@@ -196,8 +196,7 @@ def _read_fields(cache: Cache, name: str, shape: str) -> Any:
 def load_entry(cache: Cache, record: Record) -> Loaded | None:
     """Map the code of a record, and create its environments.
 
-    Returns:
-        The code, or None if the entry does not exist or is not valid in this process.
+    Return the code, or None if the entry does not exist or is not valid in this process.
 
     Raises:
         NotLazy: only Numba can provide a symbol or constant of the code.

@@ -112,8 +112,7 @@ def resolve(chain: tuple[str, ...], namespace: dict[str, Any], stops_at: Callabl
         namespace: the globals.
         stops_at: returns whether to stop at a module; None to stop at none.
 
-    Returns:
-        The value, or `MISSING` if it does not exist; and the number of names that were followed.
+    Return the value, or `MISSING` if it does not exist; and the number of names that were followed.
     """
     value = namespace.get(chain[0], MISSING)
     if value is MISSING:

@@ -185,8 +185,7 @@ def _objects_read_by_code(code: types.CodeType, namespace: dict[str, Any], state
 
     `state` contains the globals that functions of the module assign. `name` describes the function.
 
-    Raises:
-        _ExternalStateError: the code reads external state, or imports a module that is neither imported nor reviewed.
+    Raise `_ExternalStateError` if the code reads external state, or imports a module that is neither imported nor reviewed.
     """
     reads = reads_of(code)
     namespaces = NAMESPACE_ATTRIBUTES.intersection(reads.attributes)

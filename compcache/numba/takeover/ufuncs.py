@@ -307,8 +307,7 @@ def _record_parallel_loop(builder: Any, backend: Backend, signature: Any) -> Loo
 def _find_stored_loop(entry: Entry, library: Any, symbol: str) -> tuple[Any, ...] | None:
     """Return the fields of the record for a loop in a stored library.
 
-    Returns:
-        The fields; None if the library is not a stored image, if the image lacks the loop, or if a constant needs Numba.
+    Return the fields; None if the library is not a stored image, if the image lacks the loop, or if a constant needs Numba.
     """
     stored = getattr(library, "stored", None)
     if stored is None or symbol not in stored.symbols:
@@ -330,8 +329,7 @@ def _store_loop(entry: Entry, backend: Backend, info: Any, signature: Any, kind:
         signature: the signature of the loop, for display.
         kind: the kind of the loop, which becomes part of the entry's name.
 
-    Returns:
-        The fields of the loop's record; None if the code cannot be linked as an image, or if a constant needs Numba.
+    Return the fields of the loop's record; None if the code cannot be linked as an image, or if a constant needs Numba.
     """
     from numba.core.compiler_lock import global_compiler_lock
     from numba.core.environment import lookup_environment

@@ -72,8 +72,7 @@ class Backend(Protocol):
 
         `on_response` is called when the response begins, if the client reports that.
 
-        Raises:
-            TooLargeError: the object has more than `max_size` bytes. It was not read.
+        Raise `TooLargeError` if the object has more than `max_size` bytes. It was not read.
         """
 
     def parts(self, key: str, max_size: int) -> AsyncIterator[bytes]:
@@ -185,8 +184,7 @@ class _Directory:
     def _write(self, key: str, data: bytes, publish: Callable[[str, str], None]) -> bool:
         """Write an object to a temporary file and publish it by `publish(temporary path, path)`.
 
-        Returns:
-            Whether the object was published. False means that `publish` raised `FileExistsError`.
+        Return whether the object was published. False means that `publish` raised `FileExistsError`.
         """
         path = self._path(key)
         parent, _, name = path.rpartition("/")

@@ -83,11 +83,12 @@ class Room:
 
         Before a module that must be fetched, tell the client how long compiling it took.
         """
-        has_room = card.size <= self._remaining
-        self._remaining -= card.size if has_room else 0
-        if has_room and not card.module:
+        if card.size > self._remaining:
+            return False
+        self._remaining -= card.size
+        if not card.module:
             self._tell(card.seconds)
-        return has_room
+        return True
 
 
 class Reads:
@@ -128,8 +129,7 @@ class Reads:
             patience: the time limit of all tries of a request together, if it is longer.
             fresh: request objects again that were missing lately.
 
-        Returns:
-            `FOUND`, the module, its card and its shelf; or `MISSING` and ""; or `UNAVAILABLE` and the reason.
+        Return `FOUND`, the module, its card and its shelf; or `MISSING` and ""; or `UNAVAILABLE` and the reason.
         """
         error: Exception | None = None
         try:
@@ -240,7 +240,9 @@ class Reads:
             raise FormatError(f"the card of {card.name!r} states a module size of {card.size} bytes, more than {LARGEST_MODULE}")
         key, seconds = module_key(card.module_id), LOOKUP_SECONDS + card.size * _SECONDS_PER_BYTE
         try:
-            return await (self._save(key, card.size, path, seconds, patience) if path else self.get(key, card.size, seconds, patience))
+            if path:
+                return await self._save(key, card.size, path, seconds, patience)
+            return await self.get(key, card.size, seconds, patience)
         except Exception as error:
             self._note_failure(key, seconds, error)
             raise
@@ -379,11 +381,11 @@ def describe_error(error: BaseException) -> str:
     if isinstance(error, asyncio.TimeoutError):
         return TIMED_OUT
     text = " ".join((str(error) or type(error).__name__).split())
-    text, _, causes = text.partition(" Debug source: ")  # obstore lists the outermost cause first
-    certificate = _CERTIFICATE.search(causes)
-    innermost = _CAUSE.findall(causes)[-1:]
+    text, _, debug_source = text.partition(" Debug source: ")
+    certificate = _CERTIFICATE.search(debug_source)
+    causes = _CAUSE.findall(debug_source)  # obstore lists the outermost cause first
     if certificate is not None:
         text += f": the certificate is not valid ({certificate[1]})"
-    elif innermost:
-        text += f": {innermost[0]}"
+    elif causes:
+        text += f": {causes[-1]}"
     return _QUERY.sub(r"\1", _PASSWORD.sub("//", text))[:500]

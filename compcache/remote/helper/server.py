@@ -174,8 +174,7 @@ class Helper:
             tell: called before a module is fetched, with the seconds that compiling it took.
             is_client_gone: returns whether the client has closed its connection.
 
-        Returns:
-            The fields of `HelperAnswer` for each function, and the seconds that the answers of each store took.
+        Return the fields of `HelperAnswer` for each function, and the seconds that the answers of each store took.
         """
         chain = self._chain
         if patience and not chain.is_in_service():
@@ -209,8 +208,10 @@ class Helper:
             return result.answer
 
         try:
-            answers = await _gather_answers([find(name) for name in names], patience - waited if patience else None, len(chain.tiers))
-            return [list(map(list, answers)), [now - earlier for now, earlier in zip(chain.seconds, seconds_before, strict=True)]]
+            time_limit = patience - waited if patience else None
+            answers = await _gather_answers([find(name) for name in names], time_limit, len(chain.tiers))
+            seconds_of_stores = [now - earlier for now, earlier in zip(chain.seconds, seconds_before, strict=True)]
+            return [list(map(list, answers)), seconds_of_stores]
         finally:
             asyncio.get_running_loop().call_later(_TAKEN_SECONDS, _remove_files, room.files)
 

@@ -54,7 +54,8 @@ class Survey(NamedTuple):
 
     def describes(self, state: tuple[int, int]) -> bool:
         """Return whether the survey describes an object with this size and time. For a delivery, only the size is compared."""
-        return self.state == state or self.state == (state[0], 0)
+        size, _ = state
+        return self.state in (state, (size, 0))
 
 
 class Deliveries:
@@ -96,7 +97,8 @@ def decode_survey(data: bytes) -> dict[str, Survey]:
         raise FormatError("the survey is damaged: its checksum does not match")
     with as_format_error("the survey is malformed"):
         plain = zlib.decompressobj().decompress(data[len(_MAGIC) : -CHECK_SIZE], _LARGEST)
-        return {str(key): Survey((int(size), int(time)), tuple(map(str, modules))) for key, size, time, modules in msgpack.unpackb(plain)}
+        rows = msgpack.unpackb(plain)
+        return {str(key): Survey((int(size), int(time)), tuple(map(str, modules))) for key, size, time, modules in rows}
 
 
 async def read_surveys(backend: Backend, cards: Iterable[str]) -> dict[str, Survey]:
@@ -136,11 +138,11 @@ async def write_surveys(backend: Backend, known_rows: dict[str, Survey], rows: d
     async def write(place: str) -> None:
         """Write the rows that belong to one object, if they have changed."""
         own_rows = {key: rows[key] for key in places[place]}
-        if own_rows != {key: known_rows[key] for key in own_rows if key in known_rows} or len(own_rows) != sizes_before.get(place, 0):
+        if own_rows != {key: known_rows[key] for key in known_places.get(place, ())}:
             await backend.replace(place, encode_survey(own_rows))
 
     places = _group_by_survey(rows)
-    sizes_before = {place: len(keys) for place, keys in _group_by_survey(known_rows).items()}
+    known_places = _group_by_survey(known_rows)
     await for_each(write, places)
 
 
@@ -149,7 +151,8 @@ def _group_by_survey(cards: Iterable[str]) -> dict[str, list[str]]:
     keys = list(cards)
     places: dict[str, list[str]] = {}
     for key in keys if len(keys) >= _FEWEST else ():
-        places.setdefault(f"{LAYOUT}/i/{key.rpartition('/')[2][:2]}", []).append(key)
+        _, _, digest = key.rpartition("/")
+        places.setdefault(f"{LAYOUT}/i/{digest[:2]}", []).append(key)
     return places
 
 

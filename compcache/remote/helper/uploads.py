@@ -202,7 +202,7 @@ class Uploads:
     def _remember(self, upload: Upload) -> None:
         """Remember the functions of an upload for packs, even if the upload itself is dropped."""
         for key, data in upload.cards:
-            platform = key.split("/")[2]
+            _layout, _kind, platform, *_ = key.split("/")
             with suppress(FormatError):
                 for shelf, card in decode_cards(data).items():
                     self._packs.remember_module(platform, shelf, card, card.module or upload.module)
@@ -242,20 +242,17 @@ class Uploads:
             Exception: an error of the store's client.
         """
         self._reads.forget_miss(key)
+        data = encode_cards({shelf: card})
         for _ in range(_MERGES):
-            if await self._requests.create(key, data := encode_cards({shelf: card})):
+            if await self._requests.create(key, data):
                 self._record_stored(key, data, [card])
                 return
             former_content, stored_cards = await self._read_cards(key)
             if former_content is None:
                 continue  # the cards were removed since the attempt
             stored_card = stored_cards.get(shelf)
-            if (
-                stored_card is not None
-                and stored_card.name == card.name
-                and not replaces
-                and await self._reads.fetch_module(stored_card) is not None
-            ):
+            may_be_kept = stored_card is not None and stored_card.name == card.name and not replaces
+            if stored_card is not None and may_be_kept and await self._reads.fetch_module(stored_card) is not None:
                 return
             merged = merge_cards(stored_cards, shelf, card)
             if merged == former_content or await self._requests.exchange(key, merged, former_content):
