@@ -174,10 +174,7 @@ def _ages(store: Store, name: str, module_ids: Iterable[bytes]) -> dict[bytes, i
     Addition numbers count within their directory, and a bundle has no directories. So a realization in a layer must not be in the bundle if
     its number is not smaller than the numbers of newer realizations: it would be used instead of them.
 
-    Args:
-        store: the cache.
-        name: the function.
-        module_ids: the modules with the realizations, in the order in which loads prefer them.
+    `module_ids` are the modules with the realizations, in the order in which loads prefer them.
     """
     numbered = store.find_numbered(name) if is_ordered(name) else ()
     rows = {module_id: (order, content) for order, _, module_id, _, content in numbered}

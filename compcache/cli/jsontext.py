@@ -126,6 +126,7 @@ def _make_record_writer(kind: type) -> Callable[[Any], str]:
 
 
 def _float_text(value: float) -> str:
+    """Return the JSON text of a float. Infinities and NaN become strings."""
     return float.__repr__(value) if math.isfinite(value) else quote(repr(value))
 
 

@@ -33,16 +33,11 @@ def function_asm(store: Store, loader: Loader, func_name: str, module_id: str | 
 
 
 def _choose_realization(store: Store, loader: Loader, func_name: str, module_id: str | None) -> tuple[str, str]:
-    """Return the module_id and the symbol of a realization.
+    """Return the module_id and the symbol of a realization of a function.
 
-    Args:
-        store: the cache directory.
-        loader: the loader, which decides whether this host can use a realization.
-        func_name: the function.
-        module_id: the first digits of the realization's module_id; None for the realization that a load would choose.
+    `module_id` has the first digits of the realization's module_id; None selects the realization that a load would choose.
 
-    Raises:
-        NotCachedError: no realization matches, or several realizations match.
+    Raise `NotCachedError` if no realization matches, or several realizations match.
     """
     copies = realizations(store, loader, func_name)
     if not copies:
@@ -99,9 +94,10 @@ def _render_assembly(store: Store, module_id: str, symbol: str | None) -> str:
 def _extract_function(text: str, symbol: str) -> str:
     """Return the lines of a function or variable in an assembly file, from its label to its end; the whole file if the label is missing."""
     lines = text.splitlines()
-    plain, quoted = f"{symbol}:", f'"{symbol}":'
-    start = next((number for number, line in enumerate(lines) if line.partition("#")[0].rstrip() in (plain, quoted)), None)
-    if start is None:
+    without_comments = [line.partition("#")[0].rstrip() for line in lines]
+    label = next((label for label in (f"{symbol}:", f'"{symbol}":') if label in without_comments), None)
+    if label is None:
         return text.strip()
+    start = without_comments.index(label)
     end = next((number for number in range(start, len(lines)) if _END.match(lines[number])), len(lines))
     return "\n".join(lines[start:end])

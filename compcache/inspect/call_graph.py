@@ -137,15 +137,9 @@ class _Builder:
 
 
 def function_graph(store: Store, loader: Loader, roots: Sequence[str]) -> FunctionGraph:
-    """Return the dependencies of functions, transitively and across modules.
+    """Return the dependencies of the functions `roots`, transitively and across modules, as `loader` would load them now.
 
-    Args:
-        store: the cache directory.
-        loader: the loader, which knows the realizations that this process would use.
-        roots: the func_names of the functions.
-
-    Raises:
-        NotCachedError: a root is not in the cache.
+    Raise `NotCachedError` if a root is not in the cache.
     """
     builder = _Builder(_LoadableModules(store, loader).modules_of)
     for name in roots:
@@ -159,17 +153,9 @@ def function_graph(store: Store, loader: Loader, roots: Sequence[str]) -> Functi
 def cache_graph(
     store: Store, loader: Loader, names: Iterable[str] | None, *, reverse: bool, progress: Progress | None = None
 ) -> FunctionGraph:
-    """Return the graph of the functions `names` and their dependencies. See `Cache.graph`.
+    """Return the graph of functions and their dependencies, or their users with `reverse`; see `Cache.graph`.
 
-    Args:
-        store: the cache directory.
-        loader: the loader, which knows the realizations that this process would use.
-        names: the func_names; None for all functions.
-        reverse: whether to return the functions that use the named functions instead of the dependencies.
-        progress: called now and then with the numbers of read modules and of all modules.
-
-    Raises:
-        NotCachedError: a named function is not in the cache.
+    Raise `NotCachedError` if a named function is not in the cache.
     """
     if names is None:
         graph = whole_graph(store, progress)
@@ -255,12 +241,8 @@ class _LoadableModules:
 def whole_graph(store: Store, progress: Progress | None = None, among: Iterable[ModuleSummary] | None = None) -> FunctionGraph:
     """Return the graph of all functions, or of the functions of some modules. Unreadable modules are left out.
 
-    Every module is read once. Linked closures are left out, because their functions are in other modules.
-
-    Args:
-        store: the cache directory.
-        progress: called now and then with the numbers of read modules and of all modules.
-        among: the modules; None for all modules.
+    Every module is read once. Linked closures are left out, because their functions are in other modules. `among` are the modules whose
+    functions are in the graph; None: all modules.
     """
     realized: dict[str, list[bytes]] = {}
     problems: dict[bytes, str] = {}

@@ -120,10 +120,7 @@ def _most_similar(store: Store, name: str) -> str | None:
 def _candidates(name: str, starting_with: Callable[[str], Iterator[T]], text: Callable[[T], str]) -> list[T]:
     """Return at most 2,000 items whose text is about as long as `name`. Items with the longest common prefix come first.
 
-    Args:
-        name: the name to compare with.
-        starting_with: returns the items whose text starts with a prefix.
-        text: returns the text of an item.
+    `starting_with` returns the items whose text starts with a prefix, and `text` the text of an item.
     """
     candidates: dict[T, None] = {}
     length = len(name)

@@ -197,6 +197,7 @@ class Chooser:
             yield _new((module_id, size, created, last, names, imports, target, generation, is_pinned, llvm, False, makers, fault, parts))
 
     def _is_pinned(self, row: Row) -> bool:
+        """Return whether a module is spared, or holds a pinned function."""
         return row.module_id in self._spare or (bool(self._pins) and not self._pins.isdisjoint(row.names))
 
     def _platform_facts(self, platform: Platform) -> tuple[int, int, tuple[Maker, ...], str]:

@@ -188,15 +188,9 @@ def _unknown_makers(policy: PrunePolicy, known: Collection[str]) -> tuple[tuple[
 def _make_report(
     modules: int, size: int, policy: PrunePolicy, plan: Plan, leftovers: tuple[PrunedFile, ...], *, dry_run: bool
 ) -> PruneReport:
-    """Return the report of a prune.
+    """Return the report of a prune that has removed the modules of a plan, and these leftovers; with `dry_run`, of a planned prune.
 
-    Args:
-        modules: the number of modules before the prune.
-        size: the total size of modules and packs before the prune, in bytes.
-        policy: the policy of the prune.
-        plan: the removed modules, and the modules that are kept because other modules need them.
-        leftovers: the removed leftovers.
-        dry_run: whether the prune has removed nothing.
+    `modules` and `size` are the number of modules, and the size of modules and packs in bytes, before the prune.
     """
     report = PruneReport(
         dry_run=dry_run,

@@ -161,14 +161,10 @@ def _has_short_index(store: Store) -> bool:
 
 
 def _require_unused(store: Store, func_name: str, names: set[str], holders: Mapping[bytes, Row], rows: Mapping[bytes, Row]) -> None:
-    """Raise `FunctionInUseError` if other modules need a function or group, or if one of its `names` is pinned.
+    """Raise `FunctionInUseError` if a function or group must not be removed without `force`.
 
-    Args:
-        store: the cache directory.
-        func_name: the name of the function or group.
-        names: the function, or the functions of the group.
-        holders: the rows of the modules to remove.
-        rows: the rows of all modules that may import the function or group.
+    That is so if its modules hold other functions, if other modules import one of its functions, `names`, or if one of these is pinned.
+    `holders` are the rows of its modules, and `rows` those of all modules that may import it.
     """
     others = tuple(sorted({name for row in holders.values() for name in row.names} - names))
     importing = [row for module_id, row in rows.items() if module_id not in holders and not names.isdisjoint(row.imports)]

@@ -111,7 +111,7 @@ def decode_cards(data: bytes) -> dict[str, Card]:
     if len(data) > MAX_CARDS:
         raise FormatError(f"the card has {len(data)} bytes, more than the maximum of {MAX_CARDS}")
     if data[: len(_MAGIC)] != _MAGIC:
-        raise FormatError("the bytes are not a card of a known version")
+        raise FormatError(f"the card starts with {data[: len(_MAGIC)]!r}, not with {_MAGIC!r}: another version has written it")
     if check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
         raise FormatError("the card is damaged: its checksum does not match")
     with as_format_error("the card is malformed"):
@@ -170,7 +170,7 @@ def decode_pack(data: bytes) -> dict[str, Packed]:
     """
     magic, packed = data[:8], data[8:-CHECK_SIZE]
     if magic not in _PACK_MAGICS.values():
-        raise FormatError("the bytes are not a pack of a known version")
+        raise FormatError(f"the pack starts with {magic!r}, which this version does not know: another version has written it")
     if check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
         raise FormatError("the pack is damaged: its checksum does not match")
     lzma = _import_lzma()

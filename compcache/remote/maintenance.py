@@ -131,6 +131,8 @@ def collect_garbage(
     An object is removed only if this collection and another one at least `grace` seconds earlier, by the store's clock, find it
     to be garbage. So the first collection removes nothing.
 
+    Return the objects that were removed, and those that are left for a later collection.
+
     Args:
         store: the store.
         older_than: also remove any cards and packs that were written longer ago than this, in seconds.
@@ -138,8 +140,6 @@ def collect_garbage(
             since; at most 90 days. Uses by hosts that may not write are not known.
         grace: the minimum time between the two collections, in seconds; longer than any upload takes.
         dry_run: remove nothing, and write nothing for the next collection.
-
-    Return the objects that were removed, and those that are left for a later collection.
 
     Raises:
         StorageError: the store does not answer.
@@ -152,6 +152,7 @@ def collect_garbage(
 
 
 def _list_objects(store: Stores, kind: str) -> tuple[RemoteObject, ...]:
+    """Return the objects of a kind (`shelves.py`), each once, although a store may list an object several times."""
     return tuple({item.key: item for item in _decode_objects(_ask_store(store, "list", f"{LAYOUT}/{kind}/"))}.values())
 
 

@@ -139,6 +139,7 @@ def parse_public_keys(keys: Any) -> tuple[PublicKey, ...]:
 
 
 def _split(texts: Iterable[Any]) -> list[str]:
+    """Return the words of texts, which are separated by spaces, commas or line breaks."""
     return " ".join(map(str, texts)).replace(",", " ").split()
 
 
@@ -156,6 +157,7 @@ def _parse_words(words: list[str]) -> tuple[PublicKey, ...]:
 
 
 def _words_in(path: str) -> list[str]:
+    """Return the words in a file of keys, without comments."""
     return _split(line.partition("#")[0] for line in _read_text(path).splitlines())
 
 
@@ -168,15 +170,9 @@ def read_public_keys(path: str) -> tuple[PublicKey, ...]:
 
 
 def _parse_key(text: str, description: str, *, show: bool) -> tuple[str, bytes]:
-    """Return the name and the 32 bytes of a key.
+    """Return the name and the 32 bytes of a key, whose text has the form ``name:base64``. Raise `ValueError` if the text is not a key.
 
-    Args:
-        text: the key, in the form ``name:base64``.
-        description: the noun for the key in messages.
-        show: whether messages contain `text`; false for secret keys.
-
-    Raises:
-        ValueError: the text is not a key.
+    Messages call the key `description`. They contain the text only if `show` is true, which it is not for secret keys.
     """
     quoted = f": {text!r}" if show else ""
     name, colon, encoded = text.strip().partition(":")

@@ -79,15 +79,17 @@ def _shares_in(slices: Slices, uses: Uses, place: bytes) -> Iterator[Item]:
                 yield key, _SHARE.pack(row.seconds * share, size * share, loads * share, size, not signature.startswith(LINK_ONLY))
 
 
-def _base_of_share(item: Item) -> bytes:
-    key, _ = item
+def _base_of_share(share: Item) -> bytes:
+    """Return the base in the key of a share."""
+    key, _ = share
     base, _, _ = key.partition(b"\0")
     return base
 
 
-def _name_of_share(item: Item) -> bytes:
-    key, _ = item
-    return key[key.index(b"\0") + 1 : -DIGEST_SIZE - len(b"\0p")]
+def _name_of_share(share: Item) -> bytes:
+    """Return the func_name in the key of a share. A NUL, the module_id and the place, one byte, follow it."""
+    key, _ = share
+    return key[key.index(b"\0") + 1 : -DIGEST_SIZE - 2]
 
 
 def _add_shares(base: bytes, items: Iterable[Item], duplicate: Callable[[str, int, int], object] | None) -> tuple[Cost, list[bytes]]:

@@ -100,11 +100,7 @@ def _fold_groups(
 ) -> tuple[list[FunctionSummary], list[FunctionSummary]]:
     """Split functions into functions that also exist outside of groups, and one row for each group. Return both lists.
 
-    Args:
-        functions: the functions.
-        linked: the name of the group of each module, by module_id.
-        select: returns whether a name is selected; None selects all names.
-        sizes: the sizes of the modules in bytes, by module_id.
+    `linked` has the name of the group of each module, by module_id. See `fold` for the other arguments.
     """
     alone: list[FunctionSummary] = []
     members: dict[str, list[FunctionSummary]] = {}

@@ -358,14 +358,14 @@ def fold(
 ) -> tuple[Uses, dict[tuple[int, str], float]]:
     """Add up all statistics files, and replace them by one file, unless another process folds or the cache is read-only.
 
+    Return the sum, and its counters with loads and saved seconds.
+
     Args:
         store: the cache directory.
         seconds_of: returns the compile times of modules, which each load saves. Called in the order of module_ids.
         now: the current time, in seconds since the epoch.
         present: the modules whose uses are kept, searched in the order of module_ids; None keeps the uses of all modules.
         force: fold even if locks do not work.
-
-    Return the sum, and its counters with loads and saved seconds.
     """
     from compcache.publish.locks import wait_lock
 
@@ -394,7 +394,8 @@ def _kept_uses(uses: Uses, present: Container[bytes] | None, now: float) -> Iter
         (module_id, key), _, last_use = use
         if key == LOADS_KEY:
             continue  # `Uses.counted` has added the loads to the counters
-        if last_use >= oldest if module_id == MISSES_ID else present is None or module_id in present:
+        is_kept = last_use >= oldest if module_id == MISSES_ID else present is None or module_id in present
+        if is_kept:
             yield use
 
 
@@ -466,12 +467,7 @@ def _replace_by_sum(
 ) -> dict[str, int]:
     """Publish a sum of counters and uses, and remove the files that it contains: the folded files, and the files that these contain.
 
-    Args:
-        store: the cache directory.
-        folded: the folded files.
-        names: the names of files that may be removed. Other files stay.
-        counters: the counters of the sum.
-        uses: the uses of the sum, in the order of module_ids, which makes the sum searchable.
+    Only files in `names` are removed. The `uses` must be in the order of module_ids, which makes the sum searchable.
 
     Return the name of the sum and its size in bytes; empty if the sum could not be written.
     """

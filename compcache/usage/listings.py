@@ -200,7 +200,8 @@ def listed_modules(store: Store, prefix: str = "", progress: Progress | None = N
         while batch := list(islice(ids, size)):
             size = min(2 * size, _MOST_AT_ONCE)
             chosen = {module_id.hex() for module_id in batch}
-            summaries = _modules_in(place, excerpts.of_modules(batch)[number][1])
+            _, overview = excerpts.of_modules(batch)[number]
+            summaries = _modules_in(place, overview)
             yield from [row for row in summaries if row.module_id in chosen and row.module_id.startswith(prefix)]
             if size >= _MOST_AT_ONCE and not prefix:
                 last_id = batch[-1].hex()

@@ -201,10 +201,12 @@ class _StoredList:
 
 
 def _checksum(name: str, changed: int, data: bytes) -> bytes:
+    """Return the checksum of a directory in the stored list: of its name, its modification time and its encoded files."""
     return check(b"%b%d\0%b" % (name.encode("latin-1"), changed, data))
 
 
 def _encode_directory(name: str, changed: int, modules: dict[bytes, FileStatus]) -> bytes:
+    """Encode a directory of the stored list. `changed` is its modification time in nanoseconds."""
     data = b"".join([_FILE.pack(module_id, *status) for module_id, status in modules.items()])
     return _DIRECTORY.pack(name.encode("ascii"), changed, len(modules), _checksum(name, changed, data)) + data
 

@@ -140,15 +140,9 @@ def seconds_of(store: Store, lists: ModuleLists) -> SecondsOf:
     return seconds
 
 
-def load_rows(store: Store, present: Iterable[bytes], progress: Progress | None = None) -> dict[bytes, Row]:
-    """Return the rows of modules. Unreadable modules are left out.
-
-    Args:
-        store: the cache directory.
-        present: the module_ids of the modules.
-        progress: called now and then with the numbers of read modules and of all modules.
-    """
-    requested = dict.fromkeys(present)  # a set that keeps the order
+def load_rows(store: Store, module_ids: Iterable[bytes], progress: Progress | None = None) -> dict[bytes, Row]:
+    """Return the rows of modules, by module_id. Unreadable modules are left out."""
+    requested = dict.fromkeys(module_ids)  # a set that keeps the order
     lists = ModuleLists(store, progress, recover=False)
     rows: dict[bytes, Row] = {}
     for first_byte in sorted({module_id[0] for module_id in requested}):

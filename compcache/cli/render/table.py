@@ -37,9 +37,10 @@ def table_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], width:
     natural_widths = [max(map(len if "".join(cells).isascii() else cell_width, cells)) for cells in contents]
     positions = _fitting_columns(columns, natural_widths, width)
     columns = [columns[number] for number in positions]
-    widths = _fitting_widths(columns, [natural_widths[number] for number in positions], width - len(_GAP) * (len(positions) - 1))
-    aligned = [_align_cells(contents[number], size, column) for number, size, column in zip(positions, widths, columns, strict=True)]
-    return zip(*aligned, strict=True)
+    width_of_cells = width - len(_GAP) * (len(positions) - 1)
+    widths = _fitting_widths(columns, [natural_widths[number] for number in positions], width_of_cells)
+    shown = [contents[number] for number in positions]
+    return zip(*map(_align_cells, shown, widths, columns), strict=True)
 
 
 def _fitting_columns(columns: Sequence[Column], natural_widths: Sequence[int], width: int) -> list[int]:

@@ -162,6 +162,7 @@ def _local_ms(seconds: float) -> int:
 
 
 def _times(step: _Step) -> dict[str, Any]:
+    """Return the times of a step for a chart, in milliseconds, and its text."""
     return {
         "start": _local_ms(step.start),
         "end": _local_ms(step.end),
@@ -213,12 +214,8 @@ def _stacked_bars(
 ) -> dict[str, Any]:
     """Return the specification of stacked bars over time.
 
-    Args:
-        steps: the steps of time.
-        kinds: name, colour and value in a step of each kind of bar. A negative bar goes down from the axis.
-        title: the title of the vertical axis.
-        text: the function that formats a value.
-        factor: the number by which values are divided for the axis.
+    `kinds` are the name, the colour and the value in a step of each kind of bar. A negative bar goes down from the axis. `text` formats a
+    value. The vertical axis has the `title`, and shows values divided by `factor`.
     """
     values = []
     for step in steps:

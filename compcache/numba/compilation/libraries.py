@@ -84,11 +84,11 @@ def add_linked(library: Any, overload: Linked) -> None:
 def collect_dependencies(library: Any, scope: scopes.Scope | None = None) -> Recorded:
     """Return the dependencies of a library's code and of the libraries that are linked into it; record the result for the library.
 
+    Return the dependencies. If the dependencies of any part are unknown, `problem` gives the reason.
+
     Args:
         library: the code library.
         scope: the scope of the library's compilation, whose records are added to the result; None after the compilation.
-
-    Return the dependencies. If the dependencies of any part are unknown, `problem` gives the reason.
     """
     earlier = _records.get(library)
     if earlier is not None and scope is None:

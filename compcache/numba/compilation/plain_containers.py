@@ -75,20 +75,17 @@ def item_types(type_: Any) -> list[Any]:
 def make_list_adapter(kernel: Any, args: Sequence[Any], result: Any) -> Any:
     """Return a Python function that calls a kernel, with lists in place of containers among the arguments and the result.
 
-    For a kernel with a container and a number as arguments, its text is::
+    For a kernel with a container as its argument, the function is::
 
-        def with_lists(given0, given1):
+        def with_lists(given0):
             made_given0 = take_given0(given0)
             note(given0, made_given0)
-            result = kernel(made_given0, given1)
+            result = kernel(made_given0)
             forget(given0)
             replace(given0, items_given0(made_given0))
             return result
 
-    Args:
-        kernel: the jitted function.
-        args: the types of the kernel's arguments.
-        result: the type of the kernel's result.
+    `args` and `result` are the types of the kernel's arguments and of its result.
 
     Raises:
         NotImplementedError: lists cannot replace a container in one of the types. The message names the type.

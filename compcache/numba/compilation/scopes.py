@@ -318,6 +318,7 @@ def _make_token(function: Any, original: Any, args: Any, return_type: Any, flags
 
 
 def _digest(*components: str) -> str:
+    """Return a token: the digest of components that contain no NUL."""
     return blake2b("\0".join(components).encode(), digest_size=10, person=b"compcache-numba3").hexdigest()
 
 

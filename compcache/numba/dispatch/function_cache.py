@@ -266,6 +266,7 @@ class FunctionCache(CacheObject):
             frontend.note_uncached(self._cache, label, f"was compiled, but later processes import Numba to use it: {reason}")
 
     def _store_deferred(self, sig: Any, data: Any, identity: Identity, seconds: float) -> None:
+        """Store a compile result after the outermost compilation, or delegate it to the fallback cache."""
         if not self._store(sig, data, identity, seconds):
             self._fallback.save_overload(sig, data)
 

@@ -125,6 +125,7 @@ def assembly_of(library: Any, module: Any, kept: Container[str]) -> str | None:
 
 
 def _entry_symbols(fndesc: Any) -> tuple[str, ...]:
+    """Return the symbols by which Python, C and compiled code call a function."""
     return fndesc.llvm_cpython_wrapper_name, fndesc.llvm_cfunc_wrapper_name, fndesc.llvm_func_name
 
 
@@ -176,7 +177,7 @@ def _pickle(value: Any, cres: Any, text: str) -> bytes:
             pickled: bytes = serialize.dumps(value)
     except Exception as error:
         reraise_interrupt(error)
-        raise NotCacheable(f"the metadata of the function cannot be pickled: {error}") from error
+        raise NotCacheable(f"a type or a constant of the function cannot be pickled: {error}") from error
     reason = copied_objects_reason(text, pickled, cres.environment.consts)
     if reason:
         raise NotCacheable(reason)

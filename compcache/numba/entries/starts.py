@@ -165,14 +165,14 @@ class Entry(NamedTuple):
 def find_stored_entry(cache_object: Any, cache: Cache, signature: Any, key: Key | None = None) -> Entry | None:
     """Return the stored entry for a signature.
 
+    Return the entry; None if there is no such entry, or if only Numba can use it.
+
     Args:
         cache_object: the cache object of the function.
         cache: the cache.
         signature: the signature.
         key: the key for starts without Numba, which must cover the user's implementations that the compiler used; None if the compiler
             must have used none.
-
-    Return the entry; None if there is no such entry, or if only Numba can use it.
 
     Raises:
         NotLazy: a key is given, and the code was compiled with options of a caller.

@@ -137,21 +137,16 @@ class _Planner:
         return number
 
     def _size(self, type_: Any) -> int:
+        """Return the size in bytes of a value of this type in memory, with lists in place of containers."""
         return int(self._context.get_abi_sizeof(self._context.get_data_type(replace_containers(type_))))
 
     def _alignment(self, type_: Any) -> int:
         return int(self._context.get_abi_alignment(self._context.get_data_type(replace_containers(type_))))
 
     def _create_node(self, type_: Any, *, is_parameter: bool, in_list: bool = False) -> _Node:
-        """Return a new node for a type, without its items.
+        """Return a new node for a type, without its items. Raise `Unsupported` if the type has no conversion.
 
-        Args:
-            type_: the Numba type.
-            is_parameter: whether the node is part of a parameter, not of the result.
-            in_list: whether the value is an item of a list.
-
-        Raises:
-            Unsupported: the type has no conversion.
+        `is_parameter` is whether the node is part of a parameter, not of the result. `in_list` is whether the value is an item of a list.
         """
         kind = _find_kind(type_)
         if kind is None or (is_parameter and kind in (_FIXED_TEXT, _FIXED_BYTES)):

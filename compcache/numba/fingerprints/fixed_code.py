@@ -65,11 +65,11 @@ def note_running(dispatcher: Any, compiled: Compiled | None) -> None:
 def fixed_code(dispatcher: Any, *, is_frozen: bool = False) -> list[Compiled] | None:
     """Return the identities of all code of a dispatcher, in the order in which overloads are tried.
 
+    Return the identities, or None if the dispatcher may compile more code, may be inlined, or has code with an unknown origin.
+
     Args:
         dispatcher: the dispatcher.
         is_frozen: whether the dispatcher belongs to a ufunc that creates no more loops.
-
-    Return the identities, or None if the dispatcher may compile more code, may be inlined, or has code with an unknown origin.
 
     Raises:
         Unidentifiable: the code was compiled from values without an identity, whatever the values are now.

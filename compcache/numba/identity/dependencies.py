@@ -204,7 +204,9 @@ def dependency_of_generator(implementation: Any) -> Dependency | None:
             return None
         registered = generators_of_other_registries().get(name)
     if registered is None:
-        raise Unidentifiable(f"the code generator {name_of(function)} is in no registry that is installed in Numba")
+        raise Unidentifiable(
+            f"the code generator {name_of(function)} is in no registry of Numba: install its registry with install_registry()"
+        )
     return _dependency_on_name(name, registered)
 
 

@@ -106,6 +106,12 @@ class Backend(Protocol):
         """Return the minimum delay in seconds before a request that failed with this error is retried, or None for a permanent error."""
 
 
+def _require_size(key: str, size: int, max_size: int) -> None:
+    """Raise `TooLargeError` if an object of this size has more than `max_size` bytes."""
+    if size > max_size:
+        raise TooLargeError(f"the object {key} has more than {max_size} bytes")
+
+
 def open_backend(settings: RemoteSettings) -> Backend:
     """Return the client of a store.
 
@@ -151,8 +157,7 @@ class _Directory:
         status = os.fstat(opened.number)
         if not stat.S_ISREG(status.st_mode):
             raise FileNotFoundError(f"the store's file for the object {key} is not a regular file")
-        if status.st_size > max_size:
-            raise TooLargeError(f"the object {key} has more than {max_size} bytes")
+        _require_size(key, status.st_size, max_size)
         while part := await asyncio.to_thread(os.read, opened.number, _PART):
             yield part
 
@@ -164,8 +169,8 @@ class _Directory:
         path = self._path(key)
         try:
             status = self._files.stat(path)
-            if stat.S_ISREG(status.st_mode) and status.st_size > max_size:
-                raise TooLargeError(f"the object {key} has more than {max_size} bytes")
+            if stat.S_ISREG(status.st_mode):
+                _require_size(key, status.st_size, max_size)
             return read_file(self._files, path, max_size)
         except OSError as error:
             if error.errno in _NO_OBJECT:
@@ -279,16 +284,14 @@ class _ObjectStore:
             response = await self._obstore.get_async(self._store, key)
             if on_response is not None:
                 on_response()
-            if response.meta["size"] > max_size:
-                raise TooLargeError(f"the object {key} has more than {max_size} bytes")
+            _require_size(key, response.meta["size"], max_size)
             return bytes(await response.bytes_async())
         except FileNotFoundError:
             return None
 
     async def parts(self, key: str, max_size: int) -> AsyncIterator[bytes]:
         response = await self._obstore.get_async(self._store, key)
-        if response.meta["size"] > max_size:
-            raise TooLargeError(f"the object {key} has more than {max_size} bytes")
+        _require_size(key, response.meta["size"], max_size)
         async for part in response.stream(min_chunk_size=_PART):
             yield bytes(part)
 
@@ -325,10 +328,8 @@ class _ObjectStore:
         return True
 
     async def stat(self, key: str) -> ObjectInfo | None:
-        try:
-            response = await self._obstore.get_async(
-                self._store, key
-            )  # not HEAD, which some proxies do not forward; the content is not read
+        try:  # not HEAD, which some proxies do not forward; the content is not read
+            response = await self._obstore.get_async(self._store, key)
         except FileNotFoundError:
             return None
         return ObjectInfo(key, response.meta["size"], response.meta["last_modified"].timestamp())
@@ -431,8 +432,7 @@ class _Redis:
     async def get(self, key: str, max_size: int, _: Callable[[], None] | None = None) -> bytes | None:
         with _limit_answer(max_size):
             response: bytes = await self._redis.getrange(self._prefix + key, 0, max_size)
-        if len(response) > max_size:
-            raise TooLargeError(f"the object {key} has more than {max_size} bytes")
+        _require_size(key, len(response), max_size)
         return response or None  # an object is never empty
 
     async def parts(self, key: str, max_size: int) -> AsyncIterator[bytes]:
@@ -468,6 +468,7 @@ class _Redis:
         return is_exchanged
 
     async def _note_time(self, key: str, *, nx: bool = False) -> None:
+        """Set the modification time of an object to the present time of the server; with `nx`, only if the object has none."""
         seconds, microseconds = await self._redis.time()
         await self._redis.zadd(self._times, {key: seconds + microseconds / 1e6}, nx=nx)
 

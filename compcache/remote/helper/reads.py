@@ -120,6 +120,8 @@ class Reads:
     ) -> list[Any]:  # fmt: skip
         """Look up a function.
 
+        Return `FOUND`, the module, its card and its shelf; or `MISSING` and ""; or `UNAVAILABLE` and the reason.
+
         Args:
             name: the function.
             platform: the platform of the client.
@@ -128,8 +130,6 @@ class Reads:
             seconds: the time limit of each try of a request, in seconds.
             patience: the time limit of all tries of a request together, if it is longer.
             fresh: request objects again that were missing lately.
-
-        Return `FOUND`, the module, its card and its shelf; or `MISSING` and ""; or `UNAVAILABLE` and the reason.
         """
         error: Exception | None = None
         try:
@@ -304,6 +304,7 @@ class Reads:
         return data
 
     def _require_service(self) -> None:
+        """Raise `_SkippedError` if the store must not be asked now."""
         if not self.breaker.allows_lookups():  # this may have changed while the look-up waited for its turn
             raise _SkippedError(SKIPPED)
 

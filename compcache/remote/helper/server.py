@@ -160,6 +160,8 @@ class Helper:
         probed first, and objects that were missing lately are requested again. If `compile_seconds` is not None, the client compiles
         missing functions, and keeps its connection open until it has done so. Leases then select one of several hosts (`leases.py`).
 
+        Return the fields of `HelperAnswer` for each function, and the seconds that the answers of each store took.
+
         Args:
             names: the functions.
             platform: the platform of the client.
@@ -173,8 +175,6 @@ class Helper:
             first: the position of the first store to ask. The client has rejected the answers of the stores before it.
             tell: called before a module is fetched, with the seconds that compiling it took.
             is_client_gone: returns whether the client has closed its connection.
-
-        Return the fields of `HelperAnswer` for each function, and the seconds that the answers of each store took.
         """
         chain = self._chain
         if patience and not chain.is_in_service():

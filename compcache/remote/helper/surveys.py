@@ -71,11 +71,7 @@ class Deliveries:
             self._rows[key] = Survey((len(data), 0), tuple(modules))
 
     async def store_rows(self, *, now: bool) -> None:
-        """Store the recorded rows if there are many, or if `now` is set.
-
-        Raises:
-            Exception: an error of the store's client. The rows are kept.
-        """
+        """Store the recorded rows if there are many, or if `now` is set. If the store's client raises an error, the rows are kept."""
         while self._rows and (now or len(self._rows) >= _ROWS):
             batch = dict(list(self._rows.items())[:_ROWS])
             await self._backend.replace(DELIVERIES + os.urandom(12).hex(), encode_survey(batch))
@@ -92,7 +88,7 @@ def encode_survey(rows: dict[str, Survey]) -> bytes:
 def decode_survey(data: bytes) -> dict[str, Survey]:
     """Decode a survey, and return its rows by key. Raise `FormatError` if the bytes are not a survey of a known version, or are damaged."""
     if data[: len(_MAGIC)] != _MAGIC:
-        raise FormatError("the bytes are not a survey of a known version")
+        raise FormatError(f"the survey starts with {data[: len(_MAGIC)]!r}, not with {_MAGIC!r}: another version has written it")
     if check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
         raise FormatError("the survey is damaged: its checksum does not match")
     with as_format_error("the survey is malformed"):
@@ -102,22 +98,15 @@ def decode_survey(data: bytes) -> dict[str, Survey]:
 
 
 async def read_surveys(backend: Backend, cards: Iterable[str]) -> dict[str, Survey]:
-    """Read the surveys of these cards, and return their rows by key.
+    """Read the surveys of these cards, and return their rows by key. Errors of the store's client are raised.
 
     Damaged surveys are ignored. The result is empty if there are fewer than `_FEWEST` cards.
-
-    Raises:
-        Exception: an error of the store's client.
     """
     return await read_deliveries(backend, _group_by_survey(cards))
 
 
 async def read_deliveries(backend: Backend, places: Iterable[str]) -> dict[str, Survey]:
-    """Read deliveries, and return their rows by key. Damaged deliveries are ignored.
-
-    Raises:
-        Exception: an error of the store's client.
-    """
+    """Read deliveries, and return their rows by key. Damaged deliveries are ignored. Errors of the store's client are raised."""
     deliveries: dict[str, Survey] = {}
 
     async def read(place: str) -> None:

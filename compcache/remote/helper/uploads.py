@@ -126,6 +126,7 @@ class Uploads:
                 failed.append(name)
 
     def _begin_pause(self) -> None:
+        """Pause the uploads. Each pause without a success in between is twice as long as the last, up to `_LONGEST_REST`."""
         self._pause = min(2 * self._pause, _LONGEST_REST) if self._pause else _FIRST_REST
         self._until = loop_time() + self._pause
 
@@ -160,12 +161,9 @@ class Uploads:
         return True
 
     async def _check_stored(self) -> None:
-        """Check, a while after each upload, that the store still has it.
+        """Check, a while after each upload, that the store still has it. Errors of the store's client are raised.
 
         Uploads that a garbage collection (`garbage.py`) has removed are queued again.
-
-        Raises:
-            Exception: an error of the store's client.
         """
         files = self._outbox.finished()
         self._stored = {name: self._stored.get(name, loop_time()) for name in files}
@@ -261,5 +259,6 @@ class Uploads:
         raise TimeoutError(f"the cards at {key} changed {_MERGES} times while a card was added")
 
     def _record_stored(self, key: str, data: bytes, cards: Iterable[Card]) -> None:
+        """Record that the store has these cards, for look-ups and for garbage collections. `data` are the encoded cards."""
         self._reads.forget_miss(key)
         self.deliveries.note(key, data, [module_key(card.module_id) for card in cards if not card.module])

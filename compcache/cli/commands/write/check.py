@@ -68,5 +68,6 @@ def _step_cells(step: CheckStep) -> tuple[str, ...]:
 
 
 def _finding_cells(finding: Finding) -> tuple[str, ...]:
+    """Return the row of a problem or note in a pipe."""
     state = "repaired" if finding.repaired else finding.severity
     return state, finding.kind, finding.subject, finding.message
