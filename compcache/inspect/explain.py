@@ -146,13 +146,8 @@ def explain(
 ) -> Explanation:
     """Explain why a function is a hit or a miss; see `Cache.explain`.
 
-    Args:
-        store: the cache directory.
-        loader: the loader of the cache, whose settings are used.
-        func_name: the function.
-        identity: the requested `Identity`, which is compared with the stored identities; None compares the identity stored last.
-        progress: called now and then with the numbers of read files and of all files.
-        remote: the answer of the remote store; None without a remote store.
+    The settings of the `loader` are used. The requested `identity` is compared with the stored identities; None compares the identity
+    stored last. `remote` is the answer of the remote store; None without a remote store.
     """
     copies = {bytes.fromhex(copy.module_id): copy for copy in realizations(store, loader, func_name)}
     verdicts = []

@@ -135,11 +135,7 @@ def _named_successors(graph: ModuleGraph, symbol: str) -> list[str]:
 def cache_info(store: Store, maps_files: int, max_size: int | None = None, progress: Progress | None = None) -> CacheInfo:
     """Return a summary of a cache directory; see `CacheInfo`. Outdated module lists are made again first, because they hold the counts.
 
-    Args:
-        store: the cache directory.
-        maps_files: the argument `maps_files` of `Loader`.
-        max_size: the size limit passed to `Cache`, in bytes; None for the limit in the settings.
-        progress: called now and then with the numbers of read files and of all files while lists are made.
+    `maps_files` is the argument of `Loader`. `max_size` is the size limit passed to `Cache`, in bytes; None for the limit in the settings.
     """
     from compcache import __version__
     from compcache.formats import host

@@ -17,14 +17,9 @@ __all__ = ["describe_inlined"]
 
 
 def describe_inlined(store: Store, module_id: bytes, offset: int) -> tuple[str, ...]:
-    """Describe each function of another module that may be inlined into a realization.
+    """Describe each function of another module that may be inlined into a realization: its name and its module, as one text.
 
-    Return the name and the module of each inlined function, as one text; empty if the module cannot be read.
-
-    Args:
-        store: the cache directory.
-        module_id: the module that contains the realization.
-        offset: the offset of the realization's record in the module.
+    The record of the realization is at `offset` in the module. The result is empty if the module cannot be read.
     """
     try:
         with store.open_module(module_id) as module:

@@ -46,11 +46,8 @@ class Cost(NamedTuple):
 def costs(store: Store, progress: Progress | None = None, duplicate: Callable[[str, int, int], object] | None = None) -> Iterator[Cost]:
     """Yield the costs of all functions of a directory and its layers, sorted by name. All modules are read once.
 
-    Args:
-        store: the cache directory.
-        progress: called now and then with the numbers of read modules and of all modules.
-        duplicate: called with the func_name, the number of realizations and the size of their modules in bytes, for each callable function
-            with several realizations.
+    `duplicate` is called with the func_name, the number of realizations and the size of their modules in bytes, for each callable function
+    with several realizations.
     """
     fold_long(store)
     uses = Uses(store)

@@ -230,11 +230,9 @@ class Uses:
         return Ledger({}, uses, {}, ())
 
     def counted(self, seconds_of: SecondsOf, now: float) -> dict[tuple[int, str], float]:
-        """Return the counters with the number of loads and the seconds that loads saved. Old hours are merged into days.
+        """Return the counters with the number of loads and the seconds that loads saved. Hours that are old at `now` are merged into days.
 
-        Args:
-            seconds_of: is called for the modules of one directory at a time, in the order of module_ids.
-            now: the time from which ages count, in seconds since the epoch.
+        `seconds_of` is called for the modules of one directory at a time, in the order of module_ids.
         """
         oldest = int(now) // HOUR - _HOURLY
         counters: dict[tuple[int, str], float] = {}

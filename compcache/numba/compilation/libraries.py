@@ -84,11 +84,8 @@ def add_linked(library: Any, overload: Linked) -> None:
 def collect_dependencies(library: Any, scope: scopes.Scope | None = None) -> Recorded:
     """Return the dependencies of a library's code and of the libraries that are linked into it; record the result for the library.
 
-    Return the dependencies. If the dependencies of any part are unknown, `problem` gives the reason.
-
-    Args:
-        library: the code library.
-        scope: the scope of the library's compilation, whose records are added to the result; None after the compilation.
+    If the dependencies of any part are unknown, `problem` gives the reason. The records of `scope`, the scope of the library's compilation,
+    are added to the result; None after the compilation.
     """
     earlier = _records.get(library)
     if earlier is not None and scope is None:

@@ -42,12 +42,8 @@ def find_entry(
 ) -> tuple[TypedCallTarget, Description] | None:
     """Return the call target and the description of the first entry with a name that is valid in this process; None if there is none.
 
-    Args:
-        cache: the cache.
-        name: the name of the entry.
-        lines: the digest of the source lines.
-        implementations: the implementations that a valid entry has (`Description.implementations`); "" for any implementations.
-        is_new: whether this process has just stored the entry.
+    `lines` is the digest of the source lines. A valid entry has these `implementations` (`Description.implementations`), if they are not
+    "". `is_new` is whether this process has just stored the entry.
     """
     outdated = partial(_outdated_reason, is_new=is_new)
     request = Request(lines, requested_cpu(), implementations=implementations, outdated=outdated)
@@ -80,13 +76,8 @@ def load_result(
 
     The result is None if no entry is valid, or if the existing environment of the function has another number of constants.
 
-    Args:
-        cache: the cache.
-        base: the name of the entry, the digest of the source lines and, if known, the implementations, as in `Request`.
-        adapt_args: returns the argument types in this process for those in the entry.
-        function: the Python function.
-        target_context: Numba's target context.
-        functions: the functions in the code.
+    `base` has the name of the entry, the digest of the source lines and, if known, the implementations, as in `Request`. `adapt_args`
+    returns the argument types in this process for those in the entry. `functions` are the functions in the code.
     """
     entry = find_entry(cache, *base)
     if entry is None:

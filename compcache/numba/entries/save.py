@@ -76,13 +76,7 @@ def save_result(
 ) -> None:
     """Store a compile result. If its code can be linked as an image, store an image for each target.
 
-    Args:
-        cache: the cache to store in.
-        identity: the identity of the overload.
-        name: the name of the entry.
-        cres: Numba's compile result.
-        targets: the CPUs to store code for, as in `ModuleSource`.
-        seconds: the CPU time that Numba took to compile the code, in seconds.
+    `name` is the name of the entry. See `publish_entry` for `targets` and `seconds`.
 
     Raises:
         NotYetCacheable: a recursive callee is not compiled yet.
@@ -309,15 +303,8 @@ def save_library(
 ) -> None:
     """Store a code library that contains the wrapper of a gufunc.
 
-    Args:
-        cache: the cache to store in.
-        identity: the identity of the wrapper.
-        name: the name of the entry.
-        signature: the signature of the function, for display.
-        library: the code library.
-        recorded: the dependencies of the function.
-        symbol: the symbol of the wrapper.
-        part_of: the function to which the wrapper belongs.
+    `name` is the name of the entry, `recorded` the dependencies of the function, and `symbol` the symbol of the wrapper. See
+    `publish_entry` for the other arguments.
 
     Raises:
         NotCacheable: the code depends on objects that only this process has.

@@ -55,15 +55,7 @@ def make_start_key(function: Any, options: Mapping[str, Any], args: Sequence[Any
 def record_start(cache_object: Any, cache: Cache, signature: Any, key: Key) -> None:
     """Store the record by which processes without Numba find a stored overload. The record is written together with later entries.
 
-    Args:
-        cache_object: the cache object of the function.
-        cache: the cache to store in.
-        signature: the signature of the overload.
-        key: the key for starts without Numba.
-
-    Raises:
-        NotLazy: the overload needs Numba.
-        CompcacheError: the record could not be stored.
+    Raise `NotLazy` if the overload needs Numba, or `CompcacheError` if the record could not be stored.
     """
     if not are_settings_from_environment():
         raise NotLazy("this process has other settings of Numba, or other packages, than a new process would have: start it again")
@@ -163,19 +155,12 @@ class Entry(NamedTuple):
 
 
 def find_stored_entry(cache_object: Any, cache: Cache, signature: Any, key: Key | None = None) -> Entry | None:
-    """Return the stored entry for a signature.
+    """Return the stored entry for a signature; None if there is no such entry, or if only Numba can use it.
 
-    Return the entry; None if there is no such entry, or if only Numba can use it.
+    The `key` for starts without Numba must cover the user's implementations that the compiler used. Without a key, the compiler must have
+    used none.
 
-    Args:
-        cache_object: the cache object of the function.
-        cache: the cache.
-        signature: the signature.
-        key: the key for starts without Numba, which must cover the user's implementations that the compiler used; None if the compiler
-            must have used none.
-
-    Raises:
-        NotLazy: a key is given, and the code was compiled with options of a caller.
+    Raise `NotLazy` if a key is given, and the code was compiled with options of a caller.
     """
     from numba import _dynfunc
 

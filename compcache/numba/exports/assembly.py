@@ -58,15 +58,9 @@ class Assembled(NamedTuple):
 def assemble(func_name: str, cres: Any, parameters: list[Parameter], result: Result, *, nogil: bool) -> Assembled:
     """Return the assembly of a kernel with its wrapper, its exceptions and the memory runtime.
 
-    Args:
-        func_name: the func_name of the export, for error messages.
-        cres: Numba's compile result.
-        parameters: the parameters of the kernel.
-        result: the result of the kernel.
-        nogil: whether the kernel runs without the GIL.
+    `func_name` is the name of the export, for error messages. `nogil` is whether the kernel runs without the GIL.
 
-    Raises:
-        CompileError: the code refers to a function or to data that other processes do not have, or a type has no conversion.
+    Raise `CompileError` if the code refers to a function or to data that other processes do not have, or a type has no conversion.
     """
     context = cres.target_context
     try:

@@ -53,16 +53,10 @@ class _Node:
 
 
 def encode_plan(function: str, context: Any, parameters: Sequence[tuple[str, Any]], result: Any) -> bytes:
-    """Return the encoded plan of a kernel.
+    """Return the encoded plan of a kernel. Raise `Unsupported` if one of the types has no conversion.
 
-    Args:
-        function: the func_name, for error messages.
-        context: Numba's target context.
-        parameters: the name and the Numba type of each parameter that is an object.
-        result: the Numba type of a result that is an object; None for any other result.
-
-    Raises:
-        Unsupported: one of the types has no conversion.
+    `function` is the func_name, for error messages. `parameters` are the name and the Numba type of each parameter that is an object.
+    `result` is the Numba type of a result that is an object; None for any other result.
     """
     planner = _Planner(context, is_owned=result is not None and holds_arrays(result))
     for name, type_ in parameters:

@@ -94,12 +94,8 @@ def is_valid(dependency: Dependency, arguments: Iterable[str]) -> bool:
 
     Numba uses a kept result. It runs the implementation for other types, so its present content must be the recorded one.
 
-    Args:
-        dependency: the implementation.
-        arguments: the digests of the types; empty if they are not recorded.
-
-    Raises:
-        Unidentifiable: the present content cannot be compared.
+    `arguments` are the digests of the types; empty if they are not recorded. Raise `Unidentifiable` if the present content cannot be
+    compared.
     """
     known = _contents.get(dependency.name, {})
     wanted = set(arguments)

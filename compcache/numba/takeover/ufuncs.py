@@ -316,9 +316,9 @@ def _find_stored_loop(entry: Entry, library: Any, symbol: str) -> tuple[Any, ...
 
 
 def _store_loop(entry: Entry, backend: Backend, info: Any, signature: Any, kind: str) -> tuple[Any, ...] | None:
-    """Store the code of a loop that NumPy calls.
+    """Store the code of a loop that NumPy calls, and return the fields of its record.
 
-    Return the fields of the loop's record; None if the code cannot be linked as an image, or if a constant needs Numba.
+    The result is None if the code cannot be linked as an image, or if a constant needs Numba.
 
     `entry` is that of the function that the loop calls, and `info` Numba's description of the loop. `signature` is only displayed. `kind`
     becomes part of the entry's name.

@@ -118,9 +118,7 @@ class Reads:
         self, name: str, platform: str, shelves: list[str], room: Room | None = None, *, seconds: float = LOOKUP_SECONDS,
         patience: float = 0.0, fresh: bool = True,
     ) -> list[Any]:  # fmt: skip
-        """Look up a function.
-
-        Return `FOUND`, the module, its card and its shelf; or `MISSING` and ""; or `UNAVAILABLE` and the reason.
+        """Look up a function. Return `FOUND`, the module, its card and its shelf; or `MISSING` and ""; or `UNAVAILABLE` and the reason.
 
         Args:
             name: the function.
@@ -256,14 +254,8 @@ class Reads:
     async def get(self, key: str, max_size: int, seconds: float = LOOKUP_SECONDS, patience: float = 0.0) -> bytes | None:
         """Return an object, or None if it is missing or has more than `max_size` bytes. Remember a missing object.
 
-        Args:
-            key: the key of the object.
-            max_size: the maximum size in bytes.
-            seconds: the time limit of each try, in seconds.
-            patience: the time limit of all tries together, if it is longer than `seconds`.
-
-        Raises:
-            Exception: an error of the store's client.
+        `seconds` is the time limit of each try, and `patience` that of all tries together, if it is longer. Errors of the store's client
+        are raised.
         """
         limit, stored_count = max(seconds, patience), self._stored_count
         data = await self._count_request(self.requests.get(key, max_size, seconds=seconds, patience=limit, require=self._require_service))
