@@ -222,7 +222,7 @@ def pickle_environments(symbols: Sequence[str], constants: Mapping[str, list[Any
 
 
 def _pickle_constants(constants: list[Any]) -> bytes | None:
-    """Return the pickled constants of an environment, or None if unpickling the constants needs Numba."""
+    """Return the pickled constants of an environment; None if unpickling them needs Numba or the main program."""
     if not constants:
         return b""
     try:

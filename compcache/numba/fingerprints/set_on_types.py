@@ -38,11 +38,12 @@ def set_on_types(names: Iterable[str] | None) -> list[tuple[str, str, Any]]:
 
 def _changed_types() -> list[Any]:
     """Return the Numba types on which the program has set attributes. Types without such attributes are remembered."""
-    live = [reference() for reference in list(vars(sys.modules["numba.core.types.abstract"])["_typecache"])]
-    shapes = {(type(type_), *type_.__dict__) for type_ in live if type_ is not None}
-    new = {shape for shape in shapes - _plain if is_of_generators(shape[0]) and not names_stored_by(shape[0]).issuperset(shape[1:])}
-    _plain.update(shapes - new)
-    return [type_ for type_ in live if (type(type_), *getattr(type_, "__dict__", ())) in new] if new else []
+    references = list(vars(sys.modules["numba.core.types.abstract"])["_typecache"])
+    live = [type_ for type_ in [reference() for reference in references] if type_ is not None]
+    shapes = {(type(type_), *type_.__dict__) for type_ in live}
+    changed = {(cls, *names) for cls, *names in shapes - _plain if is_of_generators(cls) and not names_stored_by(cls).issuperset(names)}
+    _plain.update(shapes - changed)
+    return [type_ for type_ in live if (type(type_), *type_.__dict__) in changed] if changed else []
 
 
 def _type_classes(module: Any) -> list[type]:

@@ -43,7 +43,7 @@ _linked: weakref.WeakKeyDictionary[Any, set[str] | None] = weakref.WeakKeyDictio
 
 
 def linked_overload(function: Any, args: Iterable[Any]) -> Linked:
-    """Return the overload of a function for these argument types."""
+    """Return the overload of a function for these argument types; with the digest "" if a type has no identity by content."""
     try:
         text = f"CPUDispatcher ({', '.join(map(type_name, args))}) -> ?"
     except Unidentifiable:
