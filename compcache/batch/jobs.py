@@ -152,8 +152,9 @@ def _exported_names(job: Job) -> tuple[str, ...]:
         return ()
     if source.functions is not None:
         return tuple(source.functions)
-    ir = source.ir
-    return names_without_llvm(ir) or () if isinstance(ir, (str, bytes)) else ()
+    if not isinstance(source.ir, (str, bytes)):
+        return ()
+    return names_without_llvm(source.ir) or ()
 
 
 def _displayed_name(number: int, job: Job, functions: tuple[str, ...]) -> str:

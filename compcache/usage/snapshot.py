@@ -234,7 +234,8 @@ class Excerpts:
 
     def of_bases(self, first: str, last: str) -> list[tuple[Store, Overview]]:
         """Return the data about functions with bases from `first` to `last`: their modules, parts, groups, entries of data and users."""
-        return self._read_wanted(_Wanted(lists.of_bases(first, last), dict(_by_place(lists.entries(first, last)))) for lists in self.lists)
+        wanted = [_Wanted(lists.of_bases(first, last), dict(_by_place(lists.entries(first, last)))) for lists in self.lists]
+        return self._read_wanted(wanted)
 
     def of_modules(self, module_ids: Iterable[bytes]) -> list[tuple[Store, Overview]]:
         """Return the data about the modules with these module_ids."""

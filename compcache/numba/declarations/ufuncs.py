@@ -197,8 +197,8 @@ def _load_ufunc(lazy: LazyUfunc) -> Any:
 
 def _make_gufunc(_lazy: LazyUfunc, state: State, library: Any) -> Any:
     """Return the NumPy ufunc of a `guvectorize` function's stored loops."""
-    layout, *counts, writable, numbers = state.declared.details[:5]
-    return _make_numpy_ufunc(state, library, state.declared.loaded, numbers, *counts, layout, writable)
+    layout, nin, nout, writable, numbers, _bases = state.declared.details
+    return _make_numpy_ufunc(state, library, state.declared.loaded, numbers, nin, nout, layout, writable)
 
 
 def _make_parallel(_lazy: LazyUfunc, state: State, library: Any) -> Any:

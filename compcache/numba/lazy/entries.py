@@ -227,5 +227,5 @@ def _unpickle_constants(pickled: bytes) -> list[Any]:
 
     constants = loads(pickled)  # the cache was opened with allow_pickle
     if not isinstance(constants, list):
-        raise NotLazy("the stored constants of the function are not a list")
+        raise NotLazy("the stored constants of the function are not a list: the function is compiled again")
     return constants
