@@ -7,13 +7,14 @@ same layout. The first nodes describe the parameters. The items of a node have c
 from __future__ import annotations
 
 import struct
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from compcache.numba.compilation.plain_containers import contains_type, item_types, replace_containers
 from compcache.numba.exports.type_names import describe_type, element_format, element_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 __all__ = ["Unsupported", "encode_plan", "holds_arrays"]
 
@@ -97,10 +98,8 @@ class _Planner:
 
         Raise `Unsupported` if the type has no conversion.
         """
-        try:
+        with _place_in_errors(f"parameter {name!r}"):
             node = self._create_node(type_, is_parameter=True)
-        except Unsupported as error:
-            raise Unsupported(f"compcache has no conversion for parameter {name!r}: {error}") from None
         node.name, node.expected = self.add_text(name), self.add_text(describe_type(type_))
         self.nodes.append(node)
         self._unfinished.append((name, node, type_))
@@ -111,10 +110,8 @@ class _Planner:
         Raise `Unsupported` if the type of an item has no conversion.
         """
         for name, node, type_ in self._unfinished:
-            try:
+            with _place_in_errors(f"parameter {name!r}"):
                 self._add_items(node, type_, is_parameter=True)
-            except Unsupported as error:
-                raise Unsupported(f"compcache has no conversion for parameter {name!r}: {error}") from None
 
     def add_result(self, type_: Any) -> int:
         """Add the node of the result and the nodes of its items, and return the number of the result's node.
@@ -122,12 +119,10 @@ class _Planner:
         Raise `Unsupported` if the type of the result or of an item has no conversion.
         """
         number = len(self.nodes)
-        try:
+        with _place_in_errors("the result"):
             node = self._create_node(type_, is_parameter=False)
             self.nodes.append(node)
             self._add_items(node, type_, is_parameter=False)
-        except Unsupported as error:
-            raise Unsupported(f"compcache has no conversion for the result: {error}") from None
         return number
 
     def _size(self, type_: Any) -> int:
@@ -229,6 +224,15 @@ class _Planner:
         self.nodes += nodes
         for item, item_node in zip(items, nodes, strict=True):
             self._add_items(item_node, item, is_parameter=is_parameter, in_list=in_list or is_list)
+
+
+@contextmanager
+def _place_in_errors(place: str) -> Iterator[None]:
+    """Add the parameter or the result to the message of an `Unsupported` error, which names only the type."""
+    try:
+        yield
+    except Unsupported as error:
+        raise Unsupported(f"compcache has no conversion for {place}: {error}; use another type") from None
 
 
 def _find_kind(type_: Any) -> int | None:

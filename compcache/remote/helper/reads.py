@@ -223,7 +223,9 @@ class Reads:
 
     def forget_damaged(self, key: str) -> bool:
         """Return whether the module at this key is known to be damaged, and forget it. One upload may then replace the module."""
-        return self._damaged.pop(key, self) is None
+        was_damaged = key in self._damaged
+        self._damaged.pop(key, None)
+        return was_damaged
 
     async def _fetch_object(self, card: Card, patience: float, path: str) -> bytes | str | None:
         """Return the module of a card that does not contain it, or None if the store lacks the module.
