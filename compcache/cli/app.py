@@ -239,8 +239,7 @@ def group(ctx: click.Context, directory: str | None, trust: bool) -> None:
 def _validate_settings() -> None:
     """Check all settings. Write a warning for each variable that resembles a setting and is not a setting.
 
-    Raises:
-        click.ClickException: a setting is not valid.
+    Raise `click.ClickException` if a setting is not valid.
     """
     from compcache.cli.environment import invalid_settings, misspelt_settings
 

@@ -33,8 +33,7 @@ _LEAST_PREFIX = 8  # characters of a common prefix that are worth cutting
 def resolve(cache: Cache, name: str) -> str:
     """Return the function that a NAME matches; the NAME itself if it matches no function.
 
-    Raises:
-        click.ClickException: the NAME matches several functions, and is the full name of none.
+    Raise `click.ClickException` if the NAME matches several functions, and is the full name of none.
     """
     matching = _matching_functions(cache, name)
     if len(matching) > 1 and name not in matching:
@@ -92,8 +91,7 @@ def resolve_last_part(cache: Cache, name: str) -> str:
 
     Return `name` itself if it is a full name, or if no function name ends with it.
 
-    Raises:
-        click.ClickException: several function names end with `name`.
+    Raise `click.ClickException` if several function names end with `name`.
     """
     if cache.has(name) or not name:
         return name

@@ -41,8 +41,7 @@ def check_index(state: CheckState) -> tuple[int, dict[str, int]]:
 
     Return the number of index entries that were read, and counts for the report.
 
-    Raises:
-        StorageError: the index cannot be read.
+    Raise `StorageError` if the index cannot be read.
     """
     store = state.store
     segments = list(readable_segments(store.index))

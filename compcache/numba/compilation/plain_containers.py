@@ -87,8 +87,7 @@ def make_list_adapter(kernel: Any, args: Sequence[Any], result: Any) -> Any:
 
     `args` and `result` are the types of the kernel's arguments and of its result.
 
-    Raises:
-        NotImplementedError: lists cannot replace a container in one of the types. The message names the type.
+    Raise `NotImplementedError` if lists cannot replace a container in one of the types. The message names the type.
     """
     names = [f"given{number}" for number in range(len(args))]
     note, forget = _make_note_functions()

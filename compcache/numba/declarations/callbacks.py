@@ -103,8 +103,7 @@ def _make_ctypes_function(address: int, types: list[tuple[str, int]]) -> Any:
 
     `types` are the result type and the parameter types: for each, the name of a scalar, and how many times it is a pointer to it.
 
-    Raises:
-        TypeError: ctypes has no type for one of the Numba types.
+    Raise `TypeError` if ctypes has no type for one of the Numba types.
     """
     import ctypes
 

@@ -198,8 +198,7 @@ def load_entry(cache: Cache, record: Record) -> Loaded | None:
 
     Return the code, or None if the entry does not exist or is not valid in this process.
 
-    Raises:
-        NotLazy: only Numba can provide a symbol or constant of the code.
+    Raise `NotLazy` if only Numba can provide a symbol or constant of the code.
     """
     request = Request(record.lines, implementations=record.implementations)
     try:

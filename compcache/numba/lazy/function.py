@@ -182,8 +182,7 @@ def _load_for_call(function: Any, state: State, positional: tuple[Any, ...], key
 
     Return whether such code is stored, and can be used now.
 
-    Raises:
-        NotLazy: only Numba can run the call.
+    Raise `NotLazy` if only Numba can run the call.
     """
     if reason := replaced_defaults_reason(state.function, state.defaults):
         raise NotLazy(reason)

@@ -372,8 +372,7 @@ def _boto3_options(settings: RemoteSettings) -> dict[str, Any]:
     The result is empty for other stores, without boto3, or if `obstore` finds the credentials itself. Credentials are looked up again every
     five minutes, so that replaced files take effect.
 
-    Raises:
-        BackendMissingError: AWS_PROFILE is set, and boto3 is not installed.
+    Raise `BackendMissingError` if AWS_PROFILE is set, and boto3 is not installed.
     """
     if not urlsplit(settings.url).scheme.startswith("s3") or any(os.environ.get(name) for name in _OWN_CREDENTIALS):
         return {}

@@ -114,8 +114,7 @@ def _functions_only(graph: FunctionGraph) -> FunctionGraph:
 def _file_format(output: str | None) -> str:
     """Return the format for the extension of a file name; "text" without a file or for an unknown extension.
 
-    Raises:
-        click.UsageError: this command cannot write the format of the extension.
+    Raise `click.UsageError` if this command cannot write the format of the extension.
     """
     _, _, suffix = (output or "").lower().rpartition(".")
     if suffix in _PICTURES:
