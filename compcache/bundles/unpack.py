@@ -108,7 +108,7 @@ def _read_module(store: Store, path: str, name: str, bundle: Bundle) -> _Module:
     except UnknownVersionError as error:
         raise UnknownVersionError(f"the module {match[1]} in the bundle {path} cannot be read: {error}") from error
     except FormatError as error:
-        raise FormatError(f"the module {match[1]} in the bundle {path} is damaged: {error}") from error
+        raise FormatError(f"the module {match[1]} in the bundle {path} is damaged: {error}; export or copy the bundle again") from error
 
 
 def _require_signature(path: str, module: _Module, keys: tuple[PublicKey, ...]) -> None:

@@ -272,8 +272,10 @@ class GarbageCollector:
         data: bytes = _MAGIC + msgpack.packb([[item.key, *_state_of(item)] for item in garbage])
         await self._backend.replace(key, data + check(data))
         place = await self._backend.stat(key)
-        if place is None or not place.modified:
-            raise UncertainError(f"the store reports no modification time for the object {key}, which was just stored")
+        if place is None:
+            raise UncertainError(f"the store lacks the object {key}, which was just stored: try again later")
+        if not place.modified:
+            raise UncertainError(f"the store reports no modification time for the object {key}: garbage can be removed only where it does")
         return place.modified
 
     async def _read_marks(self) -> list[_Mark]:
