@@ -35,6 +35,7 @@ _PACKET = _TOKEN_SIZE + _HEAD.size + _PART
 #: The maximum number of packets read from a channel at a time. A job may write stray packets endlessly.
 _AT_ONCE = 64
 _LONGEST = 1 << 32  # bytes of a message
+_STRAY_WRITE = "a job wrote to the socket of its worker process, and must write only to descriptors that it has opened"
 _FLAGS = getattr(socket, "MSG_NOSIGNAL", 0)
 _HANG_UP = select.POLLHUP | getattr(select, "POLLRDHUP", 0)
 #: The type of socket that keeps packets whole, on systems that have it.
@@ -105,8 +106,7 @@ class Channel:
 
         If `block` is false, send only the packets that fit into the buffer of the socket, and keep the other packets.
 
-        Raises:
-            ChannelError: a job has closed or replaced the descriptor.
+        Raise `ChannelError` if a job has closed or replaced the descriptor.
         """
         try:
             while self._parts:
@@ -140,8 +140,7 @@ class Channel:
     def receive_available(self) -> list[Any]:
         """Return the messages that have arrived, without waiting. Set `is_closed` if no more messages can arrive.
 
-        Raises:
-            ChannelError: a message is damaged.
+        Raise `ChannelError` if a message is damaged.
         """
         messages = []
         for _ in range(_AT_ONCE):
@@ -173,7 +172,7 @@ class Channel:
                 messages.append(_unpickle(bytes(self._message)))
                 self._message.clear()
             elif len(self._message) > length or length > _LONGEST:
-                raise ChannelError("a message is mixed with parts of another message: a job wrote to its worker's socket")
+                raise ChannelError(f"a message is mixed with parts of another message: {_STRAY_WRITE}")
         return messages
 
     def _pop_part(self) -> tuple[int, bytes] | None:
@@ -192,12 +191,12 @@ class Channel:
         length, size, check = _HEAD.unpack_from(self._read, _TOKEN_SIZE)
         end = _TOKEN_SIZE + _HEAD.size + size
         if size > _PART:
-            raise ChannelError(f"a packet declares {size} bytes, more than the maximum of {_PART}: a job wrote to its worker's socket")
+            raise ChannelError(f"a part of a message declares {size} bytes, more than the maximum of {_PART}: {_STRAY_WRITE}")
         if len(self._read) < end:
             return None
         content = bytes(self._read[_TOKEN_SIZE + _HEAD.size : end])
         if zlib.crc32(content) != check:
-            raise ChannelError("the checksum of a packet is wrong: a job wrote to its worker's socket")
+            raise ChannelError(f"the checksum of a part of a message is wrong: {_STRAY_WRITE}")
         del self._read[:end]
         return length, content
 
@@ -210,7 +209,9 @@ class Channel:
     def _require_own_socket(self) -> None:
         """Raise `ChannelError` if the descriptor is closed, or refers to another file."""
         if _socket_identity(self._socket) != self._identity:
-            raise ChannelError("a job closed or replaced the socket of its worker process")
+            raise ChannelError(
+                "the socket of the worker process was closed or replaced: a job must close only descriptors that it has opened"
+            )
 
 
 def _unpickle(data: bytes) -> Any:

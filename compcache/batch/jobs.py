@@ -44,10 +44,9 @@ class Job:
     def source(self) -> ModuleSource:
         """Return the source, by calling `build` if it is a function. Exceptions of the call are not caught."""
         identity = None if isinstance(self.func_name, str) else self.func_name
-        build: Any = self.build
-        if not isinstance(build, ModuleSource):
-            build = (_resolve(build) if isinstance(build, str) else build)(*self.args)
-        return source_of(build, self.name or "a job", identity)
+        build: Any = _resolve(self.build) if isinstance(self.build, str) else self.build
+        built = build if isinstance(build, ModuleSource) else build(*self.args)
+        return source_of(built, self.name or "a job", identity)
 
     def given_source(self) -> ModuleSource | None:
         """Return the source if `build` is a `ModuleSource`; None if it is a function."""
@@ -70,11 +69,7 @@ class PreparedJob:
     job: Job
 
     def payload(self) -> bytes:
-        """Return the job as a pickle for another process.
-
-        Raises:
-            TypeError: the job cannot be pickled. The message says what to do.
-        """
+        """Return the job as a pickle for another process. Raise `TypeError` if the job cannot be pickled. The message says what to do."""
         try:
             return pickle.dumps(self.job, pickle.HIGHEST_PROTOCOL)
         except (pickle.PicklingError, AttributeError, TypeError, ValueError, RecursionError) as error:
@@ -157,8 +152,9 @@ def _exported_names(job: Job) -> tuple[str, ...]:
         return ()
     if source.functions is not None:
         return tuple(source.functions)
-    ir = source.ir
-    return names_without_llvm(ir) or () if isinstance(ir, (str, bytes)) else ()
+    if not isinstance(source.ir, (str, bytes)):
+        return ()
+    return names_without_llvm(source.ir) or ()
 
 
 def _displayed_name(number: int, job: Job, functions: tuple[str, ...]) -> str:

@@ -93,8 +93,7 @@ class _Worker:
 
         The deadline, `timeout` seconds (None: no deadline), starts now. `payload` is the pickled job.
 
-        Raises:
-            ChannelError: the descriptor of the channel was closed or replaced.
+        Raise `ChannelError` if the descriptor of the channel was closed or replaced.
         """
         self.output.seek(0)  # the worker shares the offset
         self.output.truncate()

@@ -26,6 +26,8 @@ _GRACE = 0.3
 _DYING = 10.0
 _PR_SET_CHILD_SUBREAPER = 36
 _ENDED = ("Z", "X")
+#: The index of the start time among the fields of ``/proc/PID/stat`` after the name.
+_START_TIME = 19
 
 
 class Process(NamedTuple):
@@ -113,10 +115,12 @@ def _kill(process: Process) -> None:
 
 def _still_running(processes: Iterable[Process]) -> list[Process]:
     """Return the processes that are still running."""
-    pairs = [(process, _read_process(process.pid)) for process in processes]
-    return [
-        process for process, current in pairs if current is not None and current.started == process.started and current.state not in _ENDED
-    ]
+    running = []
+    for process in processes:
+        current = _read_process(process.pid)
+        if current is not None and current.started == process.started and current.state not in _ENDED:
+            running.append(process)
+    return running
 
 
 def _all_processes() -> list[Process]:
@@ -135,17 +139,16 @@ def _read_process(pid: int) -> Process | None:
 
     The name of the program, in parentheses, may contain any character.
     """
-    fields = _read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
-    if len(fields) < 20:  # noqa: PLR2004 - the start time is the 22nd field
+    _, _, after_name = _read_text(f"/proc/{pid}/stat").rpartition(")")
+    fields = after_name.split()
+    if len(fields) <= _START_TIME:
         return None
-    return Process(pid, int(fields[1]), fields[0], fields[19])
+    state, parent, *_ = fields
+    return Process(pid, int(parent), state, fields[_START_TIME])
 
 
 def _read_text(path: str) -> str:
     """Return the content of a file; "" if it cannot be read."""
-    try:
-        with open(path, encoding="latin-1") as file:
-            return file.read()
-    except OSError as error:
-        reraise_interrupt(error)
-        return ""
+    with suppress(OSError), open(path, encoding="latin-1") as file:
+        return file.read()
+    return ""

@@ -115,8 +115,7 @@ class BatchReport:
     def raise_for_failures(self) -> None:
         """Raise an exception if a job failed, else do nothing.
 
-        Raises:
-            BatchFailedError: a job failed. The message names the first failed jobs with their reasons.
+        Raise `BatchFailedError` if a job failed. The message names the first failed jobs with their reasons.
         """
         if self.failed:
             raise BatchFailedError(self)

@@ -133,7 +133,12 @@ def _run_on_executor(
     if executor.is_local:
         lost, unsatisfied = run_once(jobs, unrecorded=("died",))
         return [job for job, _ in (*lost, *unsatisfied)]
-    batch.repeat(jobs, lambda jobs: run_once(jobs)[1])
+
+    def run_on_cluster(jobs: list[PreparedJob]) -> _Ended:
+        _, unsatisfied = run_once(jobs)
+        return unsatisfied
+
+    batch.repeat(jobs, run_on_cluster)
     return []
 
 

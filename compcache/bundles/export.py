@@ -123,8 +123,7 @@ def _choose_realizations(store: Store, name: str, processors: dict[str, Processo
 
     The list is empty if the function is not in the cache and `required` is false.
 
-    Raises:
-        NotCachedError: a `required` function is not in the cache, or no realization can run on one of the processors.
+    Raise `NotCachedError` if a `required` function is not in the cache, or no realization can run on one of the processors.
     """
     candidates = _find_candidates(store, name)
     if not candidates:
@@ -175,18 +174,17 @@ def _ages(store: Store, name: str, module_ids: Iterable[bytes]) -> dict[bytes, i
     Addition numbers count within their directory, and a bundle has no directories. So a realization in a layer must not be in the bundle if
     its number is not smaller than the numbers of newer realizations: it would be used instead of them.
 
-    Args:
-        store: the cache.
-        name: the function.
-        module_ids: the modules with the realizations, in the order in which loads prefer them.
+    `module_ids` are the modules with the realizations, in the order in which loads prefer them.
     """
-    rows = {module_id: (order, content) for order, _, module_id, _, content in store.find_numbered(name)} if is_ordered(name) else {}
+    numbered = store.find_numbered(name) if is_ordered(name) else ()
+    rows = {module_id: (order, content) for order, _, module_id, _, content in numbered}
     ages: dict[bytes, int] = {}
-    newest = next((rows[module_id] for module_id in module_ids if module_id in rows), (0, b""))
-    age, previous = 0, newest[0]
+    newest_order, newest_content = next((rows[module_id] for module_id in module_ids if module_id in rows), (0, b""))
+    age, previous = 0, newest_order
     for module_id in module_ids:
-        order, content = rows.get(module_id, newest)  # modules in memory have no row
-        if order == newest[0] or (any(content) and content == newest[1]):
+        order, content = rows.get(module_id, (newest_order, newest_content))  # modules in memory have no row
+        is_newest = order == newest_order or (any(content) and content == newest_content)
+        if is_newest:
             ages[module_id] = 0
             continue
         if order != previous:
@@ -208,12 +206,16 @@ def _read_module(store: Store, module_id: bytes) -> tuple[bytes, Row, bytes]:
         data = strip_compilation_data(module.read(0, module.size))
         requirement = decode_module(module.read_record(0)).requirement()
     holder = next((layer for layer in (store, *store.layers) if module.path.startswith(layer.root + "/")), store)
-    signatures = holder.signatures_of(module_id)
-    if store.publish_key is not None:
-        from compcache.signing.signatures import add_signature
+    return data, row, _add_own_signature(store, holder.signatures_of(module_id), module_id, requirement)
 
-        signatures = add_signature(signatures, store.publish_key, store.trusted_keys, module_id, requirement)
-    return data, row, signatures
+
+def _add_own_signature(store: Store, signatures: bytes, module_id: bytes, requirement: str) -> bytes:
+    """Return the content of a signature file with a signature by the store's publish key, or unchanged if the store has no such key."""
+    if store.publish_key is None:
+        return signatures
+    from compcache.signing.signatures import add_signature
+
+    return add_signature(signatures, store.publish_key, store.trusted_keys, module_id, requirement)
 
 
 def _make_pack(store: Store, modules: Collection[bytes], names: Collection[str]) -> tuple[bytes, bytes, bytes] | None:
@@ -222,8 +224,7 @@ def _make_pack(store: Store, modules: Collection[bytes], names: Collection[str])
     An entry is exported if it requires only exported modules. An entry without required modules is exported if it has one of the names.
     `modules` has the module_ids of the exported modules, and `names` the names of the exported functions.
 
-    Returns:
-        The module_id, the content and the signature file of the pack; None if no entry is exported.
+    Return the module_id, the content and the signature file of the pack; None if no entry is exported.
     """
     packs = [entries_of(layer, pack) or () for layer in (store, *store.layers) for pack in packs_in(readable_segments(layer.index))]
     entries = [
@@ -235,11 +236,7 @@ def _make_pack(store: Store, modules: Collection[bytes], names: Collection[str])
         return None
     built = encode_pack(entries)
     module_id, parts = encode_container(*built.sections, None)
-    signatures = b""
-    if store.publish_key is not None:
-        from compcache.signing.signatures import add_signature
-
-        signatures = add_signature(signatures, store.publish_key, store.trusted_keys, module_id, built.header.requirement())
+    signatures = _add_own_signature(store, b"", module_id, built.header.requirement())
     return module_id, strip_compilation_data(b"".join(parts)), signatures
 
 

@@ -130,7 +130,7 @@ def open_bundle(path: str, file: BinaryIO | None = None) -> Iterator[Bundle]:
         reraise_interrupt(error)
         if error.errno != EINVAL:  # EINVAL: the archive refers to a position that a file cannot have
             raise
-        raise FormatError(f"{path} is not an intact compcache bundle: {error.strerror or error}") from error
+        raise FormatError(f"{path} is not an intact compcache bundle: its directory is damaged; export or copy it again") from error
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError, OverflowError, StructError) as error:
         reraise_interrupt(error)
         raise FormatError(f"{path} is not an intact compcache bundle: {error}; export or copy it again") from error
@@ -165,8 +165,7 @@ class Bundle:
 
         A module above 1 MiB is mapped from an anonymous file.
 
-        Raises:
-            FormatError: the content does not match the digest.
+        Raise `FormatError` if the content does not match the digest.
         """
         match = MODULE_MEMBER.fullmatch(name)
         assert match is not None

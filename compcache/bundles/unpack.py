@@ -14,7 +14,7 @@ from compcache.formats.graph import ORIGIN, decode_notes, pack_notes
 from compcache.formats.index import Stamp
 from compcache.formats.manifest_writer import WholeManifest, image_flag
 from compcache.formats.order import order_of
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.publish import index_merge
 from compcache.publish.atomic_file import publish
 from compcache.publish.index_rebuild import read_order
@@ -93,12 +93,9 @@ def _read_addition_number(store: Store, module: _Module) -> int:
     """Return the addition number of a module's stored copy; -1 if the copy cannot be read, 0 if `module` has no addition number."""
     if not module.order.number:
         return 0
-    try:
-        with Store.open_module(store, module.module_id, leave_stamp=False) as stored:
-            return read_order(stored).number
-    except (FileNotFoundError, CompcacheError) as error:
-        reraise_interrupt(error)
-        return -1
+    with suppress(FileNotFoundError, CompcacheError), Store.open_module(store, module.module_id, leave_stamp=False) as stored:
+        return read_order(stored).number
+    return -1
 
 
 def _read_module(store: Store, path: str, name: str, bundle: Bundle) -> _Module:
@@ -111,7 +108,7 @@ def _read_module(store: Store, path: str, name: str, bundle: Bundle) -> _Module:
     except UnknownVersionError as error:
         raise UnknownVersionError(f"the module {match[1]} in the bundle {path} cannot be read: {error}") from error
     except FormatError as error:
-        raise FormatError(f"the module {match[1]} in the bundle {path} is damaged: {error}") from error
+        raise FormatError(f"the module {match[1]} in the bundle {path} is damaged: {error}; export or copy the bundle again") from error
 
 
 def _require_signature(path: str, module: _Module, keys: tuple[PublicKey, ...]) -> None:

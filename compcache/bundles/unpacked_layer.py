@@ -71,8 +71,7 @@ def _unpack_for_this_process(path: str, name: str) -> str:
 
     `name` is the result of `unpacked_name` for the state of the file that was checked.
 
-    Raises:
-        StorageError: the file has changed since then.
+    Raise `StorageError` if the file has changed since then.
     """
     directory = tempfile.mkdtemp(prefix=f"compcache-{name[:8]}-")
     atexit.register(_remove_in_creator, directory, os.getpid())

@@ -117,7 +117,8 @@ class _LazyGroup(click.Group):
         """Import and return a command with its shared options and examples; None for an unknown command."""
         if cmd_name not in COMMANDS:
             return None
-        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        place, _ = COMMANDS[cmd_name]
+        module, _, name = place.partition(":")
         command: click.Command = getattr(import_module(f"compcache.cli.{module}"), name or "command")
         if not any(parameter.name == "directory_here" for parameter in command.params):
             own_options = {text for parameter in command.params for text in parameter.opts}
@@ -238,8 +239,7 @@ def group(ctx: click.Context, directory: str | None, trust: bool) -> None:
 def _validate_settings() -> None:
     """Check all settings. Write a warning for each variable that resembles a setting and is not a setting.
 
-    Raises:
-        click.ClickException: a setting is not valid.
+    Raise `click.ClickException` if a setting is not valid.
     """
     from compcache.cli.environment import invalid_settings, misspelt_settings
 
@@ -288,9 +288,11 @@ def _replace_unencodable(error: UnicodeError) -> tuple[str | bytes, int]:
 
     This is an error handler for `codecs`. Return the replacement and the position at which encoding continues.
     """
-    if not isinstance(error, UnicodeEncodeError) or error.object[error.start] not in _ASCII_FRAMES:
-        return codecs.backslashreplace_errors(error)
-    return _ASCII_FRAMES[error.object[error.start]], error.start + 1
+    if isinstance(error, UnicodeEncodeError):
+        replacement = _ASCII_FRAMES.get(error.object[error.start])
+        if replacement is not None:
+            return replacement, error.start + 1
+    return codecs.backslashreplace_errors(error)
 
 
 def _error_text(error: CompcacheError | OSError | ImportError) -> str:
@@ -321,14 +323,14 @@ def _usage_error_text(error: click.ClickException) -> str:
     text = _unknown_option_text(error) or error.format_message().rstrip(".")
     choice = _CHOICES.search(text)
     if choice is not None:
-        text += did_you_mean(choice[1], re.findall(r"'([^']*)'", choice[2]))
-    if not text[1:2].isupper():
+        given, choices = choice.groups()
+        text += did_you_mean(given, re.findall(r"'([^']*)'", choices))
+    if not text[1:2].isupper():  # as in "NAME"
         text = text[:1].lower() + text[1:]
     context = getattr(error, "ctx", None)
     if context is None:
         return text
-    reference = f"see '{context.command_path} --help'"
-    return f"{text} {reference[0].upper()}{reference[1:]}" if text.endswith("?") else f"{text}; {reference}"
+    return f"{text}{' See' if text.endswith('?') else '; see'} '{context.command_path} --help'"
 
 
 def _unknown_option_text(error: click.ClickException) -> str:

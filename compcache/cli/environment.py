@@ -54,9 +54,8 @@ def misspelt_settings(environment: Mapping[str, str]) -> Iterator[tuple[str, str
     settings = [setting.name.removeprefix(_PREFIX) for setting in SETTINGS]
     for name in sorted(environment):
         if name.startswith(_PREFIX) and name.removeprefix(_PREFIX) not in settings:
-            nearest = get_close_matches(name.removeprefix(_PREFIX), settings, 1, 0.7)
-            if nearest:
-                yield name, _PREFIX + nearest[0]
+            for nearest in get_close_matches(name.removeprefix(_PREFIX), settings, 1, 0.7):
+                yield name, _PREFIX + nearest
 
 
 def setting_source(name: str) -> str:

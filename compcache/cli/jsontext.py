@@ -45,8 +45,7 @@ def print_json(value: Any) -> None:
 
     Records (`Record`, dataclasses and named tuples) become objects. Infinities and NaN, which JSON lacks, become strings.
 
-    Raises:
-        TypeError: the value contains a type that JSON cannot represent.
+    Raise `TypeError` if the value contains a type that JSON cannot represent.
     """
     if _field_names(type(value)):
         value = fields_of(value)
@@ -120,22 +119,24 @@ def _make_record_writer(kind: type) -> Callable[[Any], str]:
     template = f"{{{', '.join([f'{quote(name)}: %s' for name in names])}}}"
     if issubclass(kind, tuple):
         return lambda record: template % tuple([writers[type(value)](value) for value in record])
-    if len(names) == 1:
+    if len(names) == 1:  # then `attrgetter` returns the value itself, not a tuple
         return lambda record: template % _json_text(getattr(record, names[0]))
     values = attrgetter(*names)
     return lambda record: template % tuple([writers[type(value)](value) for value in values(record)])
 
 
 def _float_text(value: float) -> str:
+    """Return the JSON text of a float. Infinities and NaN become strings."""
     return float.__repr__(value) if math.isfinite(value) else quote(repr(value))
 
 
 def _list_text(value: Iterable[Any]) -> str:
-    return f"[{', '.join([_json_text(item) for item in value])}]"
+    return f"[{', '.join(map(_json_text, value))}]"
 
 
 def _dict_text(value: dict[Any, Any]) -> str:
-    return f"{{{', '.join([f'{quote(str(key))}: {_json_text(item)}' for key, item in value.items()])}}}"
+    fields = [f"{quote(str(key))}: {_json_text(item)}" for key, item in value.items()]
+    return f"{{{', '.join(fields)}}}"
 
 
 _WRITERS_BY_TYPE: dict[type | tuple[type, ...], Callable[[Any], str]] = {

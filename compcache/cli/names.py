@@ -33,8 +33,7 @@ _LEAST_PREFIX = 8  # characters of a common prefix that are worth cutting
 def resolve(cache: Cache, name: str) -> str:
     """Return the function that a NAME matches; the NAME itself if it matches no function.
 
-    Raises:
-        click.ClickException: the NAME matches several functions, and is the full name of none.
+    Raise `click.ClickException` if the NAME matches several functions, and is the full name of none.
     """
     matching = _matching_functions(cache, name)
     if len(matching) > 1 and name not in matching:
@@ -49,8 +48,7 @@ def resolve_all(cache: Cache, names: Iterable[str], *, missing_ok: bool = False)
 
     With `missing_ok`, a NAME that is not a glob and matches no function is returned as it is.
 
-    Raises:
-        NotCachedError: a glob matches no function, or another NAME matches no function and `missing_ok` is false.
+    Raise `NotCachedError` if a glob matches no function, or another NAME matches no function and `missing_ok` is false.
     """
     chosen: dict[str, None] = {}
     for name in names:
@@ -73,15 +71,19 @@ def _matching_functions(cache: Cache, name: str) -> Sequence[str]:
         matches = re.compile(fnmatch.translate(name)).match
         names = [summary.func_name for summary in list_functions(cache, literal_prefix((name,)), matches)]
         return [name] if name in names else names
-    labelled = cache.labelled(name) or [summary.func_name for summary in list_functions(cache, label_of(name) or name, name.__eq__)]
-    return labelled or [function for group in list_groups(cache, [name]) for function in group.functions if cache.has(function)]
+    named = cache.labelled(name) or [summary.func_name for summary in list_functions(cache, label_of(name) or name, name.__eq__)]
+    return named or [function for group in list_groups(cache, [name]) for function in group.functions if cache.has(function)]
 
 
 def literal_prefix(patterns: Sequence[str]) -> str:
     """Return the longest prefix of all labels that one of these globs can match; empty for no globs."""
-    starts = [_GLOB.split(pattern, maxsplit=1)[0].partition("-")[0] for pattern in patterns] or [""]
+    starts = []
+    for pattern in patterns:
+        before_wildcard, *_ = _GLOB.split(pattern, maxsplit=1)
+        label, _, _ = before_wildcard.partition("-")
+        starts.append(label)
     common = takewhile(lambda letters: len({*letters}) == 1, zip(*starts, strict=False))
-    return "".join(character for character, *_ in common)
+    return "".join(letter for letter, *_ in common)
 
 
 def resolve_last_part(cache: Cache, name: str) -> str:
@@ -89,8 +91,7 @@ def resolve_last_part(cache: Cache, name: str) -> str:
 
     Return `name` itself if it is a full name, or if no function name ends with it.
 
-    Raises:
-        click.ClickException: several function names end with `name`.
+    Raise `click.ClickException` if several function names end with `name`.
     """
     if cache.has(name) or not name:
         return name

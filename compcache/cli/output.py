@@ -103,6 +103,7 @@ def print_code(text: str, language: str) -> None:
 
 
 def _printable_line(line: str) -> str:
+    """Return a line with the escape sequences of characters that cannot be printed, and with its tabs."""
     return "\t".join(map(printable, line.split("\t")))
 
 

@@ -27,8 +27,7 @@ class Session:
     def directory(self) -> str:
         """Return the absolute path of the cache directory, which may not exist.
 
-        Raises:
-            SettingError: --dir was not given and a configuration file cannot be used.
+        Raise `SettingError` if --dir was not given and a configuration file cannot be used.
         """
         return absolute_path(self.given if self.given is not None else default_directory())
 

@@ -75,7 +75,9 @@ def _dependent_files(files: Sequence[str], errors: Mapping[int, Exception]) -> s
     words = {number: _read_words(files[number]) for number in errors}
 
     def is_defined_elsewhere(symbol: str) -> bool:
-        names = {symbol.lower(), symbol.lower().strip("_"), demangle(symbol).partition("(")[0].rpartition(":")[2].lower()}
+        qualified_name, _, _ = demangle(symbol).partition("(")
+        _, _, last_part = qualified_name.rpartition(":")
+        names = {symbol.lower(), symbol.lower().strip("_"), last_part.lower()}
         return any(symbol not in missing.get(number, ()) and not content.isdisjoint(names) for number, content in words.items())
 
     dependents = {number for number, symbols in missing.items() if all(map(is_defined_elsewhere, symbols))}

@@ -66,8 +66,7 @@ class Reading:
 def read_commands(database: str) -> dict[str, CompileCommand]:
     """Return the first compile command of each file in a compilation database, by path. Warn of files with several commands.
 
-    Raises:
-        click.UsageError: the database cannot be read or has no usable file.
+    Raise `click.UsageError` if the database cannot be read or has no usable file.
     """
     from compcache.clang.compile_commands import read_compile_commands
 

@@ -32,8 +32,7 @@ _MAX_ELEMENTS = 1 << 28
 def parse_arguments(signature: Signature, texts: tuple[str, ...], name: str) -> list[Any]:
     """Parse the arguments of a call of the function `name` with this signature.
 
-    Raises:
-        click.UsageError: the number of arguments is wrong, or an argument is not a value of its parameter's type.
+    Raise `click.UsageError` if the number of arguments is wrong, or an argument is not a value of its parameter's type.
     """
     parameters = signature.parameters
     if len(texts) != len(parameters):
@@ -169,9 +168,7 @@ def result_text(value: Any) -> str:
 def parse_global(text: str) -> Any:
     """Parse ``VALUE`` of ``--global NAME=VALUE`` to the definition of a global variable.
 
-    Raises:
-        ValueError: `text` is not a valid definition.
-        OSError: the file of an ``@FILE`` definition cannot be read.
+    Raise `ValueError` if `text` is not a valid definition, or `OSError` if the file of an ``@FILE`` definition cannot be read.
     """
     from compcache import globals as kinds
 

@@ -33,34 +33,27 @@ def function_asm(store: Store, loader: Loader, func_name: str, module_id: str | 
 
 
 def _choose_realization(store: Store, loader: Loader, func_name: str, module_id: str | None) -> tuple[str, str]:
-    """Return the module_id and the symbol of a realization.
+    """Return the module_id and the symbol of a realization of a function.
 
-    Args:
-        store: the cache directory.
-        loader: the loader, which decides whether this host can use a realization.
-        func_name: the function.
-        module_id: the first digits of the realization's module_id; None for the realization that a load would choose.
+    `module_id` has the first digits of the realization's module_id; None selects the realization that a load would choose.
 
-    Raises:
-        NotCachedError: no realization matches, or several realizations match.
+    Raise `NotCachedError` if no realization matches, or several realizations match.
     """
     copies = realizations(store, loader, func_name)
     if not copies:
         raise NotCachedError(f"function {func_name!r} is not in the cache {store.root}", func_name=func_name, cache_dir=store.root)
-    if module_id is None:
-        chosen = next((copy for copy in copies if not copy.problem), copies[0])
-    else:
-        matching = [copy for copy in copies if copy.module_id.startswith(module_id)]
-        if len(matching) != 1:
-            module_ids = ", ".join(copy.module_id for copy in copies)
-            problem = f"{len(matching)} realizations match" if matching else "no realization matches"
-            raise NotCachedError(
-                f"{problem} the module_id {module_id!r} of function {func_name!r} in the cache {store.root}: give one of {module_ids}",
-                func_name=func_name,
-                cache_dir=store.root,
-            )
-        chosen = matching[0]
-    return chosen.module_id, chosen.link_name.rpartition("@")[0]
+    matching = [copy for copy in copies if copy.module_id.startswith(module_id or "")]
+    if module_id is not None and len(matching) != 1:
+        module_ids = ", ".join(copy.module_id for copy in copies)
+        problem = f"{len(matching)} realizations match" if matching else "no realization matches"
+        raise NotCachedError(
+            f"{problem} the module_id {module_id!r} of function {func_name!r} in the cache {store.root}: give one of {module_ids}",
+            func_name=func_name,
+            cache_dir=store.root,
+        )
+    chosen = next((copy for copy in matching if not copy.problem), matching[0])
+    symbol, _, _ = chosen.link_name.rpartition("@")
+    return chosen.module_id, symbol
 
 
 def _render_llvm_ir(store: Store, module_id: str, symbol: str | None) -> str:
@@ -101,9 +94,10 @@ def _render_assembly(store: Store, module_id: str, symbol: str | None) -> str:
 def _extract_function(text: str, symbol: str) -> str:
     """Return the lines of a function or variable in an assembly file, from its label to its end; the whole file if the label is missing."""
     lines = text.splitlines()
-    plain, quoted = f"{symbol}:", f'"{symbol}":'
-    start = next((number for number, line in enumerate(lines) if line.split("#")[0].rstrip() in (plain, quoted)), None)
-    if start is None:
+    without_comments = [line.partition("#")[0].rstrip() for line in lines]
+    label = next((label for label in (f"{symbol}:", f'"{symbol}":') if label in without_comments), None)
+    if label is None:
         return text.strip()
+    start = without_comments.index(label)
     end = next((number for number in range(start, len(lines)) if _END.match(lines[number])), len(lines))
     return "\n".join(lines[start:end])

@@ -13,7 +13,7 @@ from compcache.errors import CompcacheError, FormatError, NotCachedError
 from compcache.formats.graph import INLINED, decode_graph
 from compcache.formats.manifest import LINK_ONLY
 from compcache.inspect.descriptions import FunctionGraph, GraphNode
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import suppress
 from compcache.publish.module_lists import ModuleLists
 from compcache.publish.module_reader import ModuleSections, read_graph
 from compcache.usage import listings
@@ -99,7 +99,8 @@ class _Builder:
         node = module.graph[symbol]
         if node.kind in ("function", "import") or (node.kind == "variable" and node.func_name is not None):
             return self.add_function(node.func_name or symbol)
-        owner = "" if node.kind == "native" else node.signature if node.kind == INLINED else module.module_id
+        # A native symbol belongs to no module, and an inlined function to the module that `signature` names.
+        owner = {"native": "", INLINED: node.signature}.get(node.kind, module.module_id)
         name = node.func_name or symbol
         existing = self._numbers.get((node.kind, name, owner))
         if existing is not None:
@@ -136,15 +137,9 @@ class _Builder:
 
 
 def function_graph(store: Store, loader: Loader, roots: Sequence[str]) -> FunctionGraph:
-    """Return the dependencies of functions, transitively and across modules.
+    """Return the dependencies of the functions `roots`, transitively and across modules, as `loader` would load them now.
 
-    Args:
-        store: the cache directory.
-        loader: the loader, which knows the realizations that this process would use.
-        roots: the func_names of the functions.
-
-    Raises:
-        NotCachedError: a root is not in the cache.
+    Raise `NotCachedError` if a root is not in the cache.
     """
     builder = _Builder(_LoadableModules(store, loader).modules_of)
     for name in roots:
@@ -158,21 +153,15 @@ def function_graph(store: Store, loader: Loader, roots: Sequence[str]) -> Functi
 def cache_graph(
     store: Store, loader: Loader, names: Iterable[str] | None, *, reverse: bool, progress: Progress | None = None
 ) -> FunctionGraph:
-    """Return the graph of the functions `names` and their dependencies. See `Cache.graph`.
+    """Return the graph of functions and their dependencies, or their users with `reverse`; see `Cache.graph`.
 
-    Args:
-        store: the cache directory.
-        loader: the loader, which knows the realizations that this process would use.
-        names: the func_names; None for all functions.
-        reverse: whether to return the functions that use the named functions instead of the dependencies.
-        progress: called now and then with the numbers of read modules and of all modules.
-
-    Raises:
-        NotCachedError: a named function is not in the cache.
+    Raise `NotCachedError` if a named function is not in the cache.
     """
     if names is None:
         graph = whole_graph(store, progress)
-        return FunctionGraph(graph.nodes, tuple([(dependency, user) for user, dependency in graph.edges])) if reverse else graph
+        if not reverse:
+            return graph
+        return FunctionGraph(graph.nodes, tuple([(dependency, user) for user, dependency in graph.edges]))
     roots = list(dict.fromkeys(names))
     if not reverse:
         return function_graph(store, loader, roots)
@@ -186,7 +175,9 @@ def _related_modules(store: Store, roots: Iterable[str]) -> list[ModuleSummary]:
     related: dict[str, ModuleSummary] = {}
     all_lists = [ModuleLists(layer) for layer in (store, *store.layers)]
     names = set(roots)
-    new_ids = {module_id for lists in all_lists for name in names for module_id in lists.holders(name) | lists.importers(name)}
+    new_ids = set[bytes]()
+    for lists in all_lists:
+        new_ids.update(*map(lists.holders, names), *map(lists.importers, names))
     while new_ids:
         rows = listings.modules_of(store, new_ids)
         related.update({row.module_id: row for row in rows})
@@ -238,27 +229,20 @@ class _LoadableModules:
     def _read(self, module_id: bytes) -> _Module | None:
         """Return a module, with the reason if this host cannot use it; None if it cannot be read."""
         problem = ""
-        try:
-            with self._store.open_module(module_id) as file:
-                try:
-                    self._loader.require_usable(file)
-                except CompcacheError as error:
-                    problem = str(error)
-                return _Module(module_id.hex(), read_graph(file), problem)
-        except (FileNotFoundError, CompcacheError) as error:
-            reraise_interrupt(error)
-            return None
+        with suppress(FileNotFoundError, CompcacheError), self._store.open_module(module_id) as file:
+            try:
+                self._loader.require_usable(file)
+            except CompcacheError as error:
+                problem = str(error)
+            return _Module(module_id.hex(), read_graph(file), problem)
+        return None
 
 
 def whole_graph(store: Store, progress: Progress | None = None, among: Iterable[ModuleSummary] | None = None) -> FunctionGraph:
     """Return the graph of all functions, or of the functions of some modules. Unreadable modules are left out.
 
-    Every module is read once. Linked closures are left out, because their functions are in other modules.
-
-    Args:
-        store: the cache directory.
-        progress: called now and then with the numbers of read modules and of all modules.
-        among: the modules; None for all modules.
+    Every module is read once. Linked closures are left out, because their functions are in other modules. `among` are the modules whose
+    functions are in the graph; None: all modules.
     """
     realized: dict[str, list[bytes]] = {}
     problems: dict[bytes, str] = {}
@@ -293,9 +277,6 @@ def whole_graph(store: Store, progress: Progress | None = None, among: Iterable[
 
 def _read_module(store: Store, module_id: bytes, problem: str) -> _Module | None:
     """Return a module without verification; None if it cannot be read. `problem` says why this host cannot use it, or is ""."""
-    try:
-        with ModuleSections(store, module_id) as file:
-            return _Module(module_id.hex(), decode_graph(file.graph()), problem)
-    except (OSError, FormatError) as error:
-        reraise_interrupt(error)
-        return None
+    with suppress(OSError, FormatError), ModuleSections(store, module_id) as file:
+        return _Module(module_id.hex(), decode_graph(file.graph()), problem)
+    return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from compcache.display import Shown
@@ -145,13 +146,8 @@ def explain(
 ) -> Explanation:
     """Explain why a function is a hit or a miss; see `Cache.explain`.
 
-    Args:
-        store: the cache directory.
-        loader: the loader of the cache, whose settings are used.
-        func_name: the function.
-        identity: the requested `Identity`, which is compared with the stored identities; None compares the identity stored last.
-        progress: called now and then with the numbers of read files and of all files.
-        remote: the answer of the remote store; None without a remote store.
+    The settings of the `loader` are used. The requested `identity` is compared with the stored identities; None compares the identity
+    stored last. `remote` is the answer of the remote store; None without a remote store.
     """
     copies = {bytes.fromhex(copy.module_id): copy for copy in realizations(store, loader, func_name)}
     verdicts = []
@@ -178,9 +174,9 @@ def explain(
         error, reason, message = None, "", ""
     separate = find_separate_state(store, loader, func_name) if copies else ()
     variants = _compare_variants(store, same_label, components)
-    older = [(copy.created, func_name, module_id) for module_id, copy in list(copies.items())[1:]]
+    older = [(copy.created, func_name, module_id) for module_id, copy in islice(copies.items(), 1, None)]
     variants += [variant for variant in _compare_variants(store, older, components) if variant.differences]
-    if identity is not None:
+    if identity is not None:  # the variants that differ least come first
         variants.sort(key=lambda variant: _MAX_COMPARED if variant.differences is None else len(variant.differences))
     shown_variants = tuple(variants[:_MAX_SHOWN])
     return Explanation(func_name, error is None, reason, message, tuple(verdicts), shown_variants, refusals, overloads, remote, separate)
@@ -193,8 +189,8 @@ def newest_of_label(store: Store, name: str) -> str:
     """
     if any(True for _ in store.find_all(name)):
         return name
-    same_label = _functions_of_label(store, name, name, None)
-    return same_label[0][1] if len({label_of(func_name) for _, func_name, _ in same_label}) == 1 else name
+    names = [func_name for _, func_name, _ in _functions_of_label(store, name, name, None)]
+    return names[0] if len(set(map(label_of, names))) == 1 else name
 
 
 def _is_of_label(name: str | None, label: str) -> bool:
@@ -247,7 +243,8 @@ def _overloads(store: Store, loader: Loader, func_name: str, additions: list[_Ad
     """Return the latest stored function for each combination of argument types, sorted by label."""
     by_label: dict[str, list[_Addition]] = {}
     for addition in additions:
-        label = label_of(addition[1]) or ""
+        _, name, _ = addition
+        label = label_of(name) or ""
         if label.startswith(f"{func_name}("):
             by_label.setdefault(label, []).append(addition)
     overloads = []

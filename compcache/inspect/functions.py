@@ -79,8 +79,7 @@ def dependencies(store: Store, loader: Loader, func_name: str, *, transitive: bo
 
     With `transitive`, add the names to which these functions refer, and so on. Functions that are not cached add no names.
 
-    Raises:
-        NotCachedError: the function is not in the cache.
+    Raise `NotCachedError` if the function is not in the cache.
     """
     order: dict[str, None] = {}
     pending = [func_name]
@@ -136,11 +135,7 @@ def _named_successors(graph: ModuleGraph, symbol: str) -> list[str]:
 def cache_info(store: Store, maps_files: int, max_size: int | None = None, progress: Progress | None = None) -> CacheInfo:
     """Return a summary of a cache directory; see `CacheInfo`. Outdated module lists are made again first, because they hold the counts.
 
-    Args:
-        store: the cache directory.
-        maps_files: the argument `maps_files` of `Loader`.
-        max_size: the size limit passed to `Cache`, in bytes; None for the limit in the settings.
-        progress: called now and then with the numbers of read files and of all files while lists are made.
+    `maps_files` is the argument of `Loader`. `max_size` is the size limit passed to `Cache`, in bytes; None for the limit in the settings.
     """
     from compcache import __version__
     from compcache.formats import host
@@ -251,7 +246,7 @@ def _describe_copies(store: Store, func_name: str, copies: tuple[Realization, ..
         natives=_native_symbols(graph, record.symbol),
         has_code=has_code,
         seconds=float(notes.get("seconds", 0.0)),
-        identity=tuple((str(name), str(text)) for name, text in identity.items()) if isinstance(identity, dict) else (),
+        identity=tuple([(str(name), str(text)) for name, text in identity.items()]) if isinstance(identity, dict) else (),
         uses=tuple([uses.get((key, bytes.fromhex(copy.module_id)), (0, 0.0)) for copy in copies]),
         parts=tuple(parts),
         entries=tuple(entries),

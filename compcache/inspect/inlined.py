@@ -17,15 +17,9 @@ __all__ = ["describe_inlined"]
 
 
 def describe_inlined(store: Store, module_id: bytes, offset: int) -> tuple[str, ...]:
-    """Describe each function of another module that may be inlined into a realization.
+    """Describe each function of another module that may be inlined into a realization: its name and its module, as one text.
 
-    Args:
-        store: the cache directory.
-        module_id: the module that contains the realization.
-        offset: the offset of the realization's record in the module.
-
-    Returns:
-        The name and the module of each inlined function, as one text; empty if the module cannot be read.
+    The record of the realization is at `offset` in the module. The result is empty if the module cannot be read.
     """
     try:
         with store.open_module(module_id) as module:
@@ -35,6 +29,5 @@ def describe_inlined(store: Store, module_id: bytes, offset: int) -> tuple[str, 
         reraise_interrupt(error)
         return ()
     references = nodes[symbol].references if symbol in nodes else ()
-    return tuple(
-        [f"{nodes[key].func_name} of module {nodes[key].signature}" for key in references if key in nodes and nodes[key].kind == INLINED]
-    )
+    used_nodes = [nodes[key] for key in references if key in nodes]
+    return tuple([f"{node.func_name} of module {node.signature}" for node in used_nodes if node.kind == INLINED])

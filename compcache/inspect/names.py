@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import chain, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, TypeVar
 
@@ -61,7 +61,8 @@ def _stored_names(store: Store, select: Callable[[str], bool], *prefixes: str) -
     names: set[str] = set()
     for layer in (store, *store.layers):
         lists = ModuleLists(layer)
-        pairs = [pair for prefix in prefixes for pair in lists.functions(prefix) if pair[0] not in names and select(pair[0])]
+        listed = chain.from_iterable(map(lists.functions, prefixes))
+        pairs = [(name, module_id) for name, module_id in listed if name not in names and select(name)]
         existing = statuses_of(layer, {module_id for _, module_id in pairs})
         names.update([name for name, module_id in pairs if module_id in existing])
     return tuple(sorted(names))
@@ -74,8 +75,9 @@ def names_starting_with(store: Store, prefix: str, limit: int) -> list[str]:
         lists = ModuleLists(layer)
         layer_names: set[str] = set()
         for base in dict.fromkeys((prefix, prefix.rpartition("-")[0] or prefix)):  # the prefix may contain a label
-            pairs = (pair for pair in lists.functions(base) if pair[0].startswith(prefix) and pair[0] not in layer_names)
-            while len(layer_names) < limit and (batch := list(islice(pairs, limit - len(layer_names)))):
+            listed = lists.functions(base)
+            pairs = ((name, module_id) for name, module_id in listed if name.startswith(prefix) and name not in layer_names)
+            while batch := list(islice(pairs, limit - len(layer_names))):  # again, if modules no longer exist
                 existing = statuses_of(layer, {module_id for _, module_id in batch})
                 layer_names.update([name for name, module_id in batch if module_id in existing])
         names |= layer_names
@@ -118,10 +120,7 @@ def _most_similar(store: Store, name: str) -> str | None:
 def _candidates(name: str, starting_with: Callable[[str], Iterator[T]], text: Callable[[T], str]) -> list[T]:
     """Return at most 2,000 items whose text is about as long as `name`. Items with the longest common prefix come first.
 
-    Args:
-        name: the name to compare with.
-        starting_with: returns the items whose text starts with a prefix.
-        text: returns the text of an item.
+    `starting_with` returns the items whose text starts with a prefix, and `text` the text of an item.
     """
     candidates: dict[T, None] = {}
     length = len(name)

@@ -19,15 +19,9 @@ __all__ = ["describe_passed_over"]
 
 
 def describe_passed_over(store: Store, module_id: bytes, offset: int) -> tuple[str, ...]:
-    """Describe each realization of a function's imports that a load skips because of its link type.
+    """Describe each realization of a function's imports that a load skips because of its link type, in one text for each.
 
-    Args:
-        store: the cache directory.
-        module_id: the module that contains the function.
-        offset: the offset of the function's record in the module.
-
-    Returns:
-        One text for each realization; empty if the module cannot be read.
+    The record of the function is at `offset` in the module. The result is empty if the module cannot be read.
     """
     texts = []
     try:

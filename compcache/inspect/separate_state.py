@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from compcache.depgraph import DependencyGraph
 from compcache.errors import CompcacheError
 from compcache.formats.manifest import MERGED
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import suppress
 from compcache.publish.module_reader import read_graph
 
 if TYPE_CHECKING:
@@ -76,12 +76,9 @@ def _providing_module(store: Store, loader: Loader, func_name: str) -> bytes | N
 
 def _read_graph(store: Store, module_id: bytes) -> ModuleGraph | None:
     """Return the graph of a module; None if it cannot be read."""
-    try:
-        with store.open_module(module_id) as module:
-            return read_graph(module)
-    except (CompcacheError, OSError) as error:
-        reraise_interrupt(error)
-        return None
+    with suppress(CompcacheError, OSError), store.open_module(module_id) as module:
+        return read_graph(module)
+    return None
 
 
 def _mutable_variables(graph: ModuleGraph, func_name: str) -> set[str]:

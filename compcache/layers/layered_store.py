@@ -44,8 +44,7 @@ _FLAGS_OFFSET = 4 * 8 + 2 * 8 + 8  # in a module entry without its key: after th
 def layer_paths(layers: Iterable[str | os.PathLike[str]]) -> list[str]:
     """Return the argument `layers` of `Cache` as a list of paths.
 
-    Raises:
-        TypeError: `layers` is not an iterable of paths, or is a single path.
+    Raise `TypeError` if `layers` is not an iterable of paths, or is a single path.
     """
     if isinstance(layers, (str, bytes, os.PathLike)):
         raise TypeError(f"layers must be a list of paths, not a single path: give [{os.fspath(layers)!r}]")
@@ -277,10 +276,13 @@ class LayeredStore(Store):
     def _find_in(
         self, merged: Index | None, func_name: str, is_near: IsNear | None = None, *, linked: bool = False
     ) -> Iterator[tuple[bytes, int]]:
-        """Return the realizations of a function in this directory and in `merged`; in the index of each layer if `merged` is None."""
+        """Return the realizations of a function in this directory and in `merged`; in the index of each layer if `merged` is None.
+
+        Realizations in linked closures are left out unless `linked` is set.
+        """
         indexes, key = self._indexes(merged), name_key(func_name)
         candidates = self._find_ordered(indexes, key, is_near) if is_ordered(func_name) else self._find_best(indexes, key)
-        return candidates if linked else (row for row in candidates if row[1] < LINKED)
+        return candidates if linked else ((module_id, offset) for module_id, offset in candidates if offset < LINKED)
 
     def _indexes(self, merged: Index | None) -> list[tuple[Store | Index, Index]]:
         """Return the indexes to search, in order, each with its store, or with itself if it covers all layers (`merged`)."""
@@ -311,7 +313,7 @@ class LayeredStore(Store):
     def _find_best(self, indexes: list[tuple[Store | Index, Index]], key: bytes) -> Iterator[tuple[bytes, int]]:
         """Yield the realizations of a content name, the best for this host first."""
         yielded = set()
-        fallbacks: list[tuple[int, Store | Index, tuple[bytes, int]]] = []
+        fallbacks: list[tuple[int, Store | Index, bytes, int]] = []  # with the rank, the greatest of which is the best
         for store, index in indexes:
             ranked: list[tuple[int, tuple[bytes, int]]] = []
             for module_id, offset in index.find(key, ranked):
@@ -319,14 +321,13 @@ class LayeredStore(Store):
                     yielded.add(module_id)
                     self._remember_layer(module_id, store)
                     yield module_id, offset
-            fallbacks += [(rank, store, candidate) for rank, candidate in ranked]
-        if len(fallbacks) > 1:
-            fallbacks.sort(key=lambda row: -row[0])  # the sort is stable: candidates of equal rank stay in the order of their indexes
-        for _, store, candidate in fallbacks:
-            if candidate[0] not in yielded:
-                yielded.add(candidate[0])
-                self._remember_layer(candidate[0], store)
-                yield candidate
+            fallbacks += [(rank, store, module_id, offset) for rank, (module_id, offset) in ranked]
+        fallbacks.sort(key=lambda fallback: -fallback[0])  # by rank; equal ranks stay in the order of their indexes
+        for _, store, module_id, offset in fallbacks:
+            if module_id not in yielded:
+                yielded.add(module_id)
+                self._remember_layer(module_id, store)
+                yield module_id, offset
 
     def _remember_layer(self, module_id: bytes, store: Store | Index) -> None:
         """Remember the layer of a module for `open_module`. An index of all layers names it, if the index has the module.

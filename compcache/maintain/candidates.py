@@ -114,7 +114,8 @@ class Chooser:
         """Return the numbers of bytes and of modules above the limits of the policy."""
         policy, census = self._policy, self._census
         size = census.size - policy.max_bytes if isinstance(policy.max_bytes, int) else 0
-        return max(size, 0), max(census.modules - policy.max_modules, 0) if policy.max_modules is not None else 0
+        count = census.modules - policy.max_modules if policy.max_modules is not None else 0
+        return max(size, 0), max(count, 0)
 
     def _make_plan(self, found: dict[bytes, Entry], fresh: Container[object], horizon: float) -> Plan:
         """Return the policy's plan for the entries in `found`, the candidates and the modules that affect the decision.
@@ -131,10 +132,9 @@ class Chooser:
 
         entries = [limit_to_candidates(found[key]) for key in sorted(found)]
         found.clear()  # otherwise a prune of many modules would keep a second table in memory
-        packs = sum(entry.is_pack for entry in entries)
-        outside = Outside(
-            self._census.size - sum(entry.size for entry in entries), self._census.modules - (len(entries) - packs), horizon, _FRESH
-        )
+        modules = len(entries) - sum(entry.is_pack for entry in entries)
+        size = sum(entry.size for entry in entries)
+        outside = Outside(self._census.size - size, self._census.modules - modules, horizon, _FRESH)
         return plan_prune(entries, self._policy, self._now, outside)
 
     def _read_part_uses(self) -> dict[bytes, float]:
@@ -197,6 +197,7 @@ class Chooser:
             yield _new((module_id, size, created, last, names, imports, target, generation, is_pinned, llvm, False, makers, fault, parts))
 
     def _is_pinned(self, row: Row) -> bool:
+        """Return whether a module is spared, or holds a pinned function."""
         return row.module_id in self._spare or (bool(self._pins) and not self._pins.isdisjoint(row.names))
 
     def _platform_facts(self, platform: Platform) -> tuple[int, int, tuple[Maker, ...], str]:
@@ -232,15 +233,13 @@ class Chooser:
         if entry.pinned or (policy.match and not (entry.functions and all(map(self._matches, entry.functions)))):
             return False
         recency = min(max(entry.used, entry.created), self._now)
-        if (
-            policy.matches_alone
-            or recency < cutoff(policy.unused_for, self._now)
-            or entry.created < cutoff(policy.older_than, self._now)
-            or (policy.stale is not None and entry.generation not in fresh)
-            or (self._oldest_llvm and entry.llvm and version_numbers(entry.llvm) < self._oldest_llvm)
-            or any(versions.includes(maker) for versions in self._selected for maker in entry.makers)
-            or entry.module_id in copies
-        ):
+        is_stale = policy.stale is not None and entry.generation not in fresh
+        is_of_old_llvm = self._oldest_llvm and entry.llvm and version_numbers(entry.llvm) < self._oldest_llvm
+        if policy.matches_alone or is_stale or is_of_old_llvm or entry.module_id in copies:
+            return True
+        if recency < cutoff(policy.unused_for, self._now) or entry.created < cutoff(policy.older_than, self._now):
+            return True
+        if any(versions.includes(maker) for versions in self._selected for maker in entry.makers):
             return True
         others.add(recency, entry)
         return False

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from compcache.errors import CompcacheError, FormatError, StorageError
 from compcache.formats.index import FUNCTION
 from compcache.hit.target import path_opener
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.maintain.packing import Packing
 from compcache.maintain.prune import rewrite_index
 from compcache.maintain.remove import remove_modules
@@ -109,9 +109,12 @@ def _measure(store: Store) -> _Measured:
     modules = size = files = stored = 0
     for fan in store.fans():
         sizes = {module_id: status.st_size for module_id, status in files_of_directory(store, fan).items()}
-        packed = {module_id: size_ for module_id, (size_, *_) in store.volumes.of_directory(fan).items() if module_id not in sizes}
-        files, stored = files + len(sizes), stored + sum(sizes.values())
-        modules, size = modules + len(sizes) + len(packed), size + sum(sizes.values()) + sum(packed.values())
+        files += len(sizes)
+        stored += sum(sizes.values())
+        for module_id, (module_size, *_) in store.volumes.of_directory(fan).items():
+            sizes.setdefault(module_id, module_size)
+        modules += len(sizes)
+        size += sum(sizes.values())
     volumes = [volume.status.st_size for volume in store.volumes.current()]
     return _Measured(modules, size, files + len(volumes), stored + sum(volumes))
 
@@ -121,16 +124,18 @@ def _merge_duplicates(store: Store) -> list[bytes]:
 
     Modules with functions of unknown content, and modules that an entry of data requires, stay.
 
-    Returns:
-        The ids of the removed modules.
+    Return the ids of the removed modules.
     """
     newer: dict[bytes, set[bytes]] = {}
-    for holders in _modules_by_content(store):
-        for module_id in holders[:-1]:
-            newer.setdefault(module_id, set()).add(holders[-1])
-    keep = {holders[-1] for holders in _modules_by_content(store) if holders[-1] in newer} if newer else set()
+    for *older, newest in _modules_by_content(store):
+        for module_id in older:
+            newer.setdefault(module_id, set()).add(newest)
+    if not newer:
+        return []
+    # A module that is the newest for one of its functions stays, although others are newer for its other functions.
+    surplus = newer.keys() - {newest for *_, newest in _modules_by_content(store)}
     lists = ModuleLists(store)
-    usable = [module_id for module_id in sorted(newer.keys() - keep) if all(_is_usable(store, module) for module in newer[module_id])]
+    usable = [module_id for module_id in sorted(surplus) if all(_is_usable(store, module) for module in newer[module_id])]
     duplicates = [module_id for module_id in usable if next(lists.entries_requiring(module_id), None) is None]
     return remove_modules(store, duplicates) if duplicates else []
 
@@ -161,9 +166,7 @@ def _function_entries(store: Store) -> Iterator[bytes]:
 
 def _is_usable(store: Store, module_id: bytes) -> bool:
     """Return whether a module exists, can be read, and is intact."""
-    try:
+    with suppress(FileNotFoundError, CompcacheError, FormatError):
         store.open_module(module_id, leave_stamp=False).close()
-    except (FileNotFoundError, CompcacheError, FormatError) as error:
-        reraise_interrupt(error)
-        return False
-    return True
+        return True
+    return False

@@ -45,7 +45,7 @@ def write_layer_segment(store: LayeredStore, name: str) -> None:
                     return
                 # A module in two layers belongs to the first layer.
                 in_layer = partial(_number_in_layer, behind)
-                functions.update([with_order(e, in_layer) for e in function_entries(segment) if e[_MODULE_ID] not in modules])
+                functions.update([with_order(entry, in_layer) for entry in function_entries(segment) if entry[_MODULE_ID] not in modules])
                 requirements.update(segment.requirements.values())
                 for data in entries_of_modules(layer.index, segment):
                     keep_newest(newest, data)

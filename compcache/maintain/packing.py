@@ -49,8 +49,7 @@ _NO_STAMP = Stamp(0, 0, 0, 0)
 def free_removed(store: Store) -> None:
     """Rewrite volumes if at least half of their modules were removed. Do nothing while another process compacts the cache.
 
-    Raises:
-        OSError: a volume could not be written. No module is lost.
+    Raise `OSError` if a volume could not be written. No module is lost.
     """
     if not store.volumes.current():
         return
@@ -151,8 +150,9 @@ class Packing:
                 if found is None:
                     found = self._volume_content(module_id, old)
                 if found is not None:
-                    self._entries.write(found[1])
-                    yield found[0]
+                    content, entry = found
+                    self._entries.write(entry)
+                    yield content
 
     def _file_content(self, module_id: bytes, file: _SmallFile, others: list[_Members]) -> tuple[Content, bytes] | None:
         """Return the content and an index entry of a module file, or None if it is unusable or one of `others` has the same content.
@@ -163,10 +163,11 @@ class Packing:
         found = self._read_file(module_id, file)
         if found is None:
             return None
+        content, _ = found
         for volume, members in others:
             if module_id not in members:
                 continue
-            if volume.content(members[module_id]) == found[0][1:3]:
+            if volume.content(members[module_id]) == (content.data, content.signatures):
                 self._files.write(module_id + file.stamp)
                 return None
             mark_gone(self._store, volume, [module_id])  # its notes differ from the notes of the file, which takes precedence

@@ -113,10 +113,15 @@ class PrunePolicy:
         return bool(self.match) and not self.duplicates and not self.made_by and all(condition is None for condition in conditions)
 
     @property
+    def has_only_limits(self) -> bool:
+        """Return whether no criterion other than `max_bytes` and `max_modules` is set."""
+        conditions = (self.unused_for, self.older_than, self.stale, self.min_llvm)
+        return not (self.duplicates or self.match or self.made_by) and all(condition is None for condition in conditions)
+
+    @property
     def removes_modules(self) -> bool:
         """Return whether the policy can remove modules, and not only leftovers."""
-        limits = (self.max_bytes, self.max_modules, self.unused_for, self.older_than, self.stale, self.min_llvm)
-        return self.duplicates or bool(self.match) or bool(self.made_by) or any(limit is not None for limit in limits)
+        return not self.has_only_limits or self.max_bytes is not None or self.max_modules is not None
 
 
 def _to_seconds(name: str, value: float | timedelta | str) -> float:
@@ -453,7 +458,7 @@ def _add_duplicates(population: _Population, removable: list[int], reasons: dict
     """Select modules whose functions are all in other modules for the same hosts, the least recently used first; update `reasons`."""
     entries = population.entries
     several = {name for name, providers in population.providers.items() if len(providers) > 1}
-    removable = [n for n in removable if n not in reasons and several.issuperset(entries[n].functions)]
+    removable = [number for number in removable if number not in reasons and several.issuperset(entries[number].functions)]
     copies: dict[tuple[str, object], int] = {}
     for number, entry in enumerate(entries if removable else ()):
         if number not in reasons:
@@ -497,8 +502,7 @@ def _removal_order(population: _Population, removable: list[int], alive: bytearr
 def _enforce_limits(population: _Population, policy: PrunePolicy, removable: list[int], reasons: dict[int, str], outside: Outside) -> str:
     """Add the least recently used entries to `reasons` until the limits are met, or no further entry may be removed.
 
-    Returns:
-        The limit that is still exceeded, "size" or "count", or "" if the limits are met.
+    Return the limit that is still exceeded, "size" or "count", or "" if the limits are met.
     """
     entries = population.entries
     alive = bytearray([number not in reasons for number in range(len(entries))])

@@ -114,8 +114,7 @@ def propose(
 
     With `fold_statistics`, the statistics files are folded before they are read.
 
-    Raises:
-        TypeError: `policy` is not a `PrunePolicy`.
+    Raise `TypeError` if `policy` is not a `PrunePolicy`.
     """
     _require_policy(policy)
     started, start_time = time.perf_counter(), time.time()
@@ -128,7 +127,8 @@ def propose(
         census.add(slice_)
         unindexed.add(slice_)
     # Modules with known faults are always removed. A policy with only limits that are not exceeded removes no others.
-    reads = bool(known_faults.FAULTS) or (policy.removes_modules and not (_has_only_limits(policy) and not _exceeds_limit(policy, census)))
+    may_select = not policy.has_only_limits or _exceeds_limit(policy, census.modules, census.size)
+    reads = bool(known_faults.FAULTS) or may_select
     uses = _read_uses(store, slices, now, folds=fold_statistics and reads)
     chooser = Chooser(slices, uses, policy, now, census, spare)
     plan = chooser.choose() if reads else Plan((), ())
@@ -146,7 +146,8 @@ def _read_uses(store: Store, slices: Slices, now: float, *, folds: bool) -> Uses
     """Return the statistics of all processes. With `folds`, fold the statistics files first."""
     if not folds:
         return Uses(store, verify=True)
-    return fold(store, seconds_of(store, slices.lists), now=now, present=Present(slices))[0]
+    uses, _counters = fold(store, seconds_of(store, slices.lists), now=now, present=Present(slices))
+    return uses
 
 
 def carry_out(store: Store, proposal: PruneProposal) -> PruneReport:
@@ -187,15 +188,9 @@ def _unknown_makers(policy: PrunePolicy, known: Collection[str]) -> tuple[tuple[
 def _make_report(
     modules: int, size: int, policy: PrunePolicy, plan: Plan, leftovers: tuple[PrunedFile, ...], *, dry_run: bool
 ) -> PruneReport:
-    """Return the report of a prune.
+    """Return the report of a prune that has removed the modules of a plan, and these leftovers; with `dry_run`, of a planned prune.
 
-    Args:
-        modules: the number of modules before the prune.
-        size: the total size of modules and packs before the prune, in bytes.
-        policy: the policy of the prune.
-        plan: the removed modules, and the modules that are kept because other modules need them.
-        leftovers: the removed leftovers.
-        dry_run: whether the prune has removed nothing.
+    `modules` and `size` are the number of modules, and the size of modules and packs in bytes, before the prune.
     """
     report = PruneReport(
         dry_run=dry_run,
@@ -208,9 +203,7 @@ def _make_report(
         within_limits=True,
         seconds=0.0,
     )
-    fits = policy.allows(report.size_after)
-    fits = fits and (policy.max_modules is None or report.modules_after <= policy.max_modules)
-    return dataclasses.replace(report, within_limits=fits)
+    return dataclasses.replace(report, within_limits=not _exceeds_limit(policy, report.modules_after, report.size_after))
 
 
 def _damaged_files(store: Store, unindexed: Unindexed) -> Iterator[PrunedFile]:
@@ -228,22 +221,15 @@ def _describe(removal: Removal) -> PrunedModule:
 _describe_fields: Callable[[tuple[Any, ...]], PrunedModule] = partial(tuple.__new__, PrunedModule)
 
 
-def _has_only_limits(policy: PrunePolicy) -> bool:
-    """Return whether the limits are the only criteria of a policy."""
-    criteria = (policy.unused_for, policy.older_than, policy.stale, policy.min_llvm)
-    return not policy.duplicates and not policy.match and not policy.made_by and all(criterion is None for criterion in criteria)
-
-
-def _exceeds_limit(policy: PrunePolicy, census: Census) -> bool:
-    """Return whether a limit of a policy is exceeded. If not, a prune with only limits need not read the modules."""
-    return (policy.max_modules is not None and census.modules > policy.max_modules) or not policy.allows(census.size)
+def _exceeds_limit(policy: PrunePolicy, modules: int, size: int) -> bool:
+    """Return whether a number of modules, or their total size in bytes, exceeds a limit of a policy."""
+    return (policy.max_modules is not None and modules > policy.max_modules) or not policy.allows(size)
 
 
 def _remove_planned(store: Store, proposal: PruneProposal) -> tuple[Removal, ...]:
     """Remove the planned modules and their index entries, except modules that must be kept now. Return the removals.
 
-    Raises:
-        StorageError: a module cannot be removed. Other modules may have been removed before.
+    Raise `StorageError` if a module cannot be removed. Other modules may have been removed before.
     """
     from compcache.usage.size_estimate import remember_size
 

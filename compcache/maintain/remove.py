@@ -112,12 +112,12 @@ def remove_module(store: Store, module_id: str) -> bool:
 def remove_modules(store: Store, module_ids: list[bytes]) -> list[bytes]:
     """Remove modules, their index entries, and the linked closures derived from them. Return the ids of the removed modules.
 
-    Raises:
-        StorageError: a module could not be removed. Other modules may have been removed before.
+    Raise `StorageError` if a module could not be removed. Other modules may have been removed before.
     """
     removed: list[bytes] = []
     try:
-        removed.extend(module_id for module_id in [*module_ids, *_derived_closures(store, module_ids)] if remove_file(store, module_id))
+        chosen = [*module_ids, *_derived_closures(store, module_ids)]
+        removed.extend(module_id for module_id in chosen if remove_file(store, module_id))  # item by item: an error keeps earlier items
     except OSError as error:
         reraise_interrupt(error)
         message = f"cannot remove a module from the cache {store.root}: {error.strerror or error}"
@@ -136,16 +136,13 @@ def remove_linked(store: Store, func_name: str | None) -> tuple[str, ...]:
     Raise `StorageError` if the cache is read-only, or a closure could not be removed.
     """
     store.require_writable()
-    linked = [
-        module_id
-        for module_id, entry in linked_closures(store).items()
-        if func_name is None or func_name == decode_closure(entry.data).label or _realizes(store, module_id, func_name)
-    ]
+    closures = linked_closures(store)
+    if func_name is None:
+        linked = set(closures)
+    else:
+        linked = {module_id for module_id, entry in closures.items() if decode_closure(entry.data).label == func_name}
+        linked |= closures.keys() & {module_id for module_id, _ in store.find_here(func_name, linked=True)}
     return tuple([module_id.hex() for module_id in remove_modules(store, sorted(linked))])
-
-
-def _realizes(store: Store, module_id: bytes, func_name: str) -> bool:
-    return any(found == module_id for found, _ in store.find_here(func_name, linked=True))
 
 
 def _derived_closures(store: Store, gone: list[bytes]) -> list[bytes]:
@@ -164,21 +161,14 @@ def _has_short_index(store: Store) -> bool:
 
 
 def _require_unused(store: Store, func_name: str, names: set[str], holders: Mapping[bytes, Row], rows: Mapping[bytes, Row]) -> None:
-    """Raise `FunctionInUseError` if other modules need a function or group, or if one of its `names` is pinned.
+    """Raise `FunctionInUseError` if a function or group must not be removed without `force`.
 
-    Args:
-        store: the cache directory.
-        func_name: the name of the function or group.
-        names: the function, or the functions of the group.
-        holders: the rows of the modules to remove.
-        rows: the rows of all modules that may import the function or group.
+    That is so if its modules hold other functions, if other modules import one of its functions, `names`, or if one of these is pinned.
+    `holders` are the rows of its modules, and `rows` those of all modules that may import it.
     """
     others = tuple(sorted({name for row in holders.values() for name in row.names} - names))
-    importers = tuple(
-        sorted(
-            name for module_id, row in rows.items() if module_id not in holders and not names.isdisjoint(row.imports) for name in row.names
-        )
-    )
+    importing = [row for module_id, row in rows.items() if module_id not in holders and not names.isdisjoint(row.imports)]
+    importers = tuple(sorted([name for row in importing for name in row.names]))
     reasons = []
     groups = sorted({group for row in holders.values() for group in _group_names(row)}) if others else []
     if groups:

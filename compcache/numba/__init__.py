@@ -311,11 +311,7 @@ def package(
 
 
 def _require_supported_numba() -> None:
-    """Check that the version of Numba is supported.
-
-    Raises:
-        RuntimeError: the version is not supported. The message says why.
-    """
+    """Raise `RuntimeError` if the version of Numba is not supported. The message says why."""
     from compcache.numba.versions.supported import unsupported_reason
 
     reason = unsupported_reason()

@@ -86,8 +86,7 @@ def _print_program_error(kind: type[BaseException], error: BaseException, traceb
 def _run_file(arguments: list[str]) -> None:
     """Run a Python file, directory or zip archive as the main program. `arguments` begin with its path.
 
-    Raises:
-        SystemExit: the file cannot be read. The status is 2, and the reason is printed to stderr.
+    Raise `SystemExit` if the file cannot be read. The status is 2, and the reason is printed to stderr.
     """
     import os
 

@@ -80,8 +80,7 @@ def build_kernels(settings: Settings, source: str, place: str) -> dict[str, str]
 
     `source` is the directory with the project's packages, and `place` the directory in which the output directories are created.
 
-    Returns:
-        The paths of the output directories, by their path in the wheel.
+    Return the paths of the output directories, by their path in the wheel.
 
     Raises:
         CompcacheError: a kernel does not compile, or the named modules contain no kernels.

@@ -16,9 +16,7 @@ def finalize(distribution: Any) -> None:
 
     The new commands compile the kernels into the wheel and set the wheel's tag.
 
-    Raises:
-        ImportError: the project has kernels, and setuptools is older than 70.1.
-        ValueError: a setting is not valid.
+    Raise `ImportError` if the project has kernels, and setuptools is older than 70.1, or `ValueError` if a setting is not valid.
     """
     if not _may_have_kernels():
         return

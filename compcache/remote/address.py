@@ -73,7 +73,8 @@ class RemoteSettings(NamedTuple):
     def bare(self) -> str:
         """The URL of an HTTP store without user and password."""
         parts = urlsplit(self.url)
-        return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+        _, _, host = parts.netloc.rpartition("@")
+        return parts._replace(netloc=host).geturl()
 
     @property
     def credentials(self) -> tuple[str, str] | None:
@@ -142,7 +143,8 @@ def _without_secrets(url: str) -> str:
     user, separator, host_and_path = url[len(start) :].rpartition("@")
     if start.startswith("abfs") and not set(user) & set(":/?#"):  # Azure: the name of a container
         host_and_path = user + separator + host_and_path
-    return start + re.split(r"[?#]", host_and_path, maxsplit=1)[0]
+    without_query, *_ = re.split(r"[?#]", host_and_path, maxsplit=1)
+    return start + without_query
 
 
 def has_secret(url: str) -> bool:

@@ -68,8 +68,10 @@ def adopt_module(store: Store, data: bytes | memoryview, *, wanted: str, signatu
         stored = store.signatures_of(footer.module_id)
         merged = merge_signatures(stored, signatures, keys, footer.module_id, header.requirement())
         publish_file(store, SIGNATURES, SIGNATURES.file_name(name), merged)
+    image, records, graph, bitcode, notes = sections
+    own_notes = pack_notes({**decode_notes(notes), ORIGIN: "remote"})
     module_id = add_module(
-        store, (*sections[:4], pack_notes({**decode_notes(sections[4]), ORIGIN: "remote"})), indexed,
+        store, (image, records, graph, bitcode, own_notes), indexed,
         target=target_id(header.requirement()), flags=image_flag(header.image_kind), key=header.key, signs=False,
     )  # fmt: skip
     return Adopted(module_id, tuple(function for function, _, _ in indexed), manifest.imports())

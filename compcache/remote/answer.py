@@ -109,12 +109,8 @@ def skipped_answer(url: str, name: str, failures: int, seconds: float) -> Remote
 def remote_answer(store: Store, stores: Stores, name: str, answer: HelperAnswer | None, problem: str) -> RemoteAnswer:
     """Return the `RemoteAnswer` for the helper's answer about a function.
 
-    Args:
-        store: the local cache, which decides whether it accepts a module.
-        stores: the remote stores.
-        name: the name of the function.
-        answer: the helper's answer, or None if the helper did not answer.
-        problem: the reason why the helper did not answer, or "".
+    The local cache `store` decides whether it accepts a module. `answer` is None if the helper did not answer. `problem` is the reason, or
+    "".
     """
     is_asked = label_of(name) is not None
     url = stores.shown

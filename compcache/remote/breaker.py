@@ -52,11 +52,13 @@ class Breaker:
 
     def is_open(self) -> bool:
         """Read the file, and return whether the store must not be asked now."""
-        return time.time() < self._read()[1]
+        _, until, _ = self._read()
+        return time.time() < until
 
     def is_half_open(self) -> bool:
         """Return whether the store must be probed before it is asked."""
-        return 0 < self._read()[1] <= time.time()
+        _, until, _ = self._read()
+        return 0 < until <= time.time()
 
     def is_doubtful(self) -> bool:
         """Return whether the store must be probed first, although it has failed too few times to open the breaker."""
@@ -65,7 +67,8 @@ class Breaker:
 
     def allows_lookups(self) -> bool:
         """Return whether look-ups may ask the store. Probes are always allowed."""
-        return not self._read()[1]
+        _, until, _ = self._read()
+        return not until
 
     def record_success(self) -> None:
         """Record that a request was answered."""
@@ -94,7 +97,10 @@ class Breaker:
         return failures, max(0.0, until - time.time())
 
     def _read(self) -> tuple[int, float, float]:
-        """Return the failures in a row, the end of the pause, and the pause in seconds. All are 0 without a valid file."""
+        """Return the failures in a row, the end of the pause, and the pause in seconds.
+
+        All are 0 if there is no valid file, or if the pause would end too late, because the clock was set back.
+        """
         try:
             with open(self._path, encoding="ascii") as file:
                 failures, until_text, pause = file.read(200).split()
@@ -103,7 +109,7 @@ class Breaker:
         except (OSError, ValueError) as error:
             reraise_interrupt(error)
             return 0, 0.0, 0.0
-        return values if until - time.time() <= _LONGEST_PAUSE else (0, 0.0, 0.0)  # the clock was set back
+        return values if until - time.time() <= _LONGEST_PAUSE else (0, 0.0, 0.0)
 
     def _write(self, failures: int, until: float, pause: float) -> None:
         """Share the state with other processes. A failed write is ignored."""

@@ -74,9 +74,17 @@ class Card(NamedTuple):
 
 def encode_cards(cards: dict[str, Card]) -> bytes:
     """Encode the cards of one function. `cards` maps shelves to cards, the newest last."""
-    rows = [[shelf, *card[1:6], [list(imported[:6]) for imported in card.imports]] for shelf, card in cards.items()]
-    data: bytes = _MAGIC + msgpack.packb([next(iter(cards.values())).name, rows], unicode_errors="surrogatepass")
+    rows = []
+    for shelf, card in cards.items():
+        name, *fields, imports = card  # all cards have this name
+        rows.append([shelf, *fields, [_fields_without_imports(imported) for imported in imports]])
+    data: bytes = _MAGIC + msgpack.packb([name, rows], unicode_errors="surrogatepass")
     return data + check(data)
+
+
+def _fields_without_imports(card: Card) -> list[Any]:
+    *fields, _ = card
+    return fields
 
 
 def merge_cards(known: dict[str, Card], shelf: str, card: Card) -> bytes:
@@ -85,9 +93,7 @@ def merge_cards(known: dict[str, Card], shelf: str, card: Card) -> bytes:
     If the result would have more than `_LARGE_CARDS` bytes, the imports of the new card are left out. If it would have more than
     `MAX_CARDS` bytes, the oldest cards are left out.
     """
-    other_cards = {
-        known_shelf: known_card for known_shelf, known_card in known.items() if known_shelf != shelf and known_card.name == card.name
-    }
+    other_cards = {other: known_card for other, known_card in known.items() if other != shelf and known_card.name == card.name}
     data = encode_cards({**other_cards, shelf: card})
     if len(data) > _LARGE_CARDS and card.imports:
         return merge_cards(other_cards, shelf, card._replace(imports=()))
@@ -105,7 +111,7 @@ def decode_cards(data: bytes) -> dict[str, Card]:
     if len(data) > MAX_CARDS:
         raise FormatError(f"the card has {len(data)} bytes, more than the maximum of {MAX_CARDS}")
     if data[: len(_MAGIC)] != _MAGIC:
-        raise FormatError("the bytes are not a card of a known version")
+        raise FormatError(f"the card starts with {data[: len(_MAGIC)]!r}, not with {_MAGIC!r}: another version has written it")
     if check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
         raise FormatError("the card is damaged: its checksum does not match")
     with as_format_error("the card is malformed"):
@@ -146,7 +152,7 @@ def _import_lzma() -> Any:
 def encode_pack(items: Iterable[Packed]) -> bytes:
     """Encode functions as a pack. A module that realizes several of them is stored once."""
     items = list(items)
-    cards = [[*item.card[:4], b"", item.card.signatures] for item in items]
+    cards = [_fields_without_imports(item.card._replace(module=b"")) for item in items]
     modules = {item.card.module_id: item.module for item in items}
     lzma = _import_lzma()
     content: bytes = msgpack.packb([cards, list(modules.items())], unicode_errors="surrogatepass")
@@ -164,7 +170,7 @@ def decode_pack(data: bytes) -> dict[str, Packed]:
     """
     magic, packed = data[:8], data[8:-CHECK_SIZE]
     if magic not in _PACK_MAGICS.values():
-        raise FormatError("the bytes are not a pack of a known version")
+        raise FormatError(f"the pack starts with {magic!r}, which this version does not know: another version has written it")
     if check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
         raise FormatError("the pack is damaged: its checksum does not match")
     lzma = _import_lzma()

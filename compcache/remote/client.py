@@ -154,8 +154,7 @@ class RemoteStore:
     def directory(self) -> str:
         """Return the directory of the helper's socket, for the current credentials.
 
-        Raises:
-            OSError: the directory cannot be made private.
+        Raise `OSError` if the directory cannot be made private.
         """
         return state_directory(self.settings.url, os.environ)
 
@@ -269,13 +268,17 @@ class RemoteStore:
         """Ask the stores about a function, and return their answer. Nothing is fetched into the cache, and nothing is counted."""
         try:
             if not self._check_service(waits=True):
-                failures, seconds = min([breaker.state() for breaker in self.breakers()], key=itemgetter(1))  # asked again first
+                states = [breaker.state() for breaker in self.breakers()]
+                failures, seconds = min(states, key=itemgetter(1))  # of the store that is asked again first
                 return skipped_answer(self.settings.shown, name, failures, seconds)
             question = ask(self.settings, "find", [name], *self._platform_and_shelves(), b"", (), time.monotonic(), _PATIENCE, None, "", 0)
         except OSError as error:
             reraise_interrupt(error)
             return remote_answer(self._store, self.settings, name, None, str(error))
-        answer = HelperAnswer(*question.answer[0][0]) if question.wait(_PATIENCE + _MARGIN) else None
+        answer = None
+        if question.wait(_PATIENCE + _MARGIN):
+            (row,), _seconds = question.answer
+            answer = HelperAnswer(*row)
         return remote_answer(self._store, self.settings, name, answer, question.problem)
 
     def adopt_answers(self, names: tuple[str, ...], answers: list[HelperAnswer], *, insists: bool = False) -> tuple[str, ...]:
@@ -284,8 +287,7 @@ class RemoteStore:
         The stores behind the store of a rejected module are asked for its function again. The first store is asked again, without packs,
         if the module came from a pack.
 
-        Returns:
-            The functions of `names` whose modules were published.
+        Return the functions of `names` whose modules were published.
         """
         imports: dict[str, None] = {}
         rejected: dict[int, list[str]] = {}  # by the position of the store to ask next
@@ -416,15 +418,14 @@ class RemoteStore:
 
         Plain names are uploaded only with `always`, which also uploads modules whose compilation was short.
 
-        Raises:
-            CompcacheError, OSError: the module cannot be read.
+        Raise `CompcacheError` or `OSError` if the module cannot be read.
         """
         card, data, manifest = self._read_module("", module_id)
         header = manifest.header
         names = [(name, needs) for name, _, needs in manifest.indexed() if always or label_of(name) is not None]
         if not names:
             return None
-        platform = platform_shelf(header.triple, header.abi)
+        platform = _platform_of(manifest)
         inline = data if len(data) <= INLINE_LIMIT else b""
         imports: dict[str, tuple[Card, ...]] = {}
         cards = []
@@ -448,8 +449,7 @@ class RemoteStore:
     def _read_module(self, name: str, module_id: bytes) -> tuple[Card, bytes, WholeManifest]:
         """Return a card for the function `name` ("": of no function) without the module; the module; and its manifest.
 
-        Raises:
-            CompcacheError, OSError: the module cannot be read.
+        Raise `CompcacheError` or `OSError` if the module cannot be read.
         """
         with self._store.open_module(module_id) as module:
             data = module.read(0, module.size)
@@ -472,8 +472,7 @@ class RemoteStore:
                 with suppress(CompcacheError, OSError):
                     card, data, imported = self._read_module(name, module_id)
                     needs = {function: requirement for function, _, requirement in imported.indexed()}.get(name)
-                    platforms = [platform_shelf(module.header.triple, module.header.abi) for module in (imported, manifest)]
-                    if needs is None or len(data) > space or platforms[0] != platforms[1]:
+                    if needs is None or len(data) > space or _platform_of(imported) != _platform_of(manifest):
                         continue
                     if not includes(shelf, shelf_of(needs), manifest.header.triple):
                         continue
@@ -519,10 +518,14 @@ class RemoteStore:
         """Count each store's answers by kind, and the seconds that they took."""
         for position, (store, duration) in enumerate(zip(self.settings.each, seconds, strict=False)):
             results = [answer.by_store[position : position + 1] for answer in answers]
-            look_ups = sum([results.count(result) for result in (STORE_HIT, STORE_MISS)])
-            for counter, amount in (
-                ("misses", results.count(STORE_MISS)), ("errors", results.count(STORE_ERROR)), ("answers", look_ups), ("seconds", duration),
-            ):  # fmt: skip
+            misses = results.count(STORE_MISS)
+            amounts = {
+                "misses": misses,
+                "errors": results.count(STORE_ERROR),
+                "answers": misses + results.count(STORE_HIT),
+                "seconds": duration,
+            }
+            for counter, amount in amounts.items():
                 if amount:
                     self.count(counter_of(f"remote_{counter}", store.shown), amount)
 
@@ -534,8 +537,13 @@ class RemoteStore:
                 breaker.record_failure()
         if problem and not self._has_warned:
             self._has_warned = True
-            verb = "is" if len(self.settings.each) == 1 else "are"
-            warn(f"the remote store{'s' * (len(self.settings.each) > 1)} {self.settings.shown} {verb} not used: {problem}")
+            is_one = len(self.settings.each) == 1
+            warn(f"the remote {'store' if is_one else 'stores'} {self.settings.shown} {'is' if is_one else 'are'} not used: {problem}")
+
+
+def _platform_of(manifest: WholeManifest) -> str:
+    """Return the part of a key that identifies the platform of a module."""
+    return platform_shelf(manifest.header.triple, manifest.header.abi)
 
 
 def _label(name: str) -> str:

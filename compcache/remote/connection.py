@@ -10,7 +10,7 @@ import select
 import socket
 import time
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
 import msgpack
@@ -42,7 +42,18 @@ _POLL_SECONDS = 0.005
 _START_SECONDS = 10.0
 #: A helper that ends before it was reached is started again at once this many times, then only after `_START_SECONDS`.
 _STARTS = 3
-_started: dict[str, tuple[int, float, int]] = {}  # by directory: the PID, the time of the start, the number of failed starts before it
+
+
+class _Start(NamedTuple):
+    """The last start of a helper: its PID, the monotonic time, and the number of failed starts before it."""
+
+    pid: int
+    started: float
+    failed_starts: int
+
+
+_NOT_STARTED = _Start(0, 0.0, 0)
+_started: dict[str, _Start] = {}  # by directory
 _reached: set[str] = set()  # directories whose helper was reached since
 _questions: WeakSet[Question] = WeakSet()
 _awaited: set[str] = set()  # directories whose helper this process has waited for
@@ -65,12 +76,14 @@ def decode(data: bytes) -> Any:
 
 def owner_of(connection: socket.socket) -> int:
     """Return the user id of the process at the other end of a Unix socket: the process that connected or called `listen`."""
-    return _peer_credentials(connection)[1]
+    _, user = _peer_of(connection)
+    return user
 
 
-def _peer_credentials(connection: socket.socket) -> tuple[int, int, int]:
-    pid, uid, gid = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
-    return pid, uid, gid
+def _peer_of(connection: socket.socket) -> tuple[int, int]:
+    """Return the PID and the user id of the process at the other end of a Unix socket."""
+    pid, user, _group = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    return pid, user
 
 
 class _ProcessorWait:
@@ -98,8 +111,9 @@ class _ProcessorWait:
 
 def _read_wait(pid: int) -> float:
     """Return for how many seconds a process has waited for a processor, or 0.0 if the system does not report it."""
-    with suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/schedstat", encoding="ascii") as file:
-        return int(file.read().split()[1]) / 1e9
+    with suppress(OSError, ValueError), open(f"/proc/{pid}/schedstat", encoding="ascii") as file:
+        _running, waiting_ns, _slices = file.read().split()
+        return int(waiting_ns) / 1e9
     return 0.0
 
 
@@ -159,8 +173,9 @@ class Question:
         """Return the PID of the helper, or 0 if it is not known."""
         if self._socket is not None:
             with suppress(OSError):
-                return _peer_credentials(self._socket)[0]
-        return _started.get(self._directory, (0, 0.0, 0))[0]
+                pid, _ = _peer_of(self._socket)
+                return pid
+        return _started.get(self._directory, _NOT_STARTED).pid
 
     def claim_first_wait(self) -> bool:
         """Return whether no question of this process has waited for the starting helper yet. Later calls return False."""
@@ -226,7 +241,8 @@ class Question:
                 self.problem = "its helper process ended before it answered"
                 self.close()
         while len(self._received) >= LENGTH.size and not self.is_answered:
-            end = LENGTH.size + LENGTH.unpack_from(self._received)[0]
+            (length,) = LENGTH.unpack_from(self._received)
+            end = LENGTH.size + length
             if len(self._received) < end:
                 break
             message = decode(bytes(self._received[LENGTH.size : end]))
@@ -266,7 +282,7 @@ def wake_helper(stores: Stores) -> None:
 def _start_helper(directory: str, stores: Stores) -> str:
     """Start the helper unless this process has started it recently. Return "", or the reason why the helper cannot be reached."""
     refused = os.path.join(directory, REFUSED)
-    pid, started, failed_starts = _started.get(directory, (0, 0.0, 0))
+    pid, started, failed_starts = _started.get(directory, _NOT_STARTED)
     if pid and _is_running(pid):
         is_expected = directory in _reached or time.monotonic() - started < _START_SECONDS
         return "" if is_expected else "its helper process does not answer"
@@ -286,7 +302,8 @@ def _start_helper(directory: str, stores: Stores) -> str:
     _reached.discard(directory)
     try:
         description = [[*store, state_directory(store.url, os.environ), outbox_directory(store.url, os.environ)] for store in stores.each]
-        _started[directory] = start_detached(_HELPER, [directory], os.environ, encode(description)), time.monotonic(), failed_starts
+        pid = start_detached(_HELPER, [directory], os.environ, encode(description))
+        _started[directory] = _Start(pid, time.monotonic(), failed_starts)
     except OSError as error:
         reraise_interrupt(error)
         return f"its helper process cannot be started: {error.strerror or error}"

@@ -70,8 +70,7 @@ def outbox_directory(url: str, environment: Mapping[str, str]) -> str:
 
     An upload that was queued with an expired token can therefore be sent with the next token.
 
-    Raises:
-        OSError: the directory cannot be made private.
+    Raise `OSError` if the directory cannot be made private.
     """
     place = sorted((name, value) for name, value in environment.items() if name in _PLACE)
     return _private_directory_for(repr(("outbox", _strip_credentials(url), place)), environment)
@@ -81,10 +80,12 @@ def _strip_credentials(url: str) -> str:
     """Return a URL without user, password and query."""
     scheme, _, address = url.partition("://")
     address, _, fragment = address.partition("#")
-    host, slash, path = address.partition("?")[0].partition("/")
+    address, _, _query = address.partition("?")
+    host, slash, path = address.partition("/")
     if not scheme.startswith("abfs"):  # the part before the @ is a container
-        host = host.rpartition("@")[2]
-    return f"{scheme}://{host}{slash}{path}#{fragment if 'redis' in scheme else ''}"  # the fragment is a prefix
+        _user, _, host = host.rpartition("@")
+    prefix = fragment if "redis" in scheme else ""
+    return f"{scheme}://{host}{slash}{path}#{prefix}"
 
 
 def _private_directory_for(purpose: str, environment: Mapping[str, str]) -> str:

@@ -74,8 +74,7 @@ def status(stores: Stores) -> list[dict[str, Any]]:
 
     `last_error` says why the store does not answer or accepts no uploads. It is empty otherwise.
 
-    Raises:
-        StorageError: the helper does not answer.
+    Raise `StorageError` if the helper does not answer.
     """
     states = _ask_helper(stores, "states", module_key(bytes(DIGEST_SIZE)))
     answers = zip(stores.each, _ask_helper(stores, "status"), states, strict=True)
@@ -89,17 +88,16 @@ def status(stores: Stores) -> list[dict[str, Any]]:
 def verify(store: Stores) -> RemoteReport:
     """Read all cards and packs, check that they decode, and check that the modules of the cards exist.
 
-    Raises:
-        StorageError: the store cannot be listed, or does not answer.
+    Raise `StorageError` if the store cannot be listed, or does not answer.
     """
     modules = {item.key: item for item in _list_objects(store, "m")}
     cards, packs = _list_objects(store, "f"), _list_objects(store, "p")
     problems: dict[str, str] = {}
-    functions: dict[str, None] = {}
+    functions = set()
     unused = dict.fromkeys(modules)
     for item, shelf_cards in _read_objects(store, cards, decode_cards, problems):
         for shelf, card in shelf_cards.items():
-            functions[card.name] = None
+            functions.add(card.name)
             module = module_key(card.module_id)
             if not card.module and module not in modules and not _ask_store(store, "has_object", module):
                 problems[item.key] = f"the module of function {card.name!r} on shelf {shelf} is missing"
@@ -133,6 +131,8 @@ def collect_garbage(
     An object is removed only if this collection and another one at least `grace` seconds earlier, by the store's clock, find it
     to be garbage. So the first collection removes nothing.
 
+    Return the objects that were removed, and those that are left for a later collection.
+
     Args:
         store: the store.
         older_than: also remove any cards and packs that were written longer ago than this, in seconds.
@@ -140,9 +140,6 @@ def collect_garbage(
             since; at most 90 days. Uses by hosts that may not write are not known.
         grace: the minimum time between the two collections, in seconds; longer than any upload takes.
         dry_run: remove nothing, and write nothing for the next collection.
-
-    Returns:
-        The objects that were removed, and those that are left for a later collection.
 
     Raises:
         StorageError: the store does not answer.
@@ -155,6 +152,7 @@ def collect_garbage(
 
 
 def _list_objects(store: Stores, kind: str) -> tuple[RemoteObject, ...]:
+    """Return the objects of a kind (`shelves.py`), each once, although a store may list an object several times."""
     return tuple({item.key: item for item in _decode_objects(_ask_store(store, "list", f"{LAYOUT}/{kind}/"))}.values())
 
 

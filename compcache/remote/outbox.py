@@ -111,7 +111,7 @@ class Outbox:
         with open(os.path.join(self._directory, name), "rb") as file:
             data = file.read()
         if data[: len(_MAGIC)] != _MAGIC:
-            raise FormatError(f"the file {name} is not an upload of a known version: it starts with {data[: len(_MAGIC)]!r}")
+            raise FormatError(f"the upload {name} starts with {data[: len(_MAGIC)]!r}, not with {_MAGIC!r}: another version has written it")
         if check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
             raise FormatError(f"the upload {name} is damaged: its checksum does not match")
         with as_format_error(f"the upload {name} is malformed"):
@@ -149,8 +149,7 @@ class Outbox:
     def _make_room(self, size: int) -> int:
         """Drop uploads until a file of `size` bytes fits, finished uploads first. It may not fit even without other uploads.
 
-        Returns:
-            The number of waiting uploads that were dropped.
+        Return the number of waiting uploads that were dropped.
         """
         excess_size = self.size() + size - self._limit
         dropped = 0

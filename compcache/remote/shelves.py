@@ -73,6 +73,7 @@ def pack_key(platform: str, shelf: str, first_name: str) -> str:
 
 
 def _key_path(func_name: str) -> str:
+    """Return the last two parts of a function's keys: the first byte of its name key, and the name key, in hexadecimal."""
     key = name_key(func_name).hex()
     return f"{key[:2]}/{key}"
 

@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from compcache.errors import MissingPackageError
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.processes.secret_references import read_secret
 
 if TYPE_CHECKING:
@@ -46,12 +46,10 @@ class PublicKey(NamedTuple):
     def accepts(self, message: bytes, signature: bytes) -> bool:
         """Return whether `signature` is a valid signature of `message` by the matching secret key."""
         nacl = _import_nacl()
-        try:
+        with suppress(nacl.exceptions.BadSignatureError, ValueError):
             nacl.signing.VerifyKey(self.data).verify(message, signature)
-        except (nacl.exceptions.BadSignatureError, ValueError) as error:
-            reraise_interrupt(error)
-            return False
-        return True
+            return True
+        return False
 
 
 class SecretKey(NamedTuple):
@@ -86,11 +84,7 @@ def generate_key(name: str) -> SecretKey:
 
 
 def parse_secret_key(text: str) -> SecretKey:
-    """Return a secret key from its text.
-
-    Raises:
-        ValueError: the text is not a secret key. The message does not show the text.
-    """
+    """Return a secret key from its text. Raise `ValueError` if the text is not a secret key. The message does not show the text."""
     return SecretKey(*_parse_key(text, "publish_key", show=False))
 
 
@@ -145,6 +139,7 @@ def parse_public_keys(keys: Any) -> tuple[PublicKey, ...]:
 
 
 def _split(texts: Iterable[Any]) -> list[str]:
+    """Return the words of texts, which are separated by spaces, commas or line breaks."""
     return " ".join(map(str, texts)).replace(",", " ").split()
 
 
@@ -162,29 +157,22 @@ def _parse_words(words: list[str]) -> tuple[PublicKey, ...]:
 
 
 def _words_in(path: str) -> list[str]:
+    """Return the words in a file of keys, without comments."""
     return _split(line.partition("#")[0] for line in _read_text(path).splitlines())
 
 
 def read_public_keys(path: str) -> tuple[PublicKey, ...]:
     """Return the public keys in a file, each key once. Comments start with ``#``.
 
-    Raises:
-        ValueError: the file contains a text that is not a key.
-        OSError: the file cannot be read.
+    Raise `ValueError` if the file contains a text that is not a key, or `OSError` if the file cannot be read.
     """
     return _parse_words(_words_in(path))
 
 
 def _parse_key(text: str, description: str, *, show: bool) -> tuple[str, bytes]:
-    """Return the name and the 32 bytes of a key.
+    """Return the name and the 32 bytes of a key, whose text has the form ``name:base64``. Raise `ValueError` if the text is not a key.
 
-    Args:
-        text: the key, in the form ``name:base64``.
-        description: the noun for the key in messages.
-        show: whether messages contain `text`; false for secret keys.
-
-    Raises:
-        ValueError: the text is not a key.
+    Messages call the key `description`. They contain the text only if `show` is true, which it is not for secret keys.
     """
     quoted = f": {text!r}" if show else ""
     name, colon, encoded = text.strip().partition(":")

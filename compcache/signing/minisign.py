@@ -33,8 +33,7 @@ def minisign_signature(path: str, name: str, key: SecretKey) -> bytes:
 
     `name` is the name of the file in the signed comment.
 
-    Raises:
-        OSError: the file cannot be read.
+    Raise `OSError` if the file cannot be read.
     """
     with open(path, "rb") as file:
         content = hashlib.file_digest(file, "blake2b").digest()

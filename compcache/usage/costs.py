@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import chain, groupby, islice
+from itertools import groupby, islice
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -46,33 +46,47 @@ class Cost(NamedTuple):
 def costs(store: Store, progress: Progress | None = None, duplicate: Callable[[str, int, int], object] | None = None) -> Iterator[Cost]:
     """Yield the costs of all functions of a directory and its layers, sorted by name. All modules are read once.
 
-    Args:
-        store: the cache directory.
-        progress: called now and then with the numbers of read modules and of all modules.
-        duplicate: called with the func_name, the number of realizations and the size of their modules in bytes, for each callable function
-            with several realizations.
+    `duplicate` is called with the func_name, the number of realizations and the size of their modules in bytes, for each callable function
+    with several realizations.
     """
     fold_long(store)
     uses = Uses(store)
     places = enumerate((store, *store.layers))
-    shares = SortedItems(item for number, place in places for item in _shares_in(Slices(place, progress), uses, bytes([number])))
-    totals = (_add_shares(base, items, duplicate) for base, items in groupby(shares, lambda item: item[0].partition(b"\0")[0]))
+    shares = SortedItems(share for number, place in places for share in _shares_in(Slices(place, progress), uses, bytes([number])))
+    totals = (_add_shares(base, items, duplicate) for base, items in groupby(shares, _base_of_share))
     while batch := list(islice(totals, _AT_ONCE)):
-        misses = uses.of((), set(chain.from_iterable([keys for _, keys in batch]))).misses()
+        misses = uses.of((), {key for _, keys in batch for key in keys}).misses()
         for cost, keys in batch:
             yield cost._replace(misses=sum(misses.get(key, 0) for key in keys))
 
 
 def _shares_in(slices: Slices, uses: Uses, place: bytes) -> Iterator[Item]:
-    """Yield the share of each function in the costs of its module, with the key ``base 0 func_name 0 module_id place``."""
+    """Yield the share of each function in the costs of its module, with the key ``base 0 func_name 0 module_id place``.
+
+    `place` is one byte, which differs between the directory and its layers.
+    """
     for slice_ in slices:
         used = uses.of_directory(slice_.first)
         for module_id, row in slice_.rows().items():
-            size, share = slice_.present[module_id].size, 1 / max(len(row.names), 1)
-            loads = used.get(module_id, (0, 0.0))[0]
+            size = slice_.present[module_id].size
+            share = 1 / max(len(row.names), 1)
+            loads, _ = used.get(module_id, (0, 0.0))
             for name, signature in zip(row.names, row.signatures, strict=True):
                 key = relation_key(base_of(name), name.encode("utf-8", "surrogatepass") + b"\0", module_id + place)
                 yield key, _SHARE.pack(row.seconds * share, size * share, loads * share, size, not signature.startswith(LINK_ONLY))
+
+
+def _base_of_share(share: Item) -> bytes:
+    """Return the base in the key of a share."""
+    key, _ = share
+    base, _, _ = key.partition(b"\0")
+    return base
+
+
+def _name_of_share(share: Item) -> bytes:
+    """Return the func_name in the key of a share. A NUL, the module_id and the place, one byte, follow it."""
+    key, _ = share
+    return key[key.index(b"\0") + 1 : -DIGEST_SIZE - 2]
 
 
 def _add_shares(base: bytes, items: Iterable[Item], duplicate: Callable[[str, int, int], object] | None) -> tuple[Cost, list[bytes]]:
@@ -82,7 +96,7 @@ def _add_shares(base: bytes, items: Iterable[Item], duplicate: Callable[[str, in
     """
     seconds = size = loads = 0.0
     realizations, keys = 0, []
-    for text, shares in groupby(items, lambda item: item[0][len(base) + 1 : -DIGEST_SIZE - 2]):  # the func_name in the key
+    for text, shares in groupby(items, _name_of_share):
         callables = sizes = 0
         for _, value in shares:
             own_seconds, own_size, own_loads, module_size, is_callable = _SHARE.unpack(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.formats.entry import PART_OF
 from compcache.formats.group import GROUP, MEMBER
@@ -29,18 +29,18 @@ def entries_in(places: Iterable[tuple[Store, Overview]]) -> list[EntrySummary]:
     """
     overviews = list(places)
     entries: list[EntrySummary] = []
-    latest: dict[tuple[str, str], tuple[tuple[int, bool], EntrySummary]] = {}
+    latest: dict[tuple[str, str], _Version] = {}
     for place, overview in overviews:
         for row in overview.rows.values():
-            for sequence, is_removal, entry in _entries_of(row, place, overview) if row.entries else ():
+            for version in _versions_in(row, place, overview) if row.entries else ():
+                entry = version.entry
+                key = entry.kind, entry.name
                 if not entry.pack:
                     entries.append(entry)
-                    continue
-                key, order = (entry.kind, entry.name), (sequence, is_removal)
-                if key not in latest or latest[key][0] < order:
-                    latest[key] = order, entry
-    removed = {key for key, ((_, is_removal), _) in latest.items() if is_removal}
-    entries += [entry for _, entry in latest.values()]
+                elif key not in latest or latest[key].order < version.order:
+                    latest[key] = version
+    removed = {key for key, version in latest.items() if version.is_removal}
+    entries += [version.entry for version in latest.values()]
     present = [overview.present for _, overview in overviews]
 
     def exists(module_id: str) -> bool:
@@ -49,13 +49,27 @@ def entries_in(places: Iterable[tuple[Store, Overview]]) -> list[EntrySummary]:
     return sorted([entry for entry in entries if (entry.kind, entry.name) not in removed and all(map(exists, entry.requires))])
 
 
-def _entries_of(row: Row, place: Store, overview: Overview) -> Iterator[tuple[int, bool, EntrySummary]]:
-    """Yield the entries in a module or pack, each with its sequence number and whether it marks a removal."""
+class _Version(NamedTuple):
+    """An entry in a module or pack. `is_removal` is whether it marks that the entry was removed."""
+
+    sequence: int
+    is_removal: bool
+    entry: EntrySummary
+
+    @property
+    def order(self) -> tuple[int, bool]:
+        """Return the order of versions: a removal is later than an entry with the same sequence number."""
+        return self.sequence, self.is_removal
+
+
+def _versions_in(row: Row, place: Store, overview: Overview) -> Iterator[_Version]:
+    """Yield the entries in a module or pack, without entries of a module that describe its own functions."""
     created = overview.present[row.module_id].modified
     for kind, name, _, requires, sequence, size, is_removal in row.entries:
         if kind not in (PART_OF, MEMBER) or row.is_pack:  # other entries are shown as `FunctionSummary.part_of`, or are code of a file
             required = tuple([key.hex() for key in requires])
-            yield sequence, is_removal, EntrySummary(name, kind, size, created, row.module_id.hex(), row.is_pack, required, place.source)
+            entry = EntrySummary(name, kind, size, created, row.module_id.hex(), row.is_pack, required, place.source)
+            yield _Version(sequence, is_removal, entry)
 
 
 def fold(
@@ -86,32 +100,29 @@ def _fold_groups(
 ) -> tuple[list[FunctionSummary], list[FunctionSummary]]:
     """Split functions into functions that also exist outside of groups, and one row for each group. Return both lists.
 
-    Args:
-        functions: the functions.
-        linked: the name of the group of each module, by module_id.
-        select: returns whether a name is selected; None selects all names.
-        sizes: the sizes of the modules in bytes, by module_id.
+    `linked` has the name of the group of each module, by module_id. See `fold` for the other arguments.
     """
     alone: list[FunctionSummary] = []
     members: dict[str, list[FunctionSummary]] = {}
     for row in functions:
-        names = {linked.get(module_id) for module_id in row.modules}
-        if None in names:
+        names = [linked[module_id] for module_id in row.modules if module_id in linked]
+        if len(names) < len(row.modules):
             alone.append(row)
-        for name in names if None not in names else ():
-            members.setdefault(name or "", []).append(row)
+            continue
+        for name in set(names):
+            members.setdefault(name, []).append(row)
     group_rows = []
     for name, rows in members.items():
-        if select is None or select(name) or any(select(row.func_name) for row in rows):
+        if select is None or any(map(select, (name, *[row.func_name for row in rows]))):
             modules = sorted(module_id for module_id, group in linked.items() if group == name)
-            group_rows.append(_fold_group(name, rows, modules, sum(sizes[module_id] for module_id in modules)))
+            size = sum(sizes[module_id] for module_id in modules)
+            group_rows.append(_fold_group(name, rows, modules, size))
     return alone, group_rows
 
 
 def _fold_group(name: str, rows: Sequence[FunctionSummary], modules: Sequence[str], size: int) -> FunctionSummary:
     """Return one row for a group of functions. `size` is the total size of its modules in bytes."""
-    representative = min(rows, key=lambda row: (bool(row.problem), -row.created))
-    return representative._replace(
+    return _representative(rows)._replace(
         func_name=name,
         signature=GROUP,
         realizations=len(modules),
@@ -124,6 +135,11 @@ def _fold_group(name: str, rows: Sequence[FunctionSummary], modules: Sequence[st
         misses=sum(row.misses for row in rows),
         parts=len(rows),
     )
+
+
+def _representative(rows: Sequence[FunctionSummary]) -> FunctionSummary:
+    """Return the newest function that this host can use, or the newest function if it can use none."""
+    return min(rows, key=lambda row: (bool(row.problem), -row.created))
 
 
 def find_parts_and_entries(
@@ -158,15 +174,18 @@ class _Groups:
             if row.part_of:
                 parts.append(row)
             else:
-                self.variants.setdefault(_row_key(row.func_name), []).append(row)
+                self._add_variant(row)
         for row in parts:
             keys = self._row_keys(row.part_of)
             if keys:
                 self.parts.setdefault(keys[0], []).append(row)
             else:
                 orphans.append(row)
-        for row in orphans:
-            self.variants.setdefault(_row_key(row.func_name), []).append(row)
+        for row in orphans:  # added last, so that parts of an orphan are orphans, too
+            self._add_variant(row)
+
+    def _add_variant(self, row: FunctionSummary) -> None:
+        self.variants.setdefault(_row_key(row.func_name), []).append(row)
 
     def entries(self, entries: Iterable[EntrySummary]) -> dict[str, list[EntrySummary]]:
         """Return the entries of each row, by the key of the row."""
@@ -191,14 +210,16 @@ class _Groups:
 
 def _fold_row(variants: Sequence[FunctionSummary], parts: Sequence[FunctionSummary], entries: Sequence[EntrySummary]) -> FunctionSummary:
     """Merge the variants of a function, with their parts and entries of data, into one row."""
-    representative = min(variants, key=lambda row: (bool(row.problem), -row.created))
+    representative = _representative(variants)
     if len(variants) == 1 and not parts and not entries:
         return representative
+    name = representative.func_name
     all_rows = [*variants, *parts]
+    module_sizes = {row.modules: row.size for row in all_rows}  # functions in the same modules count once
     return representative._replace(
-        func_name=representative.func_name if len(variants) == 1 else label_of(representative.func_name) or representative.func_name,
+        func_name=name if len(variants) == 1 else label_of(name) or name,
         realizations=sum(row.realizations for row in variants),
-        size=sum({row.modules: row.size for row in all_rows}.values()) + sum(entry.size for entry in entries if entry.pack),
+        size=sum(module_sizes.values()) + sum(entry.size for entry in entries if entry.pack),
         created=max(row.created for row in variants),
         modules=tuple(sorted({module_id for row in all_rows for module_id in row.modules})),
         uses=max(sum(row.uses for row in variants), sum(row.uses for row in parts)),

@@ -41,11 +41,13 @@ class LastUses:
             for module_id, row in slice_.rows().items():
                 number = len(self._latest).to_bytes(_NUMBER_SIZE, "big")
                 self._module_ids += module_id
-                self._latest.append(used.get(module_id, (0, 0.0))[1])
+                _, last_use = used.get(module_id, (0, 0.0))
+                self._latest.append(last_use)
                 for relation, functions in ((REALIZES, row.names), (IMPORTS, row.imports)):
                     for name in functions:
                         names.add(relation_key(name, relation, number))
-        self._spread(*self._imports(names))
+        starts, targets = self._imports(names)
+        self._spread(starts, targets)
 
     def of_directory(self, first: int) -> dict[bytes, float]:
         """Return the time of the last use of each used module whose id begins with this byte."""
@@ -86,10 +88,11 @@ class LastUses:
         return starts, targets
 
     def _spread(self, starts: array[int], targets: array[int]) -> None:
-        """Set the last use of each module to that of the last used module that needs it."""
+        """Set the last use of each module to that of the last used module that needs it. `_imports` returns the arguments."""
         latest = self._latest
         visited = bytearray(len(latest))
-        for root in sorted((number for number, last in enumerate(latest) if last), key=latest.__getitem__, reverse=True):
+        used = [number for number, last_use in enumerate(latest) if last_use]
+        for root in sorted(used, key=latest.__getitem__, reverse=True):
             pending = [] if visited[root] else [root]
             visited[root] = 1
             for number in pending:  # the loop appends to the list

@@ -65,6 +65,8 @@ _LONG = 1 << 19
 _MAGIC_SIZE = 8
 #: The bytes of a journal that are read at a time.
 _PIECE = 1 << 22
+#: A key after the keys of all uses.
+_AFTER_ALL = b"\xff" * (2 * KEY_SIZE + 1)
 #: The seconds for which a sealed journal may still grow, because a process opens and writes it in two calls.
 SETTLED_SECONDS = 60.0
 
@@ -99,13 +101,13 @@ def _statistics_files(store: Store, since: Uses | None = None) -> list[str]:
     """Return the names of the statistics files and journals, which are in the same directory, without files unchanged since `since`."""
     names = store.names_in(store.directory(STATISTICS))
     names = [name for name in names if JOURNALS.includes(name) or STATISTICS.includes(name)]
-    return (
-        names if since is None else [name for name in names if name not in since.torn and not _has_size(store, name, since.files.get(name))]
-    )
+    if since is None:
+        return names
+    return [name for name in names if name not in since.torn and not _has_size(store, name, since.files.get(name))]
 
 
 def _has_size(store: Store, name: str, size: int | None) -> bool:
-    """Return whether a statistics file exists, can be read, and has this size in bytes. None is no size."""
+    """Return whether a statistics file has this size in bytes. Return False for None, or if the status of the file cannot be read."""
     with suppress(OSError):
         return store.files.stat(store.path(STATISTICS, name)).st_size == size
     return False
@@ -133,7 +135,9 @@ class Uses:
         current = _statistics_files(store, since) if names is None else list(names)
         for _ in range(_ATTEMPTS):
             self._open(store, current, verify=verify)
-            opened, current = current, current if names is not None else _statistics_files(store, since)
+            if names is not None:
+                break
+            opened, current = current, _statistics_files(store, since)
             if current == opened:
                 break  # if the names differ, files were sealed or folded in the meantime
 
@@ -158,19 +162,14 @@ class Uses:
         #: The names of the files that each file contains.
         self.inputs = {name: content.inputs for name, content in short.items()} | {name: file[0].inputs for name, file in long.items()}
         effective = _effective_files(self.inputs)
+        contents = [short[name] for name in effective if name in short]
         self._long = [file for name in effective for file in long.get(name, ())]
-        self._short: dict[bytes, dict[bytes, tuple[int, float]]] = {}
-        for content in [short[name] for name in effective if name in short]:
-            for (key, module_id), (count, last_use) in content.uses.items():
-                module_uses = self._short.setdefault(module_id, {})
-                earlier_count, earlier_use = module_uses.get(key, (0, 0.0))
-                module_uses[key] = earlier_count + count, max(last_use, earlier_use)
+        self._short = _add_uses(contents)
         self._sorted = sorted(self._short)
-        counted = [short[name].counters for name in effective if name in short]
-        self.counters = _add_counters([*counted, *[file.counters() for file in self._long]])
+        self.counters = _add_counters([*[content.counters for content in contents], *[file.counters() for file in self._long]])
         self.is_empty = not self._long and not self._short
 
-    def all(self, start: bytes = b"", end: bytes = b"\xff" * (2 * KEY_SIZE + 1)) -> Iterator[Use]:
+    def all(self, start: bytes = b"", end: bytes = _AFTER_ALL) -> Iterator[Use]:
         """Yield the uses of modules with `start` <= module_id < `end`, in the order of module_ids and name keys."""
         sources: list[Iterable[Use]] = [file.uses_between(start, end) for file in self._long]
         sources.append(self._short_uses(self._sorted[bisect_left(self._sorted, start) : bisect_left(self._sorted, end)]))
@@ -194,7 +193,8 @@ class Uses:
     def of_directory(self, first: int) -> dict[bytes, tuple[int, float]]:
         """Return the number of uses and the time of the last use of each module whose id begins with this byte."""
         found: dict[bytes, tuple[int, float]] = {}
-        for (module_id, key), count, last_use in self.all(bytes([first]), bytes([first + 1]) if first < 0xFF else b"\xff" * 33):  # noqa: PLR2004
+        end = bytes([first + 1]) if first < 0xFF else _AFTER_ALL  # noqa: PLR2004 - the largest byte
+        for (module_id, key), count, last_use in self.all(bytes([first]), end):
             if module_id != MISSES_ID:
                 counted, latest = found.get(module_id, (0, 0.0))
                 found[module_id] = counted + (count if key != LOADS_KEY else 0), max(last_use, latest)
@@ -230,21 +230,42 @@ class Uses:
         return Ledger({}, uses, {}, ())
 
     def counted(self, seconds_of: SecondsOf, now: float) -> dict[tuple[int, str], float]:
-        """Return the counters with the number of loads and the seconds that loads saved. Old hours are merged into days.
+        """Return the counters with the number of loads and the seconds that loads saved. Hours that are old at `now` are merged into days.
 
-        Args:
-            seconds_of: is called for the modules of one directory at a time, in the order of module_ids.
-            now: the time from which ages count, in seconds since the epoch.
+        `seconds_of` is called for the modules of one directory at a time, in the order of module_ids.
         """
         oldest = int(now) // HOUR - _HOURLY
-        counters = _add_counters([{(hour if hour >= oldest else hour - hour % 24, name): n} for (hour, name), n in self.counters.items()])
-        for _, uses in groupby(self.all(), key=lambda use: use[0][0][:1]):
+        counters: dict[tuple[int, str], float] = {}
+
+        def add(hour: int, name: str, amount: float) -> None:
+            counters[hour, name] = counters.get((hour, name), 0) + amount
+
+        for (hour, name), amount in self.counters.items():
+            add(hour if hour >= oldest else hour - hour % 24, name, amount)
+        for _, uses in groupby(self.all(), key=_first_byte):
             loads = [(module_id, count, int(last_use) // HOUR) for (module_id, key), count, last_use in uses if key == LOADS_KEY]
             seconds = seconds_of([module_id for module_id, *_ in loads]) if loads else {}
             for module_id, count, hour in loads:
-                for counter, amount in (("loads", 1.0), ("saved_seconds", seconds.get(module_id, 0.0))):
-                    counters[hour, counter] = counters.get((hour, counter), 0) + amount * count
+                add(hour, "loads", 1.0 * count)
+                add(hour, "saved_seconds", seconds.get(module_id, 0.0) * count)
         return counters
+
+
+def _first_byte(use: Use) -> int:
+    """Return the first byte of the module_id of a use, by which the cache divides modules into directories."""
+    (module_id, _), _, _ = use
+    return module_id[0]
+
+
+def _add_uses(contents: Iterable[StatsFile]) -> dict[bytes, dict[bytes, tuple[int, float]]]:
+    """Add up the uses in files, and return the count and the time of the last use by module_id and name key."""
+    by_module: dict[bytes, dict[bytes, tuple[int, float]]] = {}
+    for content in contents:
+        for (key, module_id), (count, last_use) in content.uses.items():
+            uses = by_module.setdefault(module_id, {})
+            earlier_count, earlier_use = uses.get(key, (0, 0.0))
+            uses[key] = earlier_count + count, max(last_use, earlier_use)
+    return by_module
 
 
 def _add_counters(summands: Iterable[Mapping[tuple[int, str], float]]) -> dict[tuple[int, str], float]:
@@ -270,8 +291,7 @@ def _open_long(store: Store, name: str, *, verify: bool) -> tuple[int, list[Uses
 
     With `verify`, the checksum of a sum is verified, which reads the whole file.
 
-    Raises:
-        FormatError: the file is damaged.
+    Raise `FormatError` if the file is damaged.
     """
     if store.exposed:
         return None
@@ -336,15 +356,14 @@ def fold(
 ) -> tuple[Uses, dict[tuple[int, str], float]]:
     """Add up all statistics files, and replace them by one file, unless another process folds or the cache is read-only.
 
+    Return the sum, and its counters with loads and saved seconds.
+
     Args:
         store: the cache directory.
         seconds_of: returns the compile times of modules, which each load saves. Called in the order of module_ids.
         now: the current time, in seconds since the epoch.
         present: the modules whose uses are kept, searched in the order of module_ids; None keeps the uses of all modules.
         force: fold even if locks do not work.
-
-    Returns:
-        The sum, and its counters with loads and saved seconds.
     """
     from compcache.publish.locks import wait_lock
 
@@ -371,7 +390,10 @@ def _kept_uses(uses: Uses, present: Container[bytes] | None, now: float) -> Iter
     oldest = now - _HOURLY * HOUR if present is not None else 0.0
     for use in uses.all():
         (module_id, key), _, last_use = use
-        if key != LOADS_KEY and (last_use >= oldest if module_id == MISSES_ID else present is None or module_id in present):
+        if key == LOADS_KEY:
+            continue  # `Uses.counted` has added the loads to the counters
+        is_kept = last_use >= oldest if module_id == MISSES_ID else present is None or module_id in present
+        if is_kept:
             yield use
 
 
@@ -409,9 +431,9 @@ def _is_long_journal(store: Store, name: str, now: float) -> bool:
 
 
 def _seal(store: Store, names: Iterable[str] | None = None) -> list[str]:
-    """Rename these journals, or all journals, to statistics files. Processes then start new journals. A failure leaves the journal.
+    """Rename journals to statistics files, so that processes start new journals. A journal that cannot be renamed stays.
 
-    Return the names of all statistics files, or of `names`, after renaming, sorted. None renames all.
+    Return the sorted names after renaming: of the files `names`, or of all statistics files and journals if `names` is None.
     """
     current = list(names) if names is not None else _statistics_files(store)
     for number, name in enumerate(current):
@@ -443,15 +465,9 @@ def _replace_by_sum(
 ) -> dict[str, int]:
     """Publish a sum of counters and uses, and remove the files that it contains: the folded files, and the files that these contain.
 
-    Args:
-        store: the cache directory.
-        folded: the folded files.
-        names: the names of files that may be removed. Other files stay.
-        counters: the counters of the sum.
-        uses: the uses of the sum, in the order of module_ids, which makes the sum searchable.
+    Only files in `names` are removed. The `uses` must be in the order of module_ids, which makes the sum searchable.
 
-    Returns:
-        The name of the sum and its size in bytes; empty if the sum could not be written.
+    Return the name of the sum and its size in bytes; empty if the sum could not be written.
     """
     contained = {name for inputs in folded.inputs.values() for name in inputs}
     covered = [name for name in names if name in folded.files or name in contained]
@@ -479,8 +495,7 @@ def _remove_files(store: Store, names: Iterable[str]) -> None:
 def zero_counters(store: Store, now: float) -> bool:
     """Set all counters to zero. The times of the last uses are kept, because prunes need them.
 
-    Returns:
-        Whether the counters were set. False if another process folds the statistics; then nothing is changed.
+    Return whether the counters were set. False if another process folds the statistics; then nothing is changed.
     """
     from compcache.publish.locks import wait_lock
 
@@ -489,7 +504,9 @@ def zero_counters(store: Store, now: float) -> bool:
             return False
         names = _seal(store)
         uses = Uses(store, names, verify=True)
-        last_uses = (((module, key), 0, last_use) for (module, key), _, last_use in uses.all() if module != MISSES_ID and key != LOADS_KEY)
+        last_uses = (
+            ((module_id, key), 0, last_use) for (module_id, key), _, last_use in uses.all() if module_id != MISSES_ID and key != LOADS_KEY
+        )
         _replace_by_sum(store, uses, names, {(int(now) // HOUR, "zeroed"): now}, last_uses)
         return True
 

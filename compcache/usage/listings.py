@@ -76,8 +76,9 @@ def _all_modules(place: Store, uses: Uses, progress: Progress | None) -> Iterato
         for module_id, row in slice_.rows().items():
             if not row.is_pack:
                 size, modified = slice_.present[module_id]
-                counted = used.get(module_id, (0, 0.0))[0], last.get(module_id, 0.0)
-                yield _summary(row, size, min(modified, now), problem_of[row.platform], counted, place.source)
+                count, _ = used.get(module_id, _NEVER)
+                last_use = last.get(module_id, 0.0)
+                yield _summary(row, size, min(modified, now), problem_of[row.platform], (count, last_use), place.source)
 
 
 def look_over_all(store: Store, progress: Progress | None = None) -> list[tuple[Store, Overview]]:
@@ -171,16 +172,19 @@ def listed_functions(
 ) -> Iterator[FunctionSummary]:
     """Yield the result of `functions` with the same arguments, sorted by label, while the functions are read: the first rows come soon.
 
-    Only functions whose labels start with `prefix` are read.
+    Only functions whose labels start with `prefix` are read. If `folded` is true and the cache has groups, all functions are read,
+    because the name of a group does not tell the names of its functions.
     """
     excerpts = Excerpts(store, progress)
-    bases = excerpts.bases("" if folded and any(lists.has_members() for lists in excerpts.lists) else prefix)
+    has_groups = any(lists.has_members() for lists in excerpts.lists)
+    bases = excerpts.bases("" if folded and has_groups else prefix)
     size = _FIRST
     while batch := list(islice(bases, size)):
         size = min(2 * size, _MOST_AT_ONCE)
         chosen = set(batch)
         rows = _select(excerpts.of_bases(batch[0], batch[-1]), select, folded=folded)
-        yield from sorted([row for row in rows if base_of(row[0]) in chosen], key=lambda row: (base_of(row[0]), row))
+        chosen_rows = [row for row in rows if base_of(row.func_name) in chosen]
+        yield from sorted(chosen_rows, key=lambda row: (base_of(row.func_name), row))
 
 
 def listed_modules(store: Store, prefix: str = "", progress: Progress | None = None) -> Iterator[ModuleSummary]:
@@ -191,14 +195,17 @@ def listed_modules(store: Store, prefix: str = "", progress: Progress | None = N
     excerpts = Excerpts(store, progress)
     for number, (lists, place) in enumerate(zip(excerpts.lists, (store, *store.layers), strict=True)):
         size = _FIRST
-        ids = lists.module_ids(bytes.fromhex(prefix[: len(prefix) // 2 * 2]))
+        whole_bytes = len(prefix) // 2 * 2  # the digits of the prefix that make whole bytes
+        ids = lists.module_ids(bytes.fromhex(prefix[:whole_bytes]))
         while batch := list(islice(ids, size)):
             size = min(2 * size, _MOST_AT_ONCE)
             chosen = {module_id.hex() for module_id in batch}
-            summaries = _modules_in(place, excerpts.of_modules(batch)[number][1])
+            _, overview = excerpts.of_modules(batch)[number]
+            summaries = _modules_in(place, overview)
             yield from [row for row in summaries if row.module_id in chosen and row.module_id.startswith(prefix)]
             if size >= _MOST_AT_ONCE and not prefix:
-                yield from (row for row in _all_modules(place, Uses(store), progress) if row.module_id > batch[-1].hex())
+                last_id = batch[-1].hex()
+                yield from (row for row in _all_modules(place, Uses(store), progress) if row.module_id > last_id)
                 break
 
 

@@ -105,7 +105,8 @@ def statuses_by_directory(store: Store, since: float = 0.0) -> Iterator[dict[byt
         changed = name in present and any(status.st_ctime >= since for status in _status_of_directory(store, path))
         statuses = _module_statuses(store, path, name) if changed else {}
         # Volumes are read after the files, because a compaction moves modules from files to volumes.
-        packed = {i: status for i, (_, _, status) in store.volumes.of_directory(name).items() if status.st_ctime >= since}
+        volumes = {module_id: status for module_id, (_, _, status) in store.volumes.of_directory(name).items()}
+        packed = {module_id: status for module_id, status in volumes.items() if status.st_ctime >= since}
         if changed or packed:
             yield dict(sorted({**packed, **statuses}.items()))
 
@@ -200,10 +201,12 @@ class _StoredList:
 
 
 def _checksum(name: str, changed: int, data: bytes) -> bytes:
+    """Return the checksum of a directory in the stored list: of its name, its modification time and its encoded files."""
     return check(b"%b%d\0%b" % (name.encode("latin-1"), changed, data))
 
 
 def _encode_directory(name: str, changed: int, modules: dict[bytes, FileStatus]) -> bytes:
+    """Encode a directory of the stored list. `changed` is its modification time in nanoseconds."""
     data = b"".join([_FILE.pack(module_id, *status) for module_id, status in modules.items()])
     return _DIRECTORY.pack(name.encode("ascii"), changed, len(modules), _checksum(name, changed, data)) + data
 

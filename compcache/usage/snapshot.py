@@ -8,11 +8,11 @@ Before a tool reads long journals, it replaces them by sums if possible, which i
 
 from __future__ import annotations
 
+import heapq
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.digest import name_key
-from compcache.formats.sorted_keys import merge_keys
 from compcache.interrupts import reraise_interrupt
 from compcache.publish.module_lists import ListCounts, ModuleLists, base_of
 from compcache.publish.module_rows import read_row
@@ -140,15 +140,9 @@ def seconds_of(store: Store, lists: ModuleLists) -> SecondsOf:
     return seconds
 
 
-def load_rows(store: Store, present: Iterable[bytes], progress: Progress | None = None) -> dict[bytes, Row]:
-    """Return the rows of modules. Unreadable modules are left out.
-
-    Args:
-        store: the cache directory.
-        present: the module_ids of the modules.
-        progress: called now and then with the numbers of read modules and of all modules.
-    """
-    requested = dict.fromkeys(present)  # a set that keeps the order
+def load_rows(store: Store, module_ids: Iterable[bytes], progress: Progress | None = None) -> dict[bytes, Row]:
+    """Return the rows of modules, by module_id. Unreadable modules are left out."""
+    requested = dict.fromkeys(module_ids)  # a set that keeps the order
     lists = ModuleLists(store, progress, recover=False)
     rows: dict[bytes, Row] = {}
     for first_byte in sorted({module_id[0] for module_id in requested}):
@@ -213,9 +207,12 @@ class Excerpts:
         return [lists for _, lists in self._places]
 
     def bases(self, prefix: str = "") -> Iterator[str]:
-        """Return the bases of names of functions and groups, each once, sorted. Only bases that begin with a prefix are returned."""
-        texts = [((base.encode("utf-8", "surrogatepass"), b"") for base in lists.bases(prefix)) for lists in self.lists]
-        return (base.decode("utf-8", "surrogatepass") for base, _ in merge_keys(texts))
+        """Yield the bases of names of functions and groups that begin with `prefix`, each once, sorted."""
+        last_base = None
+        for base in heapq.merge(*[lists.bases(prefix) for lists in self.lists]):
+            if base != last_base:
+                yield base
+            last_base = base
 
     def groups(self) -> list[str]:
         """Return the bases of the names of all groups, sorted."""
@@ -228,7 +225,8 @@ class Excerpts:
 
     def with_importers(self, name: str) -> dict[bytes, Row]:
         """Return the rows of the modules with data about a function in this directory, and of all modules that import it."""
-        ((_, overview), *_), lists = self.of_name(name), self.lists[0]
+        (_, overview), *_ = self.of_name(name)  # the first item is this directory; the others are layers
+        lists, *_ = self.lists
         rows = dict(overview.rows)
         _add_importers(lists, rows, steps=1)
         existing = statuses_of(lists.store, rows)
@@ -236,7 +234,8 @@ class Excerpts:
 
     def of_bases(self, first: str, last: str) -> list[tuple[Store, Overview]]:
         """Return the data about functions with bases from `first` to `last`: their modules, parts, groups, entries of data and users."""
-        return self._read_wanted(_Wanted(lists.of_bases(first, last), dict(_by_place(lists.entries(first, last)))) for lists in self.lists)
+        wanted = [_Wanted(lists.of_bases(first, last), dict(_by_place(lists.entries(first, last)))) for lists in self.lists]
+        return self._read_wanted(wanted)
 
     def of_modules(self, module_ids: Iterable[bytes]) -> list[tuple[Store, Overview]]:
         """Return the data about the modules with these module_ids."""
@@ -261,9 +260,9 @@ class Excerpts:
             if not self._uses.is_empty:
                 _add_importers(lists, layer_rows)
         all_rows = [row for layer_rows in rows for row in layer_rows.values()]
-        required = {key for row in all_rows for _, _, _, requires, *_ in row.entries for key in requires}
+        required = {module_id for row in all_rows for _, _, _, requires, *_ in row.entries for module_id in requires}
         names = {name_key(name) for row in all_rows for name in row.names} if not self._uses.is_empty else set()
-        ledger = self._uses.of({module_id for layer_rows in rows for module_id in layer_rows}, names)
+        ledger = self._uses.of({row.module_id for row in all_rows}, names)
         overviews = []
         for (place, _), layer_rows in zip(self._places, rows, strict=True):
             present = statuses_of(place, required.union(layer_rows))
@@ -322,9 +321,11 @@ def _add_importers(lists: ModuleLists, rows: dict[bytes, Row], steps: float = in
         steps -= 1
         names = {name for row in pending for name in row.names} - visited
         visited |= names
-        importers = {module_id for name in sorted(names) for module_id in lists.importers(name)} - rows.keys()  # neighbours share blocks
+        # Names are looked up in order, because neighbours are in the same blocks of the lists.
+        importers = {module_id for name in sorted(names) for module_id in lists.importers(name)} - rows.keys()
         importer_names = sorted({name for row in lists.rows(importers).values() for name in row.names})
-        new_rows = lists.rows({module_id for name in importer_names for module_id in lists.holders(name)}.union(importers) - rows.keys())
+        providers = {module_id for name in importer_names for module_id in lists.holders(name)}
+        new_rows = lists.rows((providers | importers) - rows.keys())
         rows.update(new_rows)
         pending = list(new_rows.values())
 

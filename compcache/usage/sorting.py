@@ -37,12 +37,15 @@ def in_order(
     """
     keyed = ((key(row), number, row) for number, row in enumerate(rows))
     order: Any = itemgetter(0, 1)
+    row_of = itemgetter(2)
     if limit is not None and limit <= _RUN:
-        return map(itemgetter(2), (heapq.nlargest if reverse else heapq.nsmallest)(limit, keyed, key=order))
+        first = heapq.nlargest if reverse else heapq.nsmallest
+        return map(row_of, first(limit, keyed, key=order))
     runs: list[Iterator[tuple[Any, int, Summary]]] = []
     while run := sorted(islice(keyed, _RUN), key=order, reverse=reverse):
-        runs.append(iter(run) if len(run) < _RUN and not runs else _spill(run))
-    return islice(map(itemgetter(2), heapq.merge(*runs, key=order, reverse=reverse)), limit)
+        is_all = len(run) < _RUN and not runs
+        runs.append(iter(run) if is_all else _spill(run))
+    return islice(map(row_of, heapq.merge(*runs, key=order, reverse=reverse)), limit)
 
 
 def _spill(run: list[tuple[Any, int, Summary]]) -> Iterator[tuple[Any, int, Summary]]:

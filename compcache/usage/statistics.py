@@ -31,14 +31,8 @@ _MISSES = "misses."
 def cache_stats(store: Store, max_size: int | None, since: float | None = None, progress: Progress | None = None) -> CacheStats:
     """Fold the statistics files, and return the content of the cache with the statistics of all processes.
 
-    Args:
-        store: the cache directory.
-        max_size: the size limit passed to `Cache`, in bytes; None for the limit in the settings.
-        since: the time from which events count, in seconds since the epoch; None counts all events.
-        progress: called now and then with the numbers of read modules and of all modules.
-
-    Raises:
-        TypeError: `since` is not a time.
+    `max_size` is the size limit passed to `Cache`, in bytes; None for the limit in the settings. Events count from the time `since`, in
+    seconds since the epoch; None counts all events. Raise `TypeError` if `since` is not a time.
     """
     slices = Slices(store, progress)
     counts = count_all(slices)
@@ -84,6 +78,7 @@ def cache_stats(store: Store, max_size: int | None, since: float | None = None, 
 
 
 def _remote_stats(totals: dict[str, float]) -> RemoteStats:
+    """Return the counters of remote stores. Counters other than `seconds` are whole numbers."""
     counters = {name: totals.get(f"remote_{name}", 0) for name in RemoteStats._fields}
     return RemoteStats(**{name: value if name == "seconds" else round(value) for name, value in counters.items()})  # type: ignore[arg-type]
 

@@ -6,7 +6,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from compcache.directory.places import BUNDLES, FORMER_DIRECTORIES, PLACES
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import reraise_interrupt, suppress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,13 +82,11 @@ def remove_directory(store: Store, path: str) -> None:
 
 def remove_path(store: Store, path: str) -> bool:
     """Remove a file or an empty directory. Return False if it cannot be removed."""
-    try:
+    with suppress(OSError):
         try:
             store.files.unlink(path)
         except (IsADirectoryError, PermissionError) as error:  # systems differ in the error for a directory
             reraise_interrupt(error)
             store.files.rmdir(path)
-    except OSError as error:
-        reraise_interrupt(error)
-        return False
-    return True
+        return True
+    return False

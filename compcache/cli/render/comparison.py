@@ -63,12 +63,14 @@ def _side_by_side(old_lines: list[str], new_lines: list[str]) -> Iterator[str]:
     width = (shutil.get_terminal_size((120, 24)).columns - 2 * digits - 10) // 2
     width = max(_LEAST_WIDTH, min(width, _MOST_WIDTH))
     yield f"{'before':<{digits + width + 1}}   now"
-    for number, group in enumerate(SequenceMatcher(None, old_lines, new_lines, autojunk=False).get_grouped_opcodes(_CONTEXT)):
+    matcher = SequenceMatcher(None, old_lines, new_lines, autojunk=False)
+    for number, group in enumerate(matcher.get_grouped_opcodes(_CONTEXT)):
         if number:
             yield "..."
         for kind, start, end, new_start, new_end in group:
             for old_number, new_number in zip_longest(range(start, end), range(new_start, new_end)):
-                old, new = _line_cell(old_lines, old_number, digits, width), _line_cell(new_lines, new_number, digits, width)
+                old = _line_cell(old_lines, old_number, digits, width)
+                new = _line_cell(new_lines, new_number, digits, width)
                 pair = f"{old} {_MARKS[kind]} {new}".rstrip()
                 yield click.style(pair, fg=_COLOURS[kind]) if kind in _COLOURS else pair
 

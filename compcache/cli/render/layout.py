@@ -71,9 +71,8 @@ def _assign_layers(graph: FunctionGraph) -> list[list[int]]:
     layers: list[list[int]] = [[] for _ in range(greatest_height + 1)]
     for name, level in height.items():
         layers[greatest_height - level].append(int(name))
-    layers += [
-        [number for number in numbers if graph.nodes[number].kind in kinds] for kinds in (("global", "variable"), ("native", "inlined"))
-    ]
+    layers.append([number for number in numbers if graph.nodes[number].kind in ("global", "variable")])
+    layers.append([number for number in numbers if graph.nodes[number].kind in ("native", "inlined")])
     return [sorted(layer) for layer in layers if layer]
 
 

@@ -37,9 +37,10 @@ def table_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], width:
     natural_widths = [max(map(len if "".join(cells).isascii() else cell_width, cells)) for cells in contents]
     positions = _fitting_columns(columns, natural_widths, width)
     columns = [columns[number] for number in positions]
-    widths = _fitting_widths(columns, [natural_widths[number] for number in positions], width - len(_GAP) * (len(positions) - 1))
-    aligned = [_align_cells(contents[number], size, column) for number, size, column in zip(positions, widths, columns, strict=True)]
-    return zip(*aligned, strict=True)
+    width_of_cells = width - len(_GAP) * (len(positions) - 1)
+    widths = _fitting_widths(columns, [natural_widths[number] for number in positions], width_of_cells)
+    shown = [contents[number] for number in positions]
+    return zip(*map(_align_cells, shown, widths, columns), strict=True)
 
 
 def _fitting_columns(columns: Sequence[Column], natural_widths: Sequence[int], width: int) -> list[int]:
@@ -77,7 +78,8 @@ def cell_width(text: str) -> int:
         return len(text)
     from unicodedata import combining, east_asian_width
 
-    return sum(0 if combining(character) else 2 if east_asian_width(character) in "WF" else 1 for character in text)
+    visible = [character for character in text if not combining(character)]
+    return len(visible) + sum(east_asian_width(character) in "WF" for character in visible)  # wide characters take two positions
 
 
 def cut_middle(text: str, width: int) -> str:
@@ -90,7 +92,10 @@ def cut_middle(text: str, width: int) -> str:
     half = (width - 1) // 2
     start, end = text[:half], text[len(text) - (width - 1 - half) :]
     while cell_width(start) + cell_width(end) >= width:
-        start, end = (start[:-1], end) if cell_width(start) >= cell_width(end) else (start, end[1:])
+        if cell_width(start) >= cell_width(end):
+            start = start[:-1]
+        else:
+            end = end[1:]
     return f"{start}{_ELLIPSIS}{end}"
 
 

@@ -49,8 +49,8 @@ def _draw_subtree(graph: FunctionGraph, successors: list[list[int]], root: int, 
         path.append(number)
         children = successors[number]
         for position, child in reversed(list(enumerate(children))):
-            is_last = position == len(children) - 1
-            stack.append((child, indent + ("└── " if is_last else "├── "), indent + ("    " if is_last else "│   "), depth + 1))
+            branch, below = ("└── ", "    ") if position == len(children) - 1 else ("├── ", "│   ")
+            stack.append((child, indent + branch, indent + below, depth + 1))
 
 
 def label(node: GraphNode) -> str:

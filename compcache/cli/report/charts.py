@@ -119,19 +119,20 @@ def _steps(story: Story) -> list[_Step]:
     offset = _utc_offset(story.created) if length > _HOUR else 0
     last_step = int(story.created + offset) // length
     first_step = min(int(story.periods[0].start + offset) // length, last_step + 1 - _LEAST_STEPS)
-    sums = [[0, 0, 0.0, 0.0, 0, 0] for _ in range(last_step - first_step + 1)]
+    starts = [number * length - offset for number in range(first_step, last_step + 1)]
+    steps = [_Step(start, start + length, _step_label(start, length), 0, 0, 0.0, 0.0, 0, 0) for start in starts]
     for period in story.periods:
-        step_sums = sums[min(int(period.start + offset) // length - first_step, len(sums) - 1)]
-        values = (
-            period.hits, period.misses, period.saved_seconds, period.compile_seconds, period.added_size, period.evicted_size
-        )  # fmt: skip
-        for position, value in enumerate(values):
-            step_sums[position] += value
-    starts = [(first_step + number) * length - offset for number in range(len(sums))]
-    return [
-        _Step(start, start + length, _step_label(start, length), *step_sums)  # type: ignore[arg-type]  # ints stay ints
-        for start, step_sums in zip(starts, sums, strict=True)
-    ]
+        number = min(int(period.start + offset) // length - first_step, len(steps) - 1)
+        step = steps[number]
+        steps[number] = step._replace(
+            hits=step.hits + period.hits,
+            misses=step.misses + period.misses,
+            saved=step.saved + period.saved_seconds,
+            spent=step.spent + period.compile_seconds,
+            added=step.added + period.added_size,
+            evicted=step.evicted + period.evicted_size,
+        )
+    return steps
 
 
 def _utc_offset(when: float) -> int:
@@ -141,6 +142,7 @@ def _utc_offset(when: float) -> int:
 
 
 def _step_label(start: float, length: int) -> str:
+    """Return the local time of a step as text: the hour, the day, or the first of several days."""
     moment = dt.datetime.fromtimestamp(start).astimezone()
     return moment.strftime("%Y-%m-%d %H:%M" if length == _HOUR else "%Y-%m-%d") + (" ff." if length > _DAY else "")
 
@@ -160,6 +162,7 @@ def _local_ms(seconds: float) -> int:
 
 
 def _times(step: _Step) -> dict[str, Any]:
+    """Return the times of a step for a chart, in milliseconds, and its text."""
     return {
         "start": _local_ms(step.start),
         "end": _local_ms(step.end),
@@ -182,10 +185,9 @@ def _axis_unit(size: float) -> tuple[str, int]:
 def _hit_rate_chart(steps: Sequence[_Step]) -> Chart:
     """Return the chart of the hit rate over time."""
     requested = [step for step in steps if step.hits or step.misses]
-    values = [
-        {**_times(step), "rate": (rate := step.hits / (step.hits + step.misses)), "text": f"{step.label}: {rate:.1%} hits"}
-        for step in requested
-    ]
+    rates = [step.hits / (step.hits + step.misses) for step in requested]
+    rated = list(zip(requested, rates, strict=True))
+    values = [{**_times(step), "rate": rate, "text": f"{step.label}: {rate:.1%} hits"} for step, rate in rated]
     total = sum(step.hits for step in requested) / sum(step.hits + step.misses for step in requested)
     y = _vertical_axis("rate", "", "%", scale={"domain": [0, 1]})
     y["axis"] = {"title": None, "format": "%", "tickCount": 4}
@@ -199,7 +201,7 @@ def _hit_rate_chart(steps: Sequence[_Step]) -> Chart:
     }  # fmt: skip
     return Chart(
         "hit-rate", "Hit rate", f"{total:.1%} of the requests not answered from memory were hits.", spec, ("time", "hit rate"),
-        tuple((step.label, f"{step.hits / (step.hits + step.misses):.1%}") for step in requested),
+        tuple((step.label, f"{rate:.1%}") for step, rate in rated),
     )  # fmt: skip
 
 
@@ -212,12 +214,8 @@ def _stacked_bars(
 ) -> dict[str, Any]:
     """Return the specification of stacked bars over time.
 
-    Args:
-        steps: the steps of time.
-        kinds: name, colour and value in a step of each kind of bar. A negative bar goes down from the axis.
-        title: the title of the vertical axis.
-        text: the function that formats a value.
-        factor: the number by which values are divided for the axis.
+    `kinds` are the name, the colour and the value in a step of each kind of bar. A negative bar goes down from the axis. `text` formats a
+    value. The vertical axis has the `title`, and shows values divided by `factor`.
     """
     values = []
     for step in steps:
@@ -231,9 +229,8 @@ def _stacked_bars(
                     "text": f"{step.label}: {text(abs(value))} {name}",
                 })  # fmt: skip
             base = max(base, low + value)
-    colour = {
-        "field": "kind", "type": "nominal", "scale": {"domain": [kind[0] for kind in kinds], "range": [kind[1] for kind in kinds]},
-    }  # fmt: skip
+    names, colours, _ = zip(*kinds, strict=True)
+    colour = {"field": "kind", "type": "nominal", "scale": {"domain": list(names), "range": list(colours)}}
     encoding = {
         "x": _time_axis(steps), "x2": {"field": "end"}, "y": _vertical_axis("low", title), "y2": {"field": "high"}, "color": colour,
         **_DESCRIBED,

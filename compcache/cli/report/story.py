@@ -211,7 +211,8 @@ class _FunctionLists:
             self.most_used.add(cost)
 
     def add_duplicate(self, name: str, realizations: int, size: int) -> None:
-        self.duplicates.add(Duplicate(split_name(name)[0], realizations, size))
+        label, _ = split_name(name)
+        self.duplicates.add(Duplicate(label, realizations, size))
 
 
 def _module_row(module: ModuleSummary) -> ModuleRow:

@@ -39,11 +39,9 @@ def check_index(state: CheckState) -> tuple[int, dict[str, int]]:
 
     The entries of data are added to `state.indexed`, which has the functions.
 
-    Returns:
-        The number of index entries that were read, and counts for the report.
+    Return the number of index entries that were read, and counts for the report.
 
-    Raises:
-        StorageError: the index cannot be read.
+    Raise `StorageError` if the index cannot be read.
     """
     store = state.store
     segments = list(readable_segments(store.index))
@@ -207,9 +205,7 @@ def _try_rebuild(state: CheckState) -> bool:
     """Rebuild the index. Return False if it cannot be written."""
     from compcache.publish.index_rebuild import rebuild_index
 
-    try:
+    with suppress(OSError, IntegrityError):
         rebuild_index(state.store)
-    except (OSError, IntegrityError) as error:
-        reraise_interrupt(error)
-        return False
-    return True
+        return True
+    return False

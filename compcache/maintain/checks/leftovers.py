@@ -26,8 +26,7 @@ __all__ = ["check_leftovers"]
 def check_leftovers(state: CheckState) -> tuple[int, dict[str, int]]:
     """Report leftovers, unknown files and damaged volumes. A repair removes leftovers and rewrites damaged volumes.
 
-    Returns:
-        The number of leftovers and unknown files, and counts for the report.
+    Return the number of leftovers and unknown files, and counts for the report.
     """
     store = state.store
     leftovers = find_leftovers(store, PrunePolicy(), time.time(), Uses(store, verify=True).torn)

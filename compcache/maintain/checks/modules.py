@@ -33,8 +33,7 @@ __all__ = ["check_code", "check_content", "check_records"]
 def check_records(state: CheckState) -> tuple[int, dict[str, int]]:
     """Check that the records of every module can be decoded, and add their names, index entries and stamps to `state`.
 
-    Returns:
-        The number of usable modules, and counts for the report.
+    Return the number of usable modules, and counts for the report.
     """
     checked = functions = 0
     for present, slice_ in state.modules():
@@ -86,8 +85,7 @@ def check_content(state: CheckState) -> tuple[int, dict[str, int]]:
 
     Unreadable modules are reported to `state`. Modules that are removed meanwhile are skipped.
 
-    Returns:
-        The number of modules, and their total size in bytes for the report.
+    Return the number of modules, and their total size in bytes for the report.
     """
     size = total = 0
     state.types = SortedItems()
@@ -155,8 +153,7 @@ def _required_table(payloads: Iterable[bytes]) -> tuple[str, Table]:
 def check_code(state: CheckState) -> tuple[int, dict[str, int]]:
     """Check that the stored bitcode of each module compiles to the code in its image. Report other modules to `state`.
 
-    Returns:
-        The number of modules, and counts for the report.
+    Return the number of modules, and counts for the report.
     """
     from compcache.maintain.recompile import recompile
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from compcache.directory.places import MODULES
 from compcache.files import DIRECTORY_MODE
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.maintain.checks.state import DIRECTORIES
 
 if TYPE_CHECKING:
@@ -21,8 +21,7 @@ __all__ = ["check_permissions"]
 def check_permissions(state: CheckState) -> tuple[int, dict[str, int]]:
     """Report directories of the cache that other users can write to. A repair removes their write permission.
 
-    Returns:
-        The number of directories that were checked, and no counts.
+    Return the number of directories that were checked, and no counts.
     """
     store = state.store
     if not hasattr(os, "getuid"):
@@ -57,9 +56,7 @@ def _check_mode(state: CheckState, path: str, status: os.stat_result) -> None:
 
 def _try_set_mode(store: Store, path: str, mode: int) -> bool:
     """Set the mode of a file. Return False if that fails."""
-    try:
+    with suppress(OSError):
         store.files.chmod(path, mode)
-    except OSError as error:
-        reraise_interrupt(error)
-        return False
-    return True
+        return True
+    return False

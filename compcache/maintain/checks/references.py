@@ -28,8 +28,7 @@ __all__ = ["check_imports", "check_statistics", "link_types"]
 def check_imports(state: CheckState) -> tuple[int, dict[str, int]]:
     """Check that every imported function is in the cache, with the link type that the importer expects.
 
-    Returns:
-        The number of imports, and counts for the report.
+    Return the number of imports, and counts for the report.
     """
     edges = dangling = 0
     compared = SortedItems()  # module_id and name, for the types that are compared
@@ -98,9 +97,7 @@ def link_types(module_id: bytes, payloads: Mapping[int, bytes]) -> Iterator[Item
 
     `payloads` has the module's records by offset.
 
-    Raises:
-        FormatError: a record is malformed.
-        KeyError: a record refers to a record that does not exist.
+    Raise `FormatError` if a record is malformed, or `KeyError` if a record refers to a record that does not exist.
     """
     needs, own = [], {}
     for payload in payloads.values():
@@ -130,10 +127,19 @@ def _check_types(state: CheckState, types: Iterable[Item]) -> tuple[int, int]:
                 known.append((module_id, used))
             elif not used or not all(text for _, text in known):
                 unchecked += 1
-            elif known and not any(compare_types(text, used)[0] for _, text in known) and _has_only(state, _decode(name), module_id, known):
+            elif known and not _fits_any(used, known) and _has_only(state, _decode(name), module_id, known):
                 mismatched += 1
                 _report_mismatch(state, _decode(name), module_id, used, known[0])
     return mismatched, unchecked
+
+
+def _fits_any(used: str, known: Iterable[tuple[bytes, str]]) -> bool:
+    """Return whether one of the `known` realizations, given as (module_id, type), has a type that an importer can use as `used`."""
+    for _, text in known:
+        is_fitting, _ = compare_types(text, used)
+        if is_fitting:
+            return True
+    return False
 
 
 def _report_mismatch(state: CheckState, name: str, importer: bytes, used: str, known: tuple[bytes, str]) -> None:
@@ -155,8 +161,7 @@ def _has_only(state: CheckState, name: str, importer: bytes, known: Iterable[tup
 def check_statistics(state: CheckState) -> tuple[int, dict[str, int]]:
     """Check that the statistics can be decoded, and that the pinned functions are in the cache.
 
-    Returns:
-        The number of statistics files, and counts for the report.
+    Return the number of statistics files, and counts for the report.
     """
     uses = Uses(state.store, verify=True)
     pins = pinned(state.store)

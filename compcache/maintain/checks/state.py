@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 from compcache.directory.places import PLACES
 from compcache.errors import CompcacheError
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import suppress
 from compcache.maintain.report_types import Finding
 from compcache.publish.module_lists import SortedItems
 from compcache.publish.quarantine import move_to_quarantine
@@ -130,9 +130,7 @@ class CheckState:
 
 def _try_move_to_quarantine(store: Store, path: str) -> bool:
     """Move a file to quarantine. Return False if that fails."""
-    try:
+    with suppress(OSError):
         move_to_quarantine(store, path)
-    except OSError as error:
-        reraise_interrupt(error)
-        return False
-    return True
+        return True
+    return False

@@ -84,32 +84,33 @@ def add_linked(library: Any, overload: Linked) -> None:
 def collect_dependencies(library: Any, scope: scopes.Scope | None = None) -> Recorded:
     """Return the dependencies of a library's code and of the libraries that are linked into it; record the result for the library.
 
-    Args:
-        library: the code library.
-        scope: the scope of the library's compilation, whose records are added to the result; None after the compilation.
-
-    Returns:
-        The dependencies. If the dependencies of any part are unknown, `problem` gives the reason.
+    If the dependencies of any part are unknown, `problem` gives the reason. The records of `scope`, the scope of the library's compilation,
+    are added to the result; None after the compilation.
     """
     earlier = _records.get(library)
     if earlier is not None and scope is None:
         return earlier
     parts = [earlier] if earlier is not None else []
     parts += [_records.get(linked) or _unrecorded_dependencies(linked) for linked in _linking_libraries(library)]
+    changed: set[Dependency] = set()
     if scope is None:
         parts.append(_present_dependencies(scopes.tried_outside_scopes.values()))
     else:
         if scope.problem:
             parts.append(Recorded(problem=Unrepeatable(scope.problem)))
-        parts.append(_dependencies_in_scope(scope))
-    dependencies, names, problems, linked, results = zip(*parts, strict=True)
-    problem = max(filter(None, problems), key=lambda error: isinstance(error, Unrepeatable), default=None)  # the strictest one
-    # A callee may depend on content that an implementation got during this compilation. Other processes start with the earlier content.
-    changed = scope.changed - parts[-1].dependencies if scope is not None else frozenset()
+        of_scope = _dependencies_in_scope(scope)
+        parts.append(of_scope)
+        # A callee may depend on content that an implementation got during this compilation. Other processes start with the earlier content.
+        changed = scope.changed - of_scope.dependencies
+    problems = [part.problem for part in parts if part.problem is not None]
+    results = {result for part in parts for result in part.results}
     _records[library] = Recorded(
-        frozenset().union(*dependencies) - changed, frozenset().union(*names), problem, frozenset().union(*linked),
-        frozenset([result for result in frozenset().union(*results) if result.dependency not in changed]),
-    )  # fmt: skip
+        dependencies=frozenset().union(*[part.dependencies for part in parts]) - changed,
+        names=frozenset().union(*[part.names for part in parts]),
+        problem=max(problems, key=lambda error: isinstance(error, Unrepeatable), default=None),  # the strictest one
+        linked=frozenset().union(*[part.linked for part in parts]),
+        results=frozenset([result for result in results if result.dependency not in changed]),
+    )
     return _records[library]
 
 
@@ -166,8 +167,8 @@ def _unrecorded_dependencies(library: Any) -> Recorded:
     If the library contains a user's function that was compiled before compilations were recorded, the dependencies are unknown.
     """
     if not _History.is_complete:
-        defined = [f.name for f in library._final_module.functions if not f.is_declaration]
-        if not all("_ZN5numba" in name or not name.startswith("_ZN") for name in defined):
+        defined = [function.name for function in library._final_module.functions if not function.is_declaration]
+        if any(name.startswith("_ZN") and "_ZN5numba" not in name for name in defined):  # a function that is not Numba's own
             reason = f"the function calls {library.name}, which was compiled before compcache.numba was installed: install it first"
             return Recorded(problem=Unidentifiable(reason))
     return _present_dependencies(scopes.tried_outside_scopes.values())

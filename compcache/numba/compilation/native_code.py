@@ -54,13 +54,13 @@ def postpone(library: Any, generate_code: Callable[[Any], None]) -> None:
     The code is generated now if existing code calls the library, or if Numba's own cache has loaded the object code.
     """
     if library._object_caching_enabled and library._compiled_object is not None:
-        generate_code(library)  # Numba's own cache has loaded the object code
+        generate_code(library)
         return
     module = library._final_module
-    functions = [(function.name, function.is_declaration) for function in module.functions]
+    functions = list(module.functions)
     variables = [variable.name for variable in module.global_variables]
-    defined = frozenset(name for name, is_declared in functions if not is_declared)
-    used = [name for name, is_declared in functions if is_declared]
+    defined = frozenset(function.name for function in functions if not function.is_declaration)
+    used = [function.name for function in functions if function.is_declaration]
     called = tuple(name.removeprefix(_UNRESOLVED) for name in variables if name.startswith(_UNRESOLVED))
     if called:
         used.append(_ABORT)  # each slot contains this function until the slot is filled

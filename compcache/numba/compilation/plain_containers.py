@@ -75,31 +75,37 @@ def item_types(type_: Any) -> list[Any]:
 def make_list_adapter(kernel: Any, args: Sequence[Any], result: Any) -> Any:
     """Return a Python function that calls a kernel, with lists in place of containers among the arguments and the result.
 
-    Args:
-        kernel: the jitted function.
-        args: the types of the kernel's arguments.
-        result: the type of the kernel's result.
+    For a kernel with a container as its argument, the function is::
 
-    Raises:
-        NotImplementedError: lists cannot replace a container in one of the types. The message names the type.
+        def with_lists(given0):
+            made_given0 = take_given0(given0)
+            note(given0, made_given0)
+            result = kernel(made_given0)
+            forget(given0)
+            replace(given0, items_given0(made_given0))
+            return result
+
+    `args` and `result` are the types of the kernel's arguments and of its result.
+
+    Raise `NotImplementedError` if lists cannot replace a container in one of the types. The message names the type.
     """
     names = [f"given{number}" for number in range(len(args))]
     note, forget = _make_note_functions()
     scope: dict[str, Any] = {"kernel": kernel, "note": note, "forget": forget, "replace": _jit(_replace_items)}
-    create, write_back = [], []
+    create, passed, write_back = [], [], []
     for name, type_ in zip(names, args, strict=True):
-        if has_containers(type_):
-            scope[f"take_{name}"] = _jit(_make_creator(type_))
-            create += [f"    made_{name} = take_{name}({name})", f"    note({name}, made_{name})"]
-            scope[f"items_{name}"] = _jit(_make_lister(type_))
-            write_back += [f"    forget({name})", f"    replace({name}, items_{name}(made_{name}))"]
+        if not has_containers(type_):
+            passed.append(name)
+            continue
+        scope[f"take_{name}"] = _jit(_make_creator(type_))
+        create += [f"    made_{name} = take_{name}({name})", f"    note({name}, made_{name})"]
+        passed.append(f"made_{name}")
+        scope[f"items_{name}"] = _jit(_make_lister(type_))
+        write_back += [f"    forget({name})", f"    replace({name}, items_{name}(made_{name}))"]
     scope["items_of_result"] = _jit(_make_lister(result))
-    passed = ", ".join(f"made_{n}" if has_containers(t) else n for n, t in zip(names, args, strict=True))
-    lines = [
-        f"def with_lists({', '.join(names)}):", *create, f"    result = kernel({passed})", *write_back,
-        f"    return {'items_of_result(result)' if has_containers(result) else 'result'}",
-    ]  # fmt: skip
-    return _define("\n".join(lines), "with_lists", scope)
+    returned = "items_of_result(result)" if has_containers(result) else "result"
+    lines = [f"def with_lists({', '.join(names)}):", *create, f"    result = kernel({', '.join(passed)})", *write_back]
+    return _define("\n".join([*lines, f"    return {returned}"]), "with_lists", scope)
 
 
 def _jit(function: Any) -> Any:
@@ -134,24 +140,27 @@ def _make_note_functions() -> tuple[Any, Any]:
         """Generate code that stores a container's block, or null for None, in the block of a list."""
         block = cgutils.create_struct_proxy(type_)(context, builder, value=items).meminfo
         pointer = ir.IntType(8).as_pointer()
-        field = builder.gep(builder.bitcast(block, pointer.as_pointer()), [ir.Constant(ir.IntType(32), _CONTAINER_IN_BLOCK)])
+        fields = builder.bitcast(block, pointer.as_pointer())
+        field = builder.gep(fields, [ir.Constant(ir.IntType(32), _CONTAINER_IN_BLOCK)])
         builder.store(builder.bitcast(container, pointer) if container is not None else ir.Constant(pointer, None), field)
         return context.get_dummy_value()
 
     @intrinsic  # type: ignore[untyped-decorator]
-    def note(_: Any, items: Any, container: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            container_block = cgutils.create_struct_proxy(signature.args[1])(context, builder, value=args[1]).meminfo
-            return store(context, builder, signature.args[0], args[0], container_block)
+    def note(_: Any, list_type: Any, container_type: Any) -> Any:
+        def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            items, container = args
+            container_block = cgutils.create_struct_proxy(container_type)(context, builder, value=container).meminfo
+            return store(context, builder, list_type, items, container_block)
 
-        return types.void(items, container), generate
+        return types.void(list_type, container_type), generate
 
     @intrinsic  # type: ignore[untyped-decorator]
-    def forget(_: Any, items: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            return store(context, builder, signature.args[0], args[0], None)
+    def forget(_: Any, list_type: Any) -> Any:
+        def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            (items,) = args
+            return store(context, builder, list_type, items, None)
 
-        return types.void(items), generate
+        return types.void(list_type), generate
 
     return note, forget
 
@@ -163,6 +172,7 @@ def _replace_items(items: Any, changed: Any) -> None:
 
 
 def _create_set(items: Any) -> Any:
+    """Return a set of the items of a list. Numba compiles this function."""
     return set(items)
 
 

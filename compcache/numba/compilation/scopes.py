@@ -25,7 +25,6 @@ from compcache.numba.fingerprints.former import former_function
 from compcache.numba.fingerprints.history import note_code
 from compcache.numba.fingerprints.implementations import digest_name, name_of
 from compcache.numba.fingerprints.numba_values import name_of_class
-from compcache.numba.fingerprints.walk import Part
 from compcache.numba.identity.dependencies import Dependency, dependency_of, has_content
 from compcache.numba.identity.kept_results import Result, digest_arguments, former_result, note_results
 from compcache.numba.identity.key import flags_text, signature_text
@@ -227,8 +226,8 @@ def reduce_to_name(value: Any) -> Any:
     """Return how Numba's pickler must pickle a class or an intrinsic of the program by name, in code and in entries.
 
     Returns:
-        The function and the arguments that look up the name; NotImplemented for a class that the pickler must look up by name itself; None
-        for any other value, or if this thread neither compiles nor stores a function.
+        The function and the arguments that look up the name; NotImplemented for a class that the pickler must look up by name itself. None
+        for any other value, which Numba pickles in its own way, or if this thread neither compiles nor stores a function.
     """
     if not (_stack.scopes or _stack.running_stores):
         return None
@@ -254,6 +253,8 @@ def _reduce_class(cls: type) -> Any:
 def _reduce_intrinsic(intrinsic: Any) -> Any:
     """Implement `reduce_to_name` for intrinsics.
 
+    The result is None for an intrinsic that its module does not define under its name.
+
     Numba would pickle a copy of an intrinsic in function arguments, and register the copy on unpickling. A process that loads the entry
     would have two intrinsics with the same name. Then all other functions that use the intrinsic would appear to have changed.
     """
@@ -275,8 +276,7 @@ def is_compiling() -> bool:
 def defer(action: Callable[[], None]) -> bool:
     """Schedule an action to run after the outermost compilation of this thread.
 
-    Returns:
-        Whether the action was scheduled. The result is False if this thread is not compiling a function.
+    Return whether the action was scheduled. The result is False if this thread is not compiling a function.
     """
     if not _stack.scopes:
         return False
@@ -292,7 +292,8 @@ def _make_token(function: Any, original: Any, args: Any, return_type: Any, flags
     """
     try:
         function_content = fingerprint(function)
-        note_code([Part(original, function_content.parts[0].digest, function_content.parts[0].kind)])
+        own_part, *_ = function_content.parts
+        note_code([type(own_part)(original, own_part.digest, own_part.kind)])
         components = [
             function_content.content,
             signature_text(args),
@@ -317,6 +318,7 @@ def _make_token(function: Any, original: Any, args: Any, return_type: Any, flags
 
 
 def _digest(*components: str) -> str:
+    """Return a token: the digest of components that contain no NUL."""
     return blake2b("\0".join(components).encode(), digest_size=10, person=b"compcache-numba3").hexdigest()
 
 
@@ -422,9 +424,10 @@ def _record_problem(problem: str) -> None:
 
 
 def _begin_run(function: Any, arguments: str) -> Run:
-    """Return the run of an implementation that starts now. The content is the one before its first run in the innermost compilation."""
-    known = _stack.scopes[-1].first_contents
-    return Run(known[id(function)] if id(function) in known else _present_dependency(function), arguments, _stack.scopes[0].token)
+    """Return the run of an implementation that starts now. Its content is that before the first run in the innermost compilation."""
+    first_contents = _stack.scopes[-1].first_contents
+    content = first_contents[id(function)] if id(function) in first_contents else _present_dependency(function)
+    return Run(content, arguments, compilation=_stack.scopes[0].token)
 
 
 def _use(function: Any, run: Run) -> None:

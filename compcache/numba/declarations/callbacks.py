@@ -50,8 +50,11 @@ class LazyCallback(LazyObject):
     def native_name(self) -> str:
         """The symbol of the callback's code."""
         state = object.__getattribute__(self, "_state")
-        name: str = numbas_object(self).native_name if state.declared is None else state.declared.details[0]
-        return name
+        if state.declared is None:
+            real_name: str = numbas_object(self).native_name
+            return real_name
+        stored_name, _ = state.declared.details
+        return str(stored_name)
 
     @property
     def cffi(self) -> Any:
@@ -66,7 +69,11 @@ class LazyCallback(LazyObject):
         function = object.__getattribute__(self, "_ctypes")
         if function is None:
             declared = object.__getattribute__(self, "_state").declared
-            function = numbas_object(self).ctypes if declared is None else _make_ctypes_function(self.address, declared.details[1])
+            if declared is None:
+                function = numbas_object(self).ctypes
+            else:
+                _, types = declared.details
+                function = _make_ctypes_function(self.address, types)
             object.__setattr__(self, "_ctypes", function)
         return function
 
@@ -92,10 +99,11 @@ LazyCallback.__name__ = "CFunc"  # Python's error messages show the name of Numb
 
 
 def _make_ctypes_function(address: int, types: list[tuple[str, int]]) -> Any:
-    """Return a ctypes function for an address. `types` are the result type and the parameter types, each with its number of pointers.
+    """Return a ctypes function for an address.
 
-    Raises:
-        TypeError: ctypes has no type for one of the Numba types.
+    `types` are the result type and the parameter types: for each, the name of a scalar, and how many times it is a pointer to it.
+
+    Raise `TypeError` if ctypes has no type for one of the Numba types.
     """
     import ctypes
 

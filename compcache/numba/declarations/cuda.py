@@ -88,8 +88,7 @@ def _numba_decorator(options: dict[str, Any]) -> Any:
 def is_available() -> bool:
     """Replace `numba.cuda.is_available`.
 
-    Returns:
-        False, without importing Numba, if there is no driver, and no setting of Numba that could name one; otherwise Numba's result.
+    Return False, without importing Numba, if there is no driver, and no setting of Numba that could name one; otherwise Numba's result.
     """
     has_settings = any(name.startswith("NUMBA_") and "CUDA" in name for name in os.environ) or os.path.exists(".numba_config.yaml")
     if not has_numba() and not has_settings and not _has_driver():

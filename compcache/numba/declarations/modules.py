@@ -95,14 +95,9 @@ _directory = ""
 
 
 def find_attribute(module: str, name: str) -> Any:
-    """Return the stand-in for an attribute of one of Numba's modules, or the attribute's value.
+    """Return the stand-in for an attribute of one of Numba's modules, or the value of a setting; None if only Numba can provide it.
 
-    Args:
-        module: the full name of the module.
-        name: the name of the attribute.
-
-    Returns:
-        The stand-in or the value; None if only Numba can provide the attribute.
+    `module` is the full name of the module.
     """
     if module == _SETTINGS:
         return _setting_value(name)

@@ -34,7 +34,8 @@ class _LazyClass(ABCMeta):
             return type.__new__(cls, name, bases, namespace)
         if bases[0] is not _StructRefStandIn or options:
             real = tuple([_real_class(base) if type(base) is _LazyClass else base for base in bases])
-            return type(real[0])(name, real, namespace, **options)
+            metaclass = type(real[0])
+            return metaclass(name, real, namespace, **options)
         namespace = {key: value for key, value in namespace.items() if key != "__orig_bases__"}  # Numba's subclasses do not have it
         lazy = type.__new__(cls, name, bases, namespace)
         when_imported(lambda: _convert_to_real_class(lazy))

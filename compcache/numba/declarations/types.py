@@ -215,12 +215,13 @@ def find_type(name: str) -> Any:
 
 def _parse_array_slices(item: Any) -> tuple[int, str] | None:
     """Return the number of dimensions and the layout for the slices of an array type; None for slices that Numba rejects."""
-    slices = item if isinstance(item, (tuple, list)) else (item,)
-    if not slices or any(type(s) is not slice or s.start is not None or s.stop is not None for s in slices):
+    is_single = not isinstance(item, (tuple, list))
+    slices = (item,) if is_single else item
+    if not slices or any(type(part) is not slice or part.start is not None or part.stop is not None for part in slices):
         return None
-    if len(slices) == 1 and not isinstance(item, (tuple, list)):
-        return 1, "C" if slices[0].step == 1 else "A"
-    return len(slices), "F" if slices[0].step == 1 else "C" if slices[-1].step == 1 else "A"
+    if not is_single and slices[0].step == 1:
+        return len(slices), "F"
+    return len(slices), "C" if slices[-1].step == 1 else "A"
 
 
 def _array_type(dtype: Any, ndim: int, layout: str, *, readonly: bool = False) -> LazyType:

@@ -197,13 +197,14 @@ def _load_ufunc(lazy: LazyUfunc) -> Any:
 
 def _make_gufunc(_lazy: LazyUfunc, state: State, library: Any) -> Any:
     """Return the NumPy ufunc of a `guvectorize` function's stored loops."""
-    layout, *counts, writable, numbers = state.declared.details[:5]
-    return _make_numpy_ufunc(state, library, state.declared.loaded, numbers, *counts, layout, writable)
+    layout, nin, nout, writable, numbers, _bases = state.declared.details
+    return _make_numpy_ufunc(state, library, state.declared.loaded, numbers, nin, nout, layout, writable)
 
 
 def _make_parallel(_lazy: LazyUfunc, state: State, library: Any) -> Any:
     """Return the NumPy ufunc of a `vectorize` function's stored loops, for ``target="parallel"``."""
-    return _make_numpy_ufunc(state, library, state.declared.loaded, state.declared.details[0], state.function.__code__.co_argcount, 1)
+    numbers, *_ = state.declared.details
+    return _make_numpy_ufunc(state, library, state.declared.loaded, numbers, state.function.__code__.co_argcount, 1)
 
 
 def _make_numpy_ufunc(state: State, library: Any, loops: Sequence[Loaded], numbers: Any, nin: int, nout: int, *layout: Any) -> Any:
@@ -261,8 +262,8 @@ def _add_loop(lazy: LazyUfunc, ufunc: Any, args: tuple[Any, ...], keywords: dict
     """
     state = object.__getattribute__(lazy, "_state")
     count = state.function.__code__.co_argcount
-    is_plain = set(keywords) <= {"out"} and len(args) + len(keywords) in (count, count + 1) and len(args) >= count
-    if not is_plain:
+    has_only_operands = set(keywords) <= {"out"} and len(args) >= count and len(args) + len(keywords) <= count + 1
+    if not has_only_operands:
         raise _NotStored
     types = _find_element_types(args[:count])
     added, _ = _find_loop(state, types)
@@ -343,9 +344,10 @@ def _call_dynamic(lazy: LazyUfunc, state: State, args: tuple[Any, ...], keywords
 def _make_dynamic(state: State, loops: list[Loop], writable: tuple[bool, ...]) -> Any:
     """Return the NumPy ufunc of a `guvectorize` function without signatures. Its loops are those that calls have loaded so far."""
     layout = state.options["signature"]
-    nin, count = layout.partition("->")[0].count("("), layout.count("(")
+    inputs, _, results = layout.partition("->")
     loaded, numbers = [loop.loaded for loop in loops], [loop.numbers for loop in loops]
-    return _make_numpy_ufunc(state, load_extension(_LIBRARY), loaded, numbers, nin, count - nin, layout, writable)
+    library = load_extension(_LIBRARY)
+    return _make_numpy_ufunc(state, library, loaded, numbers, inputs.count("("), results.count("("), layout, writable)
 
 
 def _has_loop_for(ufunc: Any, types: tuple[str, ...]) -> bool:
@@ -359,14 +361,14 @@ def _has_loop_for(ufunc: Any, types: tuple[str, ...]) -> bool:
     kinds = {dtype.kind for dtype in inputs}
     is_mixed = bool(kinds & set("iu")) and bool(kinds & set("cf"))
 
-    def casts(outer: Any, inner: Any, rule: str) -> bool:
-        return (is_mixed and outer.kind in "iu" and inner.kind in "cf") or numpy.can_cast(outer, inner, rule)
+    def can_cast(source: Any, target: Any, rule: str) -> bool:
+        return (is_mixed and source.kind in "iu" and target.kind in "cf") or numpy.can_cast(source, target, rule)
 
     for loop in ufunc.types:
-        loop_types = [numpy.dtype(letter) for letter in loop.replace("->", "")]
-        if all(casts(outer, inner, "safe") for outer, inner in zip(inputs, loop_types, strict=False)) and all(
-            casts(inner, outer, "same_kind") for outer, inner in zip(results, loop_types[ufunc.nin :], strict=False)
-        ):
+        loop_dtypes = [numpy.dtype(letter) for letter in loop.replace("->", "")]
+        loop_inputs, loop_results = loop_dtypes[: ufunc.nin], loop_dtypes[ufunc.nin :]
+        accepts_inputs = all(can_cast(given, own, "safe") for given, own in zip(inputs, loop_inputs, strict=False))
+        if accepts_inputs and all(can_cast(own, given, "same_kind") for given, own in zip(results, loop_results, strict=False)):
             return True
     return False
 
@@ -374,8 +376,7 @@ def _has_loop_for(ufunc: Any, types: tuple[str, ...]) -> bool:
 def _find_element_types(args: tuple[Any, ...]) -> tuple[str, ...]:
     """Return the names of the types for which Numba compiles a loop for these arguments.
 
-    Raises:
-        _NotStored: only Numba can determine one of the types.
+    Raise `_NotStored` if only Numba can determine one of the types.
     """
     try:
         return tuple([_find_element_type(argument) for argument in args])

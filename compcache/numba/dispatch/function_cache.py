@@ -171,8 +171,7 @@ class FunctionCache(CacheObject):
     def _save(self, sig: Any, data: Any) -> bool:
         """Store a compile result, or record why it is not cached.
 
-        Returns:
-            False if the result must be delegated to the fallback cache; True otherwise.
+        Return False if the result must be delegated to the fallback cache; True otherwise.
         """
         from compcache.numba.entries import save
 
@@ -195,8 +194,7 @@ class FunctionCache(CacheObject):
     def _store(self, sig: Any, data: Any, identity: Identity, seconds: float) -> bool:
         """Store a compile result under its identity, or record why it is not cached. Numba compiled for `seconds` of CPU time.
 
-        Returns:
-            False if the result must be delegated to the fallback cache; True otherwise.
+        Return False if the result must be delegated to the fallback cache; True otherwise.
         """
         from compcache.numba.entries import save
 
@@ -228,8 +226,7 @@ class FunctionCache(CacheObject):
     def _make_start_key(self, sig: Any) -> Key | NotLazy | None:
         """Compute the present key for processes without Numba.
 
-        Returns:
-            The key; the error that says why there is no key; or None for an overload that no process looks up by such a key.
+        Return the key; the error that says why there is no key; or None for an overload that no process looks up by such a key.
         """
         if getattr(self._owner, "_compiler", None) is None or hasattr(sig, "return_type") or not getattr(self._owner, "_can_compile", True):
             return None
@@ -244,8 +241,7 @@ class FunctionCache(CacheObject):
 
         Nothing is recorded if the compilation has changed the key. A failure to record an older overload (not `is_new`) is ignored.
 
-        Raises:
-            CompcacheError: the record of a new overload could not be stored.
+        Raise `CompcacheError` if the record of a new overload could not be stored.
         """
         if isinstance(key, NotLazy):
             self._record_start_reason(sig, key)
@@ -270,6 +266,7 @@ class FunctionCache(CacheObject):
             frontend.note_uncached(self._cache, label, f"was compiled, but later processes import Numba to use it: {reason}")
 
     def _store_deferred(self, sig: Any, data: Any, identity: Identity, seconds: float) -> None:
+        """Store a compile result after the outermost compilation, or delegate it to the fallback cache."""
         if not self._store(sig, data, identity, seconds):
             self._fallback.save_overload(sig, data)
 
@@ -330,7 +327,7 @@ class FunctionCache(CacheObject):
             return ConfigStack.top_or_none()
         flags = compiler.Flags()
         # Numba modifies dictionaries while it reads them, so they are copied.
-        options = {k: dict(v) if issubclass(type(v), dict) else v for k, v in compiler_.targetoptions.items()}
+        options = {name: dict(value) if issubclass(type(value), dict) else value for name, value in compiler_.targetoptions.items()}
         compiler_.targetdescr.options.parse_as_flags(flags, options)
         return compiler_._customize_flags(flags)
 
@@ -342,10 +339,11 @@ class FunctionCache(CacheObject):
         """
         compiler_ = getattr(self._owner, "_compiler", None)
         types_of_locals = declared_locals(getattr(compiler_, "locals", None) or getattr(self._owner, "locals", None))
+        _, pipeline = name_of_pipeline(self._owner) or ("", compiler.Compiler.__qualname__)
         return {
             "kind": type(self._owner).__name__,
-            "pipeline": (name_of_pipeline(self._owner) or ("", compiler.Compiler.__qualname__))[1],
-            "locals": ", ".join(f"{k}: {type_text(v)}" for k, v in sorted(types_of_locals.items())),
+            "pipeline": pipeline,
+            "locals": ", ".join(f"{name}: {type_text(type_)}" for name, type_ in sorted(types_of_locals.items())),
         }
 
 

@@ -65,8 +65,7 @@ class GufuncCache(CacheObject):
     def _store(self, sig: Any, data: Any) -> bool:
         """Store the wrapper, or record why it is not cached.
 
-        Returns:
-            False if the wrapper must be delegated to the fallback cache; True otherwise.
+        Return False if the wrapper must be delegated to the fallback cache; True otherwise.
         """
         identity = self._identify()
         if identity is None:
@@ -97,7 +96,7 @@ class GufuncCache(CacheObject):
         return self._identities.get(None)  # type: ignore[return-value]
 
     def _identify(self) -> Identity | None:
-        """Compute the identity of the wrapper, or return None and set `_identity_error`.
+        """Return the identity of the wrapper; None if it has none. Then `_identity_error` is the reason.
 
         The identity contains the layout of the gufunc, and the symbol of the function that the wrapper calls. The symbol contains a digest.
         """

@@ -88,8 +88,8 @@ def prepare_image(text: str, wanted: Iterable[str]) -> ImageSource:
     used = [name for name in declared if name not in unused and not name.startswith("llvm.")]
     symbols = (*[name for name in wanted if name in defined], *environments)
     text += make_address_function(symbols)
-    imports = parse_imports([frontend.unquote_name(match[1]) for match in _VARIABLE.finditer(text)] if IMPORT_PREFIX in text else ())
-    return ImageSource(text, symbols, tuple(environments), {**_find_helper_symbols(used), **imports})
+    variables = [frontend.unquote_name(match[1]) for match in _VARIABLE.finditer(text)] if IMPORT_PREFIX in text else []
+    return ImageSource(text, symbols, tuple(environments), {**_find_helper_symbols(used), **parse_imports(variables)})
 
 
 def _find_environment_slots(text: str, defined: Container[str]) -> list[str]:
@@ -105,7 +105,7 @@ def _find_environment_slots(text: str, defined: Container[str]) -> list[str]:
         elif name.removeprefix(UNRESOLVED) in defined:
             continue  # a recursive call, which `resolve_recursion` resolves
         elif not _EXTERNAL.isdisjoint(words) and name not in _NATIVE_VARIABLES and not name.startswith(("PyExc_", IMPORT_PREFIX)):
-            raise CannotLink(f"the code refers to the external variable {name!r}")
+            raise CannotLink(f"the code refers to the external variable {name!r}, which only Numba's linker can find")
         elif any(word.startswith("thread_local") for word in words):
             raise CannotLink(f"the code defines the thread-local variable {name!r}")
     return environments
@@ -137,8 +137,8 @@ def make_address_function(symbols: Sequence[str]) -> str:
 
     The function also keeps the symbols in the image.
     """
-    cases = "\n".join(f"    i64 {n}, label %s{n}" for n in range(len(symbols)))
-    blocks = "\n".join(f"s{n}:\n  ret ptr @{frontend.quote_name(name)}" for n, name in enumerate(symbols))
+    cases = "\n".join(f"    i64 {number}, label %s{number}" for number in range(len(symbols)))
+    blocks = "\n".join(f"s{number}:\n  ret ptr @{frontend.quote_name(name)}" for number, name in enumerate(symbols))
     return f"""
 define ptr @{ADDRESS}(i64 %number) {{
   switch i64 %number, label %none [

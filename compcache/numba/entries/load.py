@@ -42,12 +42,8 @@ def find_entry(
 ) -> tuple[TypedCallTarget, Description] | None:
     """Return the call target and the description of the first entry with a name that is valid in this process; None if there is none.
 
-    Args:
-        cache: the cache.
-        name: the name of the entry.
-        lines: the digest of the source lines.
-        implementations: the implementations that a valid entry has (`Description.implementations`); "" for any implementations.
-        is_new: whether this process has just stored the entry.
+    `lines` is the digest of the source lines. A valid entry has these `implementations` (`Description.implementations`), if they are not
+    "". `is_new` is whether this process has just stored the entry.
     """
     outdated = partial(_outdated_reason, is_new=is_new)
     request = Request(lines, requested_cpu(), implementations=implementations, outdated=outdated)
@@ -80,13 +76,8 @@ def load_result(
 
     The result is None if no entry is valid, or if the existing environment of the function has another number of constants.
 
-    Args:
-        cache: the cache.
-        base: the name of the entry, the digest of the source lines and, if known, the implementations, as in `Request`.
-        adapt_args: returns the argument types in this process for those in the entry.
-        function: the Python function.
-        target_context: Numba's target context.
-        functions: the functions in the code.
+    `base` has the name of the entry, the digest of the source lines and, if known, the implementations, as in `Request`. `adapt_args`
+    returns the argument types in this process for those in the entry. `functions` are the functions in the code.
     """
     entry = find_entry(cache, *base)
     if entry is None:
@@ -137,7 +128,7 @@ def _create_compile_result(
         return None
     addresses = {symbol: target(number) for number, symbol in enumerate(symbols)}
     referenced_environments = [_find_referenced_environment(*row) for row in referenced]
-    environments = {e.env_name: e for e in referenced_environments} | {env_name: environment}
+    environments = {referred.env_name: referred for referred in referenced_environments} | {env_name: environment}
     library = MappedLibrary(target_context.codegen(), library_name, target, addresses, environments, description.bitcode)
     # Numba registers an entry point for each overload. If only compiled code calls the overload, the address is 0.
     address = library.address_in_image(fndesc.llvm_cpython_wrapper_name)
@@ -229,7 +220,7 @@ def load_library(cache: Cache, identity: Identity, name: str, target_context: An
         return codegen.unserialize_library(payload)
     library_name, rows = payload
     addresses = {symbol: target(number) for number, symbol in enumerate(symbols)}
-    environments = {row[0]: _find_referenced_environment(*row) for row in rows}
+    environments = {env_name: _find_referenced_environment(env_name, module, constants) for env_name, module, constants in rows}
     library = MappedLibrary(codegen, library_name, target, addresses, environments, description.bitcode)
     library.stored = Stored(name, identity.lines, description, symbols, {env_name: constants for env_name, _, constants in rows})
     return library

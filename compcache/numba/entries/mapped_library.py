@@ -105,9 +105,11 @@ class MappedLibrary(JITCodeLibrary):  # type: ignore[misc]
         If only the bitcode contains the function, compile it first.
         """
         address = self.address_in_image(name)
-        if not address and name in {f.name for f in self._get_module_for_linking().functions if not f.is_declaration}:
-            return self._compile_from_bitcode(name)
-        return address
+        if address:
+            return address
+        functions = self._get_module_for_linking().functions
+        is_defined = any(function.name == name and not function.is_declaration for function in functions)
+        return self._compile_from_bitcode(name) if is_defined else 0
 
     def _compile_from_bitcode(self, name: str) -> int:
         """Compile a function that only the bitcode contains, and return its address."""
@@ -130,7 +132,7 @@ class MappedLibrary(JITCodeLibrary):  # type: ignore[misc]
     def _define_environments(self, binding: Any) -> None:
         """Define the variables of environments that LLVM's execution engine lacks."""
         engine = self._codegen._engine
-        missing = {n: e for n, e in self._environments.items() if not engine.is_symbol_defined(n)}
+        missing = {name: environment for name, environment in self._environments.items() if not engine.is_symbol_defined(name)}
         if missing:
             text = "\n".join(f'@"{name}" = global ptr null' for name in missing)
             module = binding.parse_assembly(text)

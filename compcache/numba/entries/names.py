@@ -16,6 +16,7 @@ _MAX_SHOWN = 400  # characters
 
 
 def _format_types(types: Any) -> str:
+    """Return types as text that is the same in every process."""
     return without_addresses(", ".join(map(str, types)))
 
 

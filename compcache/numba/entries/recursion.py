@@ -30,20 +30,20 @@ def link_recursive_callees(library: Any) -> Any:
 
     The result is the library's own module, or a copy in which callees that inlining has removed are linked again.
 
-    Raises:
-        MissingCallee: no library of this process defines one of the callees, or there are more than 1000 missing callees.
+    Raise `MissingCallee` if no library of this process defines one of the callees, or more than `_MAX_CALLEES` callees were removed.
     """
     module = library._final_module
     for _ in range(_MAX_CALLEES):
-        defined = {f.name for f in module.functions if not f.is_declaration}
-        slots = [v.name.removeprefix(UNRESOLVED) for v in module.global_variables if v.name.startswith(UNRESOLVED)]
-        missing = [name for name in slots if _find_callee(name, defined) is None]
-        if not missing:
+        defined = {function.name for function in module.functions if not function.is_declaration}
+        variables = [variable.name for variable in module.global_variables]
+        callees = [name.removeprefix(UNRESOLVED) for name in variables if name.startswith(UNRESOLVED)]
+        missing = next((name for name in callees if _find_callee(name, defined) is None), None)
+        if missing is None:
             return module
         module = module.clone()
-        callee = _find_defining_module(missing[0]).clone()
-        callee.get_function(missing[0]).linkage = "weak_odr"  # linkonce would be removed, because no code refers to it by name
-        module.link_in(callee)
+        definition = _find_defining_module(missing).clone()
+        definition.get_function(missing).linkage = "weak_odr"  # linkonce would be removed, because no code refers to it by name
+        module.link_in(definition)
     raise MissingCallee(f"the function has more than {_MAX_CALLEES} recursive callees: split it")
 
 
@@ -60,7 +60,7 @@ def _find_defining_module(name: str) -> Any:
     """Return the module that defines a function. Raise `MissingCallee` if no library of this process defines the function."""
     library = library_of(name)
     module = library._get_module_for_linking() if library is not None else None
-    if module is not None and any(f.name == name and not f.is_declaration for f in module.functions):
+    if module is not None and any(function.name == name and not function.is_declaration for function in module.functions):
         return module
     raise MissingCallee(f"the function calls {name} recursively, but no library of this process defines {name} any more")
 
@@ -78,16 +78,20 @@ def _find_callee(name: str, defined: Collection[str]) -> str | None:
 
 
 def _strip_options(name: str) -> str:
-    """Return one of Numba's function names without the compiler options."""
+    """Return one of Numba's function names without the compiler options, whose length stands before them."""
     match = _OPTIONS.fullmatch(name)
-    return name if match is None else match[1] + match[3][int(match[2]) :]
+    if match is None:
+        return name
+    before, length, options_and_rest = match.groups()
+    return before + options_and_rest[int(length) :]
 
 
 def resolve_recursion(text: str, defined: Collection[str]) -> str:
     """Return LLVM assembly in which the slots for recursive calls refer to the functions in `defined`. Other slots are left as they are."""
 
     def define_slot(match: re.Match[str]) -> str:
-        callee = _find_callee(match[2], defined)
-        return match[0] if callee is None else f'{match[1]} = internal constant ptr @"{callee}"'
+        declaration, slot, name = match[0], match[1], match[2]
+        callee = _find_callee(name, defined)
+        return declaration if callee is None else f'{slot} = internal constant ptr @"{callee}"'
 
     return _DECLARED_RECURSION.sub(define_slot, text)

@@ -76,13 +76,7 @@ def save_result(
 ) -> None:
     """Store a compile result. If its code can be linked as an image, store an image for each target.
 
-    Args:
-        cache: the cache to store in.
-        identity: the identity of the overload.
-        name: the name of the entry.
-        cres: Numba's compile result.
-        targets: the CPUs to store code for, as in `ModuleSource`.
-        seconds: the CPU time that Numba took to compile the code, in seconds.
+    `name` is the name of the entry. See `publish_entry` for `targets` and `seconds`.
 
     Raises:
         NotYetCacheable: a recursive callee is not compiled yet.
@@ -110,7 +104,8 @@ def save_result(
             raise NotCacheable(_DYNAMIC_GLOBALS)
         if recursion.lacks_callee(library):
             raise NotCacheable("the function calls a recursive function whose code is in another object")
-        thread_functions = tuple(f.name for f in library._final_module.functions if f.is_declaration and f.name in THREADING)
+        declared = [function.name for function in library._final_module.functions if function.is_declaration]
+        thread_functions = tuple(name for name in declared if name in THREADING)
         pickled = _pickle((KIND_OBJECT, token, thread_functions, (next_symbol(cres), _reduce_result(cres))), cres, text)
         publish_entry(cache, identity, name, cres.signature, None, Description(*checked, pickled, b""), seconds=seconds)
 
@@ -124,6 +119,7 @@ def assembly_of(library: Any, module: Any, kept: Container[str]) -> str | None:
 
 
 def _entry_symbols(fndesc: Any) -> tuple[str, ...]:
+    """Return the symbols by which Python, C and compiled code call a function."""
     return fndesc.llvm_cpython_wrapper_name, fndesc.llvm_cfunc_wrapper_name, fndesc.llvm_func_name
 
 
@@ -175,7 +171,7 @@ def _pickle(value: Any, cres: Any, text: str) -> bytes:
             pickled: bytes = serialize.dumps(value)
     except Exception as error:
         reraise_interrupt(error)
-        raise NotCacheable(f"the metadata of the function cannot be pickled: {error}") from error
+        raise NotCacheable(f"a type or a constant of the function cannot be pickled: {error}") from error
     reason = copied_objects_reason(text, pickled, cres.environment.consts)
     if reason:
         raise NotCacheable(reason)
@@ -307,15 +303,8 @@ def save_library(
 ) -> None:
     """Store a code library that contains the wrapper of a gufunc.
 
-    Args:
-        cache: the cache to store in.
-        identity: the identity of the wrapper.
-        name: the name of the entry.
-        signature: the signature of the function, for display.
-        library: the code library.
-        recorded: the dependencies of the function.
-        symbol: the symbol of the wrapper.
-        part_of: the function to which the wrapper belongs.
+    `name` is the name of the entry, `recorded` the dependencies of the function, and `symbol` the symbol of the wrapper. See
+    `publish_entry` for the other arguments.
 
     Raises:
         NotCacheable: the code depends on objects that only this process has.

@@ -55,18 +55,10 @@ def make_start_key(function: Any, options: Mapping[str, Any], args: Sequence[Any
 def record_start(cache_object: Any, cache: Cache, signature: Any, key: Key) -> None:
     """Store the record by which processes without Numba find a stored overload. The record is written together with later entries.
 
-    Args:
-        cache_object: the cache object of the function.
-        cache: the cache to store in.
-        signature: the signature of the overload.
-        key: the key for starts without Numba.
-
-    Raises:
-        NotLazy: the overload needs Numba.
-        CompcacheError: the record could not be stored.
+    Raise `NotLazy` if the overload needs Numba, or `CompcacheError` if the record could not be stored.
     """
     if not are_settings_from_environment():
-        raise NotLazy("Numba's settings or the installed packages have changed since this process started: start it again")
+        raise NotLazy("this process has other settings of Numba, or other packages, than a new process would have: start it again")
     entry = find_stored_entry(cache_object, cache, signature, key)
     if entry is None or entry.fndesc.llvm_cpython_wrapper_name not in entry.symbols:  # a caller's options may omit the wrapper
         raise NotLazy("the code of the function is not stored in a form that can be used without Numba")
@@ -163,20 +155,12 @@ class Entry(NamedTuple):
 
 
 def find_stored_entry(cache_object: Any, cache: Cache, signature: Any, key: Key | None = None) -> Entry | None:
-    """Return the stored entry for a signature.
+    """Return the stored entry for a signature; None if there is no such entry, or if only Numba can use it.
 
-    Args:
-        cache_object: the cache object of the function.
-        cache: the cache.
-        signature: the signature.
-        key: the key for starts without Numba, which must cover the user's implementations that the compiler used; None if the compiler
-            must have used none.
+    The `key` for starts without Numba must cover the user's implementations that the compiler used. Without a key, the compiler must have
+    used none.
 
-    Returns:
-        The entry; None if there is no such entry, or if only Numba can use it.
-
-    Raises:
-        NotLazy: a key is given, and the code was compiled with options of a caller.
+    Raise `NotLazy` if a key is given, and the code was compiled with options of a caller.
     """
     from numba import _dynfunc
 
@@ -194,13 +178,15 @@ def find_stored_entry(cache_object: Any, cache: Cache, signature: Any, key: Key 
         raise NotLazy("the function was compiled with the options of a caller")
     name = make_func_name(identity, args)
     entry = find_entry(cache, name, identity.lines, is_new=True)
-    description = entry[1] if entry is not None else None
-    if description is None or not _covers_implementations(key, description):
+    if entry is None:
         return None
-    kind, _, symbols, payload = pickle.loads(description.pickled)  # noqa: S301 - the cache was opened for it
+    _target, description = entry
+    if not _covers_implementations(key, description):
+        return None
+    kind, _token, symbols, payload = pickle.loads(description.pickled)  # noqa: S301 - the cache was opened for it
     if kind != KIND_IMAGE:
         return None
-    _, fndesc, env_name, env_constants, _, _, referenced = payload[:7]
+    _library, fndesc, env_name, env_constants, _signature, _annotation, referenced, *_lifted = payload
     constants = {symbol: values for symbol, _, values in referenced} | {env_name: env_constants}
     return Entry(name, identity, description, symbols, fndesc, constants)
 
@@ -212,8 +198,12 @@ def _covers_implementations(key: Key | None, description: Description) -> bool:
         return not names
     covered = {id(function) for function in key.content.registered}
     registry.refresh()
-    functions = [implementation.function for name in names for implementation in registry.by_name.get(name) or [Implementation(None, ())]]
-    return all(id(function) in covered or not covered.isdisjoint(map(id, wrapped_by(function))) for function in functions)
+    for name in names:
+        for implementation in registry.by_name.get(name) or [Implementation(None, ())]:
+            function = implementation.function
+            if id(function) not in covered and covered.isdisjoint(map(id, wrapped_by(function))):
+                return False
+    return True
 
 
 def pickle_environments(symbols: Sequence[str], constants: Mapping[str, list[Any]]) -> tuple[tuple[int, bytes], ...] | None:
@@ -232,7 +222,7 @@ def pickle_environments(symbols: Sequence[str], constants: Mapping[str, list[Any
 
 
 def _pickle_constants(constants: list[Any]) -> bytes | None:
-    """Return the pickled constants of an environment, or None if unpickling the constants needs Numba."""
+    """Return the pickled constants of an environment; None if unpickling them needs Numba or the main program."""
     if not constants:
         return b""
     try:
@@ -259,4 +249,5 @@ def _entry_names(fields: tuple[Any, ...]) -> tuple[str, ...]:
     first, second, *_ = fields
     if isinstance(first, str):
         return (first,)
-    return tuple(record[0] for record in (second if isinstance(first, list) else (first,)))
+    records = second if isinstance(first, list) else (first,)
+    return tuple(name for name, *_ in records)

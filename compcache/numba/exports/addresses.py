@@ -27,6 +27,7 @@ def find_named_functions(variables: Iterable[str]) -> dict[str, tuple[str, str, 
     names = tuple(variables)
     if not names:
         return {}
+    # Numba's threading layer gives addresses of its own functions, which the extension module replaces.
     replacements = {address: (_OBJECTS, *_THREADS[name]) for address, name in find_thread_functions(_THREADS).items()}
     thread_functions = {name: replacements[parse_address(name)] for name in names if parse_address(name) in replacements}
     return named_addresses.find_cython_functions(names) | thread_functions

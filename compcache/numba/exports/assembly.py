@@ -30,7 +30,7 @@ __all__ = ["Assembled", "assemble"]
 _ENVIRONMENT = "_ZN08NumbaEnv"
 
 
-_LOADED_ENVIRONMENT = re.compile(rf'^  (%\S+) = load ptr, ptr @"?{_ENVIRONMENT}.*$', re.MULTILINE)
+_LOADED_ENVIRONMENT = re.compile(rf'^  (?P<value>%\S+) = load ptr, ptr @"?{_ENVIRONMENT}.*$', re.MULTILINE)
 
 
 _DEFINITION_AND_USE = 2
@@ -58,15 +58,9 @@ class Assembled(NamedTuple):
 def assemble(func_name: str, cres: Any, parameters: list[Parameter], result: Result, *, nogil: bool) -> Assembled:
     """Return the assembly of a kernel with its wrapper, its exceptions and the memory runtime.
 
-    Args:
-        func_name: the func_name of the export, for error messages.
-        cres: Numba's compile result.
-        parameters: the parameters of the kernel.
-        result: the result of the kernel.
-        nogil: whether the kernel runs without the GIL.
+    `func_name` is the name of the export, for error messages. `nogil` is whether the kernel runs without the GIL.
 
-    Raises:
-        CompileError: the code refers to a function or to data that other processes do not have, or a type has no conversion.
+    Raise `CompileError` if the code refers to a function or to data that other processes do not have, or a type has no conversion.
     """
     context = cres.target_context
     try:
@@ -123,7 +117,7 @@ def _clear_known_addresses(compiled: Any) -> Any:
 
     The result is the argument itself if it has no such variables.
     """
-    addresses = [v.name for v in compiled.global_variables if v.name.startswith(ADDRESS_PREFIX)]
+    addresses = [variable.name for variable in compiled.global_variables if variable.name.startswith(ADDRESS_PREFIX)]
     if not addresses:
         return compiled
     return remove_dead_code(null_addresses(str(compiled), find_named_functions(addresses)))
@@ -132,12 +126,12 @@ def _clear_known_addresses(compiled: Any) -> Any:
 def _find_used_services(func_name: str, compiled: Any) -> _UsedServices:
     """Return the parts of the extension module that the LLVM module of a kernel uses.
 
-    Raises:
-        CompileError: an address of this process is not the address of a known function. The message begins with `func_name`.
+    Raise `CompileError` if an address of this process is not the address of a known function. The message begins with `func_name`.
     """
-    counts = frontend.symbol_counts(str(compiled))
-    helpers = [f.name for f in compiled.functions if f.is_declaration and f.name in HELPERS and counts.get(f.name, 0) > 1]
-    addresses = [v.name for v in compiled.global_variables if v.name.startswith(ADDRESS_PREFIX) and counts.get(v.name, 0) > 1]
+    used = _find_used_symbols(compiled)
+    declared = {function.name: function for function in compiled.functions if function.is_declaration and function.name in used}
+    addresses = [variable.name for variable in compiled.global_variables if variable.name.startswith(ADDRESS_PREFIX)]
+    addresses = [name for name in addresses if name in used]
     functions = find_named_functions(addresses)
     if len(functions) != len(addresses):
         raise export_error(
@@ -145,12 +139,20 @@ def _find_used_services(func_name: str, compiled: Any) -> _UsedServices:
             "it uses addresses that are valid only in this process, such as functions of ctypes or large global arrays; "
             "pass arrays as arguments, and call functions of Cython modules instead",
         )
-    library = {
-        f.name: _parse_declaration(str(f))
-        for f in compiled.functions
-        if f.is_declaration and (f.name.startswith(_CONTAINERS) or f.name in _CHARACTERS) and counts.get(f.name, 0) > 1
-    }
-    return _UsedServices(helpers, functions, library)
+    return _UsedServices(
+        helpers=[name for name in declared if name in HELPERS],
+        functions=functions,
+        library={
+            name: _parse_declaration(str(function))
+            for name, function in declared.items()
+            if name.startswith(_CONTAINERS) or name in _CHARACTERS
+        },
+    )
+
+
+def _find_used_symbols(module: Any) -> set[str]:
+    """Return the symbols to which an LLVM module refers, besides their declarations or definitions."""
+    return {symbol for symbol, count in frontend.symbol_counts(str(module)).items() if count > 1}
 
 
 def _parse_declaration(declaration: str) -> tuple[str, str]:
@@ -180,8 +182,10 @@ def _encode_plan_if_used(func_name: str, cres: Any, parameters: list[Parameter],
 def _rewrite_module(module: Any) -> Any:
     """Return a module with resolved recursive calls, with Python's hash secret, and without environments that are never read."""
     text = str(module)
-    rewritten = resolve_recursion(use_python_hash_secret(text), {f.name for f in module.functions if not f.is_declaration})
-    rewritten = "\n}\n".join(map(_replace_unread_environments, rewritten.split("\n}\n")))
+    defined = {function.name for function in module.functions if not function.is_declaration}
+    rewritten = resolve_recursion(use_python_hash_secret(text), defined)
+    end_of_function = "\n}\n"
+    rewritten = end_of_function.join(map(_replace_unread_environments, rewritten.split(end_of_function)))
     return module if rewritten == text else binding.parse_assembly(rewritten)
 
 
@@ -189,10 +193,10 @@ def _replace_unread_environments(function: str) -> str:
     """Return the assembly of a function with a non-null constant in place of each environment that it only compares with null."""
 
     def replace_load(match: re.Match[str]) -> str:
-        """Return 1 in place of an environment that is only compared with NULL, and any other load unchanged."""
-        uses = re.findall(rf"{re.escape(match[1])}(?![\w.$-])", function)
-        is_compared = f"= icmp eq ptr {match[1]}, null\n" in function
-        return f"  {match[1]} = inttoptr i64 1 to ptr" if is_compared and len(uses) == _DEFINITION_AND_USE else match[0]
+        load, value = match[0], match["value"]
+        uses = re.findall(rf"{re.escape(value)}(?![\w.$-])", function)
+        is_compared = f"= icmp eq ptr {value}, null\n" in function
+        return f"  {value} = inttoptr i64 1 to ptr" if is_compared and len(uses) == _DEFINITION_AND_USE else load
 
     return _LOADED_ENVIRONMENT.sub(replace_load, function)
 
@@ -207,18 +211,20 @@ _MISSING_ENVIRONMENT = re.compile(r'^(@"\.const\.missing Environment: [^"]*" = .
 
 
 def _replace_process_ids(text: str) -> str:
-    """Return assembly with consecutive numbers in place of process-specific numbers in symbols.
+    """Return assembly with consecutive numbers in place of the numbers and addresses of this process in symbols and in a message.
 
     Therefore every process exports the same bytes for a kernel.
     """
     numbers: dict[str, int] = {}
 
-    def number_symbol(match: re.Match[str]) -> str:
+    def replace_id(match: re.Match[str]) -> str:
         number = numbers.setdefault(match[0], len(numbers) + 1)
-        return f"{number:0{len(match[0])}x}" if match["address"] else f"B{len(str(number)) + 1}v{number}"
+        if match["address"]:
+            return f"{number:0{len(match[0])}x}"
+        return f"B{len(str(number)) + 1}v{number}"  # Numba's mangling: B, the length of the text, and the text
 
     text = _MISSING_ENVIRONMENT.sub(r'\1[20 x i8] c"missing Environment\\00"', text)
-    return _SYMBOL.sub(lambda symbol: _PROCESS_ID.sub(number_symbol, symbol[0]), text)
+    return _SYMBOL.sub(lambda symbol: _PROCESS_ID.sub(replace_id, symbol[0]), text)
 
 
 def _link_exceptions(func_name: str, module: Any, services: _UsedServices) -> None:
@@ -255,22 +261,20 @@ def _require_portable(func_name: str, module: Any) -> None:
 
     Raise `CompileError` if the module uses a function or variable that other processes do not have, or an environment.
     """
-    counts = frontend.symbol_counts(str(module))
-    missing = [
-        function.name
-        for function in module.functions
-        if function.is_declaration and not function.name.startswith("llvm.") and counts.get(function.name, 0) > 1
-        and not _is_available_everywhere(function.name)
-    ]  # fmt: skip
+    used = _find_used_symbols(module)
     for variable in module.global_variables:
         name = variable.name
-        if name.startswith(_ENVIRONMENT) and counts.get(name, 0) > 1:
+        if name not in used:
+            continue
+        if name.startswith(_ENVIRONMENT):
             raise export_error(
                 func_name, "it contains an operation on Python objects, such as printing an array, which needs Numba; remove it"
             )
-        if variable.is_declaration and counts.get(name, 0) > 1 and not name.startswith(("PyExc_", "_Py_")):
+        if variable.is_declaration and not name.startswith(("PyExc_", "_Py_")):
             reason = "it reads data that only this process has; the notes of this exception name the symbols"
             raise _add_symbols_note(export_error(func_name, reason), [name])
+    declared = [function.name for function in module.functions if function.is_declaration and function.name in used]
+    missing = [name for name in declared if not name.startswith("llvm.") and not _is_available_everywhere(name)]
     if missing:
         raise _add_symbols_note(export_error(func_name, _missing_reason(missing)), missing)
 

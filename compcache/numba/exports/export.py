@@ -43,8 +43,7 @@ __all__ = ["export"]
 def export(func: Any, signature: Any, *, cache: Cache, name: str | None = None, targets: Iterable[str] | str | None = None) -> str:
     """Store a native entry for one signature of a function, as `compcache.numba.export` does, and return its func_name.
 
-    Raises:
-        CompileError: the function cannot be exported, or Numba cannot compile the function. The message gives the reason.
+    Raise `CompileError` if the function cannot be exported, or Numba cannot compile the function. The message gives the reason.
     """
     function, options, local_types = _unpack_function(func)
     func_name = name or f"{function.__module__}.{function.__qualname__}"
@@ -109,7 +108,7 @@ def _unpack_function(func: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     Raise `CompileError` if the object is neither a Python function nor a dispatcher.
     """
     function = getattr(func, "py_func", func)
-    options = {k: dict(v) if isinstance(v, dict) else v for k, v in getattr(func, "targetoptions", {}).items()}
+    options = {key: dict(value) if isinstance(value, dict) else value for key, value in getattr(func, "targetoptions", {}).items()}
     if not hasattr(function, "__code__"):
         raise CompileError(
             f"{func!r} cannot be exported: it is neither a Python function nor a function decorated with njit; pass a function"

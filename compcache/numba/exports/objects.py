@@ -5,7 +5,7 @@ The interface consists of the kernel's plan, and of functions that call the func
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -106,29 +106,49 @@ def format_objects(
     calls: dict[str, _Call] = {**_OWN, **{name: HELPERS[name] for name in helpers}}
     variables = functions or {}
     library_calls = library or {}
-    wanted = [(_RESOLVE, described, f'@"{variable}"') for variable, described in variables.items()]
-    wanted += [(_LIBRARY, (name, numba), f"@compcache.numba.{name}") for name in library_calls]
+    wanted = [_Wanted(_RESOLVE, description, f'@"{variable}"') for variable, description in variables.items()]
+    wanted += [_Wanted(_LIBRARY, (name, numba), f"@compcache.numba.{name}") for name in library_calls]
     replacements = {
-        "PLAN_SIZE": str(len(plan)), "PREPARE_AT": str(_PREPARE),
+        "PLAN_SIZE": str(len(plan)),
+        "PREPARE_AT": str(_PREPARE),
         "LINEAR": _LINEAR_TEXT if _LINEAR.keys() & set(helpers) else "  br label %resolve0",
-        "RESOLVING": "\n".join(_format_resolution(n, resolver, place) for n, (resolver, _, place) in enumerate(wanted)),
+        "RESOLVING": "\n".join(_format_resolution(number, item) for number, item in enumerate(wanted)),
         "LAST": str(len(wanted)),
-    }  # fmt: skip
+    }
     preparation = _PREPARE_TEXT
     for word, text in replacements.items():
         preparation = preparation.replace(word, text)
-    return "\n".join([
-        _format_bytes("compcache.numba.plan_bytes", plan, align=8),
-        _format_bytes("compcache.numba.module", _MODULE.encode() + b"\0"),
-        _format_bytes("compcache.numba.table_name", _TABLE.encode() + b"\0"),
-        _format_bytes("compcache.numba.capsule", f"{_MODULE}.{_TABLE}".encode() + b"\0"),
-        *(_format_bytes(f"compcache.numba.wanted.{n}", b"\0".join([part.encode() for part in (*described, "")]))
-          for n, (_, described, _) in enumerate(wanted)),
-        *(f'@"{variable}" = external global ptr' for variable in variables),
-        preparation,
-        *(_format_call(symbol, *call) for symbol, call in calls.items()),
-        *(_format_library_call(symbol, *types) for symbol, types in library_calls.items()),
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            _format_bytes("compcache.numba.plan_bytes", plan, align=8),
+            _format_bytes("compcache.numba.module", _MODULE.encode() + b"\0"),
+            _format_bytes("compcache.numba.table_name", _TABLE.encode() + b"\0"),
+            _format_bytes("compcache.numba.capsule", f"{_MODULE}.{_TABLE}".encode() + b"\0"),
+            *[_format_bytes(f"compcache.numba.wanted.{number}", item.encode()) for number, item in enumerate(wanted)],
+            *[f'@"{variable}" = external global ptr' for variable in variables],
+            preparation,
+            *[_format_call(symbol, *call) for symbol, call in calls.items()],
+            *[_format_library_call(symbol, *types) for symbol, types in library_calls.items()],
+        ]
+    )
+
+
+class _Wanted(NamedTuple):
+    """A function of another package or library, whose address is found when the plan is prepared.
+
+    Attributes:
+        resolver: the index, in the table of functions, of the function that finds the address.
+        description: the texts by which the resolver finds the function.
+        variable: the variable for the address.
+    """
+
+    resolver: int
+    description: tuple[str, ...]
+    variable: str
+
+    def encode(self) -> bytes:
+        """Return the texts of the description, each with a NUL at the end."""
+        return b"".join([text.encode() + b"\0" for text in self.description])
 
 
 def _format_bytes(name: str, data: bytes, align: int = 1) -> str:
@@ -137,19 +157,16 @@ def _format_bytes(name: str, data: bytes, align: int = 1) -> str:
     return f'@{name} = internal constant [{len(data)} x i8] c"{body}", align {align}'
 
 
-def _format_resolution(number: int, resolver: int, place: str) -> str:
-    """Return the instructions that find a function of another package or library, and store its address in the variable `place`.
-
-    `resolver` is the index of the function that finds addresses in the table of functions.
-    """
+def _format_resolution(number: int, wanted: _Wanted) -> str:
+    """Return the instructions that find a function of another package or library, and store its address in its variable."""
     return f"""resolve{number}:
-  %resolver_at{number} = getelementptr ptr, ptr %table, i64 {resolver}
+  %resolver_at{number} = getelementptr ptr, ptr %table, i64 {wanted.resolver}
   %resolver{number} = load ptr, ptr %resolver_at{number}
   %function{number} = call ptr %resolver{number}(ptr @compcache.numba.wanted.{number})
   %missing{number} = icmp eq ptr %function{number}, null
   br i1 %missing{number}, label %failed, label %resolved{number}
 resolved{number}:
-  store ptr %function{number}, ptr {place}
+  store ptr %function{number}, ptr {wanted.variable}
   br label %resolve{number + 1}"""
 
 

@@ -22,8 +22,7 @@ _SHIPPED = ("modules-", "index-", "signatures-")
 def package_exports(modules: Iterable[ModuleType], out: str, targets: Iterable[str] | str | None) -> tuple[str, ...]:
     """Compile every kernel of several modules into a directory. `compcache.numba.package` documents the arguments.
 
-    Returns:
-        The func_names of the kernels. If the modules have no kernels, nothing is written.
+    Return the func_names of the kernels. If the modules have no kernels, nothing is written.
 
     Raises:
         CompileError: a kernel cannot be exported.

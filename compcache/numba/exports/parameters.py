@@ -93,8 +93,7 @@ def normalize_argument_types(function: Any, args: tuple[Any, ...]) -> tuple[Any,
 def make_argument_names(function: Any, func_name: str, number: int) -> list[str]:
     """Return names for `number` positional arguments of a function with ``*args``.
 
-    Raises:
-        CompileError: `number` is less than the number of required parameters.
+    Raise `CompileError` if `number` is less than the number of required parameters.
     """
     import inspect
 
@@ -129,13 +128,7 @@ def add_default_types(function: Any, func_name: str, args: tuple[Any, ...]) -> t
 
 
 def describe_parameters(function: Any, args: tuple[Any, ...], result: Any) -> list[Parameter]:
-    """Return the parameters of a function for these argument types.
-
-    Args:
-        function: the Python function.
-        args: the Numba types that a caller passes.
-        result: the Numba type of the result. If a result may refer to an array, all arrays are passed as objects.
-    """
+    """Return the parameters of a function for these argument types. If a result may refer to an array, all arrays are passed as objects."""
     import inspect
 
     names = inspect.signature(function).parameters

@@ -7,13 +7,14 @@ same layout. The first nodes describe the parameters. The items of a node have c
 from __future__ import annotations
 
 import struct
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from compcache.numba.compilation.plain_containers import contains_type, item_types, replace_containers
 from compcache.numba.exports.type_names import describe_type, element_format, element_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 __all__ = ["Unsupported", "encode_plan", "holds_arrays"]
 
@@ -53,16 +54,10 @@ class _Node:
 
 
 def encode_plan(function: str, context: Any, parameters: Sequence[tuple[str, Any]], result: Any) -> bytes:
-    """Return the encoded plan of a kernel.
+    """Return the encoded plan of a kernel. Raise `Unsupported` if one of the types has no conversion.
 
-    Args:
-        function: the func_name, for error messages.
-        context: Numba's target context.
-        parameters: the name and the Numba type of each parameter that is an object.
-        result: the Numba type of a result that is an object; None for any other result.
-
-    Raises:
-        Unsupported: one of the types has no conversion.
+    `function` is the func_name, for error messages. `parameters` are the name and the Numba type of each parameter that is an object.
+    `result` is the Numba type of a result that is an object; None for any other result.
     """
     planner = _Planner(context, is_owned=result is not None and holds_arrays(result))
     for name, type_ in parameters:
@@ -103,10 +98,8 @@ class _Planner:
 
         Raise `Unsupported` if the type has no conversion.
         """
-        try:
+        with _place_in_errors(f"parameter {name!r}"):
             node = self._create_node(type_, is_parameter=True)
-        except Unsupported as error:
-            raise Unsupported(f"compcache has no conversion for parameter {name!r}: {error}") from None
         node.name, node.expected = self.add_text(name), self.add_text(describe_type(type_))
         self.nodes.append(node)
         self._unfinished.append((name, node, type_))
@@ -117,10 +110,8 @@ class _Planner:
         Raise `Unsupported` if the type of an item has no conversion.
         """
         for name, node, type_ in self._unfinished:
-            try:
+            with _place_in_errors(f"parameter {name!r}"):
                 self._add_items(node, type_, is_parameter=True)
-            except Unsupported as error:
-                raise Unsupported(f"compcache has no conversion for parameter {name!r}: {error}") from None
 
     def add_result(self, type_: Any) -> int:
         """Add the node of the result and the nodes of its items, and return the number of the result's node.
@@ -128,30 +119,23 @@ class _Planner:
         Raise `Unsupported` if the type of the result or of an item has no conversion.
         """
         number = len(self.nodes)
-        try:
+        with _place_in_errors("the result"):
             node = self._create_node(type_, is_parameter=False)
             self.nodes.append(node)
             self._add_items(node, type_, is_parameter=False)
-        except Unsupported as error:
-            raise Unsupported(f"compcache has no conversion for the result: {error}") from None
         return number
 
     def _size(self, type_: Any) -> int:
+        """Return the size in bytes of a value of this type in memory, with lists in place of containers."""
         return int(self._context.get_abi_sizeof(self._context.get_data_type(replace_containers(type_))))
 
     def _alignment(self, type_: Any) -> int:
         return int(self._context.get_abi_alignment(self._context.get_data_type(replace_containers(type_))))
 
     def _create_node(self, type_: Any, *, is_parameter: bool, in_list: bool = False) -> _Node:
-        """Return a new node for a type, without its items.
+        """Return a new node for a type, without its items. Raise `Unsupported` if the type has no conversion.
 
-        Args:
-            type_: the Numba type.
-            is_parameter: whether the node is part of a parameter, not of the result.
-            in_list: whether the value is an item of a list.
-
-        Raises:
-            Unsupported: the type has no conversion.
+        `is_parameter` is whether the node is part of a parameter, not of the result. `in_list` is whether the value is an item of a list.
         """
         kind = _find_kind(type_)
         if kind is None or (is_parameter and kind in (_FIXED_TEXT, _FIXED_BYTES)):
@@ -205,8 +189,7 @@ class _Planner:
     def _add_class_name(self, cls: Any, description: str) -> int:
         """Add the module and the name of a class, and return the offset of these two texts.
 
-        Raises:
-            Unsupported: the module does not define the class under this name. The message says with `description` what the class is.
+        Raise `Unsupported` if the module does not define the class under this name. The message says with `description` what the class is.
         """
         import sys
 
@@ -243,6 +226,15 @@ class _Planner:
             self._add_items(item_node, item, is_parameter=is_parameter, in_list=in_list or is_list)
 
 
+@contextmanager
+def _place_in_errors(place: str) -> Iterator[None]:
+    """Add the parameter or the result to the message of an `Unsupported` error, which names only the type."""
+    try:
+        yield
+    except Unsupported as error:
+        raise Unsupported(f"compcache has no conversion for {place}: {error}; use another type") from None
+
+
 def _find_kind(type_: Any) -> int | None:
     """Return the kind of the node for a Numba type, or None if the type has no conversion."""
     from numba.core import types
@@ -260,11 +252,7 @@ def _find_kind(type_: Any) -> int | None:
 
 
 def _require_text(text: str | None, type_: Any) -> str:
-    """Return a text.
-
-    Raises:
-        Unsupported: the text is None. The message names the type.
-    """
+    """Return a text. Raise `Unsupported` if the text is None. The message names the type."""
     if text is None:
         raise Unsupported(f"type {type_}")
     return text

@@ -21,6 +21,7 @@ RAISE = "compcache.numba.raise"
 _DATA = re.compile(r'^@"?(\.const\.pickledata\.[^"\s]+?)"? = .*?constant \[\d+ x i8\] c"((?:[^"\\]|\\\\|\\[0-9A-Fa-f]{2})*)"', re.MULTILINE)
 _BUFFER = re.compile(r'^@"?(\.const\.picklebuf\.[^"\s]+?)"? = .*?@"?(\.const\.pickledata\.[^",\s)]+)', re.MULTILINE)
 _ESCAPE = re.compile(rb"\\(\\|[0-9A-Fa-f]{2})")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class KnownException(NamedTuple):
@@ -57,6 +58,7 @@ def describe_exceptions(func_name: str, text: str) -> list[KnownException]:
             `func_name`.
     """
     data = {name: _ESCAPE.sub(_unescape, body.encode("latin-1")) for name, body in _DATA.findall(text)}
+    # Code identifies an exception with constant arguments by a variable that refers to the pickle, any other by the pickle itself.
     constant = [_describe_pickled_exception(func_name, variable, data[content]) for variable, content in _BUFFER.findall(text)]
     pickles = {variable: content for variable, content in data.items() if ".sha1" not in variable}  # the other variables contain digests
     computed = [_describe_pickled_exception(func_name, variable, content) for variable, content in pickles.items()]
@@ -67,6 +69,7 @@ def describe_exceptions(func_name: str, text: str) -> list[KnownException]:
 
 
 def _unescape(match: re.Match[bytes]) -> bytes:
+    """Return the byte for an escape in LLVM assembly: two backslashes, or a backslash and two hexadecimal digits."""
     return b"\\" if match[1] == b"\\" else bytes([int(match[1], 16)])
 
 
@@ -79,7 +82,10 @@ def _describe_pickled_exception(func_name: str, variable: str, content: bytes) -
         CompileError: the exception class is local to a function, or an argument cannot be stored. The message begins with `func_name`.
     """
     description = pickle.loads(content)  # noqa: S301 - Numba has just created the pickle in this process
-    cls, args, *_ = (*description, None, None) if isinstance(description, tuple) else (None, None)
+    if not isinstance(description, tuple):
+        return None
+    padded: tuple[Any, ...] = (*description, None, None)  # other objects may be shorter tuples
+    cls, args, *_ = padded
     if not (isinstance(cls, type) and issubclass(cls, BaseException)):
         return None
     if "<locals>" in cls.__qualname__:
@@ -87,7 +93,9 @@ def _describe_pickled_exception(func_name: str, variable: str, content: bytes) -
     arguments = tuple([COMPUTED if isinstance(argument, ir.Value) else argument for argument in args or ()])
     for argument in arguments:
         if not _is_storable(argument):
-            reason = f"it raises {cls.__name__} with the argument {argument!r}, which is not a str, a 64-bit int, a float or None"
+            reason = (
+                f"it raises {cls.__name__} with the argument {argument!r}, which cannot be stored; use text, a 64-bit int, a float or None"
+            )
             raise export_error(func_name, reason)
     return KnownException(variable, cls.__module__, cls.__qualname__, arguments)
 
@@ -95,7 +103,7 @@ def _describe_pickled_exception(func_name: str, variable: str, content: bytes) -
 def _is_storable(argument: Any) -> bool:
     """Return whether an argument of an exception can be stored."""
     if isinstance(argument, str):
-        return "\0" not in argument and not any("\ud800" <= c <= "\udfff" for c in argument)
+        return "\0" not in argument and _SURROGATE.search(argument) is None  # the argument is stored in UTF-8
     if isinstance(argument, int):
         return -(2**63) <= argument < 2**63
     return argument is None or argument is COMPUTED or isinstance(argument, float)

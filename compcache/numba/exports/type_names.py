@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Any
 
 __all__ = ["describe_type", "element_format", "element_text"]
 
@@ -24,8 +21,7 @@ def element_format(dtype: Any) -> str:
 def element_text(dtype: Any) -> str | None:
     """Return the text from which `numpy.dtype` creates the dtype for a Numba type: a name, or a dictionary display for a record.
 
-    Returns:
-        The text; None if the dtype contains objects, or if NumPy has no dtype for the Numba type.
+    Return the text; None if the dtype contains objects, or if NumPy has no dtype for the Numba type.
     """
     from numba.np import numpy_support
 
@@ -43,8 +39,8 @@ def _record_fields(dtype: Any) -> dict[str, Any]:
     fields = [dtype.fields[name] for name in dtype.names]
     record = {
         "names": list(dtype.names),
-        "formats": [_make_format(field[0]) for field in fields],
-        "offsets": [int(field[1]) for field in fields],
+        "formats": [_make_format(field_dtype) for field_dtype, *_ in fields],
+        "offsets": [int(offset) for _, offset, *_ in fields],
         "itemsize": int(dtype.itemsize),
     }
     return record | ({"aligned": True} if dtype.isalignedstruct else {})
@@ -62,23 +58,29 @@ def describe_type(type_: Any) -> str:
     """Return a description, for error messages, of the values that a caller may pass for a parameter of this type."""
     from numba.core import types
 
-    if isinstance(type_, types.Array):
-        return _describe_array(type_)
-    descriptions: dict[Any, Callable[[], str]] = {
-        types.Optional: lambda: f"{describe_type(type_.type)} or None",
-        types.BaseNamedTuple: lambda: f"a {type_.instance_class.__qualname__} ({', '.join(map(str, type_))})",
-        types.BaseTuple: lambda: f"a tuple ({', '.join(map(str, type_))})",
-        types.List: lambda: f"a list of {type_.dtype}",
-        types.ListType: lambda: f"a list of {type_.dtype}",
-        types.DictType: lambda: f"a dictionary of {type_.key_type} to {type_.value_type}",
-        types.Set: lambda: f"a set of {type_.dtype}",
-        types.Record: lambda: f"a record of dtype {element_text(type_)}",
-        types.EnumMember: lambda: f"a member of {type_.instance_class.__qualname__}",
-    }
-    for cls, describe in descriptions.items():
-        if isinstance(type_, cls):
-            return describe()
-    return {"unicode_type": "str", "none": "None"}.get(str(type_), str(type_).partition("(")[0])
+    match type_:
+        case types.Array():
+            text = _describe_array(type_)
+        case types.Optional():
+            text = f"{describe_type(type_.type)} or None"
+        case types.BaseNamedTuple():
+            text = f"a {type_.instance_class.__qualname__} ({', '.join(map(str, type_))})"
+        case types.BaseTuple():
+            text = f"a tuple ({', '.join(map(str, type_))})"
+        case types.List() | types.ListType():
+            text = f"a list of {type_.dtype}"
+        case types.DictType():
+            text = f"a dictionary of {type_.key_type} to {type_.value_type}"
+        case types.Set():
+            text = f"a set of {type_.dtype}"
+        case types.Record():
+            text = f"a record of dtype {element_text(type_)}"
+        case types.EnumMember():
+            text = f"a member of {type_.instance_class.__qualname__}"
+        case _:
+            name, _, _ = str(type_).partition("(")
+            text = {"unicode_type": "str", "none": "None"}.get(name, name)
+    return text
 
 
 def _describe_array(type_: Any) -> str:

@@ -157,15 +157,12 @@ class _Wrapper:
         return call_conv.call_function(self._builder, callee, fndesc.restype, fndesc.argtypes, values)
 
     def _emit_arguments(self, plan: Any, arguments: Any) -> tuple[Any, Any, list[Any]]:
-        """Emit the conversion of the arguments.
+        """Emit the conversion of the arguments, for which the iterator `arguments` over the wrapper's arguments is exhausted.
 
-        Args:
-            plan: the address of the plan; None if the code does not use the extension module.
-            arguments: an iterator over the wrapper's arguments, which is exhausted.
+        `plan` is the address of the plan; None if the code does not use the extension module.
 
-        Returns:
-            The array of objects, the array of variables for their values, and Numba's arguments. The arrays are None if no parameter is an
-            object.
+        Return the array of objects, the array of variables for their values, and Numba's arguments. The arrays are None if no parameter is
+        an object.
         """
         builder, context = self._builder, self._context
         passed: list[Any] = []

@@ -65,15 +65,10 @@ def note_running(dispatcher: Any, compiled: Compiled | None) -> None:
 def fixed_code(dispatcher: Any, *, is_frozen: bool = False) -> list[Compiled] | None:
     """Return the identities of all code of a dispatcher, in the order in which overloads are tried.
 
-    Args:
-        dispatcher: the dispatcher.
-        is_frozen: whether the dispatcher belongs to a ufunc that creates no more loops.
+    The result is None if the dispatcher may compile more code, may be inlined, or has code with an unknown origin. `is_frozen` is whether
+    it belongs to a ufunc that creates no more loops.
 
-    Returns:
-        The identities, or None if the dispatcher may compile more code, may be inlined, or has code with an unknown origin.
-
-    Raises:
-        Unidentifiable: the code was compiled from values without an identity, whatever the values are now.
+    Raise `Unidentifiable` if the code was compiled from values without an identity, whatever the values are now.
     """
     if not is_frozen and getattr(dispatcher, "_can_compile", True):
         return None

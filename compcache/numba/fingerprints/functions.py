@@ -185,8 +185,7 @@ def _feed_known_import(walk: Walk, module: str, chains: Iterable[tuple[str, ...]
 
     `chains` are the attributes that the code reads from the module. The version of the generator covers everything else in the module.
 
-    Raises:
-        NotLazy: the module belongs to no code generator, and the program has not imported it. The walk imports nothing.
+    Raise `NotLazy` if the module belongs to no code generator, and the program has not imported it. The walk imports nothing.
     """
     if is_generator_module(module):
         for chain in (*chains, ()):  # () is the module itself
@@ -276,8 +275,7 @@ def _feed_chain_of_run(walk: Walk, value: Any, name: str, where: str, attributes
 def _feed_names_by_text(walk: Walk, value: Any) -> bool:
     """Feed the values that code can read if it computes names: the files of its package, and plain globals of any origin.
 
-    Returns:
-        False, without feeding anything, if the value is not `eval` or similar, or if the function belongs to no package with files.
+    Return False, without feeding anything, if the value is not `eval` or similar, or if the function belongs to no package with files.
     """
     from compcache.numba.fingerprints.outside import names_by_text
     from compcache.numba.registered.package_files import digest_of_package

@@ -79,10 +79,13 @@ def reads_by_name(code: CodeType, reads: Reads, *, may_lead_anywhere: bool = Fal
     Raises:
         Unidentifiable: no key covers an attribute, or an attribute refers to values that no code names.
     """
-    namespaces = NAMESPACE_ATTRIBUTES.intersection((*reads.attributes, *(chain[0] for chain in reads.chains)))
+    globals_read = [name for name, *_ in reads.chains]
+    namespaces = NAMESPACE_ATTRIBUTES.intersection((*reads.attributes, *globals_read))
     if namespaces and not may_lead_anywhere:
         raise Unidentifiable(f"{code.co_qualname} reads the attribute {min(namespaces)!r}, which leads to values without names in the code")
-    uncovered = NOT_IN_KEYS.intersection(reads.attributes) - {code.co_name if code.co_name == HASH_METHOD else ""}
+    uncovered = NOT_IN_KEYS.intersection(reads.attributes)
+    if code.co_name == HASH_METHOD:
+        uncovered -= {HASH_METHOD}  # it may call the method of its base
     if any(not _LOGGING.isdisjoint(chain) for chain in reads.chains):
         uncovered |= _LOGGER_ATTRIBUTES.intersection(reads.attributes)  # the logger need not be a value that the walk reaches
     if uncovered:

@@ -23,26 +23,32 @@ _plain: set[tuple[Any, ...]] = set()
 
 
 def set_on_types(names: Iterable[str] | None) -> list[tuple[str, str, Any]]:
-    """Return the attributes that the program has set on Numba types and on their classes. `names` are the wanted attributes, None for all.
+    """Return the attributes with these names, or all if `names` is None, that the program has set on Numba types and on their classes.
 
-    Each has its name, the text of the type, and its value, in order. The result is empty if Numba is not imported.
+    A row consists of the name, the text of the type, and the value. Rows are sorted by name and text. There are none without Numba.
     """
     module = sys.modules.get("numba.core.types.abstract")
-    if "Type" not in vars(module or object):
+    if module is None or "Type" not in vars(module):  # another thread may be importing the module
         return []
     wanted = None if names is None else frozenset(names)
     rows = [(name, str(type_), item) for type_ in call_once(_changed_types) for name, item in state_of(type_).items()]
     rows += [(name, cls.__qualname__, item) for cls in _type_classes(module) for name, item in _changed_members(cls, wanted)]
-    return sorted([row for row in rows if wanted is None or row[0] in wanted], key=lambda row: row[:2])
+    if wanted is not None:
+        rows = [(name, text, item) for name, text, item in rows if name in wanted]
+    return sorted(rows, key=lambda row: row[:2])
 
 
 def _changed_types() -> list[Any]:
     """Return the Numba types on which the program has set attributes. Types without such attributes are remembered."""
-    live = [reference() for reference in list(vars(sys.modules["numba.core.types.abstract"])["_typecache"])]
-    shapes = {(type(type_), *type_.__dict__) for type_ in live if type_ is not None}
-    new = {shape for shape in shapes - _plain if is_of_generators(shape[0]) and not names_stored_by(shape[0]).issuperset(shape[1:])}
-    _plain.update(shapes - new)
-    return [type_ for type_ in live if (type(type_), *getattr(type_, "__dict__", ())) in new] if new else []
+    references = list(vars(sys.modules["numba.core.types.abstract"])["_typecache"])
+    live = [type_ for reference in references if (type_ := reference()) is not None]
+    shapes = {(type(type_), *type_.__dict__) for type_ in live}
+    changed = set()
+    for cls, *names in shapes - _plain:
+        if is_of_generators(cls) and not names_stored_by(cls).issuperset(names):
+            changed.add((cls, *names))
+    _plain.update(shapes - changed)
+    return [type_ for type_ in live if (type(type_), *type_.__dict__) in changed] if changed else []
 
 
 def _type_classes(module: Any) -> list[type]:

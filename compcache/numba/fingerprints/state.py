@@ -230,14 +230,16 @@ def state_of(value: Any) -> dict[str, Any]:
     """
     kind = type(value)
     if is_marked(kind, "_compcache_attributes"):
-        attributes = kind._compcache_attributes(value)
+        attributes: dict[str, Any] = kind._compcache_attributes(value)
     elif is_of_generators(kind):
         attributes = getattr(value, "__dict__", {})
     else:
         attributes = _attributes_of(value)
     stored = names_stored_by(kind)
+    if not stored:
+        return attributes
     kept = WRAPPED | _COPIED if "py_func" in attributes else WRAPPED  # programs change names and docstrings of jitted functions
-    return {name: item for name, item in attributes.items() if name not in stored or name in kept} if stored else attributes
+    return {name: item for name, item in attributes.items() if name not in stored or name in kept}
 
 
 def names_stored_by(kind: type) -> frozenset[str]:
@@ -281,11 +283,11 @@ def accepts_any_attribute(kind: type) -> bool:
 
 
 def has_library_methods(kind: type) -> bool:
-    """Return whether a class of the user has a library's base with Python methods, which read attributes that no code of the user names."""
-    return not is_library_module(kind.__module__) and any(
-        is_library_module(base.__module__) and any(isinstance(item, python_types.FunctionType) for item in vars(base).values())
-        for base in kind.__mro__[:-1]
-    )
+    """Return whether a user's class inherits Python methods from a library. These read attributes that no code of the user names."""
+    if is_library_module(kind.__module__):
+        return False
+    library_classes = [base for base in kind.__mro__ if is_library_module(base.__module__)]
+    return any(isinstance(item, python_types.FunctionType) for base in library_classes for item in vars(base).values())
 
 
 def has_state_in_c(kind: type) -> bool:

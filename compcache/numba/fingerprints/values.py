@@ -470,7 +470,7 @@ _HANDLERS: dict[type, Handler] = {
 
 
 def _is_found_by_name(value: Any) -> bool:
-    """Return whether a library's module contains an object under the object's own name."""
+    """Return whether a library's module contains an object under the object's own name. A function of Cython needs no check."""
     if not is_library_module(getattr(value, "__module__", None)):
         return False
     return type(value).__name__ == "cython_function_or_method" or is_found_by_name(value)

@@ -139,8 +139,7 @@ class Walk:
 
         Record whether the value may read attributes that no code names.
 
-        Raises:
-            Unidentifiable: the value may give results that follow neither from versions nor from arguments.
+        Raise `Unidentifiable` if the value may give results that follow neither from versions nor from arguments.
         """
         if self.mode != RUN:
             return
@@ -309,8 +308,7 @@ class Walk:
         Their content is not fed, because the compiler may ask only some of them. Their content is recorded when the compiler asks them
         (`identity.dependencies`), or walked separately.
 
-        Returns:
-            Whether the callable itself is compiled (`register_jitable`). With Numba this is always False.
+        Return whether the callable itself is compiled (`register_jitable`). With Numba this is always False.
         """
         if not self.without_numba:
             from compcache.numba.fingerprints.implementations import find_overloads, name_of
@@ -332,8 +330,7 @@ class Walk:
 
         Without Numba, only the name of the function is fed, and its content is a separate walk (`implementations`).
 
-        Raises:
-            NotLazy: without Numba, the callable is not a plain function.
+        Raise `NotLazy` if without Numba, the callable is not a plain function.
         """
         if not self.without_numba:
             mode, self.mode = self.mode, NAMED if self.mode == NAMED else RUN

@@ -55,8 +55,7 @@ class Hooks:
 
         `is_first` says whether Numba is about to compile or load its first function.
 
-        Raises:
-            AttributeError: this version of Numba lacks a function to replace.
+        Raise `AttributeError` if this version of Numba lacks a function to replace.
         """
         try:
             self._install(is_first=is_first)
@@ -91,7 +90,7 @@ class Hooks:
         """Take over the look-up that one of Numba's own cache objects is performing in a caller of this function."""
         frame = sys._getframe()
         while frame.f_back is not None:
-            cache, frame = frame.f_locals.get("self"), frame.f_back
+            cache, frame = frame.f_locals.get("self"), frame.f_back  # and then the cache's caller, which owns it
             if isinstance(cache, dispatcher.Dispatcher):
                 note_running(cache, _running_identity(cache))
             if isinstance(cache, caching.FunctionCache):

@@ -49,7 +49,8 @@ def start_recording(*, from_the_start: bool) -> None:
     classes: list[type] = [] if from_the_start else [templates.AbstractTemplate]
     for cls in classes:  # the list grows by the subclasses
         classes += type.__subclasses__(cls)
-        if vars(cls).get("_impl_cache") and (function := source_function(cls)) is not None:
+        function = source_function(cls) if vars(cls).get("_impl_cache") else None
+        if function is not None:
             note_unknown_result(function)
     _recorders.wrap(compiler, "compile_extra", _make_scope_wrapper(2))
     _recorders.wrap(compiler, "compile_internal", _make_scope_wrapper(3))
@@ -109,10 +110,14 @@ def _run_before(action: Callable[..., None]) -> Callable[[Any], Any]:
     return wrap
 
 
+#: The arguments of `compile_extra` and `compile_internal` from the compiled function on. `compile_internal` has the first five.
+_COMPILED_ARGUMENTS = ("func", "args", "return_type", "flags", "locals", "library", "pipeline_class")
+
+
 def _make_scope_wrapper(position: int) -> Callable[[Any], Any]:
     """Return a wrapper of an entry point of the compiler that runs each compilation in a scope.
 
-    `position` is the position of the compiled function among the arguments.
+    `position` is the position of the compiled function among the arguments. The arguments from there on are `_COMPILED_ARGUMENTS`.
     """
 
     def wrap(original: Any) -> Any:
@@ -120,10 +125,9 @@ def _make_scope_wrapper(position: int) -> Callable[[Any], Any]:
             """Compile as before, note what the code depends on, and store the result if it was missing."""
             if not _registered:
                 _register_implementations(args[:2])
-            names = ("func", "args", "return_type", "flags", "locals")
-            named = dict(zip(names, args[position:], strict=False)) | {k: kwargs[k] for k in names if k in kwargs}
-            pipeline = kwargs.get("pipeline_class") or (args[8] if position == 2 and len(args) > 8 else None)  # noqa: PLR2004
-            extra = f"{sorted((k, str(v)) for k, v in declared_locals(named['locals']).items())} {getattr(pipeline, '__name__', '')}"
+            named = dict(zip(_COMPILED_ARGUMENTS, args[position:], strict=False)) | kwargs
+            types_of_locals = sorted((name, str(type_)) for name, type_ in declared_locals(named["locals"]).items())
+            extra = f"{types_of_locals} {getattr(named.get('pipeline_class'), '__name__', '')}"
             function = bytecode.get_function_object(named["func"])
             # The name becomes a part of symbols, and the name of an array expression contains an address of this process.
             if plain_name(function.__name__) != function.__name__:
@@ -323,10 +327,9 @@ def _record_use(function: Any, template: Any, args: Any, kws: Any) -> Any:
     """Record that the compiler is about to ask a template for the result of an implementation for these arguments.
 
     Return the function that the template must run (`scopes.record_use`).
-
-    The template keeps its results. Newer series of Numba keep them by the compiler flags, too.
     """
     arguments = template.context, tuple(args), tuple(kws.items())
+    # The keys under which the template keeps its results. Newer series of Numba add the compiler flags.
     keys = arguments, (*arguments, targetconfig.ConfigStack.top_or_none())
     kept = next((key for key in keys if key in template._impl_cache), None)
     return scopes.record_use(function, type(template), keys, kept, args, kws)

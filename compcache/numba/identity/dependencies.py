@@ -95,14 +95,9 @@ _too_large: dict[str, str] = {}
 
 @examines_program(Unidentifiable)
 def dependency_of(function: Any, *, declined: bool = False) -> Dependency:
-    """Return the dependency to record for an implementation.
+    """Return the dependency to record for an implementation. Raise `Unidentifiable` if the implementation cannot be compared.
 
-    Args:
-        function: the implementation.
-        declined: whether the implementation did not support the types that the compiler requested.
-
-    Raises:
-        Unidentifiable: the implementation cannot be compared.
+    `declined` is whether the implementation did not support the types that the compiler requested.
     """
     name = name_of(function)
     registry.refresh()
@@ -204,7 +199,9 @@ def dependency_of_generator(implementation: Any) -> Dependency | None:
             return None
         registered = generators_of_other_registries().get(name)
     if registered is None:
-        raise Unidentifiable(f"the code generator {name_of(function)} is in no registry that is installed in Numba")
+        raise Unidentifiable(
+            f"the code generator {name_of(function)} is in no registry of Numba: install its registry with install_registry()"
+        )
     return _dependency_on_name(name, registered)
 
 

@@ -79,26 +79,34 @@ def _registered_objects(cls: type) -> Iterator[Any]:
         function = registry.lookup(cls)
         if function is not None:
             yield function
-    yield from _attribute_objects(cls)
+    yield from _templates_of(cls)
+    yield from _code_generators_of(cls)
 
 
-def _attribute_objects(cls: type) -> Iterator[Any]:
-    """Yield the objects that determine the types of attributes and read them.
+def _templates_of(cls: type) -> Iterator[Any]:
+    """Yield the classes that determine the types of attributes; for a class of a library, the user's objects in it.
 
-    The user's overloads and functions are omitted, because they are recorded when the compiler asks for them. Some functions
-    apply to any attribute. For these functions, for conversions and for constants, only the names are yielded, because the compiler may
-    prefer a new function.
+    Templates that were created from the user's overloads are omitted, because they are recorded when the compiler asks for them.
     """
-    from numba.core.imputils import builtin_registry as lowering
-    from numba.core.typing.templates import builtin_registry as typing
+    from numba.core.typing.templates import builtin_registry
 
-    for template in typing.attributes:
+    for template in builtin_registry.attributes:
         if _contains_type(cls, [getattr(template, "key", None)]) and source_function(template) in (None, template):
             if is_library_module(template.__module__):
                 yield tuple(_user_values(list(vars(template).values())))
             else:
                 yield template
-    for rows in (lowering.getattrs, lowering.setattrs):
+
+
+def _code_generators_of(cls: type) -> Iterator[Any]:
+    """Yield what identifies the code that reads and sets attributes, converts values and creates constants.
+
+    The user's functions for one attribute are omitted, because they are recorded when the compiler asks for them. Functions for any
+    attribute, conversions and constants are identified by name, because the compiler may prefer a new function.
+    """
+    from numba.core.imputils import builtin_registry
+
+    for rows in (builtin_registry.getattrs, builtin_registry.setattrs):
         for implementation, name, types in rows:
             if not _contains_type(cls, types):
                 continue
@@ -106,7 +114,7 @@ def _attribute_objects(cls: type) -> Iterator[Any]:
                 yield name, *_user_values([implementation])
             elif name is None:
                 yield name_of(user_code_generator(implementation))
-    for rows in (lowering.casts, lowering.constants):
+    for rows in (builtin_registry.casts, builtin_registry.constants):
         yield from [name_of(implementation) for implementation, types in rows if _contains_type(cls, types)]
 
 

@@ -94,12 +94,8 @@ def is_valid(dependency: Dependency, arguments: Iterable[str]) -> bool:
 
     Numba uses a kept result. It runs the implementation for other types, so its present content must be the recorded one.
 
-    Args:
-        dependency: the implementation.
-        arguments: the digests of the types; empty if they are not recorded.
-
-    Raises:
-        Unidentifiable: the present content cannot be compared.
+    `arguments` are the digests of the types; empty if they are not recorded. Raise `Unidentifiable` if the present content cannot be
+    compared.
     """
     known = _contents.get(dependency.name, {})
     wanted = set(arguments)
@@ -120,5 +116,9 @@ def encode_results(results: Iterable[Result]) -> set[Dependency]:
 
 def decode_results(description: Description) -> list[Result]:
     """Return the results that a description lists."""
-    rows = [(name, content.removeprefix(RESULT).partition(" ")) for name, content in description.dependencies if content.startswith(RESULT)]
-    return [Result(Dependency(name, content), arguments) for name, (digests, _, content) in rows for arguments in digests.split(",")]
+    results = []
+    for name, text in description.dependencies:
+        if text.startswith(RESULT):
+            digests, _, content = text.removeprefix(RESULT).partition(" ")
+            results += [Result(Dependency(name, content), arguments) for arguments in digests.split(",")]
+    return results

@@ -91,8 +91,7 @@ def signature_text(sig: Any) -> str:
 
     If the text of a type does not identify it, a digest of its structure follows the text.
 
-    Raises:
-        Unidentifiable: a type has no identity by content.
+    Raise `Unidentifiable` if a type has no identity by content.
     """
     args, result = (sig.args, sig.return_type) if hasattr(sig, "return_type") else (tuple(sig), None)
     return f"({', '.join(map(type_text, args))}) -> {'?' if result is None else type_text(result)}"

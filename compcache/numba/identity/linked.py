@@ -43,7 +43,7 @@ _linked: weakref.WeakKeyDictionary[Any, set[str] | None] = weakref.WeakKeyDictio
 
 
 def linked_overload(function: Any, args: Iterable[Any]) -> Linked:
-    """Return the overload of a function for these argument types."""
+    """Return the overload of a function for these argument types; with the digest "" if a type has no identity by content."""
     try:
         text = f"CPUDispatcher ({', '.join(map(type_name, args))}) -> ?"
     except Unidentifiable:
@@ -102,7 +102,8 @@ def decode_linked(description: Description, functions: Functions) -> frozenset[L
         if content.startswith(LINKED):
             number, overload, _ = content.removeprefix(LINKED).split(" ")
             namesakes = _namesakes(functions, description.used, name.partition("(")[0])
-            found.update([Linked(function, overload) for function in namesakes[int(number) :][:1]])
+            if int(number) < len(namesakes):
+                found.add(Linked(namesakes[int(number)], overload))
     return frozenset(found)
 
 

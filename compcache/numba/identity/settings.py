@@ -78,4 +78,5 @@ def platform_text(codegen: Any) -> str:
     """Return the platform for which the code generator compiles, without the CPU, and whether it uses Intel's vector library."""
     from numba.core import config
 
-    return f"{codegen.magic_tuple()[0]}, svml={getattr(config, 'USING_SVML', None)}"
+    triple, *_ = codegen.magic_tuple()
+    return f"{triple}, svml={getattr(config, 'USING_SVML', None)}"

@@ -72,11 +72,9 @@ def find_kernels(function: FunctionType) -> Any:
     The directory of kernels beside the module's file is trusted like that file, and must have the same owner. Code without a file (in an
     interactive session, or from `exec`) has no kernels, even if the current directory contains such a directory.
 
-    Returns:
-        A call target for one signature, or `Kernels` for several; None if no kernel was packaged.
+    Return a call target for one signature, or `Kernels` for several; None if no kernel was packaged.
 
-    Raises:
-        ImportError: the directory is not trusted, or its kernels cannot run on this host.
+    Raise `ImportError` if the directory is not trusted, or its kernels cannot run on this host.
     """
     from compcache.cache import Cache
     from compcache.errors import NotCachedError
@@ -119,9 +117,10 @@ def _require_same_owner(directory: str, file: str) -> None:
         reraise_interrupt(error)
         file_status = os.stat_result((0o600, 0, 0, 0, os.getuid(), 0, 0, 0, 0, 0))
     owners = (file_status.st_uid, os.getuid(), 0)
-    if status.st_uid not in owners or os.lstat(directory).st_uid not in owners:
-        reason = f"the directory or a link to it does not belong to the owner of {file}; correct the owner, or install numba"
-        raise ImportError(f"the kernels in {directory} are not used: {reason}")
+    for kind, owner in (("directory", status.st_uid), ("symbolic link", os.lstat(directory).st_uid)):
+        if owner not in owners:
+            reason = f"the {kind} does not belong to the owner of {file}; correct the owner, or install numba"
+            raise ImportError(f"the kernels in {directory} are not used: {reason}")
     if status.st_mode & ~file_status.st_mode & 0o002:
         reason = f"everybody can write to the directory; run 'chmod -R o-w {directory}', or install numba"
         raise ImportError(f"the kernels in {directory} are not used: {reason}")

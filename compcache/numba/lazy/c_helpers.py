@@ -92,8 +92,7 @@ def address_in_numba(name: str) -> int:
 
     The first call loads the extension modules.
 
-    Raises:
-        ImportError: Numba is not installed, or its extension modules cannot be loaded.
+    Raise `ImportError` if Numba is not installed, or its extension modules cannot be loaded.
     """
     if not _numba_addresses:
         _load_extensions()

@@ -61,8 +61,7 @@ class Request:
     def accepts(self, data: bytes) -> bool:
         """Return True if the described entry is valid in this process.
 
-        Raises:
-            GlobalValidationError: the entry is not valid. The message says why.
+        Raise `GlobalValidationError` if the entry is not valid. The message says why.
         """
         try:
             description = Description.decode(data)
@@ -152,8 +151,7 @@ class Description(Record):
     def check(self, request: Request) -> None:
         """Check the conditions of the entry.
 
-        Raises:
-            GlobalValidationError: the entry is not valid in this process. The message says why.
+        Raise `GlobalValidationError` if the entry is not valid in this process. The message says why.
         """
         if request.cpu and self.cpu != request.cpu:
             raise _invalid_entry_error("the entry was not compiled for the CPU that NUMBA_CPU_NAME and NUMBA_CPU_FEATURES choose")

@@ -196,11 +196,9 @@ def _read_fields(cache: Cache, name: str, shape: str) -> Any:
 def load_entry(cache: Cache, record: Record) -> Loaded | None:
     """Map the code of a record, and create its environments.
 
-    Returns:
-        The code, or None if the entry does not exist or is not valid in this process.
+    Return the code, or None if the entry does not exist or is not valid in this process.
 
-    Raises:
-        NotLazy: only Numba can provide a symbol or constant of the code.
+    Raise `NotLazy` if only Numba can provide a symbol or constant of the code.
     """
     request = Request(record.lines, implementations=record.implementations)
     try:
@@ -228,5 +226,5 @@ def _unpickle_constants(pickled: bytes) -> list[Any]:
 
     constants = loads(pickled)  # the cache was opened with allow_pickle
     if not isinstance(constants, list):
-        raise NotLazy("the stored constants of the function are not a list")
+        raise NotLazy("the stored constants of the function are not a list: the function is compiled again")
     return constants

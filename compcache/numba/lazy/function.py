@@ -180,11 +180,9 @@ def _call(function: Any, positional: tuple[Any, ...], keywords: dict[str, Any]) 
 def _load_for_call(function: Any, state: State, positional: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
     """Make stored code for these arguments callable.
 
-    Returns:
-        Whether such code is stored, and can be used now.
+    Return whether such code is stored, and can be used now.
 
-    Raises:
-        NotLazy: only Numba can run the call.
+    Raise `NotLazy` if only Numba can run the call.
     """
     if reason := replaced_defaults_reason(state.function, state.defaults):
         raise NotLazy(reason)
@@ -209,8 +207,7 @@ def _load_for_call(function: Any, state: State, positional: tuple[Any, ...], key
 def _load_overload(state: State, types: str, functions: list[Any]) -> Loaded | None:
     """Return the code for these argument types, which the first such call loads. Return None if no usable code is stored.
 
-    Raises:
-        NotLazy: only Numba can run the call.
+    Raise `NotLazy` if only Numba can run the call.
     """
     name = f"{types} {[id(other) for other in functions]}" if functions else types
     if name in state.loaded:

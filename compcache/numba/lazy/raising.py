@@ -95,8 +95,7 @@ def known_exception(described: bytes, computed: Any) -> BaseException:
 def make_exception(described: Any) -> BaseException:
     """Return the exception to raise, with the line of the kernel in its traceback.
 
-    Args:
-        described: an exception, its class, or a tuple of the class, the arguments and the location.
+    `described` is an exception, its class, or a tuple of the class, the arguments and the location.
 
     Raises:
         TypeError: the object is not an exception. The class itself may raise any exception.

@@ -93,8 +93,7 @@ class State:
     def _compcache_content(self, walk: Any) -> None:
         """Feed the data of the function that compiled code can use: the function and its options, or the identities of declared code.
 
-        Raises:
-            NotLazy: only Numba can run the function, or its default values were replaced, or its declared code has no identity.
+        Raise `NotLazy` if only Numba can run the function, or its default values were replaced, or its declared code has no identity.
         """
         if self.reason not in ("", CALLED_BY_CODE, NOT_CACHED):
             raise NotLazy(f"the function calls {self.function.__qualname__}, which needs Numba: {self.reason}")

@@ -107,13 +107,9 @@ _SHIFTS = {_ATTRIBUTE: _ATTRIBUTE_SHIFT, _SUPER: 2}
 def resolve(chain: tuple[str, ...], namespace: dict[str, Any], stops_at: Callable[[Any], bool] | None = None) -> tuple[Any, int]:
     """Follow a chain of attributes as far as it passes through modules.
 
-    Args:
-        chain: a global and attributes.
-        namespace: the globals.
-        stops_at: returns whether to stop at a module; None to stop at none.
+    `chain` has the name of a global in `namespace`, and attributes. `stops_at` returns whether to stop at a module; None: stop at none.
 
-    Returns:
-        The value, or `MISSING` if it does not exist; and the number of names that were followed.
+    Return the value, or `MISSING` if it does not exist; and the number of names that were followed.
     """
     value = namespace.get(chain[0], MISSING)
     if value is MISSING:

@@ -28,8 +28,7 @@ _known: dict[int, tuple[str, str, str]] = {}
 def function_at(address: int) -> tuple[str, str, str] | None:
     """Return the function at an address.
 
-    Returns:
-        The module, the name and the type (in Cython's spelling); None if no imported Cython module exports a function at this address.
+    Return the module, the name and the type (in Cython's spelling); None if no imported Cython module exports a function at this address.
     """
     known = _known.get(address)
     if known is None or _address_in(sys.modules.get(known[0]), *known[1:]) != address:

@@ -92,8 +92,7 @@ def distributions() -> Iterator[tuple[str, str]]:
 def metadata_in(place: str) -> list[str] | None:
     """Return the names of the metadata directories in a directory of the path.
 
-    Returns:
-        The names; empty if the directory cannot be read, or None if the path is not a directory.
+    Return the names; empty if the directory cannot be read, or None if the path is not a directory.
     """
     try:
         names = os.listdir(place or ".")

@@ -47,15 +47,15 @@ def external_state_of(value: Any) -> str:
 
     The description is "" if the object is known to read no external state.
     """
-    known = _known.get(id(value))
-    if known is not None and known[0] is value:
-        return known[1]
+    known_value, known_state = _known.get(id(value), (None, ""))
+    if known_value is value:
+        return known_state
     seen: dict[int, tuple[Any, str]] = {id(value): (value, "")}
     waiting = [value]
     while waiting:
         item = waiting.pop()
-        known = _known.get(id(item))
-        reason = known[1] if known is not None and known[0] is item else _find_external_state(item, seen, waiting)
+        known_item, known_state = _known.get(id(item), (None, ""))
+        reason = known_state if known_item is item else _find_external_state(item, seen, waiting)
         if not reason and len(seen) > _MAX_VALUES:
             reason = f"{name_of(item)} and more than {_MAX_VALUES} other values"
         if reason:
@@ -185,8 +185,7 @@ def _objects_read_by_code(code: types.CodeType, namespace: dict[str, Any], state
 
     `state` contains the globals that functions of the module assign. `name` describes the function.
 
-    Raises:
-        _ExternalStateError: the code reads external state, or imports a module that is neither imported nor reviewed.
+    Raise `_ExternalStateError` if the code reads external state, or imports a module that is neither imported nor reviewed.
     """
     reads = reads_of(code)
     namespaces = NAMESPACE_ATTRIBUTES.intersection(reads.attributes)

@@ -36,13 +36,8 @@ def make_pinned_cache(
 ) -> FunctionCache:
     """Return the cache object for signatures whose code was found without Numba: the entries with this code, or other entries.
 
-    Args:
-        state: the state of the function.
-        backend: the backend that loads and stores.
-        owner: the dispatcher or callback that has the cache object.
-        signatures: the signatures, as text or objects.
-        found: the name, the lines and, if known, the implementations of the entry for each signature (`Record.base`), with the key at that
-            time; or nothing.
+    `owner` is the dispatcher or callback that has the cache object. `found` has the name, the lines and, if known, the implementations of
+    the entry for each signature (`Record.base`), with the key at that time; or nothing.
     """
     from numba.core import sigutils
 
@@ -93,13 +88,8 @@ def record_compiled_identities(state: State, dispatcher: Any, *, is_frozen: bool
 def compile_and_record(state: State, backend: Backend, compile_all: Callable[[], None], make_fields: Callable[[], Any]) -> None:
     """Compile a declaration. Store its record for starts without Numba, unless the declaration was loaded from such a record.
 
-    If the record cannot be stored, issue a `CacheWarning`.
-
-    Args:
-        state: the state of the declaration.
-        backend: the backend that stores the record.
-        compile_all: compiles all signatures.
-        make_fields: returns the fields of the record, or None if only Numba can use the code.
+    If the record cannot be stored, issue a `CacheWarning`. `compile_all` compiles all signatures. `make_fields` returns the fields of the
+    record, or None if only Numba can use the code.
     """
     compile_all()
     if state.declared is not None or state.key is None or not is_key_current(state) or not are_settings_from_environment():

@@ -126,12 +126,8 @@ def _compile_and_record_loop(
 ) -> Any:  # fmt: skip
     """Make Numba compile a loop with `compile_`, record the loop if possible, and return the compile result.
 
-    Args:
-        state: the state of the ufunc's function.
-        backend: the backend that stores the record.
-        types: the types by which processes look up the loop; None if no process looks it up.
-        compile_: compiles the loop.
-        make_fields: returns the fields of the record for the compile result, or None if only Numba can use the loop.
+    Processes look up the loop by `types`; None if no process looks it up. `make_fields` returns the fields of the record for the compile
+    result, or None if only Numba can use the loop.
     """
     key = _find_loop_key(state, types) if types is not None else None
     is_recorded = key is not None and frontend.get_entry(backend.cache, key.name, START) is not None
@@ -307,8 +303,7 @@ def _record_parallel_loop(builder: Any, backend: Backend, signature: Any) -> Loo
 def _find_stored_loop(entry: Entry, library: Any, symbol: str) -> tuple[Any, ...] | None:
     """Return the fields of the record for a loop in a stored library.
 
-    Returns:
-        The fields; None if the library is not a stored image, if the image lacks the loop, or if a constant needs Numba.
+    Return the fields; None if the library is not a stored image, if the image lacks the loop, or if a constant needs Numba.
     """
     stored = getattr(library, "stored", None)
     if stored is None or symbol not in stored.symbols:
@@ -321,17 +316,12 @@ def _find_stored_loop(entry: Entry, library: Any, symbol: str) -> tuple[Any, ...
 
 
 def _store_loop(entry: Entry, backend: Backend, info: Any, signature: Any, kind: str) -> tuple[Any, ...] | None:
-    """Store the code of a loop that NumPy calls.
+    """Store the code of a loop that NumPy calls, and return the fields of its record.
 
-    Args:
-        entry: the entry of the function that the loop calls.
-        backend: the backend that stores the loop.
-        info: Numba's description of the loop.
-        signature: the signature of the loop, for display.
-        kind: the kind of the loop, which becomes part of the entry's name.
+    The result is None if the code cannot be linked as an image, or if a constant needs Numba.
 
-    Returns:
-        The fields of the loop's record; None if the code cannot be linked as an image, or if a constant needs Numba.
+    `entry` is that of the function that the loop calls, and `info` Numba's description of the loop. `signature` is only displayed. `kind`
+    becomes part of the entry's name.
     """
     from numba.core.compiler_lock import global_compiler_lock
     from numba.core.environment import lookup_environment

@@ -48,8 +48,7 @@ def unsupported_reason() -> str:
 def warn_if_unsupported() -> bool:
     """Issue one `CacheWarning` per process if the backend does not support the Numba of this process.
 
-    Returns:
-        Whether the Numba is unsupported. Then the backend must not be used.
+    Return whether the Numba is unsupported. Then the backend must not be used.
     """
     global _warned  # noqa: PLW0603 - Numba is one per process
     reason = unsupported_reason()

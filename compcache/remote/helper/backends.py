@@ -72,8 +72,7 @@ class Backend(Protocol):
 
         `on_response` is called when the response begins, if the client reports that.
 
-        Raises:
-            TooLargeError: the object has more than `max_size` bytes. It was not read.
+        Raise `TooLargeError` if the object has more than `max_size` bytes. It was not read.
         """
 
     def parts(self, key: str, max_size: int) -> AsyncIterator[bytes]:
@@ -105,6 +104,12 @@ class Backend(Protocol):
 
     def retry_delay(self, error: Exception) -> float | None:
         """Return the minimum delay in seconds before a request that failed with this error is retried, or None for a permanent error."""
+
+
+def _require_size(key: str, size: int, max_size: int) -> None:
+    """Raise `TooLargeError` if an object of this size has more than `max_size` bytes."""
+    if size > max_size:
+        raise TooLargeError(f"the object {key} has more than {max_size} bytes")
 
 
 def open_backend(settings: RemoteSettings) -> Backend:
@@ -152,8 +157,7 @@ class _Directory:
         status = os.fstat(opened.number)
         if not stat.S_ISREG(status.st_mode):
             raise FileNotFoundError(f"the store's file for the object {key} is not a regular file")
-        if status.st_size > max_size:
-            raise TooLargeError(f"the object {key} has more than {max_size} bytes")
+        _require_size(key, status.st_size, max_size)
         while part := await asyncio.to_thread(os.read, opened.number, _PART):
             yield part
 
@@ -165,8 +169,8 @@ class _Directory:
         path = self._path(key)
         try:
             status = self._files.stat(path)
-            if stat.S_ISREG(status.st_mode) and status.st_size > max_size:
-                raise TooLargeError(f"the object {key} has more than {max_size} bytes")
+            if stat.S_ISREG(status.st_mode):
+                _require_size(key, status.st_size, max_size)
             return read_file(self._files, path, max_size)
         except OSError as error:
             if error.errno in _NO_OBJECT:
@@ -185,8 +189,7 @@ class _Directory:
     def _write(self, key: str, data: bytes, publish: Callable[[str, str], None]) -> bool:
         """Write an object to a temporary file and publish it by `publish(temporary path, path)`.
 
-        Returns:
-            Whether the object was published. False means that `publish` raised `FileExistsError`.
+        Return whether the object was published. False means that `publish` raised `FileExistsError`.
         """
         path = self._path(key)
         parent, _, name = path.rpartition("/")
@@ -281,16 +284,14 @@ class _ObjectStore:
             response = await self._obstore.get_async(self._store, key)
             if on_response is not None:
                 on_response()
-            if response.meta["size"] > max_size:
-                raise TooLargeError(f"the object {key} has more than {max_size} bytes")
+            _require_size(key, response.meta["size"], max_size)
             return bytes(await response.bytes_async())
         except FileNotFoundError:
             return None
 
     async def parts(self, key: str, max_size: int) -> AsyncIterator[bytes]:
         response = await self._obstore.get_async(self._store, key)
-        if response.meta["size"] > max_size:
-            raise TooLargeError(f"the object {key} has more than {max_size} bytes")
+        _require_size(key, response.meta["size"], max_size)
         async for part in response.stream(min_chunk_size=_PART):
             yield bytes(part)
 
@@ -327,10 +328,8 @@ class _ObjectStore:
         return True
 
     async def stat(self, key: str) -> ObjectInfo | None:
-        try:
-            response = await self._obstore.get_async(
-                self._store, key
-            )  # not HEAD, which some proxies do not forward; the content is not read
+        try:  # not HEAD, which some proxies do not forward; the content is not read
+            response = await self._obstore.get_async(self._store, key)
         except FileNotFoundError:
             return None
         return ObjectInfo(key, response.meta["size"], response.meta["last_modified"].timestamp())
@@ -373,8 +372,7 @@ def _boto3_options(settings: RemoteSettings) -> dict[str, Any]:
     The result is empty for other stores, without boto3, or if `obstore` finds the credentials itself. Credentials are looked up again every
     five minutes, so that replaced files take effect.
 
-    Raises:
-        BackendMissingError: AWS_PROFILE is set, and boto3 is not installed.
+    Raise `BackendMissingError` if AWS_PROFILE is set, and boto3 is not installed.
     """
     if not urlsplit(settings.url).scheme.startswith("s3") or any(os.environ.get(name) for name in _OWN_CREDENTIALS):
         return {}
@@ -433,8 +431,7 @@ class _Redis:
     async def get(self, key: str, max_size: int, _: Callable[[], None] | None = None) -> bytes | None:
         with _limit_answer(max_size):
             response: bytes = await self._redis.getrange(self._prefix + key, 0, max_size)
-        if len(response) > max_size:
-            raise TooLargeError(f"the object {key} has more than {max_size} bytes")
+        _require_size(key, len(response), max_size)
         return response or None  # an object is never empty
 
     async def parts(self, key: str, max_size: int) -> AsyncIterator[bytes]:
@@ -470,6 +467,7 @@ class _Redis:
         return is_exchanged
 
     async def _note_time(self, key: str, *, nx: bool = False) -> None:
+        """Set the modification time of an object to the present time of the server; with `nx`, only if the object has none."""
         seconds, microseconds = await self._redis.time()
         await self._redis.zadd(self._times, {key: seconds + microseconds / 1e6}, nx=nx)
 

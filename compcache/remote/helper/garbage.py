@@ -106,28 +106,25 @@ class GarbageCollector:
         cards, packs, modules = [await self._list(f"{LAYOUT}/{kind}/") for kind in (_CARDS, _PACK, _MODULE)]
         self._delivered = await read_deliveries(self._backend, deliveries)
         garbage = await self._find_garbage(cards, packs, modules)
-        marks = [mark for item in (await self._list(MARKS)).values() if (mark := await self._read_mark(item)) is not None]
-        if dry_run:
-            now = max(
-                [item.modified for item in (*cards.values(), *packs.values(), *modules.values(), *[m.place for m in marks])], default=0.0
-            )
+        marks = await self._read_marks()
+        if dry_run:  # writes no mark, so the newest object gives the present time of the store's clock
+            listed = [*cards.values(), *packs.values(), *modules.values(), *[mark.place for mark in marks]]
+            now = max([item.modified for item in listed], default=0.0)
         else:
             now = await self._write_mark(garbage)
             await write_surveys(self._backend, self._known, self._surveyed)
             await for_each(self._backend.delete, deliveries)
-        confirmed_mark = max(
-            [mark for mark in marks if mark.place.modified + grace <= now], key=lambda mark: mark.place.modified, default=None
-        )
-        confirmed = [item for item in garbage if confirmed_mark is not None and confirmed_mark.rows.get(item.key) == _state_of(item)]
+        earlier_marks = [mark for mark in marks if mark.place.modified + grace <= now]
+        confirming = max(earlier_marks, key=_time_of_mark, default=None)
+        confirmed = [item for item in garbage if confirming is not None and confirming.rows.get(item.key) == _state_of(item)]
         card_files = (*cards.values(), *packs.values())
         expired = [item for item in card_files if older_than is not None and 0 < item.modified < now - older_than]
         if unused_for is not None:
             expired += await self._find_unused(card_files, now, unused_for)
-        removed = [
-            item for item in dict.fromkeys([*confirmed, *expired]) if dry_run or await self._remove(item, only_garbage=item in confirmed)
-        ]
+        chosen = dict.fromkeys([*confirmed, *expired])
+        removed = [item for item in chosen if dry_run or await self._remove(item, only_garbage=item in confirmed)]
         if not dry_run:
-            for mark in _marks_to_remove(marks, confirmed_mark, grace):
+            for mark in _marks_to_remove(marks, confirming, grace):
                 await self._backend.delete(mark.place.key)
         return Collected(removed, [item for item in garbage if item not in removed])
 
@@ -201,7 +198,8 @@ class GarbageCollector:
         """Read notes of uses, and return the shortened keys of the functions that they name."""
         used_keys: set[bytes] = set()
         for start in range(0, len(notes), _AT_ONCE):
-            contents = await asyncio.gather(*[self._get(note.key, _LARGEST_MARK) for note in notes[start : start + _AT_ONCE]])
+            batch = notes[start : start + _AT_ONCE]
+            contents = await asyncio.gather(*[self._get(note.key, _LARGEST_MARK) for note in batch])
             used_keys.update(*[decode_uses(data or b"") for data in contents])
         return used_keys
 
@@ -215,15 +213,16 @@ class GarbageCollector:
     async def _remove(self, item: ObjectInfo, *, only_garbage: bool) -> bool:
         """Remove an object if it has not changed since the listing; with `only_garbage`, only if it still is garbage.
 
-        Returns:
-            Whether the object was removed.
+        Return whether the object was removed.
 
         Raises:
             TimeoutError: the decision took longer than `DECISION_SECONDS`.
         """
         async with asyncio.timeout(DECISION_SECONDS):
             current = await self._backend.stat(item.key)
-            if current is None or _state_of(current) != _state_of(item) or (only_garbage and not await self._is_garbage(item.key)):
+            if current is None or _state_of(current) != _state_of(item):
+                return False
+            if only_garbage and not await self._is_garbage(item.key):
                 return False
             await self._backend.delete(item.key)
         return True
@@ -273,9 +272,16 @@ class GarbageCollector:
         data: bytes = _MAGIC + msgpack.packb([[item.key, *_state_of(item)] for item in garbage])
         await self._backend.replace(key, data + check(data))
         place = await self._backend.stat(key)
-        if place is None or not place.modified:
-            raise UncertainError(f"the store reports no modification time for the object {key}, which was just stored")
+        if place is None:
+            raise UncertainError(f"the store lacks the object {key}, which was just stored: try again later")
+        if not place.modified:
+            raise UncertainError(f"the store reports no modification time for the object {key}: garbage can be removed only where it does")
         return place.modified
+
+    async def _read_marks(self) -> list[_Mark]:
+        """Return the marks of earlier collections. Marks that another collection removes in the meantime are left out."""
+        marks = [await self._read_mark(item) for item in (await self._list(MARKS)).values()]
+        return [mark for mark in marks if mark is not None]
 
     async def _read_mark(self, item: ObjectInfo) -> _Mark | None:
         """Read and decode a mark. Return None if it was removed. A damaged mark has no rows."""
@@ -298,14 +304,18 @@ def _state_of(item: ObjectInfo) -> tuple[int, int]:
     return item.size, int(item.modified)
 
 
-def _marks_to_remove(marks: list[_Mark], confirmed_mark: _Mark | None, grace: float) -> Iterator[_Mark]:
-    """Yield the marks that no later collection needs: marks older than `confirmed_mark`, and marks that closely follow another mark."""
-    last_time = confirmed_mark.place.modified if confirmed_mark is not None else float("-inf")
-    for mark in sorted(marks, key=lambda mark: mark.place.modified):
-        if mark is not confirmed_mark and mark.place.modified < last_time + _SPACING * grace:
+def _time_of_mark(mark: _Mark) -> float:
+    return mark.place.modified
+
+
+def _marks_to_remove(marks: list[_Mark], confirming: _Mark | None, grace: float) -> Iterator[_Mark]:
+    """Yield the marks that no later collection needs: marks older than `confirming`, and marks that closely follow another mark."""
+    last_time = _time_of_mark(confirming) if confirming is not None else float("-inf")
+    for mark in sorted(marks, key=_time_of_mark):
+        if mark is not confirming and _time_of_mark(mark) < last_time + _SPACING * grace:
             yield mark
         else:
-            last_time = mark.place.modified
+            last_time = _time_of_mark(mark)
 
 
 async def _select_concurrently(items: Iterable[ObjectInfo], choose: Callable[[ObjectInfo], Awaitable[bool]]) -> list[ObjectInfo]:
@@ -326,7 +336,8 @@ def _card_keys_of(data: bytes) -> Iterator[str]:
         FormatError: the bytes are not an intact module.
         ValueError, LookupError: the module is for a platform that this version does not know.
     """
-    manifest: Any = WholeManifest(sections_of(data, intact_footer(data))[1])
+    _image, records, *_ = sections_of(data, intact_footer(data))
+    manifest: Any = WholeManifest(records)
     platform = platform_shelf(manifest.header.triple, manifest.header.abi)
     for name, *_ in manifest.indexed():
         yield card_key(platform, name)

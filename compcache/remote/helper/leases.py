@@ -66,7 +66,8 @@ class Leases:
     ) -> None:
         """Acquire the lease of a function, or wait until another host has stored the function.
 
-        An acquired lease is held until the client has closed its connection and the uploads are done.
+        An acquired lease is held until the client has closed its connection and the uploads are done. Errors of the store's client are
+        raised.
 
         Args:
             key: the key of the lease.
@@ -74,9 +75,6 @@ class Leases:
             is_stored: returns whether the store has the function.
             is_client_gone: returns whether the client has closed its connection. This ends the wait.
             on_wait: called once another host is known to hold the lease.
-
-        Raises:
-            Exception: an error of the store's client.
         """
         if not self._requests.is_atomic or key in self._held:
             return

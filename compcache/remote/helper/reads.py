@@ -83,11 +83,12 @@ class Room:
 
         Before a module that must be fetched, tell the client how long compiling it took.
         """
-        has_room = card.size <= self._remaining
-        self._remaining -= card.size if has_room else 0
-        if has_room and not card.module:
+        if card.size > self._remaining:
+            return False
+        self._remaining -= card.size
+        if not card.module:
             self._tell(card.seconds)
-        return has_room
+        return True
 
 
 class Reads:
@@ -117,7 +118,7 @@ class Reads:
         self, name: str, platform: str, shelves: list[str], room: Room | None = None, *, seconds: float = LOOKUP_SECONDS,
         patience: float = 0.0, fresh: bool = True,
     ) -> list[Any]:  # fmt: skip
-        """Look up a function.
+        """Look up a function. Return `FOUND`, the module, its card and its shelf; or `MISSING` and ""; or `UNAVAILABLE` and the reason.
 
         Args:
             name: the function.
@@ -127,9 +128,6 @@ class Reads:
             seconds: the time limit of each try of a request, in seconds.
             patience: the time limit of all tries of a request together, if it is longer.
             fresh: request objects again that were missing lately.
-
-        Returns:
-            `FOUND`, the module, its card and its shelf; or `MISSING` and ""; or `UNAVAILABLE` and the reason.
         """
         error: Exception | None = None
         try:
@@ -225,7 +223,9 @@ class Reads:
 
     def forget_damaged(self, key: str) -> bool:
         """Return whether the module at this key is known to be damaged, and forget it. One upload may then replace the module."""
-        return self._damaged.pop(key, self) is None
+        was_damaged = key in self._damaged
+        self._damaged.pop(key, None)
+        return was_damaged
 
     async def _fetch_object(self, card: Card, patience: float, path: str) -> bytes | str | None:
         """Return the module of a card that does not contain it, or None if the store lacks the module.
@@ -240,7 +240,9 @@ class Reads:
             raise FormatError(f"the card of {card.name!r} states a module size of {card.size} bytes, more than {LARGEST_MODULE}")
         key, seconds = module_key(card.module_id), LOOKUP_SECONDS + card.size * _SECONDS_PER_BYTE
         try:
-            return await (self._save(key, card.size, path, seconds, patience) if path else self.get(key, card.size, seconds, patience))
+            if path:
+                return await self._save(key, card.size, path, seconds, patience)
+            return await self.get(key, card.size, seconds, patience)
         except Exception as error:
             self._note_failure(key, seconds, error)
             raise
@@ -254,14 +256,8 @@ class Reads:
     async def get(self, key: str, max_size: int, seconds: float = LOOKUP_SECONDS, patience: float = 0.0) -> bytes | None:
         """Return an object, or None if it is missing or has more than `max_size` bytes. Remember a missing object.
 
-        Args:
-            key: the key of the object.
-            max_size: the maximum size in bytes.
-            seconds: the time limit of each try, in seconds.
-            patience: the time limit of all tries together, if it is longer than `seconds`.
-
-        Raises:
-            Exception: an error of the store's client.
+        `seconds` is the time limit of each try, and `patience` that of all tries together, if it is longer. Errors of the store's client
+        are raised.
         """
         limit, stored_count = max(seconds, patience), self._stored_count
         data = await self._count_request(self.requests.get(key, max_size, seconds=seconds, patience=limit, require=self._require_service))
@@ -302,6 +298,7 @@ class Reads:
         return data
 
     def _require_service(self) -> None:
+        """Raise `_SkippedError` if the store must not be asked now."""
         if not self.breaker.allows_lookups():  # this may have changed while the look-up waited for its turn
             raise _SkippedError(SKIPPED)
 
@@ -379,11 +376,11 @@ def describe_error(error: BaseException) -> str:
     if isinstance(error, asyncio.TimeoutError):
         return TIMED_OUT
     text = " ".join((str(error) or type(error).__name__).split())
-    text, _, causes = text.partition(" Debug source: ")  # obstore lists the outermost cause first
-    certificate = _CERTIFICATE.search(causes)
-    innermost = _CAUSE.findall(causes)[-1:]
+    text, _, debug_source = text.partition(" Debug source: ")
+    certificate = _CERTIFICATE.search(debug_source)
+    causes = _CAUSE.findall(debug_source)  # obstore lists the outermost cause first
     if certificate is not None:
         text += f": the certificate is not valid ({certificate[1]})"
-    elif innermost:
-        text += f": {innermost[0]}"
+    elif causes:
+        text += f": {causes[-1]}"
     return _QUERY.sub(r"\1", _PASSWORD.sub("//", text))[:500]

@@ -101,8 +101,7 @@ class Requests:
 
         See `get` for the other arguments.
 
-        Raises:
-            TooLargeError: the object has more than `max_size` bytes.
+        Raise `TooLargeError` if the object has more than `max_size` bytes.
         """
 
         async def save(_: Callable[[], None]) -> int | None:

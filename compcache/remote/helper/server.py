@@ -160,6 +160,8 @@ class Helper:
         probed first, and objects that were missing lately are requested again. If `compile_seconds` is not None, the client compiles
         missing functions, and keeps its connection open until it has done so. Leases then select one of several hosts (`leases.py`).
 
+        Return the fields of `HelperAnswer` for each function, and the seconds that the answers of each store took.
+
         Args:
             names: the functions.
             platform: the platform of the client.
@@ -173,9 +175,6 @@ class Helper:
             first: the position of the first store to ask. The client has rejected the answers of the stores before it.
             tell: called before a module is fetched, with the seconds that compiling it took.
             is_client_gone: returns whether the client has closed its connection.
-
-        Returns:
-            The fields of `HelperAnswer` for each function, and the seconds that the answers of each store took.
         """
         chain = self._chain
         if patience and not chain.is_in_service():
@@ -209,8 +208,10 @@ class Helper:
             return result.answer
 
         try:
-            answers = await _gather_answers([find(name) for name in names], patience - waited if patience else None, len(chain.tiers))
-            return [list(map(list, answers)), [now - earlier for now, earlier in zip(chain.seconds, seconds_before, strict=True)]]
+            time_limit = patience - waited if patience else None
+            answers = await _gather_answers([find(name) for name in names], time_limit, len(chain.tiers))
+            seconds_of_stores = [now - earlier for now, earlier in zip(chain.seconds, seconds_before, strict=True)]
+            return [list(map(list, answers)), seconds_of_stores]
         finally:
             asyncio.get_running_loop().call_later(_TAKEN_SECONDS, _remove_files, room.files)
 

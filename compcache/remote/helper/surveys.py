@@ -54,7 +54,8 @@ class Survey(NamedTuple):
 
     def describes(self, state: tuple[int, int]) -> bool:
         """Return whether the survey describes an object with this size and time. For a delivery, only the size is compared."""
-        return self.state == state or self.state == (state[0], 0)
+        size, _ = state
+        return self.state in (state, (size, 0))
 
 
 class Deliveries:
@@ -70,11 +71,7 @@ class Deliveries:
             self._rows[key] = Survey((len(data), 0), tuple(modules))
 
     async def store_rows(self, *, now: bool) -> None:
-        """Store the recorded rows if there are many, or if `now` is set.
-
-        Raises:
-            Exception: an error of the store's client. The rows are kept.
-        """
+        """Store the recorded rows if there are many, or if `now` is set. If the store's client raises an error, the rows are kept."""
         while self._rows and (now or len(self._rows) >= _ROWS):
             batch = dict(list(self._rows.items())[:_ROWS])
             await self._backend.replace(DELIVERIES + os.urandom(12).hex(), encode_survey(batch))
@@ -91,31 +88,25 @@ def encode_survey(rows: dict[str, Survey]) -> bytes:
 def decode_survey(data: bytes) -> dict[str, Survey]:
     """Decode a survey, and return its rows by key. Raise `FormatError` if the bytes are not a survey of a known version, or are damaged."""
     if data[: len(_MAGIC)] != _MAGIC:
-        raise FormatError("the bytes are not a survey of a known version")
+        raise FormatError(f"the survey starts with {data[: len(_MAGIC)]!r}, not with {_MAGIC!r}: another version has written it")
     if check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
         raise FormatError("the survey is damaged: its checksum does not match")
     with as_format_error("the survey is malformed"):
         plain = zlib.decompressobj().decompress(data[len(_MAGIC) : -CHECK_SIZE], _LARGEST)
-        return {str(key): Survey((int(size), int(time)), tuple(map(str, modules))) for key, size, time, modules in msgpack.unpackb(plain)}
+        rows = msgpack.unpackb(plain)
+        return {str(key): Survey((int(size), int(time)), tuple(map(str, modules))) for key, size, time, modules in rows}
 
 
 async def read_surveys(backend: Backend, cards: Iterable[str]) -> dict[str, Survey]:
-    """Read the surveys of these cards, and return their rows by key.
+    """Read the surveys of these cards, and return their rows by key. Errors of the store's client are raised.
 
     Damaged surveys are ignored. The result is empty if there are fewer than `_FEWEST` cards.
-
-    Raises:
-        Exception: an error of the store's client.
     """
     return await read_deliveries(backend, _group_by_survey(cards))
 
 
 async def read_deliveries(backend: Backend, places: Iterable[str]) -> dict[str, Survey]:
-    """Read deliveries, and return their rows by key. Damaged deliveries are ignored.
-
-    Raises:
-        Exception: an error of the store's client.
-    """
+    """Read deliveries, and return their rows by key. Damaged deliveries are ignored. Errors of the store's client are raised."""
     deliveries: dict[str, Survey] = {}
 
     async def read(place: str) -> None:
@@ -136,11 +127,11 @@ async def write_surveys(backend: Backend, known_rows: dict[str, Survey], rows: d
     async def write(place: str) -> None:
         """Write the rows that belong to one object, if they have changed."""
         own_rows = {key: rows[key] for key in places[place]}
-        if own_rows != {key: known_rows[key] for key in own_rows if key in known_rows} or len(own_rows) != sizes_before.get(place, 0):
+        if own_rows != {key: known_rows[key] for key in known_places.get(place, ())}:
             await backend.replace(place, encode_survey(own_rows))
 
     places = _group_by_survey(rows)
-    sizes_before = {place: len(keys) for place, keys in _group_by_survey(known_rows).items()}
+    known_places = _group_by_survey(known_rows)
     await for_each(write, places)
 
 
@@ -149,7 +140,8 @@ def _group_by_survey(cards: Iterable[str]) -> dict[str, list[str]]:
     keys = list(cards)
     places: dict[str, list[str]] = {}
     for key in keys if len(keys) >= _FEWEST else ():
-        places.setdefault(f"{LAYOUT}/i/{key.rpartition('/')[2][:2]}", []).append(key)
+        _, _, digest = key.rpartition("/")
+        places.setdefault(f"{LAYOUT}/i/{digest[:2]}", []).append(key)
     return places
 
 

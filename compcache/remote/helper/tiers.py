@@ -170,12 +170,14 @@ class Chain:
 
     async def has(self, name: str, platform: str, shelves: list[str]) -> bool | None:
         """Return whether a store has a card of a function on one of the shelves, or None if that is unknown because a store fails."""
-        answers = []
+        answer: bool | None = False
         for tier in self.tiers:
-            answers.append(await tier.reads.has(name, platform, shelves))
-            if answers[-1]:
+            has_card = await tier.reads.has(name, platform, shelves)
+            if has_card:
                 return True
-        return None if None in answers else False
+            if has_card is None:
+                answer = None
+        return answer
 
     async def cards(
         self, name: str, platform: str, shelves: list[str], writes: Sequence[int] = (), *, fresh: bool = True
@@ -228,7 +230,8 @@ class Chain:
 
         A card that was copied less than `_COPIED_SECONDS` ago is ignored. With `replaces`, the card replaces the store's own card.
         """
-        now, identity = asyncio.get_running_loop().time(), (position, key, shelf, card.module_id)
+        now = asyncio.get_running_loop().time()
+        identity = position, key, shelf, card.module_id
         if now - self._copied.get(identity, float("-inf")) < _COPIED_SECONDS:
             return
         self._copied[identity] = now
@@ -237,10 +240,12 @@ class Chain:
             self._copied.popitem(last=False)
         tier = self.tiers[position]
         try:
-            # Mapped at once, because the file is removed soon.
-            content: memoryview | bytes = b"" if card.module else module if isinstance(module, bytes) else map_file(module)
+            # A file is mapped at once, because it is removed soon.
+            content: memoryview | bytes = module if isinstance(module, bytes) else map_file(module)
         except OSError:
             return
+        if card.module:  # the card contains the module
+            content = b""
 
         def put() -> None:
             upload = Upload(

@@ -126,6 +126,7 @@ class Uploads:
                 failed.append(name)
 
     def _begin_pause(self) -> None:
+        """Pause the uploads. Each pause without a success in between is twice as long as the last, up to `_LONGEST_REST`."""
         self._pause = min(2 * self._pause, _LONGEST_REST) if self._pause else _FIRST_REST
         self._until = loop_time() + self._pause
 
@@ -160,12 +161,9 @@ class Uploads:
         return True
 
     async def _check_stored(self) -> None:
-        """Check, a while after each upload, that the store still has it.
+        """Check, a while after each upload, that the store still has it. Errors of the store's client are raised.
 
         Uploads that a garbage collection (`garbage.py`) has removed are queued again.
-
-        Raises:
-            Exception: an error of the store's client.
         """
         files = self._outbox.finished()
         self._stored = {name: self._stored.get(name, loop_time()) for name in files}
@@ -202,7 +200,7 @@ class Uploads:
     def _remember(self, upload: Upload) -> None:
         """Remember the functions of an upload for packs, even if the upload itself is dropped."""
         for key, data in upload.cards:
-            platform = key.split("/")[2]
+            _layout, _kind, platform, *_ = key.split("/")
             with suppress(FormatError):
                 for shelf, card in decode_cards(data).items():
                     self._packs.remember_module(platform, shelf, card, card.module or upload.module)
@@ -242,20 +240,17 @@ class Uploads:
             Exception: an error of the store's client.
         """
         self._reads.forget_miss(key)
+        data = encode_cards({shelf: card})
         for _ in range(_MERGES):
-            if await self._requests.create(key, data := encode_cards({shelf: card})):
+            if await self._requests.create(key, data):
                 self._record_stored(key, data, [card])
                 return
             former_content, stored_cards = await self._read_cards(key)
             if former_content is None:
                 continue  # the cards were removed since the attempt
             stored_card = stored_cards.get(shelf)
-            if (
-                stored_card is not None
-                and stored_card.name == card.name
-                and not replaces
-                and await self._reads.fetch_module(stored_card) is not None
-            ):
+            may_be_kept = stored_card is not None and stored_card.name == card.name and not replaces
+            if stored_card is not None and may_be_kept and await self._reads.fetch_module(stored_card) is not None:
                 return
             merged = merge_cards(stored_cards, shelf, card)
             if merged == former_content or await self._requests.exchange(key, merged, former_content):
@@ -264,5 +259,6 @@ class Uploads:
         raise TimeoutError(f"the cards at {key} changed {_MERGES} times while a card was added")
 
     def _record_stored(self, key: str, data: bytes, cards: Iterable[Card]) -> None:
+        """Record that the store has these cards, for look-ups and for garbage collections. `data` are the encoded cards."""
         self._reads.forget_miss(key)
         self.deliveries.note(key, data, [module_key(card.module_id) for card in cards if not card.module])

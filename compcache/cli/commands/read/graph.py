@@ -59,8 +59,11 @@ def command(
     """
     if bool(names) == everything:
         raise click.UsageError("give the names of functions, or --all" if not names else "--all cannot be combined with NAMEs")
-    requested = "jsonl" if as_lines else "json" if as_json else format_
-    chosen = requested or _file_format(output)
+    if as_lines:
+        format_ = "jsonl"
+    elif as_json:
+        format_ = "json"
+    chosen = format_ or _file_format(output)
     with session.open_to_read() as cache:
         chosen_names = None if everything else resolve_all(cache, names)
         graph = cache.graph(chosen_names, reverse, progress=show_progress)
@@ -111,10 +114,9 @@ def _functions_only(graph: FunctionGraph) -> FunctionGraph:
 def _file_format(output: str | None) -> str:
     """Return the format for the extension of a file name; "text" without a file or for an unknown extension.
 
-    Raises:
-        click.UsageError: this command cannot write the format of the extension.
+    Raise `click.UsageError` if this command cannot write the format of the extension.
     """
-    suffix = (output or "").rpartition(".")[2].lower()
+    _, _, suffix = (output or "").lower().rpartition(".")
     if suffix in _PICTURES:
         raise click.UsageError(f"-o {output}: the format {suffix} is not supported; write .svg, .html or .dot and convert the file")
     if suffix in _FORMATS:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
+#: The columns that a table of functions has only if one of their cells is not empty.
+_OPTIONAL_COLUMNS = ("identity", "with", "problem", "in")
 _SORTS: dict[str, Callable[[Any], Any]] = {
     "name": lambda row: row[0],
     "size": lambda row: -getattr(row, "size", 0),
@@ -166,14 +168,14 @@ def _print_functions(rows: Iterable[FunctionSummary | EntrySummary], layers: tup
     if is_terminal():
         _print_function_table(rows, layers)
         return
-    print_rows(
-        [],
-        (
-            (name, signature, str(copies), str(size), time_text(created), str(uses), time_text(used), problem)
-            + ((" ".join(directories),) if layers else ())
-            for name, signature, copies, size, created, problem, _, uses, used, directories, *_ in map(_as_function, rows)
-        ),
-    )
+    print_rows([], (_record_of(row, with_directories=bool(layers)) for row in map(_as_function, rows)))
+
+
+def _record_of(row: FunctionSummary, *, with_directories: bool) -> tuple[str, ...]:
+    """Return the fields of a function for a line in a pipe."""
+    name, signature, copies, size, created, problem, _modules, uses, last_used, directories, *_ = row
+    record = name, signature, str(copies), str(size), time_text(created), str(uses), time_text(last_used), problem
+    return (*record, " ".join(directories)) if with_directories else record
 
 
 def _print_function_table(listed: Iterable[FunctionSummary | EntrySummary], layers: tuple[str, ...]) -> None:
@@ -181,26 +183,21 @@ def _print_function_table(listed: Iterable[FunctionSummary | EntrySummary], laye
     rows = [*map(_as_function, listed)]
     names = [split_name(row.func_name) if row.variants == 1 else (row.func_name, f"{row.variants} variants") for row in rows]
     prefix = common_prefix([label for label, _ in names])
-    columns = [
-        Column(f"function ({prefix}…)" if prefix else "function", flexible=True), Column("identity"),
-        Column("signature", flexible=True, spare=2), Column("copies", True, spare=4),
-        Column("size", True), Column("age", True, spare=3), Column("uses", True, spare=1), Column("last use", True),
-        Column("with", spare=2), Column("problem", flexible=True), Column("in", flexible=True),
-    ]  # fmt: skip
-    empty = {
-        "identity": not any(identity for _, identity in names), "problem": not any(row.problem for row in rows), "in": not layers,
-        "with": not any(row.parts or row.entries for row in rows),
-    }  # fmt: skip
-    shown_columns = [number for number, column in enumerate(columns) if not empty.get(column.head)]
-    cells = [
-        (
-            label[len(prefix) :], identity, signature, str(copies), size_text(size), age_text(created), str(uses), age_text(used),
-            _attachments_text(parts, entries), problem, " ".join(directories),
-        )
-        for (label, identity), (_, signature, copies, size, created, problem, _, uses, used, directories, _, _, _, parts, entries)
-        in zip(names, rows, strict=True)
-    ]  # fmt: skip
-    print_rows([columns[number] for number in shown_columns], [[row[number] for number in shown_columns] for row in cells])
+    table = [
+        (Column(f"function ({prefix}…)" if prefix else "function", flexible=True), [label[len(prefix) :] for label, _ in names]),
+        (Column("identity"), [identity for _, identity in names]),
+        (Column("signature", flexible=True, spare=2), [row.signature for row in rows]),
+        (Column("copies", True, spare=4), [str(row.realizations) for row in rows]),
+        (Column("size", True), [size_text(row.size) for row in rows]),
+        (Column("age", True, spare=3), [age_text(row.created) for row in rows]),
+        (Column("uses", True, spare=1), [str(row.uses) for row in rows]),
+        (Column("last use", True), [age_text(row.last_used) for row in rows]),
+        (Column("with", spare=2), [_attachments_text(row.parts, row.entries) for row in rows]),
+        (Column("problem", flexible=True), [row.problem for row in rows]),
+        (Column("in", flexible=True), [" ".join(row.directories) if layers else "" for row in rows]),
+    ]
+    shown = [(column, cells) for column, cells in table if column.head not in _OPTIONAL_COLUMNS or any(cells)]
+    print_rows([column for column, _ in shown], zip(*[cells for _, cells in shown], strict=True))
 
 
 def _attachments_text(parts: int, entries: int) -> str:
@@ -216,24 +213,27 @@ def _print_modules(rows: Iterable[ModuleSummary], layers: tuple[str, ...]) -> No
         Column("uses", True, spare=1), Column("last use", True), Column("cpu", spare=4), Column("llvm", spare=5),
         Column("image", spare=6), Column("holds", flexible=True),
     ]  # fmt: skip
-    layer_columns = [Column("in", flexible=True)] if layers else []
+    if layers:
+        columns.append(Column("in", flexible=True))
     shorten = id_shortener()
     size, age = (size_text, age_text) if is_terminal() else (str, time_text)
-    print_rows(
-        columns + layer_columns,
-        (
-            (
-                shorten(row.module_id), str(len(row.functions)), size(row.size), age(row.created), str(row.uses),
-                age(row.last_used), row.cpu, row.llvm_version, row.image_kind,
-                _names_text([name for name, _ in row.functions]), *[row.directory][: len(layer_columns)],
-            )
-            for row in rows
-        ),
-    )  # fmt: skip
+
+    def make_cells(row: ModuleSummary) -> tuple[str, ...]:
+        names = [name for name, _ in row.functions]
+        cells = (
+            shorten(row.module_id), str(len(names)), size(row.size), age(row.created), str(row.uses), age(row.last_used), row.cpu,
+            row.llvm_version, row.image_kind, _names_text(names),
+        )  # fmt: skip
+        return (*cells, row.directory) if layers else cells
+
+    print_rows(columns, map(make_cells, rows))
 
 
 def _names_text(names: list[str]) -> str:
     """Return the function names of a module as text; on a terminal the first name and the number of the other names."""
     if not is_terminal():
         return " ".join(names)
-    return (short_name(names[0]) if names else "") + (f" +{len(names) - 1}" if len(names) > 1 else "")
+    if not names:
+        return ""
+    first, *others = names
+    return short_name(first) + (f" +{len(others)}" if others else "")

@@ -70,7 +70,8 @@ def _remote_metrics(stats: CacheStats, remote: RemoteStore | None) -> Iterator[_
     yield "remote_offered_total", "counter", "Modules queued for upload.", counts.offered, ""
     yield "remote_dropped_total", "counter", "Modules not queued for upload because the queue was full.", counts.dropped, ""
     for store, breaker, outbox in zip(remote.settings.each, remote.breakers(), remote.outboxes(), strict=True):
-        own_counts = stats.remote_stores.get(store_of(counter_of("", store.shown))[1], RemoteStats())
+        _, address = store_of(counter_of("", store.shown))  # as the statistics name the store
+        own_counts = stats.remote_stores.get(address, RemoteStats())
         yield from _store_metrics(store.shown, own_counts, breaker, outbox)
 
 

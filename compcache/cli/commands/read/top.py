@@ -57,7 +57,8 @@ def command(session: Session, patterns: tuple[str, ...], by: str, limit: int, as
     with session.open_to_read() as cache:
         shown = heapq.nsmallest(limit, select(list_costs(cache, progress=show_progress)), key=lambda cost: -getattr(cost, by))
     if as_lines or as_json:
-        (print_json_lines if as_lines else print_json)(shown)
+        print_as = print_json_lines if as_lines else print_json
+        print_as(shown)
         return
     if shown or not is_terminal():
         _print_costs(shown)

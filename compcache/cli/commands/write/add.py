@@ -199,11 +199,12 @@ def _add_files(cache: Cache, reading: Reading, group: str | None, *, replace: bo
     except (LinkError, CompileError) as error:
         reading.common_errors += common_error_lines(error, [reading.files[position] for position in reading.numbers])
         return []
-    added = [
-        (reading.files[number], module_id) for number, module_id in zip(reading.numbers, module_ids, strict=True) if module_id is not None
-    ]
-    members = [member.functions for summary in list_groups(cache, [group]) for member in summary.members] if group else []
-    return [_added_row(cache, path, module_id, members[position] if group else None) for position, (path, module_id) in enumerate(added)]
+    files = [reading.files[number] for number in reading.numbers]
+    added = [(path, module_id) for path, module_id in zip(files, module_ids, strict=True) if module_id is not None]
+    if group is None:
+        return [_added_row(cache, path, module_id, None) for path, module_id in added]
+    members = [member.functions for summary in list_groups(cache, [group]) for member in summary.members]
+    return [_added_row(cache, path, module_id, functions) for (path, module_id), functions in zip(added, members, strict=False)]
 
 
 def _added_row(cache: Cache, path: str, module_id: str, member: Sequence[str] | None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from compcache.cli.output import Column, is_terminal, plural, print_note, print_
 from compcache.cli.session import Session, pass_session
 
 if TYPE_CHECKING:
-    from compcache.maintain.report_types import CheckReport, Finding
+    from compcache.maintain.report_types import CheckReport, CheckStep, Finding
 
 __all__ = ["command"]
 
@@ -42,28 +42,32 @@ def command(session: Session, repair: bool, no_checksums: bool, recompile: bool,
     return 0 if report else 1
 
 
+_COLOURS = {"repaired": "green", "error": "red", "note": "yellow"}
+
+
 def _print_report(report: CheckReport) -> None:
     """Print the problems and notes, on a terminal also the steps, and a summary on standard error."""
     if is_terminal():
         columns = [Column("step"), Column("checked", True), Column("time", True), Column("found", flexible=True, spare=1)]
-        found = [", ".join(f"{name} {number:,}" for name, number in step.numbers.items() if number) for step in report.steps]
-        steps = zip(report.steps, found, strict=True)
-        rows = [(step.name, f"{step.checked:,}", seconds_text(step.seconds), text) for step, text in steps]
-        print_rows(columns, rows)
+        print_rows(columns, map(_step_cells, report.steps))
         for finding in report.findings:
-            colour = "green" if finding.repaired else "red" if finding.severity == "error" else "yellow"
             state = "repaired" if finding.repaired else finding.severity
-            click.echo(f"{style(state, fg=colour)}: {printable(finding.message)}")
+            click.echo(f"{style(state, fg=_COLOURS[state])}: {printable(finding.message)}")
     else:
         print_rows([], [_finding_cells(finding) for finding in report.findings])
     repaired = sum(finding.repaired for finding in report.findings)
     notes = sum(finding.severity == "note" and not finding.repaired for finding in report.findings)
-    text = ", ".join([
-        plural(len(report.errors), "error"), plural(notes, "note"), f"{repaired} repaired",
-    ])  # fmt: skip
+    text = f"{plural(len(report.errors), 'error')}, {plural(notes, 'note')}, {repaired} repaired"
     print_note(f"{'healthy' if report else 'not healthy'}: {text}, in {seconds_text(report.seconds)}")
 
 
+def _step_cells(step: CheckStep) -> tuple[str, ...]:
+    """Return the row of a step: its name, how many items it checked, its time, and what it found."""
+    found = ", ".join(f"{name} {number:,}" for name, number in step.numbers.items() if number)
+    return step.name, f"{step.checked:,}", seconds_text(step.seconds), found
+
+
 def _finding_cells(finding: Finding) -> tuple[str, ...]:
+    """Return the row of a problem or note in a pipe."""
     state = "repaired" if finding.repaired else finding.severity
     return state, finding.kind, finding.subject, finding.message

@@ -50,11 +50,14 @@ def status(session: Session, url: str | None, as_json: bool) -> None:
         print_json(states)
         return
     for store in states:
-        fields = {
-            name.removesuffix(_SECONDS).replace("_", " "): f"{1000 * value:.1f} ms" if name.endswith(_SECONDS) else value
-            for name, value in store.items()
-        }
-        print_fields([(name, size_text(value) if name.endswith("size") else str(value)) for name, value in fields.items()])
+        print_fields([_status_field(name, value) for name, value in store.items()])
+
+
+def _status_field(name: str, value: Any) -> tuple[str, str]:
+    """Return a field of a store's status as text: seconds as milliseconds, and sizes with a unit."""
+    if name.endswith(_SECONDS):
+        return name.removesuffix(_SECONDS).replace("_", " "), f"{1000 * value:.1f} ms"
+    return name.replace("_", " "), size_text(value) if name.endswith("size") else str(value)
 
 
 @command.command("pull", epilog="Example: compcache remote pull kernels.scale-1f0e...")
