@@ -93,7 +93,10 @@ def read_configuration(files: Iterable[str]) -> dict[str, str]:
         states = [_file_state(path) for path in paths]
     except OSError as error:
         reraise_interrupt(error)
-        raise SettingError(f"COMPCACHE_CONFIG: {error.filename}: {error.strerror or error}", "COMPCACHE_CONFIG") from error
+        raise SettingError(
+            f"COMPCACHE_CONFIG: {error.filename} cannot be read ({error.strerror or error}): correct the path or its permissions",
+            "COMPCACHE_CONFIG",
+        ) from error
     name = f"compcache-settings-{digest([os.fsencode(os.pathsep.join(paths))], size=8).hex()}"
     copy_path = os.path.join(users_directory("XDG_CACHE_HOME", "~/.cache"), name)
     settings = _read_settings_copy(copy_path, states)

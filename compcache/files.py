@@ -488,8 +488,9 @@ def read_file(files: Files, path: str, limit: int, *, owners: frozenset[int] | N
     if not stat_module.S_ISREG(status.st_mode):
         raise OSError(f"{path} is not a regular file")
     if owners is not None and writer(status) not in owners:
-        is_shared = writer(status) < 0
-        raise OSError(f"other users can write to {path}" if is_shared else f"{path} belongs to user {status.st_uid}, who is not trusted")
+        if writer(status) < 0:
+            raise OSError(f"other users can write to {path}")
+        raise OSError(f"{path} belongs to user {status.st_uid}, who is not trusted")
     if size > limit:
         raise OSError(f"{path} has {size} bytes, but at most {limit} are allowed")
     data = read_at(files, opened, 0, size)

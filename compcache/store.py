@@ -226,7 +226,7 @@ class Store(Directory):
             nothing = (self.index.unfinished or not self.index.segments) and not self.index.problem and not self._checked_index
         except OSError as error:
             reraise_interrupt(error)
-            raise StorageError(f"the index of the cache {self.root} cannot be read: {error}", path=self.root) from error
+            raise StorageError(f"the index of the cache {self.root} cannot be read ({error}): make it readable", path=self.root) from error
         if nothing or self.index.damaged:
             self._checked_index = True
             if not self._may_be_incomplete():

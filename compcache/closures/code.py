@@ -330,7 +330,7 @@ def _rename(value: Any, name: str) -> None:
     """Give a value a name. Raise `CompileError` if the module already has a value of this name."""
     value.name = name
     if value.name != name:
-        raise CompileError(f"the modules of a closure cannot be linked, because a module already uses the symbol {name!r}")
+        raise CompileError(f"the modules of a closure cannot be linked, because two of them use the symbol {name!r}: rename one of the two")
 
 
 def _iterate_values(module: Any) -> Iterator[tuple[Any, bool]]:

@@ -108,7 +108,7 @@ class Door:
         opened = self._runtime.open_beneath(-1, self.root, _ENTER, 0)
         status = os.fstat(opened.number)
         if status.st_uid != self.owner or status.st_mode & _OTHERS_WRITE:
-            raise PermissionError(f"{self.root} belongs to another user, or other users can write to it")
+            raise PermissionError(f"not only user {self.owner} can write to {self.root}")  # the complete look-up says why
         self._entered = entered = opened, opened.number, (status.st_dev, status.st_ino)
         return entered
 
@@ -629,7 +629,7 @@ def _map_image(runtime: "Any", descriptor: int, path: str, key: bytes, size: int
     """Map an image from its file. Raise `OSError` if this process has mapped the file already, or mapping is not safe here."""
     image = runtime.map_image(descriptor, os.fsencode(path), key, size, maps_files)
     if image is None:
-        raise OSError(f"{path} is mapped already, or cannot be mapped from its file system")
+        raise OSError(f"the native runtime refuses to map {path}")  # the complete look-up then copies the image
     return image
 
 

@@ -505,7 +505,7 @@ class Loader(PlainLoader):
             if isinstance(error, CompcacheError):
                 raise
             name = file.module_id.hex()
-            raise LinkError(f"module {name} cannot be mapped: {error}", module_id=name) from error
+            raise LinkError(f"module {name} cannot be mapped into this process ({error}): compile it again", module_id=name) from error
 
     def _map_file(self, file: ModuleFile) -> Any:
         """Return the image, mapped from the open file.

@@ -57,7 +57,7 @@ def embedded_bitcode(data: bytes) -> tuple[bytes, ...]:
         except FormatError as error:
             raise FormatError(f"the archive member {name!r} cannot be used: {error}") from error
     if not modules:
-        raise FormatError("the file is an archive without members")
+        raise FormatError("the archive has no members: add the object files to it")
     return tuple(modules)
 
 
@@ -90,7 +90,7 @@ def _read_members(data: bytes) -> Iterator[tuple[str, bytes]]:
         start, size = position + _HEADER, int(header[48:58])
         content = data[start : start + size]
         if len(content) < size:
-            raise FormatError(f"the archive is truncated: the member {name!r} should have {size} bytes, not {len(content)}")
+            raise FormatError(f"the archive is truncated: the member {name!r} should have {size} bytes, not {len(content)}; build it again")
         position = start + size + size % 2
         if name == "//":
             long_names = content

@@ -125,8 +125,8 @@ def _read_secret_file(path: str, label: str) -> str:
             is_open = False
         if not is_open:
             raise ValueError(
-                f"{label} is in the memory of process {pid}, which has ended, is another user's or runs on another host: use $VARIABLE "
-                "or @file instead of the value, and set the variable on every host"
+                f"{label} cannot be read from the memory of process {pid} on this host, which was given its value: use $VARIABLE or @file "
+                "instead of the value, and set the variable on every host"
             )
     with open(place, "rb") as file:
         data = file.read(_LONGEST + 1)

@@ -365,7 +365,7 @@ def _read_list(store: Store, opened: file_ops.Opened, offset: int, size: int) ->
         return file_ops.read_at(store.files, opened, offset, size)
     except OSError as error:
         reraise_interrupt(error)
-        raise FormatError(f"the list of modules cannot be read: {error.strerror or error}") from error
+        raise FormatError(f"{size} bytes at {offset} of a list of modules cannot be read: {error.strerror or error}") from error
 
 
 def _publish_list(store: Store, segment: str, items: Iterable[Item], gone: Container[bytes]) -> None:

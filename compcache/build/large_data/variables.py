@@ -109,7 +109,9 @@ def read_large_values(image: bytes) -> dict[str, bytes]:
     try:
         return sections_with_prefix(image, _PREFIX)
     except FormatError as error:
-        raise CompileError(f"the values of large variables cannot be read from the stored image: {error}") from error
+        raise CompileError(
+            f"the values of large variables cannot be read from the stored image ({error}): compile the module again"
+        ) from error
 
 
 def _placeholder_text(module: Any, context: Any, sizes: Mapping[str, int]) -> str:
