@@ -60,9 +60,8 @@ def parse_setting(text: str, read: Callable[[str], _T], variable: str, files: It
 
     `read` parses the text. `files` are the configuration files that may contain the setting.
 
-    Raises:
-        SettingError: `read` raised `ValueError`, or `OSError` about a file that the text names. The message names the variable, or the
-            file and the key.
+    Raise `SettingError` if `read` raised `ValueError`, or `OSError` about a file that the text names. The message names the variable, or
+    the file and the key.
     """
     try:
         return read(text)
@@ -85,8 +84,7 @@ def read_configuration(files: Iterable[str]) -> dict[str, str]:
 
     If the parsed copy of the files is out of date, write it again.
 
-    Raises:
-        SettingError: a file cannot be read, is writable by other users, or is not valid.
+    Raise `SettingError` if a file cannot be read, is writable by other users, or is not valid.
     """
     paths = [os.path.abspath(path) for path in files]
     try:
@@ -124,8 +122,7 @@ def project_setting(variable: str, directory: str) -> tuple[str, str]:
     The setting is "" if the project does not set it, or if its file cannot be read or parsed. Both are "" if no project contains the
     directory.
 
-    Raises:
-        SettingError: the project's ``[tool.compcache]`` has a setting that is unknown, invalid or not allowed in projects.
+    Raise `SettingError` if the project's ``[tool.compcache]`` has a setting that is unknown, invalid or not allowed in projects.
     """
     for path in _project_files(os.path.abspath(directory)):
         if os.path.isfile(path):

@@ -147,6 +147,7 @@ def _nan_text(value: complex) -> str:
 
 
 def _shown_type(kind: type) -> str:
+    """Return the name of a type for messages, with its module."""
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 

@@ -25,7 +25,7 @@ from compcache.content.names import freeze
 from compcache.errors import CacheWarning, CompileError
 from compcache.formats import host
 from compcache.formats.bodies import encode_bodies
-from compcache.formats.built_module import BuiltModule
+from compcache.formats.built_module import BuiltModule, Sections
 from compcache.formats.entry import STUB, EntryRecord, encode_entry, encode_stub, index_name
 from compcache.formats.graph import SOURCE_DIGESTS, decode_notes, encode_graph, encode_notes, pack_notes
 from compcache.formats.makers import PACKAGE, Maker, encode_makers, makers_text
@@ -207,8 +207,7 @@ def rebuild_module(
         return _make_module(translated, notes.get("identity"), entries, shared=shared)
 
     built = _shared_or_object(build, shared=making.makes_shared_objects())
-    new_notes = decode_notes(built.sections[4])
-    return built._replace(sections=(*built.sections[:4], pack_notes(inherit_order(new_notes, notes))))
+    return built.with_notes(pack_notes(inherit_order(decode_notes(built.sections.notes), notes)))
 
 
 def _translate_for(request: Request) -> Translated:
@@ -221,6 +220,7 @@ def _translate_for(request: Request) -> Translated:
 
 
 def _try_untrusted(request: Request) -> None:
+    """Translate the code of an untrusted source in another process first. Raise `CompileError` if that fails."""
     for code in code_pieces(request.ir) if request.untrusted else ():
         try_in_child(code, request.machine, request.level, UNTRUSTED)
 
@@ -241,8 +241,7 @@ def _shared_or_object(build: Callable[..., BuiltModule], *, shared: bool) -> Bui
 
     A shared object cannot be made if it requires a linker and none is installed, or if this process may not write a file of this size.
 
-    Raises:
-        CompileError: a shared object cannot be made, and the module has parts that need one.
+    Raise `CompileError` if a shared object cannot be made, and the module has parts that need one.
     """
     try:
         return build(shared=shared)
@@ -369,7 +368,7 @@ def _assemble_module(
     seconds = time_spent() - started
     own_names = {name for name, *_ in functions}
     return BuiltModule(
-        (made.image, writer.records.content(), graph, bitcode, _encode_notes(translated, identity, seconds)),
+        Sections(made.image, writer.records.content(), graph, bitcode, _encode_notes(translated, identity, seconds)),
         (*functions, *indexed), host.target_id(needed), image_flag(made.kind), translated.key, seconds, header,
         tuple(translated.entries.signatures), tuple([name for name in writer.imports if name not in own_names]),
         translated.digests.get("code", ""), entries=tuple(entries), defined=_defined_types(translated), used=_used_types(translated),

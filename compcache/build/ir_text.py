@@ -20,36 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 __all__ = [
-    "ATTACHMENTS",
-    "Assembly",
-    "Definition",
-    "GlobalValue",
-    "GlobalValues",
-    "Head",
-    "find_extreme_construct",
-    "is_vectorized",
-    "leading_type",
-    "lines_from",
-    "lines_of_variables",
-    "long_lines",
-    "parse_head",
-    "passes_vectors",
-    "quote",
-    "read_assembly",
-    "read_functions",
-    "read_module",
-    "read_values",
-    "referenced_name",
-    "references",
-    "section_bounds",
-    "split_at",
-    "split_parameters",
-    "symbol_counts",
-    "unquote",
-    "with_image_symbols",
-    "with_lines",
-    "with_symbols",
-]
+    "ATTACHMENTS", "Assembly", "Definition", "GlobalValue", "GlobalValues", "Head", "find_extreme_construct", "is_vectorized",
+    "leading_type", "lines_from", "lines_of_variables", "long_lines", "parse_head", "passes_vectors", "quote", "read_assembly",
+    "read_functions", "read_module", "read_values", "referenced_name", "references", "section_bounds", "split_at", "split_parameters",
+    "symbol_counts", "unquote", "with_image_symbols", "with_lines", "with_symbols",
+]  # fmt: skip
 
 _NAME = re.compile(r'"([^"]*)"|([-$._A-Za-z0-9]+)')
 _REFERENCE = re.compile(r'@(?:"([^"]*)"|([-$._A-Za-z0-9]+))|"[^"]*"')
@@ -192,6 +167,7 @@ def passes_vectors(text: str) -> bool:
 
 
 def _is_wide(scalable: str, count: str, element: str) -> bool:
+    """Return whether a vector type is wider than the registers of all processors, or of a width that only the processor knows."""
     return bool(scalable) or int(count) * (_BITS.get(element) or int(element[1:])) > _COMMON_WIDTH
 
 
@@ -401,6 +377,7 @@ def _leading_name(text: str) -> tuple[str, int]:
 
 
 def _linkage_of(words: list[str]) -> str:
+    """Return the linkage in the words before a definition. LLVM prints no word for external linkage."""
     return _LINKAGES.get(words[0], "external") if words else "external"
 
 

@@ -194,7 +194,7 @@ class _Reader:
         target = definitions.get(definition.references[0]) if definition.references else None
         is_constant = target is not None and target.kind == "variable" and " constant " in target.head[:_LAST_CHARACTERS]
         words = [VARIABLE, "?" if read.size <= 0 else str(read.size), "align", str(read.align)]
-        return " ".join([*words, *(["constant"] if is_constant else [])])
+        return " ".join([*words, "constant"] if is_constant else words)
 
     def variable_type(self, head: str, *marks: str) -> str:
         """Return the type of a variable from its line, followed by `marks`, or "" if the line has no type."""

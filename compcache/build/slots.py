@@ -36,18 +36,9 @@ if TYPE_CHECKING:
     from compcache.images.libraries import Library
 
 __all__ = [
-    "SLOT_PREFIX",
-    "Requests",
-    "Resolution",
-    "imported_thread_locals",
-    "is_known_by_name",
-    "read_requests",
-    "resolve_declarations",
-    "restore_resolution",
-    "shared_function",
-    "undefined_symbols_error",
-    "with_nobuiltin",
-]
+    "SLOT_PREFIX", "Requests", "Resolution", "imported_thread_locals", "is_known_by_name", "read_requests", "resolve_declarations",
+    "restore_resolution", "shared_function", "undefined_symbols_error", "with_nobuiltin",
+]  # fmt: skip
 
 SLOT_PREFIX = "compcache.slot."
 _NOT_PROVIDED = "which neither the cache nor globals= nor this process defines"
@@ -116,6 +107,7 @@ def read_requests(source: ModuleSource) -> Requests:
 
 
 def _archive_name(name: Any) -> str:
+    """Return the file name of an archive. A bare name like ``m`` becomes ``libm.a``."""
     name = check_name(os.fspath(name), "archive")
     return name if is_archive(name) else f"lib{name}.a"
 
@@ -217,8 +209,13 @@ def resolve_declarations(
     for name in resolver.imports:
         if name in functions and _attributes_are_of_functions():
             module.get_function(name).add_function_attribute("nonlazybind")  # an indirect call, instead of a call to a jump
+    _check_no_defined_thread_locals(resolver.storage, thread_locals)
+    return _resolution_of(resolver, module, functions, variables, target_data)
+
+
+def _resolution_of(resolver: _Resolver, module: Any, functions: Iterable[str], variables: Collection[str], target_data: Any) -> Resolution:
+    """Return the choices of a resolver, with the code that the module needs for them. `functions` and `variables` are declarations."""
     slots, storage = resolver.slots, resolver.storage
-    _check_no_defined_thread_locals(storage, thread_locals)
     thunks = tuple([name for name in functions if SLOT_PREFIX + name in slots or SLOT_PREFIX + name in storage])
     support = _support_text(module, variables, slots, storage, thunks, target_data) if thunks or storage else ""
     static = resolver.static_symbols()
@@ -322,8 +319,7 @@ def restore_resolution(
 
     `slots` has the imports (`Resolution.imported`), `storage` the globals, and `names` the libraries that the source names.
 
-    Raises:
-        LibraryError: a library cannot be opened.
+    Raise `LibraryError` if a library cannot be opened.
     """
     libraries = open_libraries(names)
     declared = [value.name for value in (*module.functions, *module.global_variables) if value.is_declaration]
@@ -395,9 +391,10 @@ class _Resolver:
         definition, is_function = self._requests.globals.get(name), storage_of is None
         if name in self._requests.imports:
             self._import(name, self._requests.imports[name], is_function=is_function)
-        elif definition is not None:
-            slot = SLOT_PREFIX + name if storage_of is None else name
-            self.storage[slot] = definition, _function_storage(name, definition) if storage_of is None else storage_of(name)
+        elif definition is not None and storage_of is None:
+            self.storage[SLOT_PREFIX + name] = definition, _function_storage(name, definition)
+        elif definition is not None and storage_of is not None:
+            self.storage[name] = definition, storage_of(name)
         elif name not in self._defined and self._is_beside(name):
             self._import(name, name, is_function=is_function)
         else:
@@ -582,6 +579,7 @@ def _truncate(definition: Integer, bits: int) -> Integer:
 
 
 def _head_text(module: Any) -> str:
+    """Return the lines of LLVM assembly that give another module the target of this module."""
     return f'target datalayout = "{module.data_layout}"\ntarget triple = "{module.triple}"\n'
 
 

@@ -118,6 +118,7 @@ def _failure_reason(done: subprocess.CompletedProcess[bytes], limits: Limits) ->
 
 
 def _signal_number(name: str) -> int:
+    """Return the number of a signal, or 0 if this platform does not have it."""
     import signal
 
     return int(getattr(signal, name, 0))

@@ -56,8 +56,7 @@ def link_assembly(code: bytes, text: str) -> bytes:
     The result is not bitcode. Writing bitcode would assemble inline assembly, and an error in inline assembly may end the process. `code`
     is in bitcode or LLVM assembly, and `text` in LLVM assembly.
 
-    Raises:
-        CompileError: LLVM rejects one of the modules.
+    Raise `CompileError` if LLVM rejects one of the modules.
     """
 
     def link(context: Any) -> bytes:

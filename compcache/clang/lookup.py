@@ -68,6 +68,7 @@ def compiled_functions(cache: Cache, unit: Unit, functions: Mapping[str, Any] | 
 
 
 def _signature_texts(functions: Mapping[str, Any] | None) -> dict[str, str] | None:
+    """Return the signatures of `functions=` as texts for an identity, or None if no functions are named."""
     return None if functions is None else {str(name): repr(value) for name, value in functions.items()}
 
 
@@ -87,6 +88,7 @@ def _stored_names(cache: Cache, shortcut_name: str) -> dict[str, str] | None:
 
 
 def _read_function_list(target: Callable[[], object]) -> dict[str, str]:
+    """Return the func_names of a unit's functions by plain name. `target` is the stored function that returns them as a text."""
     pairs = [line.partition(" ") for line in str(target()).split("\n") if line]
     return {plain: func_name for plain, _, func_name in pairs}
 
@@ -175,5 +177,6 @@ def source_of_unit(
 
 
 def _list_function(text: str) -> str:
+    """Return LLVM assembly of the function that returns a unit's list of functions, the text."""
     data = text.encode("utf-8", "surrogateescape") + b"\0"
     return _TEXT.format(size=len(data), text="".join(f"\\{byte:02X}" for byte in data), name=_LIST)

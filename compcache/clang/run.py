@@ -79,7 +79,9 @@ def optimization_level(unit: Unit) -> int:
     if unit.compiler.language == "rust":
         levels += [flag.rpartition("=")[2] for flag in unit.flags if "opt-level=" in flag]
     level = levels[-1] if levels else "0"
-    return {"": 2 if unit.compiler.language == "rust" else 1, "0": 0, "1": 1, "g": 1, "2": 2, "s": 2, "z": 2}.get(level, 3)
+    if not level:  # the flag -O alone
+        return 2 if unit.compiler.language == "rust" else 1
+    return {"0": 0, "1": 1, "g": 1, "2": 2, "s": 2, "z": 2}.get(level, 3)
 
 
 def preprocess(unit: Unit) -> Translation:
@@ -97,23 +99,32 @@ def preprocess(unit: Unit) -> Translation:
 def _run_preprocessor(unit: Unit) -> Translation:
     """Return the preprocessed code of a unit and the files that it depends on. The files are None if they cannot be listed completely."""
     started = time.time()
-    if unit.compiler.language == "rust":
-        rule = _run_rustc(unit, ["--emit=dep-info"])
-        names = _prerequisites(rule)
-        extra_inputs = [line for line in rule.splitlines() if line.startswith(_VARIABLE)]
-        code = b"\0".join([unit.code, *[_read_file(path) for path in _absolute_paths(names, unit)], *extra_inputs])
-    else:
-        is_fortran = unit.compiler.language == "fortran"
-        output, rule = (_run_compiler(unit, ["-E", *unit.flags]), b"") if is_fortran else _run_with_rule(unit, ["-E", *unit.flags])
-        names = [*_prerequisites(rule), *_included_files(output)]
-        code = output if _depends_on_lines(unit, output) else _strip_line_markers(output)
-        extra_inputs = _assembler_inputs(unit, code)
-        code = b"\0".join([code, *extra_inputs])
+    code, names, is_complete = _read_rust(unit) if unit.compiler.language == "rust" else _read_preprocessed(unit)
     files = _absolute_paths(names, unit)
-    is_complete = not extra_inputs and all(map(os.path.isfile, files))
-    if not is_complete or (unit.compiler.language == "fortran" and b"\n#" not in b"\n" + output):
-        return Translation(code, _read_version(unit), None, started)
-    return Translation(code, _read_version(unit), files, started)
+    is_complete = is_complete and all(map(os.path.isfile, files))
+    return Translation(code, _read_version(unit), files if is_complete else None, started)
+
+
+def _read_rust(unit: Unit) -> tuple[bytes, list[str], bool]:
+    """Return the source with its included files, the names of these files, and whether the code depends on nothing else."""
+    rule = _run_rustc(unit, ["--emit=dep-info"])
+    names = _prerequisites(rule)
+    variables = [line for line in rule.splitlines() if line.startswith(_VARIABLE)]
+    files = [_read_file(path) for path in _absolute_paths(names, unit)]
+    return b"\0".join([unit.code, *files, *variables]), names, not variables
+
+
+def _read_preprocessed(unit: Unit) -> tuple[bytes, list[str], bool]:
+    """Return the preprocessed code, the names of the files that it depends on, and whether these are all files."""
+    if unit.compiler.language == "fortran":
+        output, rule = _run_compiler(unit, ["-E", *unit.flags]), b""
+        is_listed = b"\n#" in b"\n" + output  # only markers of lines name the files
+    else:
+        output, rule = _run_with_rule(unit, ["-E", *unit.flags])
+        is_listed = True
+    code = output if _depends_on_lines(unit, output) else _strip_line_markers(output)
+    assembled = _assembler_inputs(unit, code)
+    return b"\0".join([code, *assembled]), [*_prerequisites(rule), *_included_files(output)], is_listed and not assembled
 
 
 def _assembler_inputs(unit: Unit, code: bytes) -> list[bytes]:
@@ -133,6 +144,7 @@ def _depends_on_lines(unit: Unit, code: bytes) -> bool:
 
 
 def _strip_line_markers(code: bytes) -> bytes:
+    """Return preprocessed code without line markers and empty lines."""
     return b"\n".join([line for line in code.splitlines() if line.strip() and not _MARKER.match(line)])
 
 
@@ -148,7 +160,10 @@ def _included_files(code: bytes) -> list[str]:
 
 
 def _unescape(match: re.Match[bytes]) -> bytes:
-    return bytes([int(match[1], 8)]) if match[1].isdigit() else {b"n": b"\n", b"t": b"\t", b"r": b"\r"}.get(match[1], match[1])
+    """Return the byte for an escape in the name of a file: three octal digits, a letter, or the character itself."""
+    if match[1].isdigit():
+        return bytes([int(match[1], 8)])
+    return {b"n": b"\n", b"t": b"\t", b"r": b"\r"}.get(match[1], match[1])
 
 
 def identity_of_unit(unit: Unit, translation: Translation) -> Identity:
@@ -175,8 +190,7 @@ def translate(unit: Unit, translation: Translation) -> bytes:
 
     The bitcode is not optimized if llvmlite's LLVM can run the same passes later.
 
-    Raises:
-        CompileError: the compiler reports errors, does not write bitcode, or the source has changed since `preprocess`.
+    Raise `CompileError` if the compiler reports errors, does not write bitcode, or the source has changed since `preprocess`.
     """
     bitcode = _run_translation(unit)
     if not translation.is_settled(unit) and _run_preprocessor(unit).preprocessed != translation.preprocessed:

@@ -286,6 +286,7 @@ class _Linker:
             _rename(value, self._import_symbol(part.copies.homes[name]))
 
     def _import_symbol(self, name: str) -> str:
+        """Return the symbol in the linked module for an imported name."""
         return self._symbols.setdefault(name, f"compcache.import.{len(self._symbols)}")
 
     def imported(self, module: Any) -> dict[str, str]:

@@ -139,8 +139,7 @@ def as_source(result: Any, caller: str) -> ModuleSource:
 
     `caller` is the start of the error message: the function that received or returned `result`.
 
-    Raises:
-        CompileError: `result` is neither a source nor LLVM code.
+    Raise `CompileError` if `result` is neither a source nor LLVM code.
     """
     if isinstance(result, ModuleSource):
         return result
@@ -160,8 +159,7 @@ def source_of(result: Any, func_name: str, identity: Identity | None = None) -> 
 
     With an identity, the code and `functions` may contain the identity's label instead of the func_name.
 
-    Raises:
-        CompileError: `result` is neither a source nor LLVM code.
+    Raise `CompileError` if `result` is neither a source nor LLVM code.
     """
     source = as_source(result, f"build() for {func_name!r}")
     if identity is None:
@@ -225,6 +223,7 @@ def _module_text(module: Any) -> str:
 
 
 def _is_llvmlite_module(ir: object) -> bool:
+    """Return whether `ir` is a module of llvmlite.ir. That package is not imported for the answer."""
     llvmlite_ir = sys.modules.get("llvmlite.ir")
     return llvmlite_ir is not None and isinstance(ir, llvmlite_ir.Module)
 
@@ -329,6 +328,7 @@ def _frame_parts(parts: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _encode_texts(texts: list[str]) -> list[bytes]:
+    """Return texts as parts for a digest. Their number comes first, so that lists can follow each other."""
     return [b"%d" % len(texts), *[text.encode("utf-8", "surrogatepass") for text in texts]]
 
 

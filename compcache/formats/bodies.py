@@ -55,8 +55,7 @@ def read_bodies(read: Callable[[int, int], bytes], end: int) -> dict[str, Body]:
 
     `read(offset, size)` returns bytes of the section, whose size is `end`.
 
-    Raises:
-        FormatError: the bodies are damaged.
+    Raise `FormatError` if the bodies are damaged.
     """
     if end < _TAIL.size:
         return {}

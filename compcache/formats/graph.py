@@ -24,17 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 __all__ = [
-    "INLINED",
-    "ORIGIN",
-    "SOURCE_DIGESTS",
-    "ModuleGraph",
-    "SymbolNode",
-    "decode_graph",
-    "decode_notes",
-    "encode_graph",
-    "encode_notes",
+    "INLINED", "ORIGIN", "SOURCE_DIGESTS", "ModuleGraph", "SymbolNode", "decode_graph", "decode_notes", "encode_graph", "encode_notes",
     "pack_notes",
-]
+]  # fmt: skip
 
 #: The digests in the notes: of the source's code, of the code with its options, and of the function that returned the source.
 SOURCE_DIGESTS = ("code", "source", "maker")

@@ -33,17 +33,9 @@ if TYPE_CHECKING:
     from compcache.formats.records import GlobalRecord, ModuleRecord
 
 __all__ = [
-    "PICKLED_GLOBAL",
-    "ManifestWriter",
-    "WholeManifest",
-    "encode_function",
-    "encode_global",
-    "encode_link_type",
-    "encode_module",
-    "encode_needs",
-    "image_flag",
-    "iterate_frames",
-]
+    "PICKLED_GLOBAL", "ManifestWriter", "WholeManifest", "encode_function", "encode_global", "encode_link_type", "encode_module",
+    "encode_needs", "image_flag", "iterate_frames",
+]  # fmt: skip
 
 _U32 = Struct("<I")
 _PAIR = Struct("<II")

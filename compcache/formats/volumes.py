@@ -83,8 +83,7 @@ class Volumes:
         These are the lists of volumes that contain the module, and of volumes that are being written and may contain it. The directory is
         listed again.
 
-        Raises:
-            OSError: a volume cannot be read.
+        Raise `OSError` if a volume cannot be read.
         """
         self._state = 0, 0
         holders = self._query(self._all_known, lambda volume: volume.find(module_id))
@@ -148,6 +147,7 @@ class Volumes:
         return is_complete
 
     def _record_damage(self, name: str, error: "FormatError") -> None:
+        """Remember the damage of a volume for `damaged`, and report it."""
         self.damaged[name] = str(error)
         self._tell_damaged(name, str(error))
 
@@ -239,9 +239,9 @@ class Volumes:
         """
         first_byte = int(digits, 16)
         return {
-            module_id: (member[1] + volume.share, member[4], volume.status)
+            module_id: (length + volume.share, modified, volume.status)
             for volume, members in self._query_readable(lambda volume: dict(volume.members(first_byte)))
-            for module_id, member in members.items()
+            for module_id, (_, length, _, _, modified) in members.items()
         }
 
     def _query_readable(self, question: "Callable[[Volume], _T]") -> "list[tuple[Volume, _T]]":
@@ -261,6 +261,7 @@ class Volumes:
 
 
 def _format_error() -> "type[FormatError]":
+    """Return `FormatError`. It is imported when a volume is damaged, because hits import this file."""
     from compcache.errors import FormatError
 
     return FormatError

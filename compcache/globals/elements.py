@@ -72,4 +72,5 @@ def _kind_and_size(buffer: Buffer) -> tuple[str, int]:
 
 
 def _format_letter(format_: str) -> str:
+    """Return the letter of a format of `struct` for one element, without the mark of the native byte order."""
     return format_[1:] if format_[:1] in _NATIVE_ORDER else format_

@@ -158,37 +158,10 @@ class PlainLoader:
     """Loads the plain functions of one directory. Its tables are those of the `Loader` that it can become."""
 
     __slots__ = (
-        "__weakref__",
-        "_accepted",
-        "_by_link",
-        "_by_name",
-        "_closure",
-        "_ended",
-        "_files",
-        "_functions",
-        "_host",
-        "_mine",
-        "_modules",
-        "_names",
-        "_owner",
-        "_recorder",
-        "_root",
-        "_rows",
-        "_volumes",
-        "allow_pickle",
-        "builds",
-        "changed",
-        "closed",
-        "decoded",
-        "linked",
-        "links",
-        "maps_files",
-        "merged",
-        "opened",
-        "providers",
-        "store",
-        "targets",
-    )
+        "__weakref__", "_accepted", "_by_link", "_by_name", "_closure", "_ended", "_files", "_functions", "_host", "_mine", "_modules",
+        "_names", "_owner", "_recorder", "_root", "_rows", "_volumes", "allow_pickle", "builds", "changed", "closed", "decoded", "linked",
+        "links", "maps_files", "merged", "opened", "providers", "store", "targets",
+    )  # fmt: skip
 
     def __init__(self, root: str, files: "Door | Tree | None") -> None:
         """Load from this directory through `files`. With None, no hit is plain."""

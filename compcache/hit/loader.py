@@ -281,8 +281,7 @@ class Loader(PlainLoader):
     def _prepare_alone(self, choice: Choice, sources: Sources) -> bool:
         """Prepare a realization that needs no other module, the usual case, without a plan. Return False if it needs a plan.
 
-        Raises:
-            CompcacheError, OSError: the realization is ruled out.
+        Raise `CompcacheError` or `OSError` if the realization is ruled out.
         """
         if choice.record.entry == NO_ENTRY:
             return False
@@ -349,8 +348,7 @@ class Loader(PlainLoader):
     def open_candidate(self, func_name: str, module_id: bytes, offset: int, sources: Sources) -> Choice:
         """Read the record of a realization. `sources` receives the module that is opened. The caller releases it.
 
-        Raises:
-            CompcacheError, OSError: the realization is ruled out.
+        Raise `CompcacheError` or `OSError` if the realization is ruled out.
         """
         bound = self.linked.bound.choice_of_copy(func_name, module_id, sources) if self.linked is not None and not offset else None
         if bound is not None:
@@ -540,8 +538,7 @@ class Loader(PlainLoader):
 
         An existing target is returned, unless `sources.accept` requires another realization.
 
-        Raises:
-            StorageError: the cache was closed while the function was loaded.
+        Raise `StorageError` if the cache was closed while the function was loaded.
         """
         runtime = self.runtime()
         target = self._make_target(runtime, chosen[func_name], owner)

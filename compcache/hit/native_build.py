@@ -45,8 +45,7 @@ def missing_error(error: ImportError) -> ImportError:
 def require_same_sources(extension: ModuleType) -> None:
     """Check that an extension module was built from the sources beside it.
 
-    Raises:
-        ImportError: the sources differ. The message names the command to run.
+    Raise `ImportError` if the sources differ. The message names the command to run.
     """
     if source_digest() != extension.SOURCE_DIGEST:
         path = extension.__file__

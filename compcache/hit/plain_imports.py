@@ -67,8 +67,7 @@ class Parts(dict[str, Part]):
     def provide(self, loader: "PlainLoader", runtime: "Any") -> None:
         """Map the modules, find the helpers, and run the constructors that wait for imports.
 
-        Raises:
-            ImportError, OSError: a module cannot be mapped, or a helper is missing.
+        Raise `ImportError` or `OSError` if a module cannot be mapped, or a helper is missing.
         """
         for part in self.values():
             part.loaded = loader._provide(runtime, part.module_id, part.where)

@@ -43,8 +43,7 @@ def holds_machine_code(data: bytes) -> bool:
 def embedded_bitcode(data: bytes) -> tuple[bytes, ...]:
     """Return the bitcode modules in an object file or archive, in file order. There is at least one.
 
-    Raises:
-        FormatError: the file is malformed, of an unsupported format, or has no bitcode. The message describes "the file".
+    Raise `FormatError` if the file is malformed, of an unsupported format, or has no bitcode. The message describes "the file".
     """
     if data.startswith(_THIN):
         raise FormatError("the file is a thin archive, which names other files without containing them: pass its member files")

@@ -247,6 +247,7 @@ class _Addition:
             )
 
     def _publish(self, linked: list[tuple[_Linking, BuiltModule]], found: Found | None = None) -> None:
+        """Publish linked modules together, and record their module_ids by the positions of their sources."""
         module_ids = publish_built(self._session, [built for _, built in linked], found=found)
         self._published |= {item.number: ids for (item, _), ids in zip(linked, module_ids, strict=True)}
 

@@ -37,8 +37,7 @@ def _remove_superseded(store: Store, module_ids: Iterable[str]) -> None:
 
     Modules with content names stay, because code with the same content name is equal.
 
-    Raises:
-        StorageError: a module could not be removed. Some modules may have been removed.
+    Raise `StorageError` if a module could not be removed. Some modules may have been removed.
     """
     store.renew_index()
     added = {bytes.fromhex(module_id) for module_id in module_ids}

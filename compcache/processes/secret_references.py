@@ -83,8 +83,7 @@ def reference_to(secret: str | bytes | None, value: str | bytes, variable: str, 
 def _keep_in_memory(data: bytes, label: str) -> str:
     """Store a secret in an anonymous file, and return a reference to it. Processes of this user can read it while this process runs.
 
-    Raises:
-        ValueError: this system has no anonymous files. The message contains `label`.
+    Raise `ValueError` if this system has no anonymous files. The message contains `label`.
     """
     key = os.getpid(), label, data
     reference = _references.get(key)

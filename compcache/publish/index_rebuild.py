@@ -104,8 +104,7 @@ def rebuild_index(store: Store) -> int:
     Damaged modules are quarantined. Concurrent additions by other processes are kept. The index is built in parts, which look-ups do not
     use until they are merged, because a single part may contain an outdated realization. An interrupted rebuild is continued.
 
-    Raises:
-        OSError: the new index could not be written. The old index is unchanged.
+    Raise `OSError` if the new index could not be written. The old index is unchanged.
     """
     index = store.index
     publish(store.files, store.temporary, store.path(PARTS, MARK), [], sync=False)
@@ -224,8 +223,7 @@ class IndexedModules:
 
         Modules without this cache's signature are included, because other caches may use them.
 
-        Raises:
-            StorageError: the module cannot be read because of a shortage of descriptors or memory.
+        Raise `StorageError` if the module cannot be read because of a shortage of descriptors or memory.
         """
         module = _read_module(store, module_id)
         if module is not None:

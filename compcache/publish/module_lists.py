@@ -65,20 +65,9 @@ if TYPE_CHECKING:
     SizeOf = Callable[[bytes], int]
 
 __all__ = [
-    "IMPORTS",
-    "REALIZES",
-    "ListCounts",
-    "ModuleLists",
-    "SortedItems",
-    "base_of",
-    "last_part_of",
-    "merge_list",
-    "relation_key",
-    "remove_lists_of",
-    "stray_lists",
-    "write_empty_list",
-    "write_list",
-]
+    "IMPORTS", "REALIZES", "ListCounts", "ModuleLists", "SortedItems", "base_of", "last_part_of", "merge_list", "relation_key",
+    "remove_lists_of", "stray_lists", "write_empty_list", "write_list",
+]  # fmt: skip
 
 _COUNTS = Struct("<5Q")
 _SIZE = Struct("<Q")
@@ -122,6 +111,7 @@ def last_part_of(base: str) -> str:
 
 
 def _encode_name(name: str) -> bytes:
+    """Return a name as bytes of a key."""
     return name.encode("utf-8", "surrogatepass")
 
 
@@ -144,10 +134,12 @@ def _items_of(row: Row, size: int) -> Iterator[Item]:
         yield b"p%b\0%b" % (_encode_name(base_of(row.part_of)), key), b""
     for entry in row.entries:
         kind, name, offset, requires, *_ = entry
-        place, value = key + offset.to_bytes(_OFFSET_SIZE, "little"), encode_entry_of(entry) if row.is_pack else b""
+        base_name = _encode_name(base_of(name))
+        place = key + offset.to_bytes(_OFFSET_SIZE, "little")
+        value = encode_entry_of(entry) if row.is_pack else b""  # entries of other modules are in their rows
         if kind == GROUP:
-            yield b"g%b\0%b" % (_encode_name(base_of(name)), key), b""
-        yield b"e%b\0%b" % (_encode_name(base_of(name)), place), value
+            yield b"g%b\0%b" % (base_name, key), b""
+        yield b"e%b\0%b" % (base_name, place), value
         for required in requires:
             yield b"r" + required + place, value
 
@@ -548,6 +540,7 @@ class ModuleLists:
         return self._entries(b"e", b"f")
 
     def _entries(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, RowEntry | None]]:
+        """Yield the entries of data with keys from `start` to `end`, as (module_id, entry). The entry is None outside packs."""
         for key, value in self._between(start, end):
             yield _module_of(key), decode_entry_of(value) if value else None
 

@@ -133,8 +133,7 @@ def row_of_frames(module_id: bytes, frames: Iterable[tuple[int, bytes]], seconds
 
     `frames` has the module's records as (offset, payload), and `seconds` is the compile time.
 
-    Raises:
-        FormatError: a record is damaged, or the module record is missing.
+    Raise `FormatError` if a record is damaged, or the module record is missing.
     """
     platform: Platform | None = None
     names, offsets, signatures, targets = [], [], [], []

@@ -95,8 +95,7 @@ def parse_targets(targets: Iterable[str] | str) -> list[tuple[str | None, str | 
 
     The text ``"x86-64-v2,haswell,-avx2,native"`` contains three targets.
 
-    Raises:
-        CompileError: there are no targets, a target is not a str, or a feature change comes before the first CPU.
+    Raise `CompileError` if there are no targets, a target is not a str, or a feature change comes before the first CPU.
     """
     parsed: list[tuple[str, list[str]]] = []
     items = [targets] if isinstance(targets, str) or not hasattr(targets, "__iter__") else list(targets)

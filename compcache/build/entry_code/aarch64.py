@@ -64,7 +64,8 @@ class ArmAssembler(Assembler):
         self.add_rule(_DEF_CFA, _FRAME_POINTER, _SAVED)
 
     def load(self, register: int, base: int, offset: int, *, half: bool = False) -> None:
-        self._emit((0xB9400000 | offset // 4 << 10 if half else 0xF9400000 | offset // 8 << 10) | base << 5 | register)
+        opcode, size = (0xB9400000, 4) if half else (0xF9400000, 8)
+        self._emit(opcode | offset // size << 10 | base << 5 | register)
 
     def store(self, register: int, offset: int) -> None:
         self._emit(0xF9000000 | offset // 8 << 10 | _SP << 5 | register)

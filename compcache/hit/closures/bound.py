@@ -180,16 +180,18 @@ class BoundNames:
 
 def newest_of(store: Store, func_name: str) -> tuple[bytes, set[bytes]]:
     """Return the content of a name and the module_ids with it, as look-ups find them, without copies in closures."""
-    if store.has_in_memory() and any(held := [*store._memory_names.get(func_name, ())]):
+    held = [*store._memory_names.get(func_name, ())] if store.has_in_memory() else []
+    if held:
         return held[0][0], {module_id for module_id, _ in held}
     rows = [row for row in store.find_numbered(func_name) if row[3] < LINKED]
     if not rows:
         return b"", set()
     if not is_ordered(func_name):
-        return _SAME, {row[2] for row in rows}
-    newest = max(rows)
-    content: bytes = newest[4]
-    return (content, {row[2] for row in rows if row[4] == content}) if any(content) else (newest[2], {newest[2]})
+        return _SAME, {module_id for _, _, module_id, _, _ in rows}
+    _, _, newest, _, content = max(rows)
+    if not any(content):  # unknown, so no other module is known to have it
+        return newest, {newest}
+    return content, {module_id for _, _, module_id, _, other in rows if other == content}
 
 
 def _describe(store: Store, place: Place, source: Source, record: FunctionRecord) -> bool:

@@ -73,8 +73,7 @@ class DistanceTable(NamedTuple):
     def missing(self, known: Collection[str]) -> list[str]:
         """Return the symbols, without repetitions, that an object with the symbols `known` does not have.
 
-        Raises:
-            CompileError: the code of the object defines one of them. LLVM changes the names of some symbols.
+        Raise `CompileError` if the code of the object defines one of them. LLVM changes the names of some symbols.
         """
         missing = [name for name in dict.fromkeys(self.names) if name not in known]
         lost = next((name for name in missing if name in self.own), None)

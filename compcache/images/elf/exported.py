@@ -70,8 +70,7 @@ class SharedLibrary:
 
         The result is None if the library does not define the symbol, or defines only versions for old objects.
 
-        Raises:
-            FormatError: the tables of the library are damaged.
+        Raise `FormatError` if the tables of the library are damaged.
         """
         with as_format_error(f"the tables for the symbol {symbol!r} in the library {self.soname} are damaged"):
             return self._find_version(symbol)
@@ -120,6 +119,7 @@ def _section_content(data: bytes, section: Section | None) -> bytes:
 
 
 def _records_until_null(records: bytes) -> list[tuple[int, int]]:
+    """Return the (tag, value) records of a dynamic section before the record that ends it."""
     rows = list(_DYNAMIC.iter_unpack(records))
     return rows[: next((number for number, row in enumerate(rows) if row[0] == _DT_NULL), len(rows))]
 

@@ -56,6 +56,7 @@ class Linker:
 
 @functools.lru_cache(maxsize=16)
 def _resolve_program(path: str) -> str:
+    """Return the name of the program file to which a path leads."""
     return os.path.basename(os.path.realpath(path))
 
 

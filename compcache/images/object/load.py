@@ -47,6 +47,7 @@ def check(image: bytes, table: Table) -> None:
 
 @functools.cache
 def _create_jit() -> Any:
+    """Return the linker of objects in memory (LLVM's ORC), which this process shares."""
     initialize()
     return llvm.create_lljit_compiler(target_machine("", "", 2), use_jit_link=True)
 
@@ -56,8 +57,7 @@ def link_object(obj: bytes, symbol: str) -> LinkedObject:
 
     References of the object are resolved in the process and the platform's libraries.
 
-    Raises:
-        IntegrityError: ORC cannot link the object.
+    Raise `IntegrityError` if ORC cannot link the object.
     """
     return in_llvm_thread(lambda: _link_with_orc(obj, symbol))
 

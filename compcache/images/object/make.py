@@ -24,8 +24,7 @@ _SHOWN = 5
 def require_no_linker(needs_linker: Sequence[str]) -> None:
     """Check that a module does not need the dynamic linker, because objects are loaded without it.
 
-    Raises:
-        CompileError: `needs_linker`, the descriptions of features that need it, is not empty.
+    Raise `CompileError` if `needs_linker`, the descriptions of features that need it, is not empty.
     """
     if needs_linker:
         raise CompileError(
