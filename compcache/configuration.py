@@ -186,9 +186,11 @@ def _read_text(path: str) -> str:
         if status.st_mode & WRITABLE_BY_OTHERS or status.st_uid not in (0, os.geteuid()):
             raise SettingError(f"{path}: other users can write to the configuration file: change its owner, and run chmod go-w on it")
         return read_at(files, opened, 0, status.st_size).decode()
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise SettingError(f"{path}: the configuration file is not UTF-8: save it as UTF-8 ({error})") from error
+    except OSError as error:
         reraise_interrupt(error)
-        raise SettingError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+        raise SettingError(f"{path}: the configuration file cannot be read: {error.strerror or error}") from error
 
 
 def _convert_table(table: Mapping[str, Any], path: str) -> dict[str, str]:

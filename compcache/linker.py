@@ -256,8 +256,10 @@ def _shared_or_object(build: Callable[..., BuiltModule], *, shared: bool) -> Bui
 
 def _entries_of(request: Request, translated: Translated) -> dict[tuple[str, str], bytes]:
     """Return the entries of data of a source and of its functions, by kind and name."""
-    exports = translated.prepared.exports
-    return dict(request.named_entries) | {(kind, export.name): data for export in exports for kind, data in request.entries.items()}
+    entries = dict(request.named_entries)
+    for export in translated.prepared.exports:
+        entries |= {(kind, export.name): data for kind, data in request.entries.items()}
+    return entries
 
 
 @contextmanager
@@ -368,12 +370,22 @@ def _assemble_module(
     seconds = time_spent() - started
     own_names = {name for name, *_ in functions}
     return BuiltModule(
-        Sections(made.image, writer.records.content(), graph, bitcode, _encode_notes(translated, identity, seconds)),
-        (*functions, *indexed), host.target_id(needed), image_flag(made.kind), translated.key, seconds, header,
-        tuple(translated.entries.signatures), tuple([name for name in writer.imports if name not in own_names]),
-        translated.digests.get("code", ""), entries=tuple(entries), defined=_defined_types(translated), used=_used_types(translated),
-        null=resolution.null, makers=makers,
-    )  # fmt: skip
+        sections=Sections(made.image, writer.records.content(), graph, bitcode, _encode_notes(translated, identity, seconds)),
+        indexed=(*functions, *indexed),
+        target=host.target_id(needed),
+        flags=image_flag(made.kind),
+        key=translated.key,
+        seconds=seconds,
+        header=header,
+        signatures=tuple(translated.entries.signatures),
+        imports=tuple([name for name in writer.imports if name not in own_names]),
+        code=translated.digests.get("code", ""),
+        entries=tuple(entries),
+        defined=_defined_types(translated),
+        used=_used_types(translated),
+        null=resolution.null,
+        makers=makers,
+    )
 
 
 def _complete_bitcode(translated: Translated, globals_: Mapping[str, int]) -> bytes:

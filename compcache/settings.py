@@ -43,8 +43,9 @@ def _text_of(variable: str) -> "str | None":
 
 def _may_be_set(variables: "Sequence[str]") -> bool:
     """Return False if no such environment variable is set."""
-    # `os.environ` raises and catches two exceptions for a missing variable.
-    names = getattr(os.environ, "_data", {})  # bytes on POSIX
+    # `os.environ` raises and catches two exceptions for a missing variable, so its dict is asked. Where the dict does not have the form
+    # that it has on POSIX, bytes by bytes, the variables may be set.
+    names = getattr(os.environ, "_data", {})
     return bytes not in map(type, names) or not names.keys().isdisjoint(map(str.encode, variables))
 
 

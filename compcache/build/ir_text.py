@@ -190,8 +190,10 @@ def find_extreme_construct(text: str, *, printed: bool = False) -> str | None:
     `printed` says that LLVM has printed the code, so each type and constant is on one line.
     """
     has_long_numbers = any(pattern.search(text) for pattern in _LONG_NUMBERS)
-    shown = "\n".join([text[start:end] for start, end in long_lines(text, 2 * _DEEPEST)]) if printed and not has_long_numbers else text
-    plain = _STRING_OR_COMMENT.sub('""', shown)
+    relevant = text
+    if printed and not has_long_numbers:  # only long lines can contain deep nesting
+        relevant = "\n".join([text[start:end] for start, end in long_lines(text, 2 * _DEEPEST)])
+    plain = _STRING_OR_COMMENT.sub('""', relevant)
     reason = _extreme_number(plain) if has_long_numbers else None
     if reason is None and (_is_deep(plain) or _has_deep_types(text)):
         return f"a type or constant with more than {_DEEPEST} levels of nesting"

@@ -206,8 +206,11 @@ class _Reader:
         aligned = _ALIGN.findall(line, max(len(line) - _LAST_CHARACTERS, 0))
         size = "?" if read.size <= 0 else str(read.size)
         words = [VARIABLE, size, "align", aligned[-1] if aligned else str(read.align)]
-        kinds = [word for word, is_one in (("constant", match[1] == "constant"), (THREAD_LOCAL, THREAD_LOCAL in match[0])) if is_one]
-        return " ".join([*words, *kinds, *marks])
+        if match[1] == "constant":
+            words.append("constant")
+        if THREAD_LOCAL in match[0]:
+            words.append(THREAD_LOCAL)
+        return " ".join([*words, *marks])
 
 
 def _convention(words: list[str]) -> str:

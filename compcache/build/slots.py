@@ -140,7 +140,9 @@ def with_nobuiltin(text: str, functions: Iterable[GlobalValue], imports: Collect
     own = {f.text for f in functions if not f.is_declaration and is_known_by_name(f.name)}
     if imported:
         text = with_lines(text, "declare ", lambda line: line if imported.isdisjoint(references(line)) else f"{line} nobuiltin")
-    return with_lines(text, "define ", lambda line: _with_nobuiltin(line) if line in own else line) if own else text
+    if own:
+        text = with_lines(text, "define ", lambda line: _with_nobuiltin(line) if line in own else line)
+    return text
 
 
 def _with_nobuiltin(line: str) -> str:
@@ -227,11 +229,8 @@ def _resolution_of(resolver: _Resolver, module: Any, functions: Iterable[str], v
 
 def _declared_values(values: Iterable[GlobalValue], *, shared: bool) -> dict[str, GlobalValue]:
     """Return the symbols that are only declared, by name; with `shared`, also symbols that are defined only for the optimizer."""
-    return {
-        value.name: value
-        for value in values
-        if (value.is_declaration or (shared and value.linkage == "available_externally")) and not value.name.startswith("llvm.")
-    }
+    named = [value for value in values if not value.name.startswith("llvm.")]
+    return {value.name: value for value in named if value.is_declaration or (shared and value.linkage == "available_externally")}
 
 
 def _keep_optimizer_copies(
@@ -323,9 +322,8 @@ def restore_resolution(
     """
     libraries = open_libraries(names)
     declared = [value.name for value in (*module.functions, *module.global_variables) if value.is_declaration]
-    from_libraries = [
-        name for name in declared if not platform_symbols.is_platform_symbol(name) and any(library.path_of(name) for library in libraries)
-    ]
+    others = [name for name in declared if not platform_symbols.is_platform_symbol(name)]
+    from_libraries = [name for name in others if any(library.path_of(name) for library in libraries)]
     plain = {symbol: name for symbol, name in slots.items() if not symbol.startswith(SLOT_PREFIX)}
     with_slots = {symbol: name for symbol, name in slots.items() if symbol not in plain}
     return Resolution(with_slots, dict(storage), "", (), libraries, frozenset(from_libraries), plain)
@@ -597,13 +595,11 @@ def _support_text(
         lines += [str(struct) for struct in module.struct_types if " = type " in str(struct)]
     lines += [f"@{quote(slot)} = hidden externally_initialized global ptr null, align 8" for slot in slots]
     for name, (_, form) in storage.items():
+        value, align = "ptr null", 8  # the slot of a function
         if name in variables:
-            shape = {"pointer": "ptr", "int": f"i{8 * form.size}"}.get(form.form, f"[{form.size} x i8]")
-            zero = "null" if shape == "ptr" else "0" if shape[0] == "i" else "zeroinitializer"
+            value = {"pointer": "ptr null", "int": f"i{8 * form.size} 0"}.get(form.form, f"[{form.size} x i8] zeroinitializer")
             align = _alignment_of(module.get_global_variable(name), target_data)
-            lines.append(f"@{quote(name)} = hidden externally_initialized global {shape} {zero}, align {align}")
-        else:
-            lines.append(f"@{quote(name)} = hidden externally_initialized global ptr null, align 8")
+        lines.append(f"@{quote(name)} = hidden externally_initialized global {value}, align {align}")
     for name in thunks:
         function = module.get_function(name)
         lines.append(_thunk(name, str(function), str(function.global_value_type)))

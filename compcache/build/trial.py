@@ -144,7 +144,7 @@ def assembly_parts(text: str) -> str | None:
     if not has_assembly(text):
         return None
     chunks = text.split("\n}\n")
-    doubtful = [" asm " in chunk and any(not _is_harmless(line) for line in chunk.split("\n") if " asm " in line) for chunk in chunks]
+    doubtful = [" asm " in chunk and not all(_is_harmless(line) for line in chunk.split("\n") if " asm " in line) for chunk in chunks]
     if not has_module_assembly(text) and not any(doubtful):
         return None
     if "blockaddress(" in text:
@@ -202,7 +202,7 @@ def main() -> int:
         codegen.check_triple(module)
         machine = codegen.target_machine(cpu, features, level)
         codegen.optimize(module, machine, level)
-        str(module)
+        str(module)  # printing can fail, too
         codegen.emit_object(module, machine)
 
     try:

@@ -170,9 +170,10 @@ def _checked_flags(flags: Iterable[str] | None, language: str) -> tuple[str, ...
 
 def _path_or_empty(source: object) -> str:
     """Return the path if a source is a path, or no text if it is code."""
-    if isinstance(source, str):
-        return source if "\n" not in source and language_of(source) and not set("{};") & set(source) else ""
-    return os.fspath(source) if isinstance(source, os.PathLike) else ""
+    if isinstance(source, os.PathLike):
+        return str(os.fspath(source))
+    is_path = isinstance(source, str) and language_of(source) and not set("{};\n") & set(source)  # code contains one of these characters
+    return str(source) if is_path else ""
 
 
 def file_digest(path: str) -> str:

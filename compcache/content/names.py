@@ -171,10 +171,11 @@ def source_of(result: Any, func_name: str, identity: Identity | None = None) -> 
     elif func_name in source.functions:
         source.functions = {**source.functions, func_name: exported_as(source.functions[func_name], symbol)}
     else:
-        source.functions = {
-            func_name if name == identity.label else name: exported_as(value, symbol if name == identity.label else name)
-            for name, value in source.functions.items()
-        }
+        renamed = {}
+        for name, value in source.functions.items():
+            is_label = name == identity.label
+            renamed[func_name if is_label else name] = exported_as(value, symbol if is_label else name)
+        source.functions = renamed
     if source.identity is None:
         source.identity = identity
     return source
@@ -258,7 +259,8 @@ def parts_given_by_name(source: ModuleSource) -> dict[str, list[bytes]]:
 def option_parts(source: ModuleSource) -> list[bytes]:
     """Return the options, the CPU and the identity of a frozen source as parts for a digest."""
     options = [str(source.optimize), str(source.cpu), str(source.features), str(source.keep_bitcode)]
-    options += [str(item) for values in (source.targets, source.libraries) for item in ["list", *(values or ())]]
+    for values in (source.targets, source.libraries):
+        options += ["list", *map(str, values or ())]
     options += _archive_digests(source)
     options += [text for pair in _identity_components(source).items() for text in pair]
     return [*_encode_texts(options), *(assembled_files(source.ir) if isinstance(source.ir, str) else ())]

@@ -94,7 +94,7 @@ def decode_footer(data: bytes, file_size: int) -> Footer:
         FormatError: the bytes are not a footer, are damaged, or belong to a file of another size.
     """
     if len(data) != FOOTER_SIZE or data[:8] != _MAGIC:
-        raise FormatError("the file does not end with a module footer")
+        raise FormatError(f"the last {len(data)} bytes of the file are not a module footer")
     if check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
         raise FormatError("the module footer is damaged: its checksum does not match")
     _, version, _, *sizes, module_id, notes_digest = _FOOTER.unpack_from(data)

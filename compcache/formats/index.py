@@ -150,7 +150,9 @@ def sort_by_preference(rows: list[Numbered], is_near: Callable[[bytes], bool] | 
 def _preference(row: Numbered, newest_content: bytes, is_near: Callable[[bytes], bool] | None) -> tuple[int, ...]:
     """Return a key that sorts realizations with the content of the newest one first, near modules before those that fit better."""
     _, rank, module_id, _, content = row
-    return (0, is_near is None or not is_near(module_id), -rank) if content == newest_content else (1,)
+    if content != newest_content:
+        return (1,)
+    return 0, is_near is None or not is_near(module_id), -rank
 
 
 def requirement_number(text: str) -> bytes:

@@ -159,22 +159,23 @@ class Volumes:
         A damaged volume has no answer. If the list of a volume is missing, another volume has replaced the volume, so the current volumes
         are used. Raise `FileNotFoundError` if volumes are replaced again and again.
         """
-        for attempt in range(_ATTEMPTS):
-            answers = []
+        for _ in range(_ATTEMPTS - 1):
             try:
-                for volume in volumes():
-                    answer = self._query_one(volume, question)
-                    if answer is not None:
-                        answers.append((volume, answer))
-                    if len(answers) >= max_answers:
-                        break
+                return self._query_all(volumes(), question, max_answers)
             except FileNotFoundError as error:
                 reraise_interrupt(error)
-                if attempt == _ATTEMPTS - 1:
-                    raise
-                self._state = 0, 0
-                continue
-            break
+                self._state = 0, 0  # so that the directory is listed again
+        return self._query_all(volumes(), question, max_answers)
+
+    def _query_all(self, volumes: "list[Volume]", question: "Callable[[Volume], _T | None]", max_answers: int) -> "list[tuple[Volume, _T]]":
+        """Return the answers of these volumes as `_query` does. Raise `FileNotFoundError` if the list of a volume is missing."""
+        answers = []
+        for volume in volumes:
+            answer = self._query_one(volume, question)
+            if answer is not None:
+                answers.append((volume, answer))
+            if len(answers) >= max_answers:
+                break
         return answers
 
     def _query_one(self, volume: Volume, question: "Callable[[Volume], _T | None]") -> "_T | None":

@@ -46,7 +46,8 @@ def check_elements(definition: GlobalDefinition, llvm_type: str, size: int) -> N
     if isinstance(definition, Buffer):
         data, actual = definition.data, _kind_and_size(definition)
         value_text = f"a buffer of {len(data) // definition.itemsize} elements of format {definition.format!r}"
-        is_fitting = len(data) == size and (actual == (kind, width) or _format_letter(definition.format) in ("B", "c"))
+        is_of_bytes = _format_letter(definition.format) in ("B", "c")
+        is_fitting = len(data) == size and (is_of_bytes or actual == (kind, width))
     else:
         data = definition.encode()
         value_text = f"a value of {len(data)} bytes"

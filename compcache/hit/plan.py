@@ -526,7 +526,7 @@ class Plan:
         return chosen
 
     def _root_error(self, node: _Node) -> Exception:
-        """Return the error for the root."""
+        """Return the error for the requested function: what its best realization raised, or `NotCachedError` if this host can use none."""
         name, root = self._root, self._loader.store.root
         error, node.error = node.error, None  # the frames of a raised exception refer to the plan
         if error is None or isinstance(error, (IncompatibleTargetError, IntegrityError)):

@@ -211,7 +211,8 @@ def _mapped_libraries() -> list[str]:
     except OSError as error:
         reraise_interrupt(error)
         return []
-    return sorted(path for path in paths if os.path.basename(path).startswith("lib") and _is_system_directory(os.path.dirname(path)))
+    libraries = [path for path in paths if os.path.basename(path).startswith("lib")]
+    return sorted(path for path in libraries if _is_system_directory(os.path.dirname(path)))
 
 
 def unusual_directories(paths: Iterable[str]) -> tuple[str, ...]:

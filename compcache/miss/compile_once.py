@@ -223,7 +223,9 @@ def fetch_soon(session: Session, name: str) -> bool:
 
 def find_stored(session: Session, functions: tuple[str, ...], source: ModuleSource | None = None) -> Addition | None:
     """Return the stored functions, or None if one is missing or was compiled from another source. See `compcache.frontend.find_stored`."""
-    if not all(map(session.has, functions)) or (source is not None and names_with_other_source(session.store, functions, source)):
+    if not all(map(session.has, functions)):
+        return None
+    if source is not None and names_with_other_source(session.store, functions, source):
         return None
     modules = dict([_first_module(session, func_name) for func_name in functions])
     return Addition(functions, tuple(filter(None, modules)), sum(modules.values()), was_cached=True)

@@ -110,7 +110,7 @@ class _Addition:
         outdated = {number: source for number, source, unknown in self._doubtful if not unknown.isdisjoint(self._defined)}
         outdated |= {item.number: item.source for item in self._waiting if not item.weak.isdisjoint(self._strong)}
         self._waiting = [item for item in self._waiting if item.number not in outdated]
-        replaced = [self._published.pop(number, ()) for number in outdated]
+        replaced = {module_id for number in outdated for module_id in self._published.pop(number, ())}
         for number, source in outdated.items():
             self._compile(number, source)
         for item in self._waiting:
@@ -120,7 +120,7 @@ class _Addition:
                 self._fail_importable(item, undefined_symbols_error(missing, functions))
         self._publish_complete(is_last=True)
         published = {module_id for module_ids in self._published.values() for module_id in module_ids}
-        for module_id in {module_id for module_ids in replaced for module_id in module_ids} - published:
+        for module_id in replaced - published:
             with suppress(StorageError):  # the newer module is found first anyway
                 remove_modules(self._session.store, [bytes.fromhex(module_id)])
 

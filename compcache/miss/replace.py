@@ -23,7 +23,10 @@ __all__ = ["replace"]
 
 
 def replace(session: Session, given_sources: ModuleSource | Iterable[ModuleSource], group: str | None) -> tuple[str, ...]:
-    """Implement `Cache.replace`."""
+    """Add sources, and remove the older modules that they replace: those with the same functions, or those of the group.
+
+    Return the module_ids of the added modules. See `Cache.replace` for the exceptions.
+    """
     sources = given_sources if hasattr(given_sources, "__iter__") else [given_sources]
     if group is not None:
         return add_group(session, sources, group, replace=True)

@@ -73,7 +73,8 @@ def reference_to(secret: str | bytes | None, value: str | bytes, variable: str, 
     if secret is None and variable not in os.environ and is_reference(configured):
         secret = configured  # a configuration file has the reference
     if isinstance(secret, str) and is_reference(secret):
-        return secret if secret[0] == "$" or secret.startswith("@" + _MEMORY) else "@" + os.path.abspath(secret[1:])
+        is_relative = secret[0] == "@" and not secret.startswith("@" + _MEMORY)  # the other process may have another working directory
+        return "@" + os.path.abspath(secret[1:]) if is_relative else secret
     data = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
     if secret is None or configured.encode("utf-8", "surrogateescape") == data:
         return "$" + variable

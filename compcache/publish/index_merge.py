@@ -119,7 +119,7 @@ def greatest_number(index: Index) -> int:
 def encode_requirements(texts: Iterable[str]) -> bytes:
     """Encode the requirements of a segment: a checksum, then each text, preceded by its number and its length."""
     encoded = sorted([(requirement_number(text), text.encode("utf-8", "surrogatepass")) for text in set(texts)])
-    rows = b"".join([part for number, data in encoded for part in (ROW.pack(number, len(data)), data)])
+    rows = b"".join([ROW.pack(number, len(data)) + data for number, data in encoded])
     return check(rows) + rows
 
 
@@ -247,8 +247,11 @@ def entries_of_modules(index: Index, segment: Segment) -> Iterator[bytes]:
 
 def _with_own_stamps(index: Index, segment: Segment, entries: Iterable[bytes]) -> Iterator[bytes]:
     """Yield entries of modules, without their stamps if the segment belongs to a user whose stamps are not trusted."""
+    if _is_trusted(index, segment):
+        yield from entries
+        return
     for entry in entries:
-        yield entry if _is_trusted(index, segment) else entry[:DIGEST_SIZE] + bytes(STAMP_SIZE) + entry[DIGEST_SIZE + STAMP_SIZE :]
+        yield entry[:DIGEST_SIZE] + bytes(STAMP_SIZE) + entry[DIGEST_SIZE + STAMP_SIZE :]
 
 
 def _is_trusted(index: Index, segment: Segment) -> bool:

@@ -262,7 +262,7 @@ class _List:
         return listed
 
     def between(self, start: bytes, end: bytes) -> Iterator[Item]:
-        """See `SortedKeys`."""
+        """Yield the items with `start` <= key < `end`, in order. A damaged list is created again."""
         try:
             for item in self.keys().between(start, end):
                 yield item
@@ -271,7 +271,7 @@ class _List:
             yield from self.rebuild().between(start, end)
 
     def find(self, key: bytes) -> bytes | None:
-        """See `SortedKeys`."""
+        """Return the value of a key, or None if the list does not contain the key. A damaged list is created again."""
         try:
             return self.keys().find(key)
         except FormatError:
@@ -513,8 +513,12 @@ class ModuleLists:
 
     def of_bases(self, first_base: str, last_base: str) -> set[bytes]:
         """Return the ids of the modules with functions, owners of parts, or groups whose bases are from `first_base` to `last_base`."""
-        ranges = [(letter + _encode_name(first_base) + b"\0", letter + _encode_name(last_base) + b"\1") for letter in (b"n", b"p", b"g")]
-        return {key[-DIGEST_SIZE:] for module_list in self._lists for start, end in ranges for key, _ in module_list.between(start, end)}
+        module_ids = set()
+        for letter in (b"n", b"p", b"g"):  # functions, owners of parts, groups
+            start, end = letter + _encode_name(first_base) + b"\0", letter + _encode_name(last_base) + b"\1"
+            for module_list in self._lists:
+                module_ids.update([key[-DIGEST_SIZE:] for key, _ in module_list.between(start, end)])
+        return module_ids
 
     def entries(self, first_base: str, last_base: str) -> Iterator[tuple[bytes, RowEntry | None]]:
         """Yield (module_id, entry) for the entries of data whose bases are from `first_base` to `last_base`.

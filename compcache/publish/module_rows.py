@@ -100,9 +100,8 @@ class Row(NamedTuple):
     def indexed(self) -> list[tuple[str, int]]:
         """Return the names of the row's functions and entries in the index, each with the offset of its record."""
         functions = mark_linked(zip(self.names, self.offsets, repeat("")), [kind for kind, *_ in self.entries])
-        return [(name, offset) for name, offset, _ in functions] + [
-            (index_name(kind, name), offset) for kind, name, offset, *_ in self.entries
-        ]
+        entries = [(index_name(kind, name), offset) for kind, name, offset, *_ in self.entries]
+        return [*[(name, offset) for name, offset, _ in functions], *entries]
 
     @property
     def parts(self) -> tuple[bytes, ...]:

@@ -82,7 +82,8 @@ def without_unknown_features(text: str, attributes: Mapping[str, str], platform:
 
     def known(match: re.Match[str]) -> str:
         """Return the attribute without features that this LLVM does not know and that the code only switches off."""
-        return match[1] + ",".join([feature for feature in match[2].split(",") if feature[:1] != "-" or knows(feature[1:])]) + match[3]
+        features = [feature for feature in match[2].split(",") if feature[:1] != "-" or knows(feature[1:])]
+        return match[1] + ",".join(features) + match[3]
 
     return _FEATURES.sub(known, text)
 

@@ -236,8 +236,9 @@ def _entry_objects(points: tuple[EntryPoint, ...], level: int) -> EntryObjects:
 @lru_cache(maxsize=512)
 def _objects_of(points: tuple[EntryPoint, ...], level: int) -> tuple[bytes, ...]:
     """Return up to two objects: one with the entry points assembled from patterns, and one with those that LLVM compiles."""
-    data, uncovered = selection.entry_object(points)
-    return (*filter(None, [data]), *([_compile_entries(uncovered, level)] if uncovered else []))
+    assembled, uncovered = selection.entry_object(points)
+    compiled = _compile_entries(uncovered, level) if uncovered else b""
+    return tuple(filter(None, [assembled, compiled]))
 
 
 def _compile_entries(points: tuple[EntryPoint, ...], level: int) -> bytes:

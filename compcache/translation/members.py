@@ -172,6 +172,15 @@ def decode_member(data: bytes) -> Member:
     """Decode the result of `encode_member`. Raise `FormatError` if the bytes are damaged, or are not an encoded member."""
     with as_format_error("the stored code of a group's member is damaged"):
         packed = zlib.decompressobj().decompress(data, _MAX_SIZE)
-        label, bitcode, *names, used_names, copied, large, types, uses = msgpack.unpackb(packed, raw=False, unicode_errors="surrogatepass")
-        defined, strong = map(tuple, names)
-        return Member(label, bitcode, defined, strong, dict(used_names), tuple(copied), dict(large), dict(types), dict(uses))
+        member = Member(*msgpack.unpackb(packed, raw=False, unicode_errors="surrogatepass"))
+        return Member(
+            member.label,
+            member.bitcode,
+            tuple(member.defined),
+            tuple(member.strong),
+            dict(member.used),
+            tuple(member.copied),
+            dict(member.data),
+            dict(member.types),
+            dict(member.uses),
+        )

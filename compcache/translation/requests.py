@@ -130,7 +130,7 @@ def check_extremes(text: str, *, printed: bool) -> None:
     """
     reason = find_extreme_construct(abridged(text), printed=printed)
     if reason is not None:
-        raise CompileError(f"the code cannot be compiled, because it contains {reason}")
+        raise CompileError(f"the code cannot be compiled, because it contains {reason}: generate simpler code")
 
 
 def _requested_targets(source: ModuleSource, host_machine: Host) -> list[tuple[str | None, str | None]]:

@@ -215,10 +215,10 @@ def _with_thread_locals(printed: str, request: Request) -> tuple[str, Request]:
         provided -= hidden.union(request.unexported)
     if not imported and not provided:
         return printed, request
-    imports = {
-        ADDRESS_OF + symbol if symbol in imported else symbol: ADDRESS_OF + name if symbol in imported else name
-        for symbol, name in requests.imports.items()
-    }
+    imports = {}
+    for symbol, name in requests.imports.items():
+        prefix = ADDRESS_OF if symbol in imported else ""
+        imports[prefix + symbol] = prefix + name
     return with_addresses(printed, sorted(imported), sorted(provided)), request._replace(requests=requests._replace(imports=imports))
 
 

@@ -112,9 +112,9 @@ class BoundNames:
         module: LoadedModule | None = place()
         if module is None or loader._loaded(module.module_id) is not module:
             return None
-        module_id = module.module_id
         content, modules = newest_of(loader.store, func_name)
-        return module_id if (content == place.content if place.record is not None else module_id in modules) else None
+        is_newest = content == place.content if place.record is not None else module.module_id in modules
+        return module.module_id if is_newest else None
 
     def choice_of_copy(self, func_name: str, module_id: bytes, sources: Sources) -> Choice | None:
         """Return the choice for a function that is bound to its copy in the closure `module_id`, or None for any other function.

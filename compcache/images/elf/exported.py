@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import mmap
+from itertools import takewhile
 from struct import Struct
 from typing import TYPE_CHECKING
 
@@ -120,8 +121,7 @@ def _section_content(data: bytes, section: Section | None) -> bytes:
 
 def _records_until_null(records: bytes) -> list[tuple[int, int]]:
     """Return the (tag, value) records of a dynamic section before the record that ends it."""
-    rows = list(_DYNAMIC.iter_unpack(records))
-    return rows[: next((number for number, row in enumerate(rows) if row[0] == _DT_NULL), len(rows))]
+    return list(takewhile(lambda row: row[0] != _DT_NULL, _DYNAMIC.iter_unpack(records)))
 
 
 def _version_names(data: bytes, sections: tuple[Section, ...]) -> dict[int, str]:

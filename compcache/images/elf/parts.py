@@ -117,8 +117,8 @@ def is_elf(data: bytes) -> bool:
 
 def _kept_if_small(read: Callable[[bytes], _T]) -> Callable[[bytes], _T]:
     """Return a function that keeps the results of `read` for the last small files, because each object is read several times."""
-    keep = lru_cache(maxsize=8)(read)
-    return wraps(read)(lambda data: (keep if len(data) < _SMALL else read)(data))
+    cached = lru_cache(maxsize=8)(read)
+    return wraps(read)(lambda data: cached(data) if len(data) < _SMALL else read(data))
 
 
 @_kept_if_small

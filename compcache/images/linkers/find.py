@@ -95,7 +95,7 @@ def _find_linkers(choice: str | None, path: str) -> tuple[Linker, ...]:
         chosen = _linker_for_value(choice.strip(), path)
         return () if chosen is None else (chosen,)
     programs = {name: shutil.which(name, path=path) for name in _ON_THE_PATH}
-    found = [Linker((os.path.abspath(p),), f"{name} on the path") for name, p in programs.items() if p is not None]
+    found = [Linker((os.path.abspath(file),), f"{name} on the path") for name, file in programs.items() if file is not None]
     wheel = _zig_wheel("ziglang wheel")
     return tuple(found) if wheel is None else (*found, wheel)
 

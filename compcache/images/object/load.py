@@ -76,7 +76,8 @@ def _link_with_orc(obj: bytes, symbol: str) -> LinkedObject:
         tracker = builder.link(_create_jit(), f"compcache-{next(_numbers)}")
     except RuntimeError as error:
         reraise_interrupt(error)
-        raise IntegrityError(f"LLVM's ORC cannot link the object with the symbol {symbol!r}: {error}", reason=str(error)) from error
+        message = f"LLVM cannot link the object with the symbol {symbol!r} into this process ({error}): compile the module again"
+        raise IntegrityError(message, reason=str(error)) from error
     return LinkedObject(tracker[symbol], tracker)
 
 
