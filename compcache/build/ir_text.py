@@ -125,8 +125,8 @@ def unquote(text: str) -> str:
     """Return a name without LLVM's escapes. `text` is the text between the quotes."""
     if "\\" not in text:
         return text
-    data = _ESCAPE.sub(lambda match: "\\" if match[1] == "\\" else chr(int(match[1], 16)), text).encode("latin-1", "surrogateescape")
-    return data.decode("utf-8", "surrogateescape")
+    unescaped = _ESCAPE.sub(lambda match: "\\" if match[1] == "\\" else chr(int(match[1], 16)), text)
+    return unescaped.encode("latin-1", "surrogateescape").decode("utf-8", "surrogateescape")
 
 
 def quote(name: str) -> str:

@@ -255,10 +255,10 @@ class _Uses:
         self._thunks = {function: slot for slot, function in slots.items()}
         self._wanted = {*imported, *slots, *slots.values()}
         self._variables = {symbol for symbol in imported if definitions[symbol].kind == "external"}
-        self._found: dict[str, dict[str, str]] = {}
-        self._in_thunks: dict[str, str] = {}
-        self._changed: dict[str, str] = {}
-        self._users: dict[str, str] = {}
+        self._found: dict[str, dict[str, str]] = {}  # by symbol: the types of its uses, each with a function that has such a use
+        self._in_thunks: dict[str, str] = {}  # the types of functions that only thunks call, by slot
+        self._changed: dict[str, str] = {}  # the variables that the code writes to, each with a function that does so
+        self._users: dict[str, str] = {}  # by symbol: a function that refers to it
         self._known_calls: dict[tuple[str | bool, ...], str] = {}  # types of calls, by everything except the values of arguments
 
     def read(self, text: str) -> dict[str, dict[str, str]]:

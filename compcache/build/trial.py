@@ -198,6 +198,7 @@ def main() -> int:
     _set_limits(Limits(*limits))
 
     def translate(context: Any) -> None:
+        """Do all that the other process would do with the code."""
         module = codegen.parse(codegen.plain_source(data), context)
         codegen.check_triple(module)
         machine = codegen.target_machine(cpu, features, level)

@@ -60,6 +60,7 @@ def link_assembly(code: bytes, text: str) -> bytes:
     """
 
     def link(context: Any) -> bytes:
+        """Return the linked module as LLVM assembly."""
         module = codegen.parse(code if code.startswith(BITCODE_MAGIC) else code.decode("utf-8", "surrogateescape"), context)
         header = f'target datalayout = "{module.data_layout}"\ntarget triple = "{module.triple}"\n'
         module.link_in(codegen.parse(header + text, context))

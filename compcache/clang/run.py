@@ -139,8 +139,9 @@ def _assembler_inputs(unit: Unit, code: bytes) -> list[bytes]:
 
 def _depends_on_lines(unit: Unit, code: bytes) -> bool:
     """Return whether the machine code may depend on line numbers, file names or empty lines."""
-    flags = any(flag.startswith(_LINE_FLAGS) and flag != "-g0" for flag in unit.flags)
-    return flags or any(word in code for word in _LINE_WORDS) or _RAW_STRING.search(code) is not None
+    if any(flag.startswith(_LINE_FLAGS) and flag != "-g0" for flag in unit.flags):
+        return True
+    return any(word in code for word in _LINE_WORDS) or _RAW_STRING.search(code) is not None
 
 
 def _strip_line_markers(code: bytes) -> bytes:

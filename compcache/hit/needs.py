@@ -201,7 +201,7 @@ class _LoadContext:
         self.allow_pickle = loader.allow_pickle and not choice.source.file.elsewhere
 
     def address_of(self, buffer: object) -> int:
-        """See `globals.definition.LoadContext`."""
+        """Return the address of a buffer (`globals.definition.LoadContext`)."""
         address: int = self._loader.runtime().buffer_address(buffer)
         return address
 

@@ -334,6 +334,7 @@ class Plan:
             return
 
         def read_records(module_id: bytes, _: str, most: int) -> tuple[Source, bytes, bytes] | None:
+            """Return a module's source, key and records, or None if more than `most` bytes would be read."""
             source = loader.open_source(module_id, sources)
             records = source.listed.records if source.listed is not None else b""
             if not records and source.file.records <= most:

@@ -93,10 +93,16 @@ def _read_members(data: bytes) -> Iterator[tuple[str, bytes]]:
         position = start + size + size % 2
         if name == "//":
             long_names = content
-        elif name.startswith("#1/") and name[3:].isdecimal():
-            length = int(name[3:])
-            name, content = content[:length].rstrip(b"\0").decode("utf-8", "replace"), content[length:]
-        elif name.startswith("/") and name[1:].isdecimal():
-            name = long_names[int(name[1:]) :].partition(b"/\n")[0].decode("utf-8", "replace")
+        name, content = _with_long_name(name, content, long_names)
         if name not in _SYMBOL_TABLES:
             yield name.removesuffix("/"), content
+
+
+def _with_long_name(name: str, content: bytes, long_names: bytes) -> tuple[str, bytes]:
+    """Return the name and the content of a member. A name that does not fit the header is in the content (BSD) or in `long_names` (GNU)."""
+    if name.startswith("#1/") and name[3:].isdecimal():
+        length = int(name[3:])
+        return content[:length].rstrip(b"\0").decode("utf-8", "replace"), content[length:]
+    if name.startswith("/") and name[1:].isdecimal():
+        return long_names[int(name[1:]) :].partition(b"/\n")[0].decode("utf-8", "replace"), content
+    return name, content

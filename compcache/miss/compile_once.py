@@ -136,11 +136,13 @@ def compile_missing(
                 return False
 
         def publish(built: BuiltModule) -> bool:
+            """Store the compiled module. Return True: functions were compiled."""
             _publish_or_keep(session, functions[0], built)
             return True
 
         def fetched() -> bool | None:
-            return None if find_missing() else False  # False: nothing was compiled
+            """Return None while functions are missing, then False: nothing was compiled."""
+            return None if find_missing() else False
 
         return _build_and_use(session, functions, lambda: build(functions), inquiry, fetched=fetched, use=publish)
 

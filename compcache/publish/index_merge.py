@@ -469,6 +469,7 @@ def replace_segments(
     greatest = max([greatest, *[segment.greatest for segment in replaced]])
 
     def merge_lists(name: str) -> None:
+        """Write the list of the new segment, unless a replaced segment has its content and name, and so its list."""
         if store is not None and name not in [segment.name for segment in replaced]:
             merge_list(store, name, replaced, gone, size_of)
 
@@ -496,6 +497,7 @@ def replace_by_merged(store: Store, parts: Sequence[Segment], replaced: Sequence
     count = 0
 
     def count_modules() -> Iterator[bytes]:
+        """Yield the entries of modules, and count them."""
         nonlocal count
         for entry in modules:
             count += 1

@@ -102,6 +102,7 @@ def clean_packs(store: Store, segments: Iterable[Segment], gone: Container[bytes
     packs = packs_in(segments)
 
     def is_present(module_id: bytes) -> bool:
+        """Return whether a module exists and was not just removed."""
         return module_id not in gone and store.exists(module_id)
 
     removed: set[bytes] = set()

@@ -313,6 +313,7 @@ class _Reader:
         callee = ""
 
         def renamed(found: re.Match[str]) -> str:
+            """Return a token with the name of the offered text. The first symbol before a bracket in a call is the callee."""
             nonlocal callee
             token = found[0]
             if token[0] != "@":
@@ -412,6 +413,7 @@ class _Reader:
             return line
 
         def keep_attachment(match: re.Match[str]) -> str:
+            """Return an attachment whose kind and node are known, otherwise ""."""
             return match[0] if _KEPT_METADATA.fullmatch(match[1]) and self._keep_node(match[2]) else ""
 
         changed = _ATTACHED.sub(keep_attachment, line)

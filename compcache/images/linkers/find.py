@@ -84,7 +84,7 @@ def find_linker(environ: Mapping[str, str] | None = None) -> Linker | None:
 
 
 def is_named() -> bool:
-    """Return whether the environment names a linker, which then makes all images."""
+    """Return whether a setting names a linker, which then makes all images."""
     return setting(LINKER_VARIABLE).strip().lower() not in ("", *_NO_LINKER)
 
 
