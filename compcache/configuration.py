@@ -248,6 +248,7 @@ def _item_text(key: str, value: object) -> str:
 
 
 def _variable_of(key: str) -> str:
+    """Return the environment variable of a key in configuration files."""
     return _PREFIX + key.upper()
 
 

@@ -98,6 +98,7 @@ def _target_rows(target: TypedCallTarget) -> Iterator[tuple[str, object]]:
 
 
 def _with_title(title: str, body: str) -> str:
+    """Return HTML with a title above a body, which is HTML."""
     return f"<div><code>{escape(title)}</code>{body}</div>"
 
 
@@ -217,6 +218,7 @@ def _compile_cell(shell: Any, line: str, cell: str) -> CompiledFunctions | None:
 
 
 def _option_parser() -> argparse.ArgumentParser:
+    """Return the parser for the options of a cell."""
     parser = argparse.ArgumentParser(
         "%%compcache",
         description="Compile the cell, or load it from the cache, and define its functions. Other options are passed to the compiler.",

@@ -210,6 +210,7 @@ def entry_point(
 
 
 def _type_text(result: str, types: Sequence[str]) -> str:
+    """Return a function's LLVM type as messages show it."""
     return f"{result} ({', '.join(types)})"
 
 

@@ -142,6 +142,7 @@ class Types:
 
 
 def _limit_pieces(pieces: list[str], size: int) -> tuple[str, ...]:
+    """Return the pieces of a structure, or one piece with the size of the structure if they are too many."""
     return tuple(pieces) if len(pieces) <= _MOST_PIECES else (f"memory{size}",)
 
 

@@ -185,6 +185,7 @@ def with_addresses(text: str, imported: Collection[str], provided: Iterable[str]
 
 
 def _reference_text(name: str) -> str:
+    """Return a reference to a symbol in LLVM assembly."""
     return "@" + quote(name)
 
 

@@ -113,6 +113,7 @@ def _archive_name(name: Any) -> str:
 
 
 def _import_names(imports: Any) -> tuple[str, ...]:
+    """Return one or several names as a tuple."""
     return (imports,) if isinstance(imports, str) else tuple(imports)
 
 

@@ -119,4 +119,5 @@ def _code_flags(words: Iterable[str], path: str, directory: str) -> Iterator[str
 
 
 def _is_file(word: str, path: str, directory: str) -> bool:
+    """Return whether a word of a command is the path of the compiled file."""
     return not word.startswith("-") and os.path.normpath(os.path.join(directory, word)) == path

@@ -108,6 +108,7 @@ def _compile_and_store(
 
 
 def _identity_of(unit: Unit, translation: Translation, fields: Mapping[str, Any]) -> Identity:
+    """Return the identity of a unit, with further fields. See `identity_of_unit`."""
     from compcache.clang.run import identity_of_unit
 
     return identity_of_unit(unit, translation).extend(**fields)

@@ -84,6 +84,7 @@ def add_runtime_libraries(
 
 
 def _as_list(value: Any) -> list[Any]:
+    """Return one or several names or paths, or None, as a list."""
     return [value] if isinstance(value, (str, os.PathLike)) else list(value or ())
 
 

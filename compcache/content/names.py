@@ -267,6 +267,7 @@ def option_parts(source: ModuleSource) -> list[bytes]:
 
 
 def _as_tuple(names: Any) -> tuple[Any, ...]:
+    """Return one or several names, or None, as a tuple."""
     return (names,) if isinstance(names, str) else tuple(names or ())
 
 
@@ -367,6 +368,7 @@ def _copy_definitions(definitions: Mapping[str, Any]) -> dict[str, GlobalDefinit
 
 
 def _import_texts(imports: Any) -> list[str]:
+    """Return the imports as texts for a digest: symbols and names, alternating."""
     return [text for pair in _import_pairs(imports) for text in pair]
 
 

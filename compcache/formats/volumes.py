@@ -102,6 +102,7 @@ class Volumes:
         return self._known.get(name)
 
     def _all_known(self) -> list[Volume]:
+        """Return all readable volumes, including replaced ones."""
         self._list_if_changed()
         return list(self._known.values())
 

@@ -75,6 +75,7 @@ def _expected_definition(use: str) -> str:
 
 
 def _without(text: str, mark: str) -> str:
+    """Return a type without a mark at its end."""
     return text.removesuffix(f" {mark}")
 
 

@@ -527,6 +527,7 @@ class Loader(PlainLoader):
         return load_image(self.runtime(), file)
 
     def _decode(self, choice: Choice) -> list[tuple[GlobalRecord, bytes, Kept]]:
+        """Decode the globals of a choice. See `compcache.hit.needs.decode_globals`."""
         from compcache.hit.needs import decode_globals
 
         return decode_globals(self, choice)

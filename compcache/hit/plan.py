@@ -247,6 +247,7 @@ class Plan:
         yield from unloaded
 
     def _is_near(self, module_id: bytes) -> bool:
+        """Return whether this load uses a module, or the process has loaded it."""
         return module_id in self._sources or self._loader.is_loaded(module_id)
 
     def _find_second_provider(self, chosen: dict[str, Choice]) -> tuple[str, LinkError] | None:

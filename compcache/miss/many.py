@@ -257,6 +257,7 @@ class _Addition:
         self._lost |= item.exported
 
     def _record_failure(self, number: int, source: ModuleSource, error: Exception) -> None:
+        """Record that a source could not be added."""
         self._failures[number] = error
         self._failed[number] = source
 

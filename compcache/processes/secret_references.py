@@ -99,6 +99,7 @@ def _keep_in_memory(data: bytes, label: str) -> str:
 
 
 def _memory_file_name(token: str) -> str:
+    """Return the name of the anonymous file of a secret, which /proc shows."""
     return f"compcache-{token}"
 
 

@@ -224,6 +224,7 @@ def _rename(files: Files, scratch: str, path: str) -> None:
 
 
 def _discard(files: Files, scratch: str) -> None:
+    """Remove a temporary file if it still exists. Failures are ignored, because prunes remove leftover files."""
     with suppress(OSError):
         files.unlink(scratch)
 

@@ -86,7 +86,7 @@ def function_entries(segment: Segment) -> list[bytes]:
 
 
 def _convert_entries(entries: Iterable[bytes]) -> list[bytes]:
-    """Return entries of functions in the present size. Entries of older segments are shorter."""
+    """Return function entries in the present size. Entries of older segments are shorter."""
     return [entry.ljust(FUNCTION.size, b"\0") for entry in entries]
 
 
@@ -437,6 +437,7 @@ def keep_newest(modules: dict[bytes, bytes], data: bytes) -> None:
 
 
 def _newer(one: bytes, other: bytes) -> bytes:
+    """Return the entry for the later state of a module's file."""
     return max(one, other, key=_newness)
 
 
@@ -526,6 +527,7 @@ def remove_damaged(index: Index) -> None:
 
 
 def _remove_segment(index: Index, name: str) -> None:
+    """Remove the file of a segment, unless another process has removed it."""
     with suppress(FileNotFoundError):
         index.files.unlink(f"{index.directory}/{name}")
 

@@ -335,6 +335,7 @@ def stray_lists(store: Store) -> set[str]:
 
 
 def _list_name(segment: str) -> str:
+    """Return the name of the file with the list of a segment."""
     return MODULE_LISTS.file_name(segment.removesuffix(INDEX.suffix))
 
 
@@ -447,6 +448,7 @@ class ModuleLists:
         return merge_keys([module_list.between(start, end) for module_list in self._lists])
 
     def _starting_with(self, prefix: bytes) -> Iterator[Item]:
+        """Yield the items of all lists whose keys begin with a prefix, in order."""
         return self._between(prefix, prefix + _AFTER_ALL)
 
     def bases(self, prefix: str = "") -> Iterator[str]:

@@ -171,6 +171,7 @@ def _platform_of(head: bytes, rest: bytes) -> Platform:
 
 
 def _platform_of_record(header: ModuleRecord) -> Platform:
+    """Return the platform of a module, without its makers, which have a record of their own."""
     features = "\n".join(header.features)
     return Platform(header.image_kind, header.triple, header.cpu, features, header.llvm_version, header.abi, "")
 

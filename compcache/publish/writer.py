@@ -124,6 +124,7 @@ class _Draft(NamedTuple):
 
 
 def _module_id_of(module: BuiltModule) -> bytes:
+    """Return the module_id of a module, the digest of all sections except the notes."""
     content = module.sections[:4]
     return module_digest(content, *map(len, content))
 

@@ -95,6 +95,7 @@ def _without_basic(code: Code, used_by_symbol: Mapping[str, _Features], machine:
 
 
 def _aliased_function(code: Code, symbol: str) -> str:
+    """Return the function for which an exported symbol is an alias, otherwise the symbol itself."""
     return code.aliases[symbol].target if symbol in code.aliases else symbol
 
 

@@ -199,6 +199,7 @@ def _check_outline(outline: str, request: Request) -> None:
 
 
 def _target_attributes(printed: str, values: GlobalValues) -> dict[str, str]:
+    """Return the attributes for CPUs of the functions in a printed module, by function."""
     return target_attributes(lines_from(printed, "attributes #"), values.functions)
 
 
@@ -342,6 +343,7 @@ def translate_again(context: Any, recipe: Recipe, machine: Machine, *, shared: b
 
 
 def _intrinsics(values: GlobalValues) -> list[str]:
+    """Return the intrinsics of CPUs that a module uses."""
     return own_intrinsics([function.name for function in values.functions])
 
 

@@ -130,6 +130,7 @@ def _is_unsafe(outline: str) -> bool:
 
 
 def _has_aliases(outline: str) -> bool:
+    """Return whether a module has aliases or ifuncs, which refer to functions by their names."""
     return " alias " in outline or " ifunc " in outline
 
 

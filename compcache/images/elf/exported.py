@@ -116,6 +116,7 @@ def gnu_hash(name: bytes) -> int:
 
 
 def _section_content(data: bytes, section: Section | None) -> bytes:
+    """Return the content of a section, or b"" without the section."""
     return b"" if section is None else data[section.offset : section.offset + section.size]
 
 
