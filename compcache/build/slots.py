@@ -439,7 +439,8 @@ class _Resolver:
             self.missing.append(name)
         else:
             self.from_libraries.add(name)
-            self.libraries = (*self.libraries, *({library} - {*self.libraries}))
+            if library not in self.libraries:
+                self.libraries = (*self.libraries, library)
 
 
 def _check_use(text: str, requests: Requests, functions: Collection[str], variables: Collection[str], missing: list[str]) -> None:

@@ -129,7 +129,7 @@ def decode_stats(data: bytes) -> StatsFile:
     for size in sizes:
         sections.append(data[start : start + size])
         start += size
-    counters, packed_uses, inputs = sections
+    counters, packed_uses, inputs, _ = sections
     with as_format_error("the statistics file is damaged"):
         uses = {
             (name, module): (count, last_time)

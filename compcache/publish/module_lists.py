@@ -592,11 +592,10 @@ class ModuleLists:
     def count_names(self, gone: Container[bytes], added: Iterable[Row] = ()) -> tuple[int, int]:
         """Return the numbers of functions and of realizations, without modules in `gone` and with the rows in `added`."""
         names = realizations = 0
-        items = sorted(
-            (b"n%b\0%b\0%b" % (_encode_name(base_of(name)), _encode_name(name), row.module_id), b"") for row in added for name in row.names
-        )
+        added_names = [(_encode_name(base_of(name)), _encode_name(name), row.module_id) for row in added for name in row.names]
+        added_items = [(key, b"") for key in sorted([b"n%b\0%b\0%b" % parts for parts in added_names])]
         last_name = b""
-        for key, _ in merge_keys([self._between(b"n", b"o"), items]):
+        for key, _ in merge_keys([self._between(b"n", b"o"), added_items]):
             if key[-DIGEST_SIZE:] not in gone:
                 realizations += 1
                 names += key[:-DIGEST_SIZE] != last_name
