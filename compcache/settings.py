@@ -42,7 +42,7 @@ def _text_of(variable: str) -> "str | None":
 
 
 def _may_be_set(variables: "Sequence[str]") -> bool:
-    """Return False if no such environment variable is set."""
+    """Return False only if none of these environment variables is set."""
     # `os.environ` raises and catches two exceptions for a missing variable, so its dict is asked. Where the dict does not have the form
     # that it has on POSIX, bytes by bytes, the variables may be set.
     names = getattr(os.environ, "_data", {})

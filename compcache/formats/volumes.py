@@ -54,13 +54,13 @@ class Volumes:
     ) -> None:
         self._files, self._directory, self._suffixes = files, directory, suffixes
         self._tell_damaged, self._tell_unreadable = tell_damaged, tell_unreadable
-        self._known: dict[str, Volume] = {}
-        self._begun: list[str] = []
-        self._state: tuple[int, int] = (0, 0)
-        self._settled = True
-        self.damaged: dict[str, str] = {}
-        self.owners: frozenset[int] | None = None
-        self.vouching: frozenset[int] | None = None
+        self._known: dict[str, Volume] = {}  # the readable volumes, by name
+        self._begun: list[str] = []  # the lists of volumes that are being written
+        self._state: tuple[int, int] = (0, 0)  # the inode and the modification time of the directory when it was listed
+        self._settled = True  # whether a later change of the directory changes its modification time
+        self.damaged: dict[str, str] = {}  # the reasons, by the names of volumes
+        self.owners: frozenset[int] | None = None  # the users whose volumes are used; None: all users
+        self.vouching: frozenset[int] | None = None  # the users whose volumes may replace others; None: all users
 
     def current(self) -> list[Volume]:
         """Return the volumes that no other volume replaces. List the directory if it has changed.

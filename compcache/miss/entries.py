@@ -146,7 +146,7 @@ def _flush_all() -> None:
             pending.flush()
         except CompcacheError as error:
             warnings.warn(
-                f"the entries of data added since the last flush are lost, because they could not be stored: {error}",
+                f"the latest entries of data are lost, because they could not be stored ({error}): make the cache writable",
                 CacheWarning,
                 stacklevel=1,
             )

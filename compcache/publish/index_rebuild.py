@@ -71,7 +71,7 @@ def describe_from_records(module: ModuleFile) -> str:
     Raise `FormatError` if the records are malformed.
     """
     footer = module.footer()
-    module.describe(footer.image, footer.records, bytes(8), 0, bytes(16))
+    module.describe(footer.image, footer.records, bytes(8), 0, bytes(16))  # the sizes, by which the first record is found
     record = decode_module(module.read_record(0))
     module.describe(footer.image, footer.records, host.target_id(record.requirement()), image_flag(record.image_kind), record.key)
     if fault_of(read_makers(module.read_record, module.records)):

@@ -282,7 +282,7 @@ def _run_linker(
         try:
             printed, complaints = process.communicate(timeout=link.timeout)
         except subprocess.TimeoutExpired as error:
-            message = f"the linker {linker} did not finish within {link.timeout:g} s and was stopped"
+            message = f"the linker {linker} did not finish within {link.timeout:g} s and was stopped: {CHOICES}"
             raise LinkerError(message, output=_decode_output(error.output or error.stderr or b"")) from error
         finally:
             if process.returncode is None:  # after a timeout or an interrupt; the process may have ended
