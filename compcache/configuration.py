@@ -60,9 +60,8 @@ def parse_setting(text: str, read: Callable[[str], _T], variable: str, files: It
 
     `read` parses the text. `files` are the configuration files that may contain the setting.
 
-    Raises:
-        SettingError: `read` raised `ValueError`, or `OSError` about a file that the text names. The message names the variable, or the
-            file and the key.
+    Raise `SettingError` if `read` raised `ValueError`, or `OSError` about a file that the text names. The message names the variable, or
+    the file and the key.
     """
     try:
         return read(text)
@@ -85,15 +84,17 @@ def read_configuration(files: Iterable[str]) -> dict[str, str]:
 
     If the parsed copy of the files is out of date, write it again.
 
-    Raises:
-        SettingError: a file cannot be read, is writable by other users, or is not valid.
+    Raise `SettingError` if a file cannot be read, is writable by other users, or is not valid.
     """
     paths = [os.path.abspath(path) for path in files]
     try:
         states = [_file_state(path) for path in paths]
     except OSError as error:
         reraise_interrupt(error)
-        raise SettingError(f"COMPCACHE_CONFIG: {error.filename}: {error.strerror or error}", "COMPCACHE_CONFIG") from error
+        raise SettingError(
+            f"COMPCACHE_CONFIG: {error.filename} cannot be read ({error.strerror or error}): correct the path or its permissions",
+            "COMPCACHE_CONFIG",
+        ) from error
     name = f"compcache-settings-{digest([os.fsencode(os.pathsep.join(paths))], size=8).hex()}"
     copy_path = os.path.join(users_directory("XDG_CACHE_HOME", "~/.cache"), name)
     settings = _read_settings_copy(copy_path, states)
@@ -121,8 +122,7 @@ def project_setting(variable: str, directory: str) -> tuple[str, str]:
     The setting is "" if the project does not set it, or if its file cannot be read or parsed. Both are "" if no project contains the
     directory.
 
-    Raises:
-        SettingError: the project's ``[tool.compcache]`` has a setting that is unknown, invalid or not allowed in projects.
+    Raise `SettingError` if the project's ``[tool.compcache]`` has a setting that is unknown, invalid or not allowed in projects.
     """
     for path in _project_files(os.path.abspath(directory)):
         if os.path.isfile(path):
@@ -186,9 +186,11 @@ def _read_text(path: str) -> str:
         if status.st_mode & WRITABLE_BY_OTHERS or status.st_uid not in (0, os.geteuid()):
             raise SettingError(f"{path}: other users can write to the configuration file: change its owner, and run chmod go-w on it")
         return read_at(files, opened, 0, status.st_size).decode()
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise SettingError(f"{path}: the configuration file is not UTF-8: save it as UTF-8 ({error})") from error
+    except OSError as error:
         reraise_interrupt(error)
-        raise SettingError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+        raise SettingError(f"{path}: the configuration file cannot be read: {error.strerror or error}") from error
 
 
 def _convert_table(table: Mapping[str, Any], path: str) -> dict[str, str]:
@@ -246,6 +248,7 @@ def _item_text(key: str, value: object) -> str:
 
 
 def _variable_of(key: str) -> str:
+    """Return the environment variable of a key in configuration files."""
     return _PREFIX + key.upper()
 
 

@@ -15,18 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = [
-    "CHECK_SIZE",
-    "DIGEST_SIZE",
-    "KEY_SIZE",
-    "MAC_SIZE",
-    "blake2b",
-    "check",
-    "digest",
-    "is_content_name",
-    "key_suffix",
-    "mac",
-    "name_key",
-]
+    "CHECK_SIZE", "DIGEST_SIZE", "KEY_SIZE", "MAC_SIZE", "blake2b", "check", "digest", "is_content_name", "key_suffix", "mac", "name_key",
+]  # fmt: skip
 
 CHECK_SIZE = 8  # detects damage of a record or bucket; no protection against attackers
 KEY_SIZE = 16

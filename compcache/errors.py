@@ -16,35 +16,12 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
-    "ArgumentBufferError",
-    "CacheWarning",
-    "CompcacheError",
-    "CompileError",
-    "FormatError",
-    "FunctionInUseError",
-    "GlobalValidationError",
-    "IncompatibleTargetError",
-    "IntegrityError",
-    "InvalidNameError",
-    "KnownFaultError",
-    "LibraryError",
-    "LinkError",
-    "LinkerError",
-    "MissingPackageError",
-    "ModulesNotAddedError",
-    "NotCachedError",
-    "PickleNotAllowedError",
-    "ReentrantCompileError",
-    "ReentrantLoadError",
-    "ShadowWarning",
-    "SignatureError",
-    "SignatureMismatchError",
-    "StorageError",
-    "TargetUnloadedError",
-    "UndefinedSymbolError",
-    "UnknownVersionError",
-    "UntrustedDirectoryError",
-]
+    "ArgumentBufferError", "CacheWarning", "CompcacheError", "CompileError", "FormatError", "FunctionInUseError", "GlobalValidationError",
+    "IncompatibleTargetError", "IntegrityError", "InvalidNameError", "KnownFaultError", "LibraryError", "LinkError", "LinkerError",
+    "MissingPackageError", "ModulesNotAddedError", "NotCachedError", "PickleNotAllowedError", "ReentrantCompileError", "ReentrantLoadError",
+    "ShadowWarning", "SignatureError", "SignatureMismatchError", "StorageError", "TargetUnloadedError", "UndefinedSymbolError",
+    "UnknownVersionError", "UntrustedDirectoryError",
+]  # fmt: skip
 
 
 class CacheWarning(UserWarning):

@@ -42,8 +42,7 @@ _CHUNK = 1 << 20
 def absolute_path(path: str) -> str:
     """Return the absolute form of a path.
 
-    Raises:
-        StorageError: the path is empty or contains the character NUL, or it is relative and the current directory has been removed.
+    Raise `StorageError` if the path is empty or contains the character NUL, or it is relative and the current directory has been removed.
     """
     from compcache.errors import StorageError  # its module creates some thirty classes
 
@@ -181,6 +180,7 @@ class Tree(Files):
         return status, self._status_of_path(root, status)
 
     def _status_of_path(self, root: _Root, status: os.stat_result) -> os.stat_result:
+        """Return the status of the root's path. `status` is the status of the root itself."""
         return self.system.lstat(self.root) if root.is_link else status
 
     def look_again(self) -> None:
@@ -397,6 +397,7 @@ class Tree(Files):
         return statuses
 
     def _open_directory(self, path: str) -> Opened:
+        """Open a directory to list it. The root is opened again if it was removed or replaced."""
         self.look_again()
         return self._run_in_root(path, lambda root, at: self._open_at(root, at, _LISTING), changes=False)
 
@@ -488,8 +489,9 @@ def read_file(files: Files, path: str, limit: int, *, owners: frozenset[int] | N
     if not stat_module.S_ISREG(status.st_mode):
         raise OSError(f"{path} is not a regular file")
     if owners is not None and writer(status) not in owners:
-        is_shared = writer(status) < 0
-        raise OSError(f"other users can write to {path}" if is_shared else f"{path} belongs to user {status.st_uid}, who is not trusted")
+        if writer(status) < 0:
+            raise OSError(f"other users can write to {path}")
+        raise OSError(f"{path} belongs to user {status.st_uid}, who is not trusted")
     if size > limit:
         raise OSError(f"{path} has {size} bytes, but at most {limit} are allowed")
     data = read_at(files, opened, 0, size)

@@ -166,10 +166,12 @@ def after_in_child(done: list[Any]) -> None:
 
 
 def _is_among(lock: Any, held: list[list[Any]]) -> bool:
+    """Return whether a lock is in one of the lists `held`, by identity."""
     return any(_is_one_of(lock, taken) for taken in held)
 
 
 def _is_one_of(item: Any, items: list[Any]) -> bool:
+    """Return whether an object is in a list, by identity. Objects whose comparison could raise are not compared."""
     return any(item is other for other in items)
 
 

@@ -31,43 +31,12 @@ if TYPE_CHECKING:
     from compcache.usage.summaries import EntrySummary, FunctionSummary, GroupSummary, ModuleSummary
 
 __all__ = [
-    "add_missing",
-    "add_realizations",
-    "address_of",
-    "allows_pickle",
-    "check_settings",
-    "check_sources",
-    "compact_index",
-    "count_compilation",
-    "count_miss",
-    "find",
-    "find_stored",
-    "forget_uncached",
-    "get_entry",
-    "has_settled",
-    "is_checking",
-    "is_on",
-    "list_costs",
-    "list_entries",
-    "list_functions",
-    "list_groups",
-    "list_labels",
-    "list_modules",
-    "list_names",
-    "list_uncached",
-    "note_uncached",
-    "passes_vectors",
-    "provider_of",
-    "put_entry",
-    "quote_name",
-    "remove_entry",
-    "settings_of",
-    "symbol_counts",
-    "targets_of",
-    "temporary_directory",
-    "unquote_name",
-    "write_entries",
-]
+    "add_missing", "add_realizations", "address_of", "allows_pickle", "check_settings", "check_sources", "compact_index",
+    "count_compilation", "count_miss", "find", "find_stored", "forget_uncached", "get_entry", "has_settled", "is_checking", "is_on",
+    "list_costs", "list_entries", "list_functions", "list_groups", "list_labels", "list_modules", "list_names", "list_uncached",
+    "note_uncached", "passes_vectors", "provider_of", "put_entry", "quote_name", "remove_entry", "settings_of", "symbol_counts",
+    "targets_of", "temporary_directory", "unquote_name", "write_entries",
+]  # fmt: skip
 
 
 def find(
@@ -130,27 +99,33 @@ class _Judge:
     def __call__(self, file: ModuleFile) -> None:
         """Raise `GlobalValidationError` unless the front end accepts the entry of the realization in a module file."""
         from compcache.errors import FormatError, GlobalValidationError
+
+        kind, name = self._key
+        data = self._read_data(file)
+        reason = f"the realization has no trusted entry of the kind {kind!r}"
+        if data is not None:
+            try:  # the error belongs to the front end, not to a file of the cache
+                if self._accept(data):
+                    return
+            except (FormatError, OSError) as error:
+                reraise_interrupt(error)
+                message = f"the front end failed to check the realization of {name!r}: {error}"
+                raise GlobalValidationError(message, reason=str(error)) from error
+            reason = "the front end does not accept the realization"
+        raise GlobalValidationError(reason, reason=reason)
+
+    def _read_data(self, file: ModuleFile) -> bytes | None:
+        """Return the data of the realization's entry in a module file, or None if the file has no such entry, or may not be trusted."""
         from compcache.formats.entry import decode_entry, index_name, may_be_read
 
         kind, name = self._key
         if file.module_id not in self._offsets:
             self._offsets = dict(self._store.find(index_name(kind, name)))
-        reason = f"the realization has no trusted entry of the kind {kind!r}"
         offset = self._offsets.get(file.module_id)
-        if offset is not None and may_be_read(kind, elsewhere=file.elsewhere):
-            record = decode_entry(file.read_record(offset))
-            if (record.kind, record.name) == (kind, name):
-                try:  # the error belongs to the front end, not to a file of the cache
-                    accepted = self._accept(record.data)
-                except (FormatError, OSError) as error:
-                    reraise_interrupt(error)
-                    raise GlobalValidationError(
-                        f"the front end failed to check the realization of {name!r}: {error}", reason=str(error)
-                    ) from error
-                if accepted:
-                    return
-                reason = "the front end does not accept the realization"
-        raise GlobalValidationError(reason, reason=reason)
+        if offset is None or not may_be_read(kind, elsewhere=file.elsewhere):
+            return None
+        record = decode_entry(file.read_record(offset))
+        return record.data if (record.kind, record.name) == (kind, name) else None
 
 
 def count_miss(cache: Cache, func_name: str, *, refused: bool = False) -> None:
@@ -613,7 +588,7 @@ def settings_of(cache: Cache, *, secrets: bool = False) -> dict[str, Any]:
 def _secret_reference(
     argument: str | bytes | None, value: str | bytes | None, variable: str, description: str, *, as_values: bool
 ) -> str | bytes | None:
-    """Return a reference to a secret, which other processes can resolve, or its value if `as_values` is set or there is none."""
+    """Return a reference to a secret, which other processes can resolve. Return `value` if it is empty or `as_values` is set."""
     if as_values or not value:
         return value
     from compcache.processes.secret_references import reference_to

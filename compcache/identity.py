@@ -110,8 +110,10 @@ def _canonical_text(value: Any, component: str) -> str:  # noqa: PLR0911 - one f
         TypeError: the value, or a value in it, has a type that identities do not support. The message names `component`.
     """
     kind = type(value)
-    if value is None or kind in (bool, int):
-        return {None: "null", True: "true", False: "false"}[value] if kind is not int else _integer_text(value)
+    if kind is int:
+        return _integer_text(value)
+    if value is None or kind is bool:
+        return {None: "null", True: "true", False: "false"}[value]
     if kind in (float, complex):
         return _nan_text(value) if "nan" in (text := repr(value)) else text
     if kind is str:
@@ -125,8 +127,8 @@ def _canonical_text(value: Any, component: str) -> str:  # noqa: PLR0911 - one f
     if kind in (set, frozenset):
         return f"set [{', '.join(sorted(_canonical_text(item, component) for item in value))}]"
     if hasattr(value, "items") and hasattr(value, "keys"):
-        pairs = sorted((_canonical_text(k, component), _canonical_text(v, component)) for k, v in value.items())
-        return "{" + ", ".join(f"{k}: {v}" for k, v in pairs) + "}"
+        pairs = sorted((_canonical_text(key, component), _canonical_text(item, component)) for key, item in value.items())
+        return "{" + ", ".join(f"{key}: {item}" for key, item in pairs) + "}"
     raise TypeError(
         f"the component {component!r} of an identity contains an object of type {_shown_type(kind)}, whose text may differ between "
         "processes: use text, bytes, numbers, None, an Identity, or lists, sets and mappings of these"
@@ -147,6 +149,7 @@ def _nan_text(value: complex) -> str:
 
 
 def _shown_type(kind: type) -> str:
+    """Return the name of a type for messages, with its module."""
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
@@ -189,7 +192,8 @@ class Difference(Record):
 
 def _cut_around_difference(before: str, after: str) -> tuple[str, str]:
     """Cut two texts to the surroundings of their first difference, and return both excerpts."""
-    position = next((i for i, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), min(len(before), len(after)))
+    shorter = min(len(before), len(after))
+    position = next((index for index in range(shorter) if before[index] != after[index]), shorter)
     start = max(position - _AROUND, 0)
     lead = "..." if start else ""
 

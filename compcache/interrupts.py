@@ -32,10 +32,12 @@ def reraise_interrupt(error: BaseException) -> None:
     An interrupt is raised by a signal handler, belongs to the program, and is not a failure. Handlers of Python's own exception classes
     call this first. An exception is examined only if code outside of the package took part.
     """
-    if not (_is_own(error) and (error.__context__ is None or (error.__context__.__context__ is None and _is_own(error.__context__)))):
-        interrupt = interrupt_in(error)
-        if interrupt is not None:
-            raise interrupt
+    context = error.__context__
+    if _is_own(error) and (context is None or (context.__context__ is None and _is_own(context))):
+        return
+    interrupt = interrupt_in(error)
+    if interrupt is not None:
+        raise interrupt
 
 
 def _is_own(error: BaseException) -> bool:

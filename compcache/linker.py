@@ -25,7 +25,7 @@ from compcache.content.names import freeze
 from compcache.errors import CacheWarning, CompileError
 from compcache.formats import host
 from compcache.formats.bodies import encode_bodies
-from compcache.formats.built_module import BuiltModule
+from compcache.formats.built_module import BuiltModule, Sections
 from compcache.formats.entry import STUB, EntryRecord, encode_entry, encode_stub, index_name
 from compcache.formats.graph import SOURCE_DIGESTS, decode_notes, encode_graph, encode_notes, pack_notes
 from compcache.formats.makers import PACKAGE, Maker, encode_makers, makers_text
@@ -200,6 +200,7 @@ def rebuild_module(
     makers_before = makers_text([maker for maker in makers if maker.name not in LINKERS and maker != Maker(PACKAGE, "")])
 
     def build(*, shared: bool) -> BuiltModule:
+        """Compile the stored code, with the properties of the stored module that are not in the code."""
         started = time_spent()
         translated = codegen.run(lambda context: translate_again(context, recipe, target, shared=shared))
         translated = translated._replace(digests=digests, seconds=time_spent() - started, makers=makers_before)
@@ -207,8 +208,7 @@ def rebuild_module(
         return _make_module(translated, notes.get("identity"), entries, shared=shared)
 
     built = _shared_or_object(build, shared=making.makes_shared_objects())
-    new_notes = decode_notes(built.sections[4])
-    return built._replace(sections=(*built.sections[:4], pack_notes(inherit_order(new_notes, notes))))
+    return built.with_notes(pack_notes(inherit_order(decode_notes(built.sections.notes), notes)))
 
 
 def _translate_for(request: Request) -> Translated:
@@ -221,6 +221,7 @@ def _translate_for(request: Request) -> Translated:
 
 
 def _try_untrusted(request: Request) -> None:
+    """Translate the code of an untrusted source in another process first. Raise `CompileError` if that fails."""
     for code in code_pieces(request.ir) if request.untrusted else ():
         try_in_child(code, request.machine, request.level, UNTRUSTED)
 
@@ -229,6 +230,7 @@ def _link_for(request: Request, translated: Translated) -> BuiltModule:
     """Return the module for a request, as a shared image if possible. The code is translated again if only an object is possible."""
 
     def build(*, shared: bool) -> BuiltModule:
+        """Return the module. Code that was compiled for the other form of image is compiled again."""
         code = translated if shared == request.shared else _translate_for(request._replace(shared=shared))
         return _make_module(code, request.identity, _entries_of(request, code), shared=shared)
 
@@ -241,8 +243,7 @@ def _shared_or_object(build: Callable[..., BuiltModule], *, shared: bool) -> Bui
 
     A shared object cannot be made if it requires a linker and none is installed, or if this process may not write a file of this size.
 
-    Raises:
-        CompileError: a shared object cannot be made, and the module has parts that need one.
+    Raise `CompileError` if a shared object cannot be made, and the module has parts that need one.
     """
     try:
         return build(shared=shared)
@@ -257,8 +258,10 @@ def _shared_or_object(build: Callable[..., BuiltModule], *, shared: bool) -> Bui
 
 def _entries_of(request: Request, translated: Translated) -> dict[tuple[str, str], bytes]:
     """Return the entries of data of a source and of its functions, by kind and name."""
-    exports = translated.prepared.exports
-    return dict(request.named_entries) | {(kind, export.name): data for export in exports for kind, data in request.entries.items()}
+    entries = dict(request.named_entries)
+    for export in translated.prepared.exports:
+        entries |= {(kind, export.name): data for kind, data in request.entries.items()}
+    return entries
 
 
 @contextmanager
@@ -369,12 +372,22 @@ def _assemble_module(
     seconds = time_spent() - started
     own_names = {name for name, *_ in functions}
     return BuiltModule(
-        (made.image, writer.records.content(), graph, bitcode, _encode_notes(translated, identity, seconds)),
-        (*functions, *indexed), host.target_id(needed), image_flag(made.kind), translated.key, seconds, header,
-        tuple(translated.entries.signatures), tuple([name for name in writer.imports if name not in own_names]),
-        translated.digests.get("code", ""), entries=tuple(entries), defined=_defined_types(translated), used=_used_types(translated),
-        null=resolution.null, makers=makers,
-    )  # fmt: skip
+        sections=Sections(made.image, writer.records.content(), graph, bitcode, _encode_notes(translated, identity, seconds)),
+        indexed=(*functions, *indexed),
+        target=host.target_id(needed),
+        flags=image_flag(made.kind),
+        key=translated.key,
+        seconds=seconds,
+        header=header,
+        signatures=tuple(translated.entries.signatures),
+        imports=tuple([name for name in writer.imports if name not in own_names]),
+        code=translated.digests.get("code", ""),
+        entries=tuple(entries),
+        defined=_defined_types(translated),
+        used=_used_types(translated),
+        null=resolution.null,
+        makers=makers,
+    )
 
 
 def _complete_bitcode(translated: Translated, globals_: Mapping[str, int]) -> bytes:

@@ -78,12 +78,13 @@ def _graph_html(graph: FunctionGraph) -> str:
 def _record_html(value: object) -> str:
     """Return a table of the non-empty fields and properties of a record."""
     names = [field.name for field in fields(value)] if is_dataclass(value) else list(getattr(value, "_fields", ()))
-    names += [name for name, values in vars(type(value)).items() if isinstance(values, property)]
-    values = {name: getattr(value, name) for name in names}
-    return _table_html((name, _with_unit(name, content)) for name, content in values.items() if content not in (None, "", (), {}))
+    names += [name for name, member in vars(type(value)).items() if isinstance(member, property)]
+    contents = [(name, getattr(value, name)) for name in names]
+    return _table_html((name, _with_unit(name, content)) for name, content in contents if content not in (None, "", (), {}))
 
 
 def _with_unit(name: str, value: object) -> object:
+    """Return the text of a size, or another value unchanged. The name of a field tells whether it is a size."""
     return size_text(value) if name.endswith(_SIZES) and isinstance(value, int) else value
 
 
@@ -97,6 +98,7 @@ def _target_rows(target: TypedCallTarget) -> Iterator[tuple[str, object]]:
 
 
 def _with_title(title: str, body: str) -> str:
+    """Return HTML with a title above a body, which is HTML."""
     return f"<div><code>{escape(title)}</code>{body}</div>"
 
 
@@ -111,6 +113,7 @@ def _table_html(rows: Iterable[Sequence[object]], head: Sequence[str] = ()) -> s
 
 
 def _row_html(tag: str, cells: Iterable[str]) -> str:
+    """Return a row of a table. `tag` is the HTML tag of its cells, ``td`` or ``th``, and `cells` is HTML."""
     style = "text-align:left;overflow-wrap:anywhere;max-width:60em"  # lists of CPU features are long
     return f"<tr>{''.join(f'<{tag} style={style}>{cell}</{tag}>' for cell in cells)}</tr>"
 
@@ -215,6 +218,7 @@ def _compile_cell(shell: Any, line: str, cell: str) -> CompiledFunctions | None:
 
 
 def _option_parser() -> argparse.ArgumentParser:
+    """Return the parser for the options of a cell."""
     parser = argparse.ArgumentParser(
         "%%compcache",
         description="Compile the cell, or load it from the cache, and define its functions. Other options are passed to the compiler.",

@@ -25,8 +25,7 @@ _read: "list[Mapping[str, str]]" = []
 def setting(variable: str) -> str:
     """Return the text of a setting; empty if it is not set. A variable takes precedence over the configuration, even if it is empty.
 
-    Raises:
-        SettingError: a configuration file cannot be used.
+    Raise `SettingError` if a configuration file cannot be used.
     """
     text = _text_of(variable)
     return configuration().get(variable, "") if text is None else text
@@ -43,9 +42,10 @@ def _text_of(variable: str) -> "str | None":
 
 
 def _may_be_set(variables: "Sequence[str]") -> bool:
-    """Return False if no such environment variable is set."""
-    # `os.environ` raises and catches two exceptions for a missing variable.
-    names = getattr(os.environ, "_data", {})  # bytes on POSIX
+    """Return False only if none of these environment variables is set."""
+    # `os.environ` raises and catches two exceptions for a missing variable, so its dict is asked. Where the dict does not have the form
+    # that it has on POSIX, bytes by bytes, the variables may be set.
+    names = getattr(os.environ, "_data", {})
     return bytes not in map(type, names) or not names.keys().isdisjoint(map(str.encode, variables))
 
 
@@ -62,9 +62,8 @@ def is_on(variable: str, *, default: bool = False) -> bool:
 def from_environment(variable: str, read: "Callable[[str], _T]") -> "_T | None":
     """Return the result of `read` for the text of a setting; None if the setting is not set or empty.
 
-    Raises:
-        SettingError: `read` raised `ValueError`, or `OSError` about a file that the text names. The message names the variable,
-            or the key and its configuration file.
+    Raise `SettingError` if `read` raised `ValueError`, or `OSError` about a file that the text names. The message names the variable, or
+    the key and its configuration file.
     """
     text = setting(variable)
     if not text:
@@ -77,8 +76,7 @@ def from_environment(variable: str, read: "Callable[[str], _T]") -> "_T | None":
 def configuration() -> "Mapping[str, str]":
     """Return the settings in configuration files, by environment variable. A process reads the files once.
 
-    Raises:
-        SettingError: a file cannot be used.
+    Raise `SettingError` if a file cannot be used.
     """
     if not _read:
         named = _text_of(CONFIGURATION_VARIABLE) is not None

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
     #: Returns whether the realization in a module is preferred to realizations with the same content in other modules.
     IsNear = Callable[[bytes], bool]
-    #: The image, records, graph, bitcode and notes of a module.
-    Sections = tuple[bytes, bytes, bytes, bytes, bytes]
 
 __all__ = ["PLACES", "Store", "is_ordered"]
 
@@ -209,8 +207,7 @@ class Store(Directory):
     def renew_index(self) -> bool:
         """Read the indexes of the directory and its layers again; return whether an index has changed.
 
-        Raises:
-            StorageError: an index cannot be read.
+        Raise `StorageError` if an index cannot be read.
         """
         return self._renew_index()
 
@@ -226,7 +223,7 @@ class Store(Directory):
             nothing = (self.index.unfinished or not self.index.segments) and not self.index.problem and not self._checked_index
         except OSError as error:
             reraise_interrupt(error)
-            raise StorageError(f"the index of the cache {self.root} cannot be read: {error}", path=self.root) from error
+            raise StorageError(f"the index of the cache {self.root} cannot be read ({error}): make it readable", path=self.root) from error
         if nothing or self.index.damaged:
             self._checked_index = True
             if not self._may_be_incomplete():
@@ -326,23 +323,24 @@ class Store(Directory):
         """
         from compcache.formats.entry import index_name
 
-        best: EntryRecord | None = None
+        records = []
         vanished = False
         for module_id, offset in self.find(index_name(kind, name)):
             try:
-                record = self._read_entry(module_id, offset, kind)
+                records.append(self._read_entry(module_id, offset, kind))
             except FileNotFoundError as error:
                 reraise_interrupt(error)
                 vanished = True  # pruned or compacted since the index was read
-                continue
             except CompcacheError:
                 continue
-            if record is not None and (record.kind, record.name) == (kind, name) and (best is None or record.order > best.order):
-                best = record
         if vanished and again:
             self.renew_index()
             return self.read_entry(kind, name, alone=alone, again=False)
-        return best if best is None or not alone or all(map(self.exists, best.requires)) else None
+        named = [record for record in records if record is not None and (record.kind, record.name) == (kind, name)]
+        latest = max(named, key=lambda record: record.order, default=None)
+        if latest is None or (alone and not all(map(self.exists, latest.requires))):
+            return None
+        return latest
 
     def _read_entry(self, module_id: bytes, offset: int, kind: str) -> EntryRecord | None:
         """Return the entry at an offset of a module's file; None if entries of the kind must not be read from this file.
@@ -409,11 +407,7 @@ class Store(Directory):
         return not (self.exposed or self.min_llvm or self._in_memory)
 
     def host(self) -> Host:
-        """Return the description of this host by LLVM.
-
-        Raises:
-            MissingPackageError: LLVM is not installed.
-        """
+        """Return the description of this host by LLVM. Raise `MissingPackageError` if LLVM is not installed."""
         if self._host is None:
             from compcache.publish.host_file import describe_and_store_host
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from compcache.digest import digest
+from compcache.formats.built_module import Sections
 from compcache.formats.graph import encode_graph, encode_notes
 from compcache.formats.host import ABI_VERSION, platform_name, target_id
 from compcache.formats.makers import MAKERS
@@ -47,5 +48,5 @@ def publish_module(
         record = FunctionRecord(name, "f", "i64(i64)", target_id(requirement), 0, NO_ENTRY, needs)
         indexed.append((name, writer.add(encode_function(record)), requirement))
     image = b"\x7fELF" + bytes(60) + b"CCMODULE" + ABI_VERSION.to_bytes(4, "little") + (2).to_bytes(4, "little") + key + bytes(100 + size)
-    sections = image, writer.content(), encode_graph(()), b"", encode_notes(0.05, None, {})
+    sections = Sections(image, writer.content(), encode_graph(()), b"", encode_notes(0.05, None, {}))
     return add_module(store, sections, indexed, target=bytes(8), flags=IMAGE_SHARED, key=key)

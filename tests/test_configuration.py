@@ -163,7 +163,9 @@ def test_one_file_can_be_named_in_place_of_others_and_none_too(home: dict[str, s
     names = "MAX_SIZE", "MIN_LLVM"
     assert list(seen(home, *names, COMPCACHE_CONFIG=str(other)).values()) == ["", "20"]
     assert list(seen(home, *names, COMPCACHE_CONFIG="none").values()) == ["", ""]
-    assert seen(home, *names, COMPCACHE_CONFIG="/nowhere/c.toml") == "COMPCACHE_CONFIG: /nowhere/c.toml: No such file or directory"
+    assert seen(home, *names, COMPCACHE_CONFIG="/nowhere/c.toml") == (
+        "COMPCACHE_CONFIG: /nowhere/c.toml cannot be read (No such file or directory): correct the path or its permissions"
+    )
 
 
 @pytest.mark.slow

@@ -127,6 +127,7 @@ _HWCAPS: tuple[tuple[str, tuple[int, ...], str], ...] = (
 
 
 def _feature_words() -> dict[str, str]:
+    """Return the bits of HWCAP that each feature needs, as ``word:mask``, by feature."""
     return {name: f"{word_number}:{sum(1 << bit for bit in bits):x}" for word_number, bits, name in _HWCAPS}
 
 
@@ -137,6 +138,7 @@ def _version_changes(name: str) -> str | None:
 
 
 def _changed_range(offset: int, kind: int) -> tuple[int, int]:
+    """Return the first byte that a relocation changes, and the first byte after them."""
     start = offset & -_INSTRUCTION
     return start, start + (8 if kind == _ABS64 else _INSTRUCTION)
 

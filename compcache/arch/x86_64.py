@@ -127,6 +127,7 @@ def _store64(data: bytearray, offset: int, value: int) -> None:
 
 
 def _stub_code(address: int, entry: int) -> bytes:
+    """Return the instruction at `address` that jumps through the table entry at `entry`, padded to eight bytes."""
     return _STUB.pack(_INDIRECT_JUMP, entry - (address + 6), b"\x66\x90")
 
 

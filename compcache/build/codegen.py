@@ -27,26 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 __all__ = [
-    "borrow_machine",
-    "call_in_caller",
-    "check_triple",
-    "copy",
-    "emit_object",
-    "host_platform",
-    "initialize",
-    "is_suspicious",
-    "llvm_version",
-    "new_context",
-    "optimize",
-    "own_makers",
-    "parse",
-    "plain_source",
-    "platform_of",
-    "read_back",
-    "run",
-    "target_data",
+    "borrow_machine", "call_in_caller", "check_triple", "copy", "emit_object", "host_platform", "initialize", "is_suspicious",
+    "llvm_version", "new_context", "optimize", "own_makers", "parse", "plain_source", "platform_of", "read_back", "run", "target_data",
     "target_machine",
-]
+]  # fmt: skip
 
 _T = TypeVar("_T")
 _Plain: TypeAlias = "str | bytes | tuple[bytes, ...] | llvm.ModuleRef"
@@ -124,8 +108,7 @@ def plain_source(ir: Any) -> Any:
 
     Reading the result runs no code of the caller.
 
-    Raises:
-        CompileError: `ir` has another type, or its bytes contain no LLVM code.
+    Raise `CompileError` if `ir` has another type, or its bytes contain no LLVM code.
     """
     if isinstance(ir, (str, llvm.ModuleRef)):
         return ir
@@ -155,8 +138,7 @@ def parse(ir: _Plain, context: Any) -> Any:
 
     An LLVM module is copied. Bitcode of several modules becomes one module.
 
-    Raises:
-        CompileError: LLVM rejects the code, or the text contains NUL or characters that UTF-8 cannot encode.
+    Raise `CompileError` if LLVM rejects the code, or the text contains NUL or characters that UTF-8 cannot encode.
     """
     check_abandoned()
     initialize()

@@ -28,31 +28,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
 __all__ = [
-    "API_AT",
-    "BUFFER",
-    "CSTR_HOOK",
-    "FAIL_ARITY",
-    "FAIL_VALUE",
-    "FROM_CSTR",
-    "FUNCTION_AT",
-    "POINTER_HOOK",
-    "U64_HOOK",
-    "VIEW_NDIM",
-    "VIEW_READONLY",
-    "VIEW_SHAPE",
-    "EntryPoint",
-    "FunctionHead",
-    "buffer_request",
-    "entries_text",
-    "entry_point",
-    "entry_text",
-    "read_head",
-    "read_signature",
-    "symbols_of_entries",
-    "table_head",
-    "table_symbols_of",
-    "table_text",
-]
+    "API_AT", "BUFFER", "CSTR_HOOK", "FAIL_ARITY", "FAIL_VALUE", "FROM_CSTR", "FUNCTION_AT", "POINTER_HOOK", "U64_HOOK", "VIEW_NDIM",
+    "VIEW_READONLY", "VIEW_SHAPE", "EntryPoint", "FunctionHead", "buffer_request", "entries_text", "entry_point", "entry_text", "read_head",
+    "read_signature", "symbols_of_entries", "table_head", "table_symbols_of", "table_text",
+]  # fmt: skip
 
 _TABLE_FIELDS = Struct("<II")
 FUNCTION_AT, API_AT = 0, 8  # of Callee
@@ -155,8 +134,7 @@ def _trailing_type(prefix: str) -> str:
 def read_signature(function: FunctionHead) -> Signature:
     """Return the signature that matches a function's LLVM type. Integers are signed, unless they have the attribute `zeroext`.
 
-    Raises:
-        SignatureError: no signature matches the type. The message gives the reason.
+    Raise `SignatureError` if no signature matches the type. The message gives the reason.
     """
     head, types, result, _ = function
     parameters = []
@@ -167,7 +145,9 @@ def read_signature(function: FunctionHead) -> Signature:
         parameters.append(Parameter(_scalar_type(name, text), False, False, _parameter_name(text), 0))
     name = _BY_LLVM_TYPE.get(result)
     if name is None:
-        raise SignatureError(f"no signature type matches the function's result of type {_BEFORE_TYPE.sub('', result)}")
+        raise SignatureError(
+            f"no signature type matches the function's result of type {_BEFORE_TYPE.sub('', result)}: return a number, a pointer or nothing"
+        )
     return Signature(tuple(parameters), _scalar_type(name, head.prefix))
 
 
@@ -188,6 +168,7 @@ def _scalar_type(name: str, text: str) -> Type:
 
 
 def _parameter_name(text: str) -> str:
+    """Return the name of a parameter in LLVM assembly, or "" if Python cannot use it as the name of an argument."""
     name = text.rpartition("%")[2] if "%" in text else ""
     return name if name.isidentifier() else ""
 
@@ -210,13 +191,8 @@ def entry_point(
             returns Python objects.
     """
     head, types, result, convention = function
-    expected = _expected_types(signature)
-    fits = len(expected) == len(types) and all(actual in wanted for actual, wanted in zip(types, expected, strict=True))
-    by_value = [text for text in head.parameters if any(mark in text for mark in _IN_MEMORY)]
-    if not fits or by_value or result not in _result_types(signature.result):
-        reason = f"the signature requires '{_expected_text(signature)}'{_mismatch_hint(signature)}"
-        if by_value:
-            reason = f"no signature type matches parameter '{by_value[0]}'"
+    reason = _find_mismatch(function, signature)
+    if reason:
         raise SignatureMismatchError(
             f"the signature {signature} of function {label_of(name) or name!r} does not match its LLVM type '{_type_text(result, types)}': "
             f"{reason}",
@@ -234,6 +210,7 @@ def entry_point(
 
 
 def _type_text(result: str, types: Sequence[str]) -> str:
+    """Return a function's LLVM type as messages show it."""
     return f"{result} ({', '.join(types)})"
 
 
@@ -252,6 +229,19 @@ def _mismatch_hint(signature: Signature) -> str:
     if any(parameter.is_buffer for parameter in signature.parameters):
         notes.append("each buffer is passed as a pointer and its length, an i64 for each dimension")
     return "".join(f"; {note}" for note in notes)
+
+
+def _find_mismatch(function: FunctionHead, signature: Signature) -> str:
+    """Return why a function's LLVM type does not match a signature, or "" if it matches."""
+    head, types, result, _ = function
+    by_value = next((text for text in head.parameters if any(mark in text for mark in _IN_MEMORY)), None)
+    if by_value is not None:
+        return f"no signature type matches parameter '{by_value}'"
+    expected = _expected_types(signature)
+    has_expected = len(expected) == len(types) and all(actual in allowed for actual, allowed in zip(types, expected, strict=True))
+    if has_expected and result in _result_types(signature.result):
+        return ""
+    return f"the signature requires '{_expected_text(signature)}'{_mismatch_hint(signature)}"
 
 
 def _expected_types(signature: Signature) -> list[tuple[str, ...]]:
@@ -573,6 +563,7 @@ def symbols_of_entries(entries: Sequence[EntryPoint]) -> list[str]:
 
 @lru_cache(maxsize=_KEPT)
 def _symbol_of(entry: EntryPoint) -> str:
+    """Return the symbol of an entry point. Equal entry points have equal symbols."""
     return f"compcache.entry.{digest([repr(tuple(entry)).encode()], size=_SYMBOL_SIZE).hex()}"
 
 

@@ -19,11 +19,14 @@ from compcache.wording import join_first
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from compcache.build.ir_text import Definition
+    from compcache.build.ir_text import Definition, GlobalValue
     from compcache.build.pic import Alias
     from compcache.build.source import ModuleSource
 
-__all__ = ["MERGED", "VISIBLE_LINKAGES", "WEAK", "Entries", "Export", "choose_exports", "make_entries", "read_exports", "visible_exports"]
+__all__ = [
+    "MERGED", "VISIBLE_LINKAGES", "WEAK", "Entries", "Export", "choose_exports", "is_visible", "make_entries", "read_exports",
+    "visible_exports",
+]  # fmt: skip
 
 VISIBLE_LINKAGES = frozenset(("external", "linkonce_any", "linkonce_odr", "linkonce_odr_auto_hide", "weak_any", "weak_odr", "common"))
 
@@ -54,8 +57,8 @@ class Export(NamedTuple):
 
     name: str
     symbol: str
-    signature: Signature | None
-    nogil: bool
+    signature: Signature | None = None
+    nogil: bool = False
     shown: str | None = None
     link_only: str = ""
 
@@ -93,6 +96,7 @@ def _read_export(name: str, value: Any) -> Export:
 
 
 def _require_free_symbol(symbol: str) -> None:
+    """Raise `InvalidNameError` if compcache defines a symbol with this name in every module."""
     if symbol.startswith("compcache.entry.") or symbol == TABLE_SYMBOL:
         raise InvalidNameError(f"the symbol {symbol!r} is reserved for compcache: choose another name")
 
@@ -134,19 +138,28 @@ def choose_exports(
         return exports
     variables = {variable.name for variable in values.variables if not variable.is_declaration}.union(second_names)
     functions = {f.name for f in values.functions if not f.is_declaration or f.name in assembly}
-    defined = functions | variables
-    wanted = tuple([_variable_export(export, thread_locals, functions) if export.symbol in variables else export for export in wanted])
-    missing = [export.symbol for export in wanted if export.symbol not in defined and export.symbol not in aliases]
+    exports = tuple([_variable_export(export, thread_locals, functions) if export.symbol in variables else export for export in wanted])
+    requested = dict.fromkeys([export.symbol for export in exports])
+    _require_defined(requested, {*functions, *variables, *aliases})
+    also_exported = [name for name, linkage in merged.items() if linkage.endswith("_odr") and name not in requested]
+    return (*exports, *[_export_of(name, MERGED) for name in also_exported])
+
+
+def _require_defined(requested: Iterable[str], defined: Collection[str]) -> None:
+    """Raise `UndefinedSymbolError` if the module does not define a requested symbol."""
+    missing = [symbol for symbol in requested if symbol not in defined]
     if missing:
-        present = sorted(name for name in {*defined, *aliases} if not name.startswith("compcache."))
+        present = sorted(name for name in defined if not name.startswith("compcache."))
         raise UndefinedSymbolError(
             f"functions= names {', '.join(map(repr, missing))}, which the module does not define; the module defines "
             f"{join_first(present, _SHOWN) or 'nothing'}",
             symbols=missing,
         )
-    requested = {export.symbol for export in wanted}
-    merged_exports = [name for name, linkage in merged.items() if linkage.endswith("_odr") and name not in requested]
-    return (*wanted, *[Export(check_name(name, "func_name"), name, None, False, link_only=MERGED) for name in merged_exports])
+
+
+def _export_of(name: str, link_only: str = "") -> Export:
+    """Return the export of a symbol under its own name. Raise `InvalidNameError` if that cannot be a func_name."""
+    return Export(check_name(name, "func_name"), name, link_only=link_only)
 
 
 def visible_exports(
@@ -158,30 +171,35 @@ def visible_exports(
     second_names: Iterable[str] = (),
 ) -> tuple[Export, ...]:
     """Return the exports of all visible, named functions and variables of a module. See `choose_exports` for arguments and errors."""
-    values = GlobalValues(*[tuple([value for value in kind if value.name]) for kind in values])
-    variables = {variable.name for variable in values.variables if not variable.is_declaration}
     visible = [
         function.name
         for function in values.functions
         if (not function.is_declaration or function.name in assembly) and function.linkage in VISIBLE_LINKAGES and not function.is_hidden
     ]
-    shared = _link_only(values, variables.difference(thread_locals), merged)
-    second = [Export(check_name(name, "func_name"), name, None, False, link_only="variable") for name in sorted(second_names)]
-    return (*[Export(check_name(name, "func_name"), name, None, False) for name in (*visible, *aliases)], *shared, *second)
+    return (
+        *[_export_of(name) for name in (*visible, *aliases) if name],
+        *_link_only_exports(values, thread_locals, merged),
+        *[_export_of(name, "variable") for name in sorted(second_names)],
+    )
 
 
-def _link_only(values: GlobalValues, variables: Collection[str], merged: Mapping[str, str]) -> Iterator[Export]:
+def _link_only_exports(values: GlobalValues, thread_locals: Collection[str], merged: Mapping[str, str]) -> Iterator[Export]:
     """Yield the exports that only other modules can use: visible variables, and functions that are visible within a library."""
-    for name, is_declaration, linkage, is_hidden, _ in values.functions:
-        if is_hidden and not is_declaration and linkage in VISIBLE_LINKAGES and not name.startswith("llvm."):
-            kind = THREAD_LOCAL if name.startswith(ADDRESS_OF) else "hidden function"
-            yield Export(check_name(name, "func_name"), name, None, False, link_only=kind)
-    for name, is_declaration, linkage, _, _ in values.variables:
-        if name in variables and not is_declaration and linkage in VISIBLE_LINKAGES and not name.startswith("llvm."):
-            kind = "variable" if linkage == "external" else "shared variable"
-            if name in merged:
-                kind = MERGED if merged[name].endswith("_odr") else WEAK
-            yield Export(check_name(name, "func_name"), name, None, False, link_only=kind)
+    for function in filter(is_visible, values.functions):
+        if function.is_hidden:
+            yield _export_of(function.name, THREAD_LOCAL if function.name.startswith(ADDRESS_OF) else "hidden function")
+    for variable in filter(is_visible, values.variables):
+        if variable.name in thread_locals:
+            continue
+        kind = "variable" if variable.linkage == "external" else "shared variable"
+        if variable.name in merged:
+            kind = MERGED if merged[variable.name].endswith("_odr") else WEAK
+        yield _export_of(variable.name, kind)
+
+
+def is_visible(value: GlobalValue) -> bool:
+    """Return whether a module defines a value with a name that other modules can use. Names in ``llvm.`` are for the compiler alone."""
+    return bool(value.name) and not value.is_declaration and value.linkage in VISIBLE_LINKAGES and not value.name.startswith("llvm.")
 
 
 def _variable_export(export: Export, thread_locals: Collection[str], functions: Collection[str]) -> Export:
@@ -277,8 +295,11 @@ def _effects_of_groups(lines: Iterable[str]) -> dict[str, dict[str, str]]:
     "Function Attributes", `memory`.
     """
     plain = [_STRING.sub("", line) for line in lines if "memory(" in line]
-    matches = [match for line in plain if (match := _MEMORY.match(line))]
-    return {m[1]: {location: effect for location, _, effect in [item.rpartition(": ") for item in m[2].split(", ")]} for m in matches}
+    effects = {}
+    for match in filter(None, map(_MEMORY.match, plain)):
+        items = [item.rpartition(": ") for item in match[2].split(", ")]
+        effects[match[1]] = {location: effect for location, _, effect in items}
+    return effects
 
 
 def _effect_on_arguments(effects: Mapping[str, str]) -> str:

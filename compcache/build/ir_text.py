@@ -20,36 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 __all__ = [
-    "ATTACHMENTS",
-    "Assembly",
-    "Definition",
-    "GlobalValue",
-    "GlobalValues",
-    "Head",
-    "find_extreme_construct",
-    "is_vectorized",
-    "leading_type",
-    "lines_from",
-    "lines_of_variables",
-    "long_lines",
-    "parse_head",
-    "passes_vectors",
-    "quote",
-    "read_assembly",
-    "read_functions",
-    "read_module",
-    "read_values",
-    "referenced_name",
-    "references",
-    "section_bounds",
-    "split_at",
-    "split_parameters",
-    "symbol_counts",
-    "unquote",
-    "with_image_symbols",
-    "with_lines",
-    "with_symbols",
-]
+    "ATTACHMENTS", "Assembly", "Definition", "GlobalValue", "GlobalValues", "Head", "find_extreme_construct", "is_vectorized",
+    "leading_type", "lines_from", "lines_of_variables", "long_lines", "parse_head", "passes_vectors", "quote", "read_assembly",
+    "read_functions", "read_module", "read_values", "referenced_name", "references", "section_bounds", "split_at", "split_parameters",
+    "symbol_counts", "unquote", "with_image_symbols", "with_lines", "with_symbols",
+]  # fmt: skip
 
 _NAME = re.compile(r'"([^"]*)"|([-$._A-Za-z0-9]+)')
 _REFERENCE = re.compile(r'@(?:"([^"]*)"|([-$._A-Za-z0-9]+))|"[^"]*"')
@@ -150,8 +125,8 @@ def unquote(text: str) -> str:
     """Return a name without LLVM's escapes. `text` is the text between the quotes."""
     if "\\" not in text:
         return text
-    data = _ESCAPE.sub(lambda match: "\\" if match[1] == "\\" else chr(int(match[1], 16)), text).encode("latin-1", "surrogateescape")
-    return data.decode("utf-8", "surrogateescape")
+    unescaped = _ESCAPE.sub(lambda match: "\\" if match[1] == "\\" else chr(int(match[1], 16)), text)
+    return unescaped.encode("latin-1", "surrogateescape").decode("utf-8", "surrogateescape")
 
 
 def quote(name: str) -> str:
@@ -192,6 +167,7 @@ def passes_vectors(text: str) -> bool:
 
 
 def _is_wide(scalable: str, count: str, element: str) -> bool:
+    """Return whether a vector type is wider than the registers of all processors, or of a width that only the processor knows."""
     return bool(scalable) or int(count) * (_BITS.get(element) or int(element[1:])) > _COMMON_WIDTH
 
 
@@ -214,8 +190,10 @@ def find_extreme_construct(text: str, *, printed: bool = False) -> str | None:
     `printed` says that LLVM has printed the code, so each type and constant is on one line.
     """
     has_long_numbers = any(pattern.search(text) for pattern in _LONG_NUMBERS)
-    shown = "\n".join([text[start:end] for start, end in long_lines(text, 2 * _DEEPEST)]) if printed and not has_long_numbers else text
-    plain = _STRING_OR_COMMENT.sub('""', shown)
+    relevant = text
+    if printed and not has_long_numbers:  # only long lines can contain deep nesting
+        relevant = "\n".join([text[start:end] for start, end in long_lines(text, 2 * _DEEPEST)])
+    plain = _STRING_OR_COMMENT.sub('""', relevant)
     reason = _extreme_number(plain) if has_long_numbers else None
     if reason is None and (_is_deep(plain) or _has_deep_types(text)):
         return f"a type or constant with more than {_DEEPEST} levels of nesting"
@@ -401,6 +379,7 @@ def _leading_name(text: str) -> tuple[str, int]:
 
 
 def _linkage_of(words: list[str]) -> str:
+    """Return the linkage in the words before a definition. LLVM prints no word for external linkage."""
     return _LINKAGES.get(words[0], "external") if words else "external"
 
 

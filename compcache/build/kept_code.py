@@ -62,6 +62,7 @@ class KeptCode:
         """Return the result of `emit` for the parsed module, prepared like the linker's, and a target machine. See `codegen.parse`."""
 
         def translate(context: Any) -> Any:
+            """Parse the module, with its constructors in sections as in `compcache.translation.emission`, and call `emit`."""
             module = codegen.parse(self.bitcode, context)
             text = str(module)
             constructors = find_constructors(text)
@@ -136,7 +137,7 @@ def _image_contains(image: bytes, section: CodeSection, start: int, end: int) ->
     position = image.find(seed)
     while position >= 0:
         shift = position - longest  # may place the part's start before the image's start
-        if start + shift >= 0 and all(image[a + shift : b + shift] == section.code[a:b] for a, b in runs):
+        if start + shift >= 0 and all(image[first + shift : last + shift] == section.code[first:last] for first, last in runs):
             return True
         position = image.find(seed, position + 1)
     return False

@@ -194,7 +194,7 @@ class _Reader:
         target = definitions.get(definition.references[0]) if definition.references else None
         is_constant = target is not None and target.kind == "variable" and " constant " in target.head[:_LAST_CHARACTERS]
         words = [VARIABLE, "?" if read.size <= 0 else str(read.size), "align", str(read.align)]
-        return " ".join([*words, *(["constant"] if is_constant else [])])
+        return " ".join([*words, "constant"] if is_constant else words)
 
     def variable_type(self, head: str, *marks: str) -> str:
         """Return the type of a variable from its line, followed by `marks`, or "" if the line has no type."""
@@ -206,8 +206,11 @@ class _Reader:
         aligned = _ALIGN.findall(line, max(len(line) - _LAST_CHARACTERS, 0))
         size = "?" if read.size <= 0 else str(read.size)
         words = [VARIABLE, size, "align", aligned[-1] if aligned else str(read.align)]
-        kinds = [word for word, is_one in (("constant", match[1] == "constant"), (THREAD_LOCAL, THREAD_LOCAL in match[0])) if is_one]
-        return " ".join([*words, *kinds, *marks])
+        if match[1] == "constant":
+            words.append("constant")
+        if THREAD_LOCAL in match[0]:
+            words.append(THREAD_LOCAL)
+        return " ".join([*words, *marks])
 
 
 def _convention(words: list[str]) -> str:
@@ -252,10 +255,10 @@ class _Uses:
         self._thunks = {function: slot for slot, function in slots.items()}
         self._wanted = {*imported, *slots, *slots.values()}
         self._variables = {symbol for symbol in imported if definitions[symbol].kind == "external"}
-        self._found: dict[str, dict[str, str]] = {}
-        self._in_thunks: dict[str, str] = {}
-        self._changed: dict[str, str] = {}
-        self._users: dict[str, str] = {}
+        self._found: dict[str, dict[str, str]] = {}  # by symbol: the types of its uses, each with a function that has such a use
+        self._in_thunks: dict[str, str] = {}  # the types of functions that only thunks call, by slot
+        self._changed: dict[str, str] = {}  # the variables that the code writes to, each with a function that does so
+        self._users: dict[str, str] = {}  # by symbol: a function that refers to it
         self._known_calls: dict[tuple[str | bool, ...], str] = {}  # types of calls, by everything except the values of arguments
 
     def read(self, text: str) -> dict[str, dict[str, str]]:

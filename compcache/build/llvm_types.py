@@ -134,19 +134,15 @@ class Types:
         part, end = self._read(text, match.end())
         if text[end] != closing:
             raise ValueError(f"the LLVM assembly has an array or vector without an end: {text[at : at + 80]!r}")
-        if closing == "]":
-            size = part.size * count if part.size >= 0 else -1
-            pieces = part.pieces * count if count * len(part.pieces) <= _MOST_PIECES else (f"memory{size}",)
-            return Type(size, part.align, pieces, is_aggregate=True), end + 1
-        kind = part.pieces[0]
-        bits = count * (int(kind[1:]) if kind[0] == "i" and len(part.pieces) == 1 else part.size * _BYTE)
-        size = 1
-        while size * _BYTE < bits:
-            size *= 2
-        return Type(-1 if match[1] else size, size, (f"scalable v{bits}" if match[1] else f"v{bits}",)), end + 1
+        if closing == ">":
+            return _vector_type(part, count, is_scalable=bool(match[1])), end + 1
+        size = part.size * count if part.size >= 0 else -1
+        pieces = part.pieces * count if count * len(part.pieces) <= _MOST_PIECES else (f"memory{size}",)
+        return Type(size, part.align, pieces, is_aggregate=True), end + 1
 
 
 def _limit_pieces(pieces: list[str], size: int) -> tuple[str, ...]:
+    """Return the pieces of a structure, or one piece with the size of the structure if they are too many."""
     return tuple(pieces) if len(pieces) <= _MOST_PIECES else (f"memory{size}",)
 
 
@@ -160,3 +156,13 @@ def split_words(text: str) -> list[str]:
     if not _BRACKETS.search(text):
         return text.split()
     return split_at(text, " ")
+
+
+def _vector_type(element: Type, count: int, *, is_scalable: bool) -> Type:
+    """Return a vector of elements. Its size is the next power of two; the size of a scalable vector is unknown (-1)."""
+    kind = element.pieces[0]
+    bits = count * (int(kind[1:]) if kind[0] == "i" and len(element.pieces) == 1 else element.size * _BYTE)
+    size = 1
+    while size * _BYTE < bits:
+        size *= 2
+    return Type(-1, size, (f"scalable v{bits}",)) if is_scalable else Type(size, size, (f"v{bits}",))

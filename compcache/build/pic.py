@@ -20,23 +20,10 @@ if TYPE_CHECKING:
     from compcache.build.ir_text import Definition
 
 __all__ = [
-    "ADDRESS_OF",
-    "INITIALIZE",
-    "TERMINATE",
-    "Alias",
-    "Constructors",
-    "aliases",
-    "find_constructors",
-    "for_shared_object",
-    "functions_run_by_mapping",
-    "merged_variables",
-    "shared_thread_locals",
-    "thread_locals",
-    "variable_aliases",
-    "with_addresses",
-    "with_deferred_start",
-    "with_init_arrays",
-]
+    "ADDRESS_OF", "INITIALIZE", "TERMINATE", "Alias", "Constructors", "aliases", "find_constructors", "for_shared_object",
+    "functions_run_by_mapping", "merged_variables", "shared_thread_locals", "thread_locals", "variable_aliases", "with_addresses",
+    "with_deferred_start", "with_init_arrays",
+]  # fmt: skip
 
 _NAME = r'@(?:"[^"]*"|[-$._A-Za-z0-9]+)'
 _DSO_LOCAL = re.compile(rf"^({_NAME} = (?:external|extern_weak)|declare {ATTACHMENTS}(?:extern_weak )?)\s?dso_local\b", re.MULTILINE)
@@ -124,6 +111,7 @@ def for_shared_object(text: str) -> str:
 
 
 def _without_pie(line: str) -> str:
+    """Return a line of metadata with the PIE level 0, because the code becomes part of a shared object."""
     return _PIE_LEVEL.sub(r"\1 0", line) if "PIE Level" in line else line
 
 
@@ -180,8 +168,7 @@ def with_addresses(text: str, imported: Collection[str], provided: Iterable[str]
     that returns its address (`ADDRESS_OF`), and modules that use the variable call this function. `imported` are variables of other
     modules. For the variables in `provided`, the module defines functions.
 
-    Raises:
-        CompileError: the code uses an imported variable in a way that cannot be rewritten.
+    Raise `CompileError` if the code uses an imported variable in a way that cannot be rewritten.
     """
     chunks = text.split("\n}\n")
     for number, name in enumerate(imported):
@@ -198,6 +185,7 @@ def with_addresses(text: str, imported: Collection[str], provided: Iterable[str]
 
 
 def _reference_text(name: str) -> str:
+    """Return a reference to a symbol in LLVM assembly."""
     return "@" + quote(name)
 
 

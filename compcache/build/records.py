@@ -204,8 +204,7 @@ def _node_kind(name: str, definition: Definition, resolution: Resolution) -> tup
 def encode_definition(definition: GlobalDefinition, symbol: str) -> bytes:
     """Return the stored form of a global variable's value.
 
-    Raises:
-        GlobalValidationError: the value cannot be stored. The message names the variable.
+    Raise `GlobalValidationError` if the value cannot be stored. The message names the variable.
     """
     try:
         return call_encode(definition)

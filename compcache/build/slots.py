@@ -36,18 +36,9 @@ if TYPE_CHECKING:
     from compcache.images.libraries import Library
 
 __all__ = [
-    "SLOT_PREFIX",
-    "Requests",
-    "Resolution",
-    "imported_thread_locals",
-    "is_known_by_name",
-    "read_requests",
-    "resolve_declarations",
-    "restore_resolution",
-    "shared_function",
-    "undefined_symbols_error",
-    "with_nobuiltin",
-]
+    "SLOT_PREFIX", "Requests", "Resolution", "imported_thread_locals", "is_known_by_name", "read_requests", "resolve_declarations",
+    "restore_resolution", "shared_function", "undefined_symbols_error", "with_nobuiltin",
+]  # fmt: skip
 
 SLOT_PREFIX = "compcache.slot."
 _NOT_PROVIDED = "which neither the cache nor globals= nor this process defines"
@@ -116,11 +107,13 @@ def read_requests(source: ModuleSource) -> Requests:
 
 
 def _archive_name(name: Any) -> str:
+    """Return the file name of an archive. A bare name like ``m`` becomes ``libm.a``."""
     name = check_name(os.fspath(name), "archive")
     return name if is_archive(name) else f"lib{name}.a"
 
 
 def _import_names(imports: Any) -> tuple[str, ...]:
+    """Return one or several names as a tuple."""
     return (imports,) if isinstance(imports, str) else tuple(imports)
 
 
@@ -148,7 +141,9 @@ def with_nobuiltin(text: str, functions: Iterable[GlobalValue], imports: Collect
     own = {f.text for f in functions if not f.is_declaration and is_known_by_name(f.name)}
     if imported:
         text = with_lines(text, "declare ", lambda line: line if imported.isdisjoint(references(line)) else f"{line} nobuiltin")
-    return with_lines(text, "define ", lambda line: _with_nobuiltin(line) if line in own else line) if own else text
+    if own:
+        text = with_lines(text, "define ", lambda line: _with_nobuiltin(line) if line in own else line)
+    return text
 
 
 def _with_nobuiltin(line: str) -> str:
@@ -217,8 +212,13 @@ def resolve_declarations(
     for name in resolver.imports:
         if name in functions and _attributes_are_of_functions():
             module.get_function(name).add_function_attribute("nonlazybind")  # an indirect call, instead of a call to a jump
+    _check_no_defined_thread_locals(resolver.storage, thread_locals)
+    return _resolution_of(resolver, module, functions, variables, target_data)
+
+
+def _resolution_of(resolver: _Resolver, module: Any, functions: Iterable[str], variables: Collection[str], target_data: Any) -> Resolution:
+    """Return the choices of a resolver, with the code that the module needs for them. `functions` and `variables` are declarations."""
     slots, storage = resolver.slots, resolver.storage
-    _check_no_defined_thread_locals(storage, thread_locals)
     thunks = tuple([name for name in functions if SLOT_PREFIX + name in slots or SLOT_PREFIX + name in storage])
     support = _support_text(module, variables, slots, storage, thunks, target_data) if thunks or storage else ""
     static = resolver.static_symbols()
@@ -230,11 +230,8 @@ def resolve_declarations(
 
 def _declared_values(values: Iterable[GlobalValue], *, shared: bool) -> dict[str, GlobalValue]:
     """Return the symbols that are only declared, by name; with `shared`, also symbols that are defined only for the optimizer."""
-    return {
-        value.name: value
-        for value in values
-        if (value.is_declaration or (shared and value.linkage == "available_externally")) and not value.name.startswith("llvm.")
-    }
+    named = [value for value in values if not value.name.startswith("llvm.")]
+    return {value.name: value for value in named if value.is_declaration or (shared and value.linkage == "available_externally")}
 
 
 def _keep_optimizer_copies(
@@ -322,14 +319,12 @@ def restore_resolution(
 
     `slots` has the imports (`Resolution.imported`), `storage` the globals, and `names` the libraries that the source names.
 
-    Raises:
-        LibraryError: a library cannot be opened.
+    Raise `LibraryError` if a library cannot be opened.
     """
     libraries = open_libraries(names)
     declared = [value.name for value in (*module.functions, *module.global_variables) if value.is_declaration]
-    from_libraries = [
-        name for name in declared if not platform_symbols.is_platform_symbol(name) and any(library.path_of(name) for library in libraries)
-    ]
+    others = [name for name in declared if not platform_symbols.is_platform_symbol(name)]
+    from_libraries = [name for name in others if any(library.path_of(name) for library in libraries)]
     plain = {symbol: name for symbol, name in slots.items() if not symbol.startswith(SLOT_PREFIX)}
     with_slots = {symbol: name for symbol, name in slots.items() if symbol not in plain}
     return Resolution(with_slots, dict(storage), "", (), libraries, frozenset(from_libraries), plain)
@@ -395,9 +390,10 @@ class _Resolver:
         definition, is_function = self._requests.globals.get(name), storage_of is None
         if name in self._requests.imports:
             self._import(name, self._requests.imports[name], is_function=is_function)
-        elif definition is not None:
-            slot = SLOT_PREFIX + name if storage_of is None else name
-            self.storage[slot] = definition, _function_storage(name, definition) if storage_of is None else storage_of(name)
+        elif definition is not None and storage_of is None:
+            self.storage[SLOT_PREFIX + name] = definition, _function_storage(name, definition)
+        elif definition is not None and storage_of is not None:
+            self.storage[name] = definition, storage_of(name)
         elif name not in self._defined and self._is_beside(name):
             self._import(name, name, is_function=is_function)
         else:
@@ -443,7 +439,8 @@ class _Resolver:
             self.missing.append(name)
         else:
             self.from_libraries.add(name)
-            self.libraries = (*self.libraries, *({library} - {*self.libraries}))
+            if library not in self.libraries:
+                self.libraries = (*self.libraries, library)
 
 
 def _check_use(text: str, requests: Requests, functions: Collection[str], variables: Collection[str], missing: list[str]) -> None:
@@ -582,6 +579,7 @@ def _truncate(definition: Integer, bits: int) -> Integer:
 
 
 def _head_text(module: Any) -> str:
+    """Return the lines of LLVM assembly that give another module the target of this module."""
     return f'target datalayout = "{module.data_layout}"\ntarget triple = "{module.triple}"\n'
 
 
@@ -599,13 +597,11 @@ def _support_text(
         lines += [str(struct) for struct in module.struct_types if " = type " in str(struct)]
     lines += [f"@{quote(slot)} = hidden externally_initialized global ptr null, align 8" for slot in slots]
     for name, (_, form) in storage.items():
+        value, align = "ptr null", 8  # the slot of a function
         if name in variables:
-            shape = {"pointer": "ptr", "int": f"i{8 * form.size}"}.get(form.form, f"[{form.size} x i8]")
-            zero = "null" if shape == "ptr" else "0" if shape[0] == "i" else "zeroinitializer"
+            value = {"pointer": "ptr null", "int": f"i{8 * form.size} 0"}.get(form.form, f"[{form.size} x i8] zeroinitializer")
             align = _alignment_of(module.get_global_variable(name), target_data)
-            lines.append(f"@{quote(name)} = hidden externally_initialized global {shape} {zero}, align {align}")
-        else:
-            lines.append(f"@{quote(name)} = hidden externally_initialized global ptr null, align 8")
+        lines.append(f"@{quote(name)} = hidden externally_initialized global {value}, align {align}")
     for name in thunks:
         function = module.get_function(name)
         lines.append(_thunk(name, str(function), str(function.global_value_type)))

@@ -167,6 +167,7 @@ class ModuleSource:
 
 
 def _makers_text(makers: Mapping[str, str]) -> str:
+    """Return `makers=` of a source as the lines of a makers record."""
     from compcache.formats.makers import Maker, makers_text
 
     return makers_text([Maker(str(name), str(version)) for name, version in makers.items()])
@@ -213,8 +214,7 @@ def check_name(name: object, what: str) -> str:
 
     Names may contain slashes, newlines and any Unicode text, because they never become file names.
 
-    Raises:
-        InvalidNameError: the name is not a str, is empty, contains NUL or lone surrogates, or is longer than 64 KiB.
+    Raise `InvalidNameError` if the name is not a str, is empty, contains NUL or lone surrogates, or is longer than 64 KiB.
     """
     if not isinstance(name, str):
         raise InvalidNameError(f"{_with_article(what)} must be a str, not {type(name).__name__}: {name!r}")

@@ -118,6 +118,7 @@ def _failure_reason(done: subprocess.CompletedProcess[bytes], limits: Limits) ->
 
 
 def _signal_number(name: str) -> int:
+    """Return the number of a signal, or 0 if this platform does not have it."""
     import signal
 
     return int(getattr(signal, name, 0))
@@ -143,7 +144,7 @@ def assembly_parts(text: str) -> str | None:
     if not has_assembly(text):
         return None
     chunks = text.split("\n}\n")
-    doubtful = [" asm " in chunk and any(not _is_harmless(line) for line in chunk.split("\n") if " asm " in line) for chunk in chunks]
+    doubtful = [" asm " in chunk and not all(_is_harmless(line) for line in chunk.split("\n") if " asm " in line) for chunk in chunks]
     if not has_module_assembly(text) and not any(doubtful):
         return None
     if "blockaddress(" in text:
@@ -197,11 +198,12 @@ def main() -> int:
     _set_limits(Limits(*limits))
 
     def translate(context: Any) -> None:
+        """Do all that the other process would do with the code."""
         module = codegen.parse(codegen.plain_source(data), context)
         codegen.check_triple(module)
         machine = codegen.target_machine(cpu, features, level)
         codegen.optimize(module, machine, level)
-        str(module)
+        str(module)  # printing can fail, too
         codegen.emit_object(module, machine)
 
     try:

@@ -330,6 +330,7 @@ class Suggesting:
         """Do nothing."""
 
     def __exit__(self, _: object, error: object, __: object) -> None:
+        """Let a `NotCachedError` find similar names when its message is read."""
         if isinstance(error, NotCachedError):
             error.suggest = self._cache._suggestion
 

@@ -152,12 +152,12 @@ class Sharing(Questions):
         remote = self._session().remote()
         if remote is None or not remote.writes:
             raise ValueError("push() requires a writable remote store: open the cache with remote= and remote_mode='write'")
-        with_dependencies = dict.fromkeys(
-            [func for name in func_names_of(names) for func in (name, *self.dependencies(name, transitive=True))]
-        )
-        module_ids = dict.fromkeys([realization.module_id for func in with_dependencies for realization in self.realizations(func)])
+        functions: dict[str, None] = {}
+        for name in func_names_of(names):
+            functions |= dict.fromkeys([name, *self.dependencies(name, transitive=True)])
+        module_ids = dict.fromkeys([realization.module_id for name in functions for realization in self.realizations(name)])
         count = sum([remote.offer(bytes.fromhex(module_id), always=True) for module_id in module_ids])
-        remote.pack(with_dependencies)
+        remote.pack(functions)
         return count
 
     def flush_uploads(self, timeout: float = 60.0) -> bool:

@@ -56,11 +56,11 @@ def link_assembly(code: bytes, text: str) -> bytes:
     The result is not bitcode. Writing bitcode would assemble inline assembly, and an error in inline assembly may end the process. `code`
     is in bitcode or LLVM assembly, and `text` in LLVM assembly.
 
-    Raises:
-        CompileError: LLVM rejects one of the modules.
+    Raise `CompileError` if LLVM rejects one of the modules.
     """
 
     def link(context: Any) -> bytes:
+        """Return the linked module as LLVM assembly."""
         module = codegen.parse(code if code.startswith(BITCODE_MAGIC) else code.decode("utf-8", "surrogateescape"), context)
         header = f'target datalayout = "{module.data_layout}"\ntarget triple = "{module.triple}"\n'
         module.link_in(codegen.parse(header + text, context))

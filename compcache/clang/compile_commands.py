@@ -102,7 +102,7 @@ def _split_command(entry: dict[str, Any], label: str) -> list[str]:
             words = shlex.split(entry["command"])
         except ValueError as error:
             reraise_interrupt(error)
-            raise CompileError(f"{label} has a command that cannot be split into words: {error}") from error
+            raise CompileError(f"{label} has a command that cannot be split into words ({error}): correct its quotes") from error
     if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
         raise CompileError(f"{label} must contain the command as a list of strings `arguments` or a string `command`")
     return list(words)
@@ -119,4 +119,5 @@ def _code_flags(words: Iterable[str], path: str, directory: str) -> Iterator[str
 
 
 def _is_file(word: str, path: str, directory: str) -> bool:
+    """Return whether a word of a command is the path of the compiled file."""
     return not word.startswith("-") and os.path.normpath(os.path.join(directory, word)) == path

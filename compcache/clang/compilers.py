@@ -38,8 +38,7 @@ def find_compiler(language: str, cc: str | None = None) -> Compiler:
 
     `cc` is a path, or a name to find in PATH. None selects the first installed compiler of the language in `LANGUAGES`.
 
-    Raises:
-        CompileError: the compiler is not installed, or the language is not supported.
+    Raise `CompileError` if the compiler is not installed, or the language is not supported.
     """
     if language not in LANGUAGES:
         raise CompileError(f"the language {language!r} is not supported: use one of {', '.join(map(repr, LANGUAGES))}")

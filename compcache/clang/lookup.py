@@ -70,6 +70,7 @@ def compiled_functions(cache: Cache, unit: Unit, functions: Mapping[str, Any] | 
 
 
 def _signature_texts(functions: Mapping[str, Any] | None) -> dict[str, str] | None:
+    """Return the signatures of `functions=` as texts for an identity, or None if no functions are named."""
     return None if functions is None else {str(name): repr(value) for name, value in functions.items()}
 
 
@@ -89,6 +90,7 @@ def _stored_names(cache: Cache, shortcut_name: str) -> dict[str, str] | None:
 
 
 def _read_function_list(target: Callable[[], object]) -> dict[str, str]:
+    """Return the func_names of a unit's functions by plain name. `target` is the stored function that returns them as a text."""
     pairs = [line.partition(" ") for line in str(target()).split("\n") if line]
     return {plain: func_name for plain, _, func_name in pairs}
 
@@ -108,6 +110,7 @@ def _compile_and_store(
 
 
 def _identity_of(unit: Unit, translation: Translation, fields: Mapping[str, Any]) -> Identity:
+    """Return the identity of a unit, with further fields. See `identity_of_unit`."""
     from compcache.clang.run import identity_of_unit
 
     return identity_of_unit(unit, translation).extend(**fields)
@@ -179,5 +182,6 @@ def source_of_unit(
 
 
 def _list_function(text: str) -> str:
+    """Return LLVM assembly of the function that returns a unit's list of functions, the text."""
     data = text.encode("utf-8", "surrogateescape") + b"\0"
     return _TEXT.format(size=len(data), text="".join(f"\\{byte:02X}" for byte in data), name=_LIST)

@@ -48,6 +48,7 @@ _ASSEMBLER_WORDS = (b"incbin", b".include")
 #: The seconds by which the clock of a file system may be behind the system's clock.
 _TICK = 0.02
 _ATTEMPTS = 2
+_NO_SEARCH_PATH = SearchPath((), ())
 
 
 class Translation(NamedTuple):
@@ -82,7 +83,9 @@ def optimization_level(unit: Unit) -> int:
     if unit.compiler.language == "rust":
         levels += [flag.rpartition("=")[2] for flag in unit.flags if "opt-level=" in flag]
     level = levels[-1] if levels else "0"
-    return {"": 2 if unit.compiler.language == "rust" else 1, "0": 0, "1": 1, "g": 1, "2": 2, "s": 2, "z": 2}.get(level, 3)
+    if not level:  # the flag -O alone
+        return 2 if unit.compiler.language == "rust" else 1
+    return {"0": 0, "1": 1, "g": 1, "2": 2, "s": 2, "z": 2}.get(level, 3)
 
 
 def preprocess(unit: Unit) -> Translation:
@@ -100,28 +103,37 @@ def preprocess(unit: Unit) -> Translation:
 def _run_preprocessor(unit: Unit) -> Translation:
     """Return the preprocessed code of a unit and the files that it depends on. The files are None if they cannot be listed completely."""
     started = time.time()
-    if unit.compiler.language == "rust":
-        rule = _run_rustc(unit, ["--emit=dep-info"])
-        names = _prerequisites(rule)
-        extra_inputs = [line for line in rule.splitlines() if line.startswith(_VARIABLE)]
-        code = b"\0".join([unit.code, *[_read_file(path) for path in _absolute_paths(names, unit)], *extra_inputs])
-        search_path = SearchPath((), ())
-    else:
-        if unit.compiler.language == "fortran":
-            output, rule, search_path = _run_compiler(unit, ["-E", *unit.flags]).stdout, b"", SearchPath((), ())
-        else:
-            output, rule, search_path = _preprocess_c(unit)
-        names = [*_prerequisites(rule), *_included_files(output)]
-        code = output if _depends_on_lines(unit, output) else _strip_line_markers(output)
-        extra_inputs = _assembler_inputs(unit, code)
-        code = b"\0".join([code, *extra_inputs])
+    read = _read_rust if unit.compiler.language == "rust" else _read_preprocessed
+    code, names, is_complete, search_path = read(unit)
     files = _absolute_paths(names, unit)
-    is_complete = not extra_inputs and all(map(os.path.isfile, files))
-    if not is_complete or (unit.compiler.language == "fortran" and b"\n#" not in b"\n" + output):
+    if not is_complete or not all(map(os.path.isfile, files)):
         return Translation(code, _read_version(unit), None, (), started)
     codes = {path: _read_file(path) for path in files} | {os.path.join(unit.directory, unit.path): unit.code}
     found, missing = searched_paths(search_path, codes, unit.directory)
     return Translation(code, _read_version(unit), tuple(dict.fromkeys([*files, *found])), tuple(missing), started)
+
+
+def _read_rust(unit: Unit) -> tuple[bytes, list[str], bool, SearchPath]:
+    """Return the source with its included files, the names of these files, whether the code depends on nothing else, and no search path."""
+    rule = _run_rustc(unit, ["--emit=dep-info"])
+    names = _prerequisites(rule)
+    variables = [line for line in rule.splitlines() if line.startswith(_VARIABLE)]
+    files = [_read_file(path) for path in _absolute_paths(names, unit)]
+    return b"\0".join([unit.code, *files, *variables]), names, not variables, _NO_SEARCH_PATH
+
+
+def _read_preprocessed(unit: Unit) -> tuple[bytes, list[str], bool, SearchPath]:
+    """Return the preprocessed code, the names of the files that it depends on, whether these are all files, and the search path."""
+    if unit.compiler.language == "fortran":
+        output, rule, search_path = _run_compiler(unit, ["-E", *unit.flags]).stdout, b"", _NO_SEARCH_PATH
+        is_listed = b"\n#" in b"\n" + output  # only markers of lines name the files
+    else:
+        output, rule, search_path = _preprocess_c(unit)
+        is_listed = True
+    names = [*_prerequisites(rule), *_included_files(output)]
+    code = output if _depends_on_lines(unit, output) else _strip_line_markers(output)
+    assembled = _assembler_inputs(unit, code)
+    return b"\0".join([code, *assembled]), names, is_listed and not assembled, search_path
 
 
 def _assembler_inputs(unit: Unit, code: bytes) -> list[bytes]:
@@ -136,11 +148,13 @@ def _assembler_inputs(unit: Unit, code: bytes) -> list[bytes]:
 
 def _depends_on_lines(unit: Unit, code: bytes) -> bool:
     """Return whether the machine code may depend on line numbers, file names or empty lines."""
-    flags = any(flag.startswith(_LINE_FLAGS) and flag != "-g0" for flag in unit.flags)
-    return flags or any(word in code for word in _LINE_WORDS) or _RAW_STRING.search(code) is not None
+    if any(flag.startswith(_LINE_FLAGS) and flag != "-g0" for flag in unit.flags):
+        return True
+    return any(word in code for word in _LINE_WORDS) or _RAW_STRING.search(code) is not None
 
 
 def _strip_line_markers(code: bytes) -> bytes:
+    """Return preprocessed code without line markers and empty lines."""
     return b"\n".join([line for line in code.splitlines() if line.strip() and not _MARKER.match(line)])
 
 
@@ -156,7 +170,10 @@ def _included_files(code: bytes) -> list[str]:
 
 
 def _unescape(match: re.Match[bytes]) -> bytes:
-    return bytes([int(match[1], 8)]) if match[1].isdigit() else {b"n": b"\n", b"t": b"\t", b"r": b"\r"}.get(match[1], match[1])
+    """Return the byte for an escape in the name of a file: three octal digits, a letter, or the character itself."""
+    if match[1].isdigit():
+        return bytes([int(match[1], 8)])
+    return {b"n": b"\n", b"t": b"\t", b"r": b"\r"}.get(match[1], match[1])
 
 
 def identity_of_unit(unit: Unit, translation: Translation) -> Identity:
@@ -183,8 +200,7 @@ def translate(unit: Unit, translation: Translation) -> bytes:
 
     The bitcode is not optimized if llvmlite's LLVM can run the same passes later.
 
-    Raises:
-        CompileError: the compiler reports errors, does not write bitcode, or the source has changed since `preprocess`.
+    Raise `CompileError` if the compiler reports errors, does not write bitcode, or the source has changed since `preprocess`.
     """
     bitcode = _run_translation(unit)
     if not translation.is_settled(unit) and _run_preprocessor(unit).preprocessed != translation.preprocessed:

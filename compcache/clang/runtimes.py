@@ -84,6 +84,7 @@ def add_runtime_libraries(
 
 
 def _as_list(value: Any) -> list[Any]:
+    """Return one or several names or paths, or None, as a list."""
     return [value] if isinstance(value, (str, os.PathLike)) else list(value or ())
 
 
@@ -102,7 +103,7 @@ def _query_driver_runtime(unit: Unit) -> _Runtime:
         elif word.endswith(".a") or _SHARED.search(word):
             libraries.append(os.path.join(unit.directory, word))
     absolute = [os.path.join(unit.directory, directory) for directory in directories]
-    files = [path for path in (_find_library(name, absolute) for name in dict.fromkeys(libraries)) if path]
+    files = list(filter(None, [_find_library(name, absolute) for name in dict.fromkeys(libraries)]))
     archives = tuple([path for path in files if path.endswith(".a")])
     return _Runtime(tuple([path for path in files if path not in archives]), archives)
 
@@ -182,25 +183,33 @@ def _rust_allocator_text(symbols: Collection[str], defined: Collection[str]) -> 
     if match is None:
         return ""
     prefix = match["before"] or ""
+    known = {*symbols, *defined}
     lines = []
     for name, (result, parameters) in _RUST_FUNCTIONS.items():
         public, default = _mangle_rust_name(prefix, f"__rust_{name}"), _mangle_rust_name(prefix, f"__rdl_{name}")
-        if default in symbols and public not in symbols and public not in defined:
-            arguments = ", ".join(f"{kind} %{number}" for number, kind in enumerate(parameters.split(", ")))
-            call, return_line = (
-                (f"call {result}", "ret void") if result == "void" else (f"%result = call {result}", f"ret {result} %result")
-            )
-            lines += [f"declare {result} @{default}({parameters})"]
-            body = [f"  {call} @{default}({arguments})", f"  {return_line}", "}"]
-            lines += [f"define weak_odr hidden {result} @{public}({arguments}) {{", *body]
+        if default in symbols and public not in known:
+            lines += _forwarding_function(public, default, result, parameters)
+    if not prefix:  # marks of old compilers are variables, those of new compilers are functions
+        lines += [f"@{name} = weak_odr hidden constant i8 0" for name in _OLD_RUST_MARKS if name not in known]
     for name in _RUST_MARKS if prefix else ():
-        if (marker := _mangle_rust_name(prefix, name)) not in {*symbols, *defined}:
+        marker = _mangle_rust_name(prefix, name)
+        if marker not in known:
             result, value = ("i8", "i8 0") if "should_panic" in name else ("void", "void")
             lines += [f"define weak_odr hidden {result} @{marker}() {{", f"  ret {value}", "}"]
-    lines += [
-        f"@{name} = weak_odr hidden constant i8 0" for name in (() if prefix else _OLD_RUST_MARKS) if name not in {*symbols, *defined}
-    ]
     return "\n".join([*lines, ""])
+
+
+def _forwarding_function(name: str, callee: str, result: str, parameters: str) -> list[str]:
+    """Return LLVM assembly of a function that passes its arguments to another one. `result` and `parameters` are LLVM types."""
+    arguments = ", ".join(f"{kind} %{number}" for number, kind in enumerate(parameters.split(", ")))
+    returns_nothing = result == "void"
+    return [
+        f"declare {result} @{callee}({parameters})",
+        f"define weak_odr hidden {result} @{name}({arguments}) {{",
+        f"  {'' if returns_nothing else '%result = '}call {result} @{callee}({arguments})",
+        f"  {'ret void' if returns_nothing else f'ret {result} %result'}",
+        "}",
+    ]
 
 
 def _mangle_rust_name(prefix: str, name: str) -> str:

@@ -68,28 +68,34 @@ class Unit(Record):
         follows_config = {following for word, following in zip(self.flags, self.flags[1:], strict=False) if word in _CONFIG}
         while words:
             word, directory = words.pop()
-            has_words = word.startswith(("@", *_CONFIG)) or word in follows_config
-            for name in {word, word[1:] if word.startswith("@") else "", word.partition("=")[2]}:
-                for path in {os.path.join(base, name) for base in (self.directory, directory)}:
-                    if name and path not in digests and os.path.isfile(path):
-                        digests[path] = file_digest(path)
-                        words += [(inner, os.path.dirname(path)) for inner in _read_options(path)] if has_words else []
+            for path in _named_files(word, {self.directory, directory}).difference(digests):
+                digests[path] = file_digest(path)
+                if word.startswith(("@", *_CONFIG)) or word in follows_config:  # the file contains further flags
+                    words += [(inner, os.path.dirname(path)) for inner in _read_options(path)]
         digests |= {path: file_digest(path) for path in self._libraries() if path not in digests}
         return tuple([f"{digests[path]} {path}" for path in sorted(digests)])
 
     def _libraries(self) -> list[str]:
         """Return the paths of the libraries in the flags ``-L`` and ``-l``. Code of static libraries becomes part of the unit's code."""
-        flag_values: dict[str, list[str]] = {"-L": [], "-l": []}
+        directories, names = [], []
         for word, following in zip(self.flags, (*self.flags[1:], ""), strict=True):
-            if word[:2] in flag_values:
-                flag_values[word[:2]].append(word[2:] or following)
-        directories = [os.path.join(self.directory, directory.rpartition("=")[2]) for directory in flag_values["-L"]]
+            value = word[2:] or following
+            if word.startswith("-L"):
+                directories.append(os.path.join(self.directory, value.rpartition("=")[2]))
+            elif word.startswith("-l"):
+                names += [value[1:]] if value.startswith(":") else [f"lib{value}.a", f"lib{value}.so"]
         if directories and self.compiler.language == "rust":
             from glob import escape, glob
 
             return [path for directory in directories for path in sorted(glob(os.path.join(escape(directory), "*.rlib")))]
-        names = [name[1:] if name[:1] == ":" else f"lib{name}{ending}" for name in flag_values["-l"] for ending in (".a", ".so")]
-        return [path for directory in directories for name in names if os.path.isfile(path := os.path.join(directory, name))]
+        paths = [os.path.join(directory, name) for directory in directories for name in names]
+        return list(filter(os.path.isfile, paths))
+
+
+def _named_files(word: str, directories: Iterable[str]) -> set[str]:
+    """Return the existing files that a flag names as ``file``, ``@file`` or ``--flag=file``, relative to one of the directories."""
+    names = {word, word.removeprefix("@"), word.partition("=")[2]} - {""}
+    return set(filter(os.path.isfile, [os.path.join(directory, name) for directory in directories for name in names]))
 
 
 def _read_options(path: str) -> list[str]:
@@ -164,9 +170,10 @@ def _checked_flags(flags: Iterable[str] | None, language: str) -> tuple[str, ...
 
 def _path_or_empty(source: object) -> str:
     """Return the path if a source is a path, or no text if it is code."""
-    if isinstance(source, str):
-        return source if "\n" not in source and language_of(source) and not set("{};") & set(source) else ""
-    return os.fspath(source) if isinstance(source, os.PathLike) else ""
+    if isinstance(source, os.PathLike):
+        return str(os.fspath(source))
+    is_path = isinstance(source, str) and language_of(source) and not set("{};\n") & set(source)  # code contains one of these characters
+    return str(source) if is_path else ""
 
 
 def file_digest(path: str) -> str:
@@ -180,4 +187,5 @@ def file_digest(path: str) -> str:
 
 
 def _digest(parts: list[bytes]) -> bytes:
+    """Return a digest of a list of texts. Each text is preceded by its length, so other lists have other digests."""
     return digest([piece for part in parts for piece in (b"%d:" % len(part), part)], size=_SIZE, person=b"compcache-clang")

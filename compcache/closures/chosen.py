@@ -95,7 +95,8 @@ def _plan_loads(planner: Loader, root: str) -> dict[str, Bound]:
         for choice in chosen.values():
             for _, name, _, kind in choice.imports:
                 own = chosen[name].record.link_type[:_DIGEST]
-                alike[name] = alike[name] and any(own) and kind[:_DIGEST] == own
+                is_expected = any(own) and kind[:_DIGEST] == own  # zeros: an unknown type
+                alike[name] = alike[name] and is_expected
         return _bindings_of_plan(chosen, alike)
     finally:
         for source in sources.values():

@@ -144,6 +144,8 @@ def moving_modules(closure: Closure) -> frozenset[bytes]:
 
 
 class _Linker:
+    """Chooses what the image of a closure contains, and links it. A place is (part number, symbol)."""
+
     def __init__(self, closure: Closure) -> None:
         self._closure = closure
         self._copies = [part.copies for part in closure.parts]
@@ -153,11 +155,11 @@ class _Linker:
         self._symbols: dict[str, str] = {}  # the symbols of imports, by name
         self._homes: dict[int, None] = {}  # the parts that move
         self._moved: dict[int, dict[str, Export]] = {}  # the exports of parts that can move
-        self._found: dict[int, dict[str, None]] = {}
-        self._bound: dict[str, bytes] = {}
-        self._roots: dict[str, tuple[int, str]] = {}
-        self._waiting: list[tuple[int, str]] = []
-        self._seen: set[tuple[int, str]] = set()
+        self._found: dict[int, dict[str, None]] = {}  # the definitions to link, by part
+        self._bound: dict[str, bytes] = {}  # the modules whose definitions the image uses directly, by name
+        self._roots: dict[str, tuple[int, str]] = {}  # the places of the image's exports, by name
+        self._waiting: list[tuple[int, str]] = []  # the places whose mentions are to be included
+        self._seen: set[tuple[int, str]] = set()  # the places that were added to `_waiting`
         self._movable: dict[str, tuple[int, str]] = {}  # the definitions of names in parts that can move
         for number, part in enumerate(closure.parts):
             found = [name for name, is_here in part.found.items() if is_here] if part.found is not None else []
@@ -171,10 +173,7 @@ class _Linker:
         return name not in self._movable and (bound is None or (bound.is_one and bound.module_id == module_id))
 
     def reach(self) -> tuple[_Reached, dict[str, tuple[int, str]]]:
-        """Return the definitions that are linked for the requested functions, and the exports of the image.
-
-        The exports are (part number, symbol), by name.
-        """
+        """Return the definitions that are linked for the requested functions, and the places of the image's exports, by name."""
         for name in self._closure.roots:
             place = self._place_of(name)
             if place is not None and (self._include_copy(*place) or self._include_module(place[0])):
@@ -186,9 +185,15 @@ class _Linker:
             for mention in part.copies.whole[key] if number in self._homes else part.copies.mentions[key]:
                 if mention in part.recipe.slots:
                     self._include_import(part.recipe.slots[mention])
-                elif not self._include_copy(number, mention) and mention in part.copies.homes and not self._include_module(number):
-                    self._bound[part.copies.homes[mention]] = part.module_id
+                elif not self._include_copy(number, mention):
+                    self._include_home(number, mention)
         return _Reached(self._found, self._bound, self._homes), self._roots
+
+    def _include_home(self, number: int, symbol: str) -> None:
+        """Include the module of an exported definition that cannot be copied. If the module cannot move, the definition is imported."""
+        part = self._closure.parts[number]
+        if symbol in part.copies.homes and not self._include_module(number):
+            self._bound[part.copies.homes[symbol]] = part.module_id
 
     def _include_import(self, name: str) -> None:
         """Include the definition of an import, by copying it or moving its module, if the linked code can use it directly."""
@@ -286,6 +291,7 @@ class _Linker:
             _rename(value, self._import_symbol(part.copies.homes[name]))
 
     def _import_symbol(self, name: str) -> str:
+        """Return the symbol in the linked module for an imported name."""
         return self._symbols.setdefault(name, f"compcache.import.{len(self._symbols)}")
 
     def imported(self, module: Any) -> dict[str, str]:
@@ -330,7 +336,7 @@ def _rename(value: Any, name: str) -> None:
     """Give a value a name. Raise `CompileError` if the module already has a value of this name."""
     value.name = name
     if value.name != name:
-        raise CompileError(f"the modules of a closure cannot be linked, because a module already uses the symbol {name!r}")
+        raise CompileError(f"the modules of a closure cannot be linked, because two of them use the symbol {name!r}: rename one of the two")
 
 
 def _iterate_values(module: Any) -> Iterator[tuple[Any, bool]]:
@@ -380,13 +386,13 @@ def _declaration(line: str) -> str:
 
 
 def _external_declaration(token: str, definition: str, match: re.Match[str]) -> str:
-    """Return the declaration of a variable or an alias."""
-    kind = leading_type(definition[match.end() :])
-    if match[1] == "alias":
-        whole = definition[match.end() :].rpartition(", ptr ")[0]
-        result, _, parameters = whole.partition(" (")
+    """Return the declaration of a variable or an alias. `match` is the match of `_VARIABLE` in the definition, which ends at the type."""
+    words, remainder = definition[: match.end()], definition[match.end() :]
+    word, kind = match[1], leading_type(remainder)
+    if word == "alias":
+        word, kind = "global", remainder.rpartition(", ptr ")[0]
+        result, _, parameters = kind.partition(" (")
         if parameters:
             return f"declare {result} {token}({parameters}"
-        kind = whole
-    local = "thread_local " if "thread_local" in definition[: match.end()] else ""
-    return f"{token} = external {local}{'global' if match[1] == 'alias' else match[1]} {kind}"
+    local = "thread_local " if "thread_local" in words else ""
+    return f"{token} = external {local}{word} {kind}"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.build import codegen
 from compcache.build.recipe import read_recipe
-from compcache.build.slots import read_requests
-from compcache.build.source import ModuleSource, check_name
+from compcache.build.slots import Requests
+from compcache.build.source import check_name
 from compcache.closures.chosen import Planner, choose
 from compcache.closures.code import Closure, link_code, moving_modules, read_part
 from compcache.errors import CompcacheError, CompileError
@@ -171,10 +171,8 @@ class _Linking:
         chosen = choose(self._store, names)
         wanted = [name for name in names if name not in chosen.failures]
         modules = dict.fromkeys([bound.module_id for bound in chosen.bound.values()])
-        parts = [part for module_id in modules if (part := self._get_part(module_id)) is not None]
-        return _Planned(
-            names, chosen, Closure(parts, chosen.bound, wanted), moving_modules(Closure(parts, chosen.bound, wanted)), is_requested=True
-        )
+        closure = Closure(list(filter(None, map(self._get_part, modules))), chosen.bound, wanted)
+        return _Planned(names, chosen, closure, moving_modules(closure), is_requested=True)
 
     def link(self, planned: _Planned) -> tuple[LinkedClosure | None, tuple[bytes, ...], dict[str, str]]:
         """Link and publish a closure.
@@ -183,17 +181,13 @@ class _Linking:
         """
         unlinked = {name: str(error) for name, error in planned.chosen.failures.items()}
         requested = planned.closure.roots
-        linked = None
         try:
             linked = self._link_code(planned.closure) if len(planned.closure.parts) > 1 else None
         except CompcacheError as error:
             reraise_interrupt(error)
-            unlinked |= dict.fromkeys(requested, str(error))
-            return None, (), unlinked
-        done = linked.names if linked is not None else ()
-        unlinked |= dict.fromkeys(
-            [name for name in requested if name not in done], "it cannot be copied, or reaches no code of other modules that can be copied"
-        )
+            return None, (), unlinked | dict.fromkeys(requested, str(error))
+        left_out = [name for name in requested if linked is None or name not in linked.names]
+        unlinked |= dict.fromkeys(left_out, "it cannot be copied, or reaches no code of other modules that can be copied")
         if linked is None or not self._is_as_bound(linked):
             return None, (), unlinked
         built = self._build_module(linked)
@@ -252,9 +246,7 @@ class _Linking:
     def _link_code(self, closure: Closure) -> Linked | None:
         """Return the linked code of a closure, or None if it would contain the code of only one module."""
         level = max([part.recipe.level for part in closure.parts]) or _LEVEL
-        request = Request(
-            b"", (), read_requests(ModuleSource("")), level, self._machine, False, None, "", True, False, {}, True, {}
-        )  # fmt: skip
+        request = Request(b"", (), Requests({}, {}), level, self._machine, shared=True, keep_bitcode=False)
         return codegen.run(lambda context: link_code(context, closure, request))
 
     def _is_as_bound(self, linked: Linked) -> bool:
@@ -279,9 +271,9 @@ class _Linking:
         built = link_translated(linked.translated._replace(makers=makers), [entry])
         exported = [export.name for export in linked.translated.prepared.exports]
         contents = b"".join([self._content_digest(name, linked.bound[name]) for name in exported])
-        notes = {**decode_notes(built.sections[4]), **({"contents": contents} if any(contents) else {})}
+        notes = {**decode_notes(built.sections.notes), **({"contents": contents} if any(contents) else {})}
         functions = mark_linked(built.functions, [KIND])
-        return built._replace(sections=(*built.sections[:4], pack_notes(notes)), indexed=(*functions, *built.indexed[len(functions) :]))
+        return built.with_notes(pack_notes(notes))._replace(indexed=(*functions, *built.indexed[len(functions) :]))
 
     def _content_digest(self, name: str, module_id: bytes) -> bytes:
         """Return a function's content digest from the index, or zeros if it is unknown. It is also valid for the linked function."""

@@ -91,14 +91,16 @@ class _Sorter:
         self._exported = exported
         values = read_values(text)
         both = (*values.functions, *values.variables)
-        odd = {value.name for value in both if value.linkage in ("extern_weak", "available_externally") or " thread_local" in value.text}
-        odd |= {value.name for value in both if value.is_declaration and value.is_hidden}
-        self._odd = odd | storage
+        declared = {value.name for value in both if value.is_declaration}
+        hidden = {value.name for value in both if value.is_declaration and value.is_hidden}
+        weak = {value.name for value in both if value.linkage == "extern_weak"}
+        optional = {value.name for value in both if value.linkage == "available_externally"}
+        thread_local = {value.name for value in both if " thread_local" in value.text}
+        self._odd = weak | optional | thread_local | hidden | storage  # symbols to which copies cannot refer
+        self._elsewhere = optional | declared  # symbols that other modules define
+        self._foreign = hidden | thread_local & declared  # symbols to which code in another image cannot refer
         self._assembly = _functions_with_assembly(text)
         self._text = text
-        self._elsewhere = {value.name for value in both if value.linkage == "available_externally"}
-        self._elsewhere |= {value.name for value in both if value.is_declaration}
-        self._foreign = {v.name for v in both if v.is_declaration and (v.is_hidden or " thread_local" in v.text)}
 
     def sort(self) -> Copies:
         """Return the copyable definitions, without `Copies.whole`."""
@@ -131,9 +133,9 @@ class _Sorter:
 
     def _is_copyable(self, key: str, definition: Definition) -> bool:
         """Return whether a copy of a definition is equivalent to the original, without considering the definitions that it mentions."""
-        if definition.is_declared or definition.is_own or key in self._imports or key in self._odd or key in self._assembly:
+        if definition.is_declared or definition.is_own or _is_reserved(key):
             return False
-        return not _is_reserved(key)
+        return not any(key in symbols for symbols in (self._imports, self._odd, self._assembly))
 
     def _is_available(self, key: str, kept: set[str]) -> bool:
         """Return whether copies can refer to a symbol: it is copied, imported or exported, or a symbol of the process."""
@@ -148,6 +150,7 @@ class _Sorter:
 
 
 def _is_reserved(key: str) -> bool:
+    """Return whether a symbol has a meaning for LLVM, this package or the dynamic linker. `LOCAL` names have none."""
     return key.startswith(_RESERVED) and not key.startswith(LOCAL)
 
 

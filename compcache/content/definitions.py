@@ -85,8 +85,7 @@ def without_comments(text: str) -> str:
 def read_definitions(text: str) -> Definitions:
     """Parse a printed module, and return its definitions.
 
-    Raises:
-        Unreadable: functions may depend on each other in ways that this parser does not understand.
+    Raise `Unreadable` if functions may depend on each other in ways that this parser does not understand.
     """
     if "module asm" in text or any(bound in text for bound in _BOUNDS):
         raise Unreadable
@@ -312,6 +311,7 @@ class _Reader:
         return Definition(self._digest_of_scanned(scanned, shared), tuple(map(referenced_name, scanned.mentions)), is_declared, is_private)
 
     def _words_before_value(self, token: str) -> list[str]:
+        """Return the words between the name of a variable and its type, or one empty word if its line cannot be read."""
         match = _GLOBAL.match(self._variables[token])
         return [*match[2].split(), match[3]] if match else [""]
 
@@ -329,6 +329,7 @@ class _Reader:
 
     @staticmethod
     def _digest_of_scanned(scanned: _Scanned, shared: Mapping[str, int]) -> bytes:
+        """Return the digest of a definition's text and of the numbers of the metadata nodes that it shares with others."""
         numbers = [f"!{number} is {shared[node]}" for node, number in scanned.nodes.items() if node in shared]
         return digest(["\n".join([scanned.text, *numbers]).encode("utf-8", "surrogatepass")], size=_SIZE, person=_PERSON)
 

@@ -184,4 +184,5 @@ def _stored_data(source: ModuleSource) -> list[bytes]:
 
 
 def _content_name(name: str, content: bytes) -> str:
+    """Return the func_name of a function by its content. Raise `InvalidNameError` if the plain name cannot be used."""
     return f"{check_name(name, 'function name')}-{content.hex()}"

@@ -139,8 +139,7 @@ def as_source(result: Any, caller: str) -> ModuleSource:
 
     `caller` is the start of the error message: the function that received or returned `result`.
 
-    Raises:
-        CompileError: `result` is neither a source nor LLVM code.
+    Raise `CompileError` if `result` is neither a source nor LLVM code.
     """
     if isinstance(result, ModuleSource):
         return result
@@ -160,8 +159,7 @@ def source_of(result: Any, func_name: str, identity: Identity | None = None) -> 
 
     With an identity, the code and `functions` may contain the identity's label instead of the func_name.
 
-    Raises:
-        CompileError: `result` is neither a source nor LLVM code.
+    Raise `CompileError` if `result` is neither a source nor LLVM code.
     """
     source = as_source(result, f"build() for {func_name!r}")
     if identity is None:
@@ -173,10 +171,11 @@ def source_of(result: Any, func_name: str, identity: Identity | None = None) -> 
     elif func_name in source.functions:
         source.functions = {**source.functions, func_name: exported_as(source.functions[func_name], symbol)}
     else:
-        source.functions = {
-            func_name if name == identity.label else name: exported_as(value, symbol if name == identity.label else name)
-            for name, value in source.functions.items()
-        }
+        renamed = {}
+        for name, value in source.functions.items():
+            is_label = name == identity.label
+            renamed[func_name if is_label else name] = exported_as(value, symbol if is_label else name)
+        source.functions = renamed
     if source.identity is None:
         source.identity = identity
     return source
@@ -225,6 +224,7 @@ def _module_text(module: Any) -> str:
 
 
 def _is_llvmlite_module(ir: object) -> bool:
+    """Return whether `ir` is a module of llvmlite.ir. That package is not imported for the answer."""
     llvmlite_ir = sys.modules.get("llvmlite.ir")
     return llvmlite_ir is not None and isinstance(ir, llvmlite_ir.Module)
 
@@ -259,13 +259,15 @@ def parts_given_by_name(source: ModuleSource) -> dict[str, list[bytes]]:
 def option_parts(source: ModuleSource) -> list[bytes]:
     """Return the options, the CPU and the identity of a frozen source as parts for a digest."""
     options = [str(source.optimize), str(source.cpu), str(source.features), str(source.keep_bitcode)]
-    options += [str(item) for values in (source.targets, source.libraries) for item in ["list", *(values or ())]]
+    for values in (source.targets, source.libraries):
+        options += ["list", *map(str, values or ())]
     options += _archive_digests(source)
     options += [text for pair in _identity_components(source).items() for text in pair]
     return [*_encode_texts(options), *(assembled_files(source.ir) if isinstance(source.ir, str) else ())]
 
 
 def _as_tuple(names: Any) -> tuple[Any, ...]:
+    """Return one or several names, or None, as a tuple."""
     return (names,) if isinstance(names, str) else tuple(names or ())
 
 
@@ -329,6 +331,7 @@ def _frame_parts(parts: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _encode_texts(texts: list[str]) -> list[bytes]:
+    """Return texts as parts for a digest. Their number comes first, so that lists can follow each other."""
     return [b"%d" % len(texts), *[text.encode("utf-8", "surrogatepass") for text in texts]]
 
 
@@ -365,6 +368,7 @@ def _copy_definitions(definitions: Mapping[str, Any]) -> dict[str, GlobalDefinit
 
 
 def _import_texts(imports: Any) -> list[str]:
+    """Return the imports as texts for a digest: symbols and names, alternating."""
     return [text for pair in _import_pairs(imports) for text in pair]
 
 

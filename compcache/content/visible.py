@@ -75,7 +75,8 @@ def _definitions(text: str) -> list[tuple[str, list[str]]] | None:
     position = text.find("define")
     while position >= 0:
         sigil = text.find("@", position)
-        if not text[text.rfind("\n", 0, position) + 1 : position].strip() and text[position + 6 : position + 7].isspace() and sigil >= 0:
+        begins_line = not text[text.rfind("\n", 0, position) + 1 : position].strip()
+        if begins_line and sigil >= 0 and text[position + len("define") :][:1].isspace():
             name, end = _read_name(text, sigil + 1)
             if not name or name.isdigit() or not text[end : end + 64].lstrip().startswith("("):
                 return None

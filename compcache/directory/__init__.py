@@ -218,8 +218,7 @@ class Directory:
     def present_names(self, directory: str) -> list[str]:
         """Return the names in a directory, in any order. The list is empty if the directory does not exist.
 
-        Raises:
-            StorageError: the directory cannot be read, and `report_unreadable` raises.
+        Raise `StorageError` if the directory cannot be read, and `report_unreadable` raises.
         """
         try:
             return self.files.listdir(directory)

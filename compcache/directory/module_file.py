@@ -113,8 +113,7 @@ class ModuleFile:
     def read(self, offset: int, size: int) -> bytes:
         """Return `size` bytes of the file, starting at `offset`, or fewer at the end of the file.
 
-        Raises:
-            StorageError: the file cannot be read.
+        Raise `StorageError` if the file cannot be read.
         """
         try:
             return file_ops.read_at(self._files, self.opened, offset, size)

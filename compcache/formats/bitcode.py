@@ -45,7 +45,7 @@ class _Bits:
         """Return the number in the next `width` bits. Like all methods, raise `FormatError` at the end of the stream."""
         start, self.at = self.at, self.at + width
         if self.at > self.end:
-            raise FormatError("the bitcode is truncated")
+            raise FormatError(f"the bitcode is truncated: it has {self.end} bits, but a number should end at bit {self.at}")
         chunk = int.from_bytes(self.data[start >> 3 : (self.at + 7) >> 3], "little")
         return chunk >> (start & 7) & (1 << width) - 1
 
@@ -74,7 +74,7 @@ class _Bits:
         start = self.at >> 3
         self.at += 8 * size
         if self.at > self.end:
-            raise FormatError("the bitcode is truncated")
+            raise FormatError(f"the bitcode is truncated: it has {self.end} bits, but a blob should end at bit {self.at}")
         self.align()
         return self.data[start : start + size]
 

@@ -55,8 +55,7 @@ def read_bodies(read: Callable[[int, int], bytes], end: int) -> dict[str, Body]:
 
     `read(offset, size)` returns bytes of the section, whose size is `end`.
 
-    Raises:
-        FormatError: the bodies are damaged.
+    Raise `FormatError` if the bodies are damaged.
     """
     if end < _TAIL.size:
         return {}
@@ -80,7 +79,7 @@ def _checked_body(name: object, instructions: object, code: object, natives: obj
         if type(value) is not kind:
             raise TypeError(f"the field {field} of a body is of type {type(value).__name__}, not {kind.__name__}")
     if not all(isinstance(text, str) for text in (*natives, *imports)):  # type: ignore[misc] # lists
-        raise TypeError(f"a native or an import of the body of {name!r} is not text")
+        raise TypeError(f"the body of {name!r} needs symbols whose names are not text: {natives!r}, {imports!r}")
     if instructions < 0:  # type: ignore[operator] # an int
-        raise ValueError(f"the body of {name!r} has {instructions} instructions")
+        raise ValueError(f"the body of {name!r} has {instructions} instructions, but the number must not be negative")
     return Body(name, instructions, code, tuple(natives), tuple(imports))  # type: ignore[arg-type] # checked above

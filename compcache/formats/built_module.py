@@ -11,13 +11,23 @@ if TYPE_CHECKING:
     from compcache.formats.entry import EntryRecord
     from compcache.formats.records import ModuleRecord
 
-__all__ = ["BuiltModule"]
+__all__ = ["BuiltModule", "Sections"]
+
+
+class Sections(NamedTuple):
+    """The sections of a module file (`compcache.formats.footer`). All sections except the notes determine the module_id."""
+
+    image: bytes
+    records: bytes
+    graph: bytes
+    bitcode: bytes
+    notes: bytes
 
 
 class BuiltModule(NamedTuple):
     """A compiled module, or a pack of entries, ready to be published or loaded from memory.
 
-    `sections` has image, records, graph, bitcode and notes. `indexed` has (name, record offset, requirement) of its functions and entries,
+    `indexed` has (name, record offset, requirement) of its functions and entries,
     for the index. `header`, `signatures` (one for each function), `imports` (func_names) and `entries` repeat the content of records, for
     listings of modules. `code` is the digest of the source (compcache.content.names). `others` are the modules for other targets of the
     source. `defined` has the link types of its functions. `used` has the link types of its imports, each mapped to a function that uses the
@@ -25,7 +35,7 @@ class BuiltModule(NamedTuple):
     (`compcache.formats.makers`).
     """
 
-    sections: tuple[bytes, bytes, bytes, bytes, bytes]
+    sections: Sections
     indexed: tuple[tuple[str, int, str], ...]
     target: bytes
     flags: int
@@ -46,3 +56,7 @@ class BuiltModule(NamedTuple):
     def functions(self) -> tuple[tuple[str, int, str], ...]:
         """The items of `indexed` for functions. They precede the items for entries."""
         return self.indexed[: len(self.signatures)]
+
+    def with_notes(self, notes: bytes) -> BuiltModule:
+        """Return the module with other notes."""
+        return self._replace(sections=self.sections._replace(notes=notes))

@@ -103,10 +103,10 @@ def decode_stub(data: bytes) -> tuple[int, str]:
 
     Raise `FormatError` if the data is truncated, or contains invalid text.
     """
+    if len(data) < 4:  # noqa: PLR2004 - the number
+        raise FormatError(f"the entry of a stub is truncated: it has {len(data)} bytes, fewer than the 4 of its symbol number")
     try:
         features = data[4:].decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
         raise FormatError("the features in the entry of a stub are not valid UTF-8") from None
-    if len(data) < 4:  # noqa: PLR2004 - the number
-        raise FormatError("the entry of a stub is truncated")
     return int.from_bytes(data[:4], "little"), features

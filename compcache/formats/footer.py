@@ -26,17 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 __all__ = [
-    "FOOTER_SIZE",
-    "LARGEST_FOREIGN",
-    "Footer",
-    "decode_footer",
-    "encode_container",
-    "intact_footer",
-    "is_signed_with",
-    "module_digest",
-    "require_intact",
-    "sections_of",
-]
+    "FOOTER_SIZE", "LARGEST_FOREIGN", "Footer", "decode_footer", "encode_container", "intact_footer", "is_signed_with", "module_digest",
+    "require_intact", "sections_of",
+]  # fmt: skip
 
 _MAGIC = b"CCMODULE"
 _VERSION = 6
@@ -102,7 +94,7 @@ def decode_footer(data: bytes, file_size: int) -> Footer:
         FormatError: the bytes are not a footer, are damaged, or belong to a file of another size.
     """
     if len(data) != FOOTER_SIZE or data[:8] != _MAGIC:
-        raise FormatError("the file does not end with a module footer")
+        raise FormatError(f"the last {len(data)} bytes of the file are not a module footer")
     if check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
         raise FormatError("the module footer is damaged: its checksum does not match")
     _, version, _, *sizes, module_id, notes_digest = _FOOTER.unpack_from(data)
@@ -119,8 +111,7 @@ def require_intact(footer: Footer, module_id: bytes, read: Callable[[int, int], 
 
     `module_id` is the id in the file's name. `read(offset, size)` returns bytes of the file, or fewer at its end.
 
-    Raises:
-        FormatError: the file contains another module, or its content or notes do not match the footer.
+    Raise `FormatError` if the file contains another module, or its content or notes do not match the footer.
     """
     if footer.module_id != module_id:
         raise FormatError("the module file contains a different module than its name says")

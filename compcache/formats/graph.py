@@ -24,17 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 __all__ = [
-    "INLINED",
-    "ORIGIN",
-    "SOURCE_DIGESTS",
-    "ModuleGraph",
-    "SymbolNode",
-    "decode_graph",
-    "decode_notes",
-    "encode_graph",
-    "encode_notes",
+    "INLINED", "ORIGIN", "SOURCE_DIGESTS", "ModuleGraph", "SymbolNode", "decode_graph", "decode_notes", "encode_graph", "encode_notes",
     "pack_notes",
-]
+]  # fmt: skip
 
 #: The digests in the notes: of the source's code, of the code with its options, and of the function that returned the source.
 SOURCE_DIGESTS = ("code", "source", "maker")
@@ -86,7 +78,7 @@ def _checked_node(symbol: object, kind: object, func_name: object, signature: ob
     if not isinstance(references, list):
         raise TypeError(f"the references of the node {symbol!r} are of type {type(references).__name__}, not list")
     if not all(isinstance(text, str) for text in (*texts, *references)):
-        raise TypeError(f"a field or a reference of the node {symbol!r} is not text")
+        raise TypeError(f"the node {symbol!r} contains something that is not text: {[*texts, *references]!r}")
     return SymbolNode(symbol, kind, func_name, signature, tuple(references))  # type: ignore[arg-type] # checked above
 
 
@@ -118,7 +110,7 @@ def decode_notes(section: bytes) -> dict[str, Any]:
     with as_format_error("the notes section of the module is damaged"):
         notes = msgpack.unpackb(section, raw=False)
     if not isinstance(notes, dict):
-        raise FormatError("the notes section of the module is not a map")
+        raise FormatError(f"the notes section of the module is of type {type(notes).__name__}, not dict")
     for name in ("created", "seconds"):
         if name in notes and not (isinstance(notes[name], (int, float)) and 0 <= notes[name] < _MAX_TIME):
             del notes[name]

@@ -54,6 +54,8 @@ def decode_group(data: bytes) -> Group:
     with as_format_error("the entry of a group is damaged"):
         digest, rows = msgpack.unpackb(data, raw=False, unicode_errors="surrogatepass")
         members = tuple([GroupMember(label, code, tuple(names)) for label, code, names in rows])
-    if not all(isinstance(text, str) for member in members for text in (digest, member.label, member.digest, *member.names)):
-        raise FormatError("the entry of a group is damaged: a digest, label or name in it is not text")
+    texts = [digest, *(text for member in members for text in (member.label, member.digest, *member.names))]
+    wrong = next((text for text in texts if not isinstance(text, str)), "")
+    if wrong != "":
+        raise FormatError(f"the entry of a group is damaged: it contains {wrong!r} instead of text")
     return Group(digest, members)

@@ -23,18 +23,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
-    "ABI_VERSION",
-    "NATIVE",
-    "UNUSABLE",
-    "Processor",
-    "libc_serves",
-    "platform_name",
-    "platform_serves",
-    "read_processor",
-    "requirement",
-    "target_id",
-    "this_libc",
-]
+    "ABI_VERSION", "NATIVE", "UNUSABLE", "Processor", "libc_serves", "platform_name", "platform_serves", "read_processor", "requirement",
+    "target_id", "this_libc",
+]  # fmt: skip
 
 #: The version of the interface between module images, the native runtime and this package; `COMPCACHE_ABI_VERSION` in C.
 ABI_VERSION = 2

@@ -143,8 +143,16 @@ def sort_by_preference(rows: list[Numbered], is_near: Callable[[bytes], bool] | 
     rows.sort(reverse=True)
     content = rows[0][4] if len(rows) > 1 else b""
     if any(content):
-        rows.sort(key=lambda row: (0, is_near is None or not is_near(row[2]), -row[1]) if row[4] == content else (1,))
+        rows.sort(key=lambda row: _preference(row, content, is_near))
     return [row[2:4] for row in rows]
+
+
+def _preference(row: Numbered, newest_content: bytes, is_near: Callable[[bytes], bool] | None) -> tuple[int, ...]:
+    """Return a key that sorts realizations with the content of the newest one first, near modules before those that fit better."""
+    _, rank, module_id, _, content = row
+    if content != newest_content:
+        return (1,)
+    return 0, is_near is None or not is_near(module_id), -rank
 
 
 def requirement_number(text: str) -> bytes:
@@ -263,22 +271,9 @@ class Index:
     """
 
     __slots__ = (
-        "_hint",
-        "_processor",
-        "_ranks",
-        "gathered",
-        "ignored",
-        "_segments",
-        "damaged",
-        "vouching",
-        "directory",
-        "files",
-        "owners",
-        "problem",
-        "suffix",
-        "temporary",
-        "unfinished",
-    )
+        "_hint", "_processor", "_ranks", "gathered", "ignored", "_segments", "damaged", "vouching", "directory", "files", "owners",
+        "problem", "suffix", "temporary", "unfinished",
+    )  # fmt: skip
 
     def __init__(
         self, files: file_ops.Files, directory: str, temporary: str, suffix: str, processor: Callable[[], Processor] | None = None

@@ -106,8 +106,7 @@ def read_makers(read_record: Callable[[int], bytes], size: int) -> tuple[Maker, 
 
     `read_record` returns the payload of the record at an offset of the records section, which has `size` bytes.
 
-    Raises:
-        FormatError: a record is damaged.
+    Raise `FormatError` if a record is damaged.
     """
     header_payload = read_record(0)
     header = decode_module(header_payload)
@@ -133,16 +132,14 @@ class Versions(NamedTuple):
         if name is None:
             raise ValueError(advice)
         condition_list = text.strip()[name.end() :]
-        matches = [_CONDITION.fullmatch(condition) for condition in condition_list.split(",")] if condition_list else []
         conditions = []
-        for match in matches:
-            if (
-                match is None
-                or _version_key(match[2].removesuffix(".*")) is None
-                or (match[2].endswith(".*") and match[1] not in ("==", "!="))
-            ):
+        for condition in condition_list.split(",") if condition_list else ():
+            match = _CONDITION.fullmatch(condition)
+            sign, limit = match.groups() if match is not None else ("", "")
+            is_prefix = limit.endswith(".*")
+            if _version_key(limit.removesuffix(".*")) is None or (is_prefix and sign not in ("==", "!=")):
                 raise ValueError(advice)
-            conditions.append((match[1], match[2]))
+            conditions.append((sign, limit))
         return cls(name[0].lower(), tuple(conditions))
 
     def __str__(self) -> str:
@@ -162,6 +159,7 @@ def _satisfies(version: str, sign: str, limit: str) -> bool:
 
 
 def _version_parts(version: str) -> tuple[str, ...]:
+    """Return the numbers at the start of a version, as texts; () if there are none."""
     match = _VERSION.match(version)
     return tuple(match[1].split(".")) if match else ()
 

@@ -34,32 +34,10 @@ if TYPE_CHECKING:
     Use: TypeAlias = "tuple[int | str, str, bytes, bytes]"
 
 __all__ = [
-    "FRAME",
-    "FUNCTION",
-    "FUNCTION_HEAD",
-    "GLOBAL",
-    "IMAGE_NONE",
-    "IMAGE_OBJECT",
-    "IMAGE_OTHER",
-    "IMAGE_SHARED",
-    "LINKED",
-    "LINK_ONLY",
-    "LINK_TYPE",
-    "MAPPED_IN_PLACE",
-    "MERGED",
-    "MODULE",
-    "NEEDS",
-    "NO_ENTRY",
-    "STARTUP",
-    "SUSPECT",
-    "VARIABLE",
-    "WEAK",
-    "FunctionRecord",
-    "NeedsRecord",
-    "decode_function",
-    "decode_needs",
-    "read_frame",
-]
+    "FRAME", "FUNCTION", "FUNCTION_HEAD", "GLOBAL", "IMAGE_NONE", "IMAGE_OBJECT", "IMAGE_OTHER", "IMAGE_SHARED", "LINKED", "LINK_ONLY",
+    "LINK_TYPE", "MAPPED_IN_PLACE", "MERGED", "MODULE", "NEEDS", "NO_ENTRY", "STARTUP", "SUSPECT", "VARIABLE", "WEAK", "FunctionRecord",
+    "NeedsRecord", "decode_function", "decode_needs", "read_frame",
+]  # fmt: skip
 
 FRAME = Struct("<I8s")
 FUNCTION_HEAD = Struct("<cIII8sIII")

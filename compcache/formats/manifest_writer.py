@@ -33,17 +33,9 @@ if TYPE_CHECKING:
     from compcache.formats.records import GlobalRecord, ModuleRecord
 
 __all__ = [
-    "PICKLED_GLOBAL",
-    "ManifestWriter",
-    "WholeManifest",
-    "encode_function",
-    "encode_global",
-    "encode_link_type",
-    "encode_module",
-    "encode_needs",
-    "image_flag",
-    "iterate_frames",
-]
+    "PICKLED_GLOBAL", "ManifestWriter", "WholeManifest", "encode_function", "encode_global", "encode_link_type", "encode_module",
+    "encode_needs", "image_flag", "iterate_frames",
+]  # fmt: skip
 
 _U32 = Struct("<I")
 _PAIR = Struct("<II")
@@ -200,4 +192,5 @@ class WholeManifest:
         return any(record.kind.startswith(PICKLED) for _, record in self.entries())
 
     def _payloads_of(self, kind: bytes) -> Iterator[tuple[int, bytes]]:
+        """Return the offsets and the payloads of the records of a kind."""
         return ((offset, payload) for offset, payload in self._frames if payload[:1] == kind)

@@ -129,13 +129,14 @@ def decode_stats(data: bytes) -> StatsFile:
     for size in sizes:
         sections.append(data[start : start + size])
         start += size
+    counters, packed_uses, inputs, _ = sections
     with as_format_error("the statistics file is damaged"):
         uses = {
             (name, module): (count, last_time)
-            for name, module, count, last_time in _USE.iter_unpack(sections[1])
+            for name, module, count, last_time in _USE.iter_unpack(packed_uses)
             if 0 <= last_time < _END_OF_TIME  # false for NaN
         }
-        return StatsFile(counters=_decode_counters(sections[0]), inputs=tuple(sections[2].decode().split()), size=len(data), uses=uses)
+        return StatsFile(counters=_decode_counters(counters), inputs=tuple(inputs.decode().split()), size=len(data), uses=uses)
 
 
 def decode_journal(data: bytes) -> StatsFile:

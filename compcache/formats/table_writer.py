@@ -63,6 +63,7 @@ def _read_in_chunks(read: Read, size: int, width: int) -> Iterator[bytes]:
 
 
 def _bits(count: int) -> int:
+    """Return the number of bits of a key's hash that choose its bucket, for a table of `count` rows."""
     return min(max((count // _PER_BUCKET).bit_length() - 1, 0), _MAX_BITS)
 
 

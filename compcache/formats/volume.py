@@ -91,21 +91,9 @@ class Volume:
     """
 
     __slots__ = (
-        "_dictionary",
-        "_directory",
-        "_files",
-        "_gone",
-        "_gone_state",
-        "_opened",
-        "_owners",
-        "_suffixes",
-        "name",
-        "needs_list",
-        "replaced",
-        "share",
-        "status",
-        "table",
-    )
+        "_dictionary", "_directory", "_files", "_gone", "_gone_state", "_opened", "_owners", "_suffixes", "name", "needs_list", "replaced",
+        "share", "status", "table",
+    )  # fmt: skip
 
     def __init__(self, files: "Any", directory: str, name: str, suffixes: tuple[str, str], owners: frozenset[int] | None = None) -> None:
         self._files, self._directory, self.name, self._suffixes, self._owners = files, directory, name, suffixes, owners
@@ -169,8 +157,7 @@ class Volume:
 
         An unreadable list, or a list of a user whose files are not used, is treated as empty.
 
-        Raises:
-            FileNotFoundError: the list is missing, and the volume is not used without it.
+        Raise `FileNotFoundError` if the list is missing, and the volume is not used without it.
         """
         path = f"{self._directory}/{self.gone_name}"
         try:

@@ -54,13 +54,13 @@ class Volumes:
     ) -> None:
         self._files, self._directory, self._suffixes = files, directory, suffixes
         self._tell_damaged, self._tell_unreadable = tell_damaged, tell_unreadable
-        self._known: dict[str, Volume] = {}
-        self._begun: list[str] = []
-        self._state: tuple[int, int] = (0, 0)
-        self._settled = True
-        self.damaged: dict[str, str] = {}
-        self.owners: frozenset[int] | None = None
-        self.vouching: frozenset[int] | None = None
+        self._known: dict[str, Volume] = {}  # the readable volumes, by name
+        self._begun: list[str] = []  # the lists of volumes that are being written
+        self._state: tuple[int, int] = (0, 0)  # the inode and the modification time of the directory when it was listed
+        self._settled = True  # whether a later change of the directory changes its modification time
+        self.damaged: dict[str, str] = {}  # the reasons, by the names of volumes
+        self.owners: frozenset[int] | None = None  # the users whose volumes are used; None: all users
+        self.vouching: frozenset[int] | None = None  # the users whose volumes may replace others; None: all users
 
     def current(self) -> list[Volume]:
         """Return the volumes that no other volume replaces. List the directory if it has changed.
@@ -83,8 +83,7 @@ class Volumes:
         These are the lists of volumes that contain the module, and of volumes that are being written and may contain it. The directory is
         listed again.
 
-        Raises:
-            OSError: a volume cannot be read.
+        Raise `OSError` if a volume cannot be read.
         """
         self._state = 0, 0
         holders = self._query(self._all_known, lambda volume: volume.find(module_id))
@@ -103,6 +102,7 @@ class Volumes:
         return self._known.get(name)
 
     def _all_known(self) -> list[Volume]:
+        """Return all readable volumes, including replaced ones."""
         self._list_if_changed()
         return list(self._known.values())
 
@@ -148,6 +148,7 @@ class Volumes:
         return is_complete
 
     def _record_damage(self, name: str, error: "FormatError") -> None:
+        """Remember the damage of a volume for `damaged`, and report it."""
         self.damaged[name] = str(error)
         self._tell_damaged(name, str(error))
 
@@ -159,22 +160,23 @@ class Volumes:
         A damaged volume has no answer. If the list of a volume is missing, another volume has replaced the volume, so the current volumes
         are used. Raise `FileNotFoundError` if volumes are replaced again and again.
         """
-        for attempt in range(_ATTEMPTS):
-            answers = []
+        for _ in range(_ATTEMPTS - 1):
             try:
-                for volume in volumes():
-                    answer = self._query_one(volume, question)
-                    if answer is not None:
-                        answers.append((volume, answer))
-                    if len(answers) >= max_answers:
-                        break
+                return self._query_all(volumes(), question, max_answers)
             except FileNotFoundError as error:
                 reraise_interrupt(error)
-                if attempt == _ATTEMPTS - 1:
-                    raise
-                self._state = 0, 0
-                continue
-            break
+                self._state = 0, 0  # so that the directory is listed again
+        return self._query_all(volumes(), question, max_answers)
+
+    def _query_all(self, volumes: "list[Volume]", question: "Callable[[Volume], _T | None]", max_answers: int) -> "list[tuple[Volume, _T]]":
+        """Return the answers of these volumes as `_query` does. Raise `FileNotFoundError` if the list of a volume is missing."""
+        answers = []
+        for volume in volumes:
+            answer = self._query_one(volume, question)
+            if answer is not None:
+                answers.append((volume, answer))
+            if len(answers) >= max_answers:
+                break
         return answers
 
     def _query_one(self, volume: Volume, question: "Callable[[Volume], _T | None]") -> "_T | None":
@@ -239,9 +241,9 @@ class Volumes:
         """
         first_byte = int(digits, 16)
         return {
-            module_id: (member[1] + volume.share, member[4], volume.status)
+            module_id: (length + volume.share, modified, volume.status)
             for volume, members in self._query_readable(lambda volume: dict(volume.members(first_byte)))
-            for module_id, member in members.items()
+            for module_id, (_, length, _, _, modified) in members.items()
         }
 
     def _query_readable(self, question: "Callable[[Volume], _T]") -> "list[tuple[Volume, _T]]":
@@ -261,6 +263,7 @@ class Volumes:
 
 
 def _format_error() -> "type[FormatError]":
+    """Return `FormatError`. It is imported when a volume is damaged, because hits import this file."""
     from compcache.errors import FormatError
 
     return FormatError

@@ -23,23 +23,9 @@ if TYPE_CHECKING:
     from compcache.globals.scalars import Boolean, Float, Integer
 
 __all__ = [
-    "Boolean",
-    "Buffer",
-    "Bytes",
-    "DictMember",
-    "Float",
-    "GlobalDefinition",
-    "Integer",
-    "NativeSymbol",
-    "ObjectIdentity",
-    "Pickled",
-    "PythonObject",
-    "Storage",
-    "Text",
-    "decode_definition",
-    "define",
-    "register",
-]
+    "Boolean", "Buffer", "Bytes", "DictMember", "Float", "GlobalDefinition", "Integer", "NativeSymbol", "ObjectIdentity", "Pickled",
+    "PythonObject", "Storage", "Text", "decode_definition", "define", "register",
+]  # fmt: skip
 
 _DEFINING_MODULES = {
     "Boolean": "scalars",

@@ -27,18 +27,9 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "GlobalDefinition",
-    "Storage",
-    "call_encode",
-    "call_load",
-    "decode_definition",
-    "describe_integer",
-    "invalid_error",
-    "misfit_error",
-    "pack_integer",
-    "pack_object",
-    "register",
-]
+    "GlobalDefinition", "Storage", "call_encode", "call_load", "decode_definition", "describe_integer", "invalid_error", "misfit_error",
+    "pack_integer", "pack_object", "register",
+]  # fmt: skip
 
 _MAX_SHOWN_BITS = 256
 

@@ -46,7 +46,8 @@ def check_elements(definition: GlobalDefinition, llvm_type: str, size: int) -> N
     if isinstance(definition, Buffer):
         data, actual = definition.data, _kind_and_size(definition)
         value_text = f"a buffer of {len(data) // definition.itemsize} elements of format {definition.format!r}"
-        is_fitting = len(data) == size and (actual == (kind, width) or _format_letter(definition.format) in ("B", "c"))
+        is_of_bytes = _format_letter(definition.format) in ("B", "c")
+        is_fitting = len(data) == size and (is_of_bytes or actual == (kind, width))
     else:
         data = definition.encode()
         value_text = f"a value of {len(data)} bytes"
@@ -72,4 +73,5 @@ def _kind_and_size(buffer: Buffer) -> tuple[str, int]:
 
 
 def _format_letter(format_: str) -> str:
+    """Return the letter of a format of `struct` for one element, without the mark of the native byte order."""
     return format_[1:] if format_[:1] in _NATIVE_ORDER else format_

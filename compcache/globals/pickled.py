@@ -28,11 +28,7 @@ class Pickled(GlobalDefinition):
     kind = "pickle"
 
     def __init__(self, data: bytes) -> None:
-        """Check that the pickle is bytes.
-
-        Raises:
-            TypeError: `data` is not bytes.
-        """
+        """Check that the pickle is bytes. Raise `TypeError` if `data` is not bytes."""
         if not isinstance(data, bytes):
             raise TypeError(f"Pickled(): data must be a pickle as bytes, not {type(data).__name__}; use Pickled.of to pickle a value")
         super().__init__(data)

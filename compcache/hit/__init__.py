@@ -108,7 +108,7 @@ class Door:
         opened = self._runtime.open_beneath(-1, self.root, _ENTER, 0)
         status = os.fstat(opened.number)
         if status.st_uid != self.owner or status.st_mode & _OTHERS_WRITE:
-            raise PermissionError(f"{self.root} belongs to another user, or other users can write to it")
+            raise PermissionError(f"not only user {self.owner} can write to {self.root}")  # the complete look-up says why
         self._entered = entered = opened, opened.number, (status.st_dev, status.st_ino)
         return entered
 
@@ -158,37 +158,10 @@ class PlainLoader:
     """Loads the plain functions of one directory. Its tables are those of the `Loader` that it can become."""
 
     __slots__ = (
-        "__weakref__",
-        "_accepted",
-        "_by_link",
-        "_by_name",
-        "_closure",
-        "_ended",
-        "_files",
-        "_functions",
-        "_host",
-        "_mine",
-        "_modules",
-        "_names",
-        "_owner",
-        "_recorder",
-        "_root",
-        "_rows",
-        "_volumes",
-        "allow_pickle",
-        "builds",
-        "changed",
-        "closed",
-        "decoded",
-        "linked",
-        "links",
-        "maps_files",
-        "merged",
-        "opened",
-        "providers",
-        "store",
-        "targets",
-    )
+        "__weakref__", "_accepted", "_by_link", "_by_name", "_closure", "_ended", "_files", "_functions", "_host", "_mine", "_modules",
+        "_names", "_owner", "_recorder", "_root", "_rows", "_volumes", "allow_pickle", "builds", "changed", "closed", "decoded", "linked",
+        "links", "maps_files", "merged", "opened", "providers", "store", "targets",
+    )  # fmt: skip
 
     def __init__(self, root: str, files: "Door | Tree | None") -> None:
         """Load from this directory through `files`. With None, no hit is plain."""
@@ -629,7 +602,7 @@ def _map_image(runtime: "Any", descriptor: int, path: str, key: bytes, size: int
     """Map an image from its file. Raise `OSError` if this process has mapped the file already, or mapping is not safe here."""
     image = runtime.map_image(descriptor, os.fsencode(path), key, size, maps_files)
     if image is None:
-        raise OSError(f"{path} is mapped already, or cannot be mapped from its file system")
+        raise OSError(f"the native runtime refuses to map {path}")  # the complete look-up then copies the image
     return image
 
 

@@ -16,20 +16,9 @@ if TYPE_CHECKING:
     Piece = tuple[str, bool]
 
 __all__ = [
-    "ADDRESS",
-    "CONSTANT",
-    "DIGEST_SIZE",
-    "IGNORED",
-    "OR",
-    "THREAD_LOCAL",
-    "VARIABLE",
-    "VARIADIC",
-    "WRITTEN",
-    "compare_types",
-    "read_type",
-    "type_digest",
-    "unite_types",
-]
+    "ADDRESS", "CONSTANT", "DIGEST_SIZE", "IGNORED", "OR", "THREAD_LOCAL", "VARIABLE", "VARIADIC", "WRITTEN", "compare_types", "read_type",
+    "type_digest", "unite_types",
+]  # fmt: skip
 
 #: Marks after the parameters of a use: the result is not used; the function is not called, but its address is taken.
 IGNORED, ADDRESS = "ignored", "address"
@@ -70,8 +59,7 @@ def read_type(read_record: Callable[[int], bytes], kind: bytes) -> str:
 
     `read_record` returns the payload of the record at an offset. Errors of `read_record` are passed on.
 
-    Raises:
-        FormatError: the record of the link type is damaged.
+    Raise `FormatError` if the record of the link type is damaged.
     """
     offset = int.from_bytes(kind[DIGEST_SIZE:], "little")
     return decode_link_type(read_record(offset)) if offset else ""
@@ -87,6 +75,7 @@ def _expected_definition(use: str) -> str:
 
 
 def _without(text: str, mark: str) -> str:
+    """Return a type without a mark at its end."""
     return text.removesuffix(f" {mark}")
 
 

@@ -281,8 +281,7 @@ class Loader(PlainLoader):
     def _prepare_alone(self, choice: Choice, sources: Sources) -> bool:
         """Prepare a realization that needs no other module, the usual case, without a plan. Return False if it needs a plan.
 
-        Raises:
-            CompcacheError, OSError: the realization is ruled out.
+        Raise `CompcacheError` or `OSError` if the realization is ruled out.
         """
         if choice.record.entry == NO_ENTRY:
             return False
@@ -349,8 +348,7 @@ class Loader(PlainLoader):
     def open_candidate(self, func_name: str, module_id: bytes, offset: int, sources: Sources) -> Choice:
         """Read the record of a realization. `sources` receives the module that is opened. The caller releases it.
 
-        Raises:
-            CompcacheError, OSError: the realization is ruled out.
+        Raise `CompcacheError` or `OSError` if the realization is ruled out.
         """
         bound = self.linked.bound.choice_of_copy(func_name, module_id, sources) if self.linked is not None and not offset else None
         if bound is not None:
@@ -505,7 +503,7 @@ class Loader(PlainLoader):
             if isinstance(error, CompcacheError):
                 raise
             name = file.module_id.hex()
-            raise LinkError(f"module {name} cannot be mapped: {error}", module_id=name) from error
+            raise LinkError(f"module {name} cannot be mapped into this process ({error}): compile it again", module_id=name) from error
 
     def _map_file(self, file: ModuleFile) -> Any:
         """Return the image, mapped from the open file.
@@ -529,6 +527,7 @@ class Loader(PlainLoader):
         return load_image(self.runtime(), file)
 
     def _decode(self, choice: Choice) -> list[tuple[GlobalRecord, bytes, Kept]]:
+        """Decode the globals of a choice. See `compcache.hit.needs.decode_globals`."""
         from compcache.hit.needs import decode_globals
 
         return decode_globals(self, choice)
@@ -540,8 +539,7 @@ class Loader(PlainLoader):
 
         An existing target is returned, unless `sources.accept` requires another realization.
 
-        Raises:
-            StorageError: the cache was closed while the function was loaded.
+        Raise `StorageError` if the cache was closed while the function was loaded.
         """
         runtime = self.runtime()
         target = self._make_target(runtime, chosen[func_name], owner)

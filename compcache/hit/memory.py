@@ -55,7 +55,7 @@ def _bound_modules(module: LoadedModule) -> list[LoadedModule]:
 
 
 def forget(loader: Loader, module_id: bytes) -> None:
-    """Implement `Loader.forget`. Modules that are bound to a removed module must be loaded again, because they would keep using it."""
+    """Remove a module, and all modules that are bound to it, from memory, so that later look-ups load them again (`Loader.forget`)."""
     linked = loader.linked
     if linked is not None and module_id in linked and linked.is_whole(module_id):
         return  # all modules with code in this closure exist
@@ -78,7 +78,7 @@ def forget(loader: Loader, module_id: bytes) -> None:
 
 
 def forget_name(loader: Loader, func_name: str) -> None:
-    """Implement `Loader.forget_name` for a function in memory."""
+    """Hide the call target of a function from later look-ups, which then load it again (`Loader.forget_name`)."""
     with loader.lock():
         target = loader.held(func_name)
         context = target._context if target is not None else None
@@ -114,10 +114,14 @@ def held_lines(loaders: list[ref[PlainLoader]], now: float) -> list[str]:
 
 
 def unload(loader: Loader, func_name: str) -> int:
-    """Implement `Loader.unload`, and return the number of invalidated call targets. Modules leave memory when no target needs them."""
+    """Invalidate the call targets of a function's modules, and return their number (`Loader.unload`).
+
+    The modules leave memory when no target needs them.
+    """
     modules = {module_id for module_id, _ in loader.store.find(func_name, linked=True)}
     if loader.linked is not None:
-        modules.update([container.module_id for module_id in modules if (container := loader.linked.closure_with(module_id)) is not None])
+        containers = list(filter(None, map(loader.linked.closure_with, modules)))
+        modules.update([container.module_id for container in containers])
     target = loader.held(func_name)
     if target is not None and target._context is not None:
         modules.add(target._context.module.module_id)

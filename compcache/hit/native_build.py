@@ -37,7 +37,7 @@ def source_digest() -> str:
 def missing_error(error: ImportError) -> ImportError:
     """Return the exception to raise if `error` is the failed import of the extension module."""
     return ImportError(
-        f"the native runtime of compcache is missing or was built for another Python ({error}): {_BUILD}; else install the package again",
+        f"the native runtime of compcache cannot be imported ({error}): {_BUILD}; otherwise install compcache again for this Python",
         name=error.name,
     )
 
@@ -45,8 +45,7 @@ def missing_error(error: ImportError) -> ImportError:
 def require_same_sources(extension: ModuleType) -> None:
     """Check that an extension module was built from the sources beside it.
 
-    Raises:
-        ImportError: the sources differ. The message names the command to run.
+    Raise `ImportError` if the sources differ. The message names the command to run.
     """
     if source_digest() != extension.SOURCE_DIGEST:
         path = extension.__file__

@@ -158,8 +158,7 @@ class Kept:
 def decode_globals(loader: Loader, choice: Choice) -> list[tuple[GlobalRecord, bytes, Kept]]:
     """Return (record, bytes, value) for each global that is not stored yet.
 
-    Raises:
-        GlobalValidationError: a global has changed. The message names it and the function.
+    Raise `GlobalValidationError` if a global has changed. The message names it and the function.
     """
     fills = []
     for record in choice.globals:
@@ -202,7 +201,7 @@ class _LoadContext:
         self.allow_pickle = loader.allow_pickle and not choice.source.file.elsewhere
 
     def address_of(self, buffer: object) -> int:
-        """See `globals.definition.LoadContext`."""
+        """Return the address of a buffer (`globals.definition.LoadContext`)."""
         address: int = self._loader.runtime().buffer_address(buffer)
         return address
 
@@ -228,8 +227,7 @@ class _LoadContext:
 def collect_stores(loader: Loader, chosen: dict[str, Choice]) -> tuple[list[bytes], list[dict[Any, Any]]]:
     """Return the stores into the slots of the chosen modules, and the updates of their tables.
 
-    Raises:
-        IntegrityError: the records of a module do not fit its image. The module was moved to quarantine.
+    Raise `IntegrityError` if the records of a module do not fit its image. The module was moved to quarantine.
     """
     runtime = loader.runtime()
     by_module: dict[bytes, list[Choice]] = {}

@@ -67,8 +67,7 @@ class Parts(dict[str, Part]):
     def provide(self, loader: "PlainLoader", runtime: "Any") -> None:
         """Map the modules, find the helpers, and run the constructors that wait for imports.
 
-        Raises:
-            ImportError, OSError: a module cannot be mapped, or a helper is missing.
+        Raise `ImportError` or `OSError` if a module cannot be mapped, or a helper is missing.
         """
         for part in self.values():
             part.loaded = loader._provide(runtime, part.module_id, part.where)
@@ -108,12 +107,11 @@ class Parts(dict[str, Part]):
 
     def provider_updates(self, loader: "PlainLoader") -> "list[dict[Any, Any]]":
         """Return the table updates for the modules that provide the variables of this load."""
-        tables = (_VARIABLE, loader.providers), (_MERGED, loader.merged)
-        return [
-            item
-            for prefix, table in tables
-            for item in (table, {name: hit._weak(table, name, p.loaded) for name, p in self.items() if p.record[2].startswith(prefix)})
-        ]
+        updates: list[dict[Any, Any]] = []
+        for prefix, table in ((_VARIABLE, loader.providers), (_MERGED, loader.merged)):
+            bound = [(name, part.loaded) for name, part in self.items() if part.record[2].startswith(prefix)]
+            updates += [table, {name: hit._weak(table, name, module) for name, module in bound}]
+        return updates
 
 
 def collect_imports(loader: "PlainLoader", runtime: "Any", module_id: bytes, where: "Any", record: "tuple[Any, ...]") -> "Parts | None":

@@ -247,6 +247,7 @@ class Plan:
         yield from unloaded
 
     def _is_near(self, module_id: bytes) -> bool:
+        """Return whether this load uses a module, or the process has loaded it."""
         return module_id in self._sources or self._loader.is_loaded(module_id)
 
     def _find_second_provider(self, chosen: dict[str, Choice]) -> tuple[str, LinkError] | None:
@@ -334,6 +335,7 @@ class Plan:
             return
 
         def read_records(module_id: bytes, _: str, most: int) -> tuple[Source, bytes, bytes] | None:
+            """Return a module's source, key and records, or None if more than `most` bytes would be read."""
             source = loader.open_source(module_id, sources)
             records = source.listed.records if source.listed is not None else b""
             if not records and source.file.records <= most:
@@ -526,7 +528,7 @@ class Plan:
         return chosen
 
     def _root_error(self, node: _Node) -> Exception:
-        """Return the error for the root."""
+        """Return the error for the requested function: what its best realization raised, or `NotCachedError` if this host can use none."""
         name, root = self._root, self._loader.store.root
         error, node.error = node.error, None  # the frames of a raised exception refer to the plan
         if error is None or isinstance(error, (IncompatibleTargetError, IntegrityError)):

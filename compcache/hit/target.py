@@ -170,9 +170,8 @@ _loaded: "Any" = None  # the installed runtime; tests replace it by doubles
 def load_runtime() -> "Any":
     """Return the native runtime of this process, installed at the first call.
 
-    Raises:
-        ImportError: the extension module is missing, was not built from the sources beside it, or cannot work here
-            (in a subinterpreter). The message says what to do.
+    Raise `ImportError` if the extension module is missing, was not built from the sources beside it, or cannot work here (in a
+    subinterpreter). The message says what to do.
     """
     global _loaded  # noqa: PLW0603 - a process has one extension module
     if _loaded is None:

@@ -22,8 +22,7 @@ def anonymous_file(*parts: bytes) -> Opened:
 
     The descriptor is closed when the returned object is deleted. The content is freed once no mapping uses it.
 
-    Raises:
-        OSError: memory or the disk is full, or the process has too many open files.
+    Raise `OSError` if memory or the disk is full, or the process has too many open files.
     """
     opened = _create_in_memory() or _create_on_disk()
     _write_parts(opened.number, parts)

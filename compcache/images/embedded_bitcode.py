@@ -43,8 +43,7 @@ def holds_machine_code(data: bytes) -> bool:
 def embedded_bitcode(data: bytes) -> tuple[bytes, ...]:
     """Return the bitcode modules in an object file or archive, in file order. There is at least one.
 
-    Raises:
-        FormatError: the file is malformed, of an unsupported format, or has no bitcode. The message describes "the file".
+    Raise `FormatError` if the file is malformed, of an unsupported format, or has no bitcode. The message describes "the file".
     """
     if data.startswith(_THIN):
         raise FormatError("the file is a thin archive, which names other files without containing them: pass its member files")
@@ -57,7 +56,7 @@ def embedded_bitcode(data: bytes) -> tuple[bytes, ...]:
         except FormatError as error:
             raise FormatError(f"the archive member {name!r} cannot be used: {error}") from error
     if not modules:
-        raise FormatError("the file is an archive without members")
+        raise FormatError("the archive has no members: add the object files to it")
     return tuple(modules)
 
 
@@ -90,14 +89,20 @@ def _read_members(data: bytes) -> Iterator[tuple[str, bytes]]:
         start, size = position + _HEADER, int(header[48:58])
         content = data[start : start + size]
         if len(content) < size:
-            raise FormatError(f"the archive is truncated: the member {name!r} should have {size} bytes, not {len(content)}")
+            raise FormatError(f"the archive is truncated: the member {name!r} should have {size} bytes, not {len(content)}; build it again")
         position = start + size + size % 2
         if name == "//":
             long_names = content
-        elif name.startswith("#1/") and name[3:].isdecimal():
-            length = int(name[3:])
-            name, content = content[:length].rstrip(b"\0").decode("utf-8", "replace"), content[length:]
-        elif name.startswith("/") and name[1:].isdecimal():
-            name = long_names[int(name[1:]) :].partition(b"/\n")[0].decode("utf-8", "replace")
+        name, content = _with_long_name(name, content, long_names)
         if name not in _SYMBOL_TABLES:
             yield name.removesuffix("/"), content
+
+
+def _with_long_name(name: str, content: bytes, long_names: bytes) -> tuple[str, bytes]:
+    """Return the name and the content of a member. A name that does not fit the header is in the content (BSD) or in `long_names` (GNU)."""
+    if name.startswith("#1/") and name[3:].isdecimal():
+        length = int(name[3:])
+        return content[:length].rstrip(b"\0").decode("utf-8", "replace"), content[length:]
+    if name.startswith("/") and name[1:].isdecimal():
+        return long_names[int(name[1:]) :].partition(b"/\n")[0].decode("utf-8", "replace"), content
+    return name, content

@@ -109,6 +109,7 @@ def require_table(image: bytes, table: Table) -> None:
 
 
 def _import_load_side(kind: str) -> LoadSide:
+    """Import the module that loads images of a kind."""
     side: LoadSide = import_module(_KINDS[kind][0])
     return side
 

@@ -148,8 +148,7 @@ def _read_file(path: str) -> bytes:
 def open_libraries(names: tuple[str, ...]) -> tuple[Library | Archive, ...]:
     """Open libraries without adding their symbols to the global scope. Shared libraries stay open until the process ends.
 
-    Raises:
-        LibraryError: a library is not found, or cannot be opened. The message lists the failed attempts.
+    Raise `LibraryError` if a library is not found, or cannot be opened. The message lists the failed attempts.
     """
     return tuple([open_archive(name) if is_archive(name) else Library(name, _open_library(name)) for name in names])
 
@@ -212,7 +211,8 @@ def _mapped_libraries() -> list[str]:
     except OSError as error:
         reraise_interrupt(error)
         return []
-    return sorted(path for path in paths if os.path.basename(path).startswith("lib") and _is_system_directory(os.path.dirname(path)))
+    libraries = [path for path in paths if os.path.basename(path).startswith("lib")]
+    return sorted(path for path in libraries if _is_system_directory(os.path.dirname(path)))
 
 
 def unusual_directories(paths: Iterable[str]) -> tuple[str, ...]:
@@ -247,6 +247,7 @@ def advice_on_runtime_library(symbol: str) -> str | None:
 
 @functools.cache
 def _is_installed(name: str) -> bool:
+    """Return whether the system finds a library by its name without ``lib`` and suffix."""
     return ctypes.util.find_library(name) is not None
 
 

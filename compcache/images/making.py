@@ -104,13 +104,15 @@ def make_image(
     if not is_elf(obj):
         return _make_object_image(obj, needs_linker)
     undefined = [symbol for symbol in reading.undefined_symbols(obj) if symbol not in entries.symbols]
-    platform = [s for s in undefined if s not in imports and platform_symbols.is_platform_symbol(s)]
-    named = _paths_of_providers([symbol for symbol in undefined if symbol not in imports], platform, libraries)
-    _check_undefined([symbol for symbol in undefined if symbol not in named and symbol not in imports], weak)
-    needs_linker = [*needs_linker, *(f"{symbol!r} of {os.path.basename(path)}" for symbol, path in named.items())]
-    always = [s for s in undefined if (s.startswith(platform_symbols.ALWAYS_THERE) or s in platform or s in named) and s not in imports]
+    required = [symbol for symbol in undefined if symbol not in imports]
+    platform = list(filter(platform_symbols.is_platform_symbol, required))
+    named = _paths_of_providers(required, platform, libraries)
+    _check_undefined([symbol for symbol in required if symbol not in named], weak)
+    always = [s for s in required if s.startswith(platform_symbols.ALWAYS_THERE) or s in platform or s in named]
     if not shared_object:
-        return _make_object_image(patching.rename_versioned(patching.weaken_undefined(obj, keep=always)), needs_linker)
+        from_libraries = [f"{symbol!r} of {os.path.basename(path)}" for symbol, path in named.items()]
+        plain = patching.rename_versioned(patching.weaken_undefined(obj, keep=always))
+        return _make_object_image(plain, [*needs_linker, *from_libraries])
 
     def write() -> ModuleImage:
         """Return the image that the package itself writes, without a linker."""
@@ -165,6 +167,7 @@ def _link_or_write(write: Callable[[], ModuleImage], link: Callable[[Linker], Mo
 
 
 def _make_object_image(obj: bytes, needs_linker: Sequence[str]) -> ModuleImage:
+    """Return the image that is the object itself. Raise `CompileError` if the module has parts that need a linker."""
     objects.require_no_linker(needs_linker)
     return ModuleImage(obj, objects.KIND, {}, objects.requires(obj), None)
 

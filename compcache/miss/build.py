@@ -44,8 +44,8 @@ def build_source(session: Session, source: ModuleSource, maker: str = "", *, alo
         built = build_module(source, machine=store.host(), is_cached=session.can_import, provided=provided, maker=maker)
     if seconds:
         seconds += built.seconds
-        notes = pack_notes({**decode_notes(built.sections[4]), "seconds": seconds})
-        built = built._replace(seconds=seconds, sections=(*built.sections[:4], notes))
+        notes = pack_notes({**decode_notes(built.sections.notes), "seconds": seconds})
+        built = built.with_notes(notes)._replace(seconds=seconds)
     if not alone:
         require_types(session, built, {})
     for module in (built, *built.others):

@@ -75,9 +75,10 @@ def single_flight(session: Session, func_name: str, *, absent: bool) -> Iterator
         waited = True
         stored = _stored_realizations(session, func_name)
         stored_before = stored if stored_before is None else stored_before
-        if stored_before.issuperset(stored):
-            builder = take_over_build(frame.directory, func_name)
-        return builder is not None or not stored_before.issuperset(stored)
+        if not stored_before.issuperset(stored):
+            return True
+        builder = take_over_build(frame.directory, func_name)
+        return builder is not None
 
     with claim(session.store, f"compile {func_name}", timeout=timeout, until=is_ready) as owned:
         builder = builder or register_builder(frame.directory, func_name)

@@ -136,11 +136,13 @@ def compile_missing(
                 return False
 
         def publish(built: BuiltModule) -> bool:
+            """Store the compiled module. Return True: functions were compiled."""
             _publish_or_keep(session, functions[0], built)
             return True
 
         def fetched() -> bool | None:
-            return None if find_missing() else False  # False: nothing was compiled
+            """Return None while functions are missing, then False: nothing was compiled."""
+            return None if find_missing() else False
 
         return _build_and_use(session, functions, lambda: build(functions), inquiry, fetched=fetched, use=publish)
 
@@ -223,7 +225,9 @@ def fetch_soon(session: Session, name: str) -> bool:
 
 def find_stored(session: Session, functions: tuple[str, ...], source: ModuleSource | None = None) -> Addition | None:
     """Return the stored functions, or None if one is missing or was compiled from another source. See `compcache.frontend.find_stored`."""
-    if not all(map(session.has, functions)) or (source is not None and names_with_other_source(session.store, functions, source)):
+    if not all(map(session.has, functions)):
+        return None
+    if source is not None and names_with_other_source(session.store, functions, source):
         return None
     modules = dict([_first_module(session, func_name) for func_name in functions])
     return Addition(functions, tuple(filter(None, modules)), sum(modules.values()), was_cached=True)

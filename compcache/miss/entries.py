@@ -94,11 +94,7 @@ class PendingEntries:
         return record if record is not None and all(map(self._session.store.exists, record.requires)) else None
 
     def flush(self) -> None:
-        """Write the waiting entries.
-
-        Raises:
-            StorageError: the entries could not be stored. They are kept.
-        """
+        """Write the waiting entries. Raise `StorageError` if the entries could not be stored. They are kept."""
         with self._lock:
             records = dict(self._waiting)
             if records:
@@ -150,7 +146,7 @@ def _flush_all() -> None:
             pending.flush()
         except CompcacheError as error:
             warnings.warn(
-                f"the entries of data added since the last flush are lost, because they could not be stored: {error}",
+                f"the latest entries of data are lost, because they could not be stored ({error}): make the cache writable",
                 CacheWarning,
                 stacklevel=1,
             )

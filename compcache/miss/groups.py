@@ -310,6 +310,7 @@ def _require_same_processors(sources: Sequence[_Source]) -> None:
 
 
 def _describe_machines(source: _Source) -> str:
+    """Return the CPUs of a source's targets for a message."""
     return ", ".join([request.machine.cpu + (" with other features" if source.source.features else "") for request in source.requests])
 
 

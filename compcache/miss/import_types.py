@@ -33,8 +33,7 @@ def require_types(session: Session, built: BuiltModule, added: Mapping[str, Prov
     An import without any realization is accepted. The functions in `added`, which are added together with the module, take precedence over
     functions in the cache.
 
-    Raises:
-        SignatureMismatchError: no realization of an import has the type that the code expects.
+    Raise `SignatureMismatchError` if no realization of an import has the type that the code expects.
     """
     own_names = {name for name, *_ in built.functions}
     for name, types in built.used.items():

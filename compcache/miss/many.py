@@ -110,7 +110,7 @@ class _Addition:
         outdated = {number: source for number, source, unknown in self._doubtful if not unknown.isdisjoint(self._defined)}
         outdated |= {item.number: item.source for item in self._waiting if not item.weak.isdisjoint(self._strong)}
         self._waiting = [item for item in self._waiting if item.number not in outdated]
-        replaced = [self._published.pop(number, ()) for number in outdated]
+        replaced = {module_id for number in outdated for module_id in self._published.pop(number, ())}
         for number, source in outdated.items():
             self._compile(number, source)
         for item in self._waiting:
@@ -120,7 +120,7 @@ class _Addition:
                 self._fail_importable(item, undefined_symbols_error(missing, functions))
         self._publish_complete(is_last=True)
         published = {module_id for module_ids in self._published.values() for module_id in module_ids}
-        for module_id in {module_id for module_ids in replaced for module_id in module_ids} - published:
+        for module_id in replaced - published:
             with suppress(StorageError):  # the newer module is found first anyway
                 remove_modules(self._session.store, [bytes.fromhex(module_id)])
 
@@ -247,6 +247,7 @@ class _Addition:
             )
 
     def _publish(self, linked: list[tuple[_Linking, BuiltModule]], found: Found | None = None) -> None:
+        """Publish linked modules together, and record their module_ids by the positions of their sources."""
         module_ids = publish_built(self._session, [built for _, built in linked], found=found)
         self._published |= {item.number: ids for (item, _), ids in zip(linked, module_ids, strict=True)}
 
@@ -256,6 +257,7 @@ class _Addition:
         self._lost |= item.exported
 
     def _record_failure(self, number: int, source: ModuleSource, error: Exception) -> None:
+        """Record that a source could not be added."""
         self._failures[number] = error
         self._failed[number] = source
 

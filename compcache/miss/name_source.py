@@ -34,8 +34,7 @@ def name_source(sealed: SealedSource) -> Naming:
 
     Untrusted code, and code that consists mostly of data, is not printed. All its functions then get names with the same digest.
 
-    Raises:
-        CompileError: LLVM does not accept the code, or it has no externally visible function.
+    Raise `CompileError` if LLVM does not accept the code, or it has no externally visible function.
     """
     source = sealed.source
     if source.untrusted or _is_long(source.ir):

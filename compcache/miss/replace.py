@@ -23,7 +23,10 @@ __all__ = ["replace"]
 
 
 def replace(session: Session, given_sources: ModuleSource | Iterable[ModuleSource], group: str | None) -> tuple[str, ...]:
-    """Implement `Cache.replace`."""
+    """Add sources, and remove the older modules that they replace: those with the same functions, or those of the group.
+
+    Return the module_ids of the added modules. See `Cache.replace` for the exceptions.
+    """
     sources = given_sources if hasattr(given_sources, "__iter__") else [given_sources]
     if group is not None:
         return add_group(session, sources, group, replace=True)
@@ -37,8 +40,7 @@ def _remove_superseded(store: Store, module_ids: Iterable[str]) -> None:
 
     Modules with content names stay, because code with the same content name is equal.
 
-    Raises:
-        StorageError: a module could not be removed. Some modules may have been removed.
+    Raise `StorageError` if a module could not be removed. Some modules may have been removed.
     """
     store.renew_index()
     added = {bytes.fromhex(module_id) for module_id in module_ids}

@@ -40,8 +40,7 @@ def load_retargeted(session: Session, func_name: str, owner: object, accept: Acc
 
     `owner` and `accept` are the parameters of `Loader.load`, and `error` is the exception of the load.
 
-    Raises:
-        CompcacheError: the function still cannot be loaded. This is `error`, or the exception that the last attempt raised.
+    Raise `CompcacheError` if the function still cannot be loaded. This is `error`, or the exception that the last attempt raised.
     """
     tried: set[str] = set()
     try:

@@ -207,7 +207,8 @@ def warn_of_repeated(modules: Iterable[BuiltModule]) -> None:
         if not names:
             continue
         earlier = first_modules.setdefault(names, built)
-        if earlier.code and built.code and earlier.code != built.code and not _has_same_code(earlier.sections[3], built.sections[3]):
+        has_other_code = earlier.code and built.code and earlier.code != built.code
+        if has_other_code and not _has_same_code(earlier.sections.bitcode, built.sections.bitcode):
             warn(f"function {min(names)!r} is defined by two added sources in two ways: rename one, or the last is used", ShadowWarning)
             return
 
@@ -247,7 +248,7 @@ def _shadowed_functions(store: Store, module_id: bytes, built: BuiltModule, name
     is_replaced = stored == names or (is_checking() and not stored.isdisjoint(names) and (stored <= names or names <= stored))
     if not is_replaced:
         return None
-    return [] if _has_same_code(bitcode, built.sections[3]) else sorted(names & stored)
+    return [] if _has_same_code(bitcode, built.sections.bitcode) else sorted(names & stored)
 
 
 def _has_same_code(*sections: bytes) -> bool:

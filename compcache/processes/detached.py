@@ -27,8 +27,7 @@ class LateFiles(Files):
     def mkdir(self, path: str, mode: int = DIRECTORY_MODE, *, dir_fd: int | None = None) -> None:  # type: ignore[override]
         """Create a directory in an open directory; see `os.mkdir`.
 
-        Raises:
-            FileNotFoundError: `dir_fd` is None, which means that the directory is the root of a cache.
+        Raise `FileNotFoundError` if `dir_fd` is None, which means that the directory is the root of a cache.
         """
         if dir_fd is None:
             raise FileNotFoundError(ENOENT, "the directory was removed", path)
@@ -49,8 +48,7 @@ def start_detached(code: str, arguments: Sequence[str], environment: Mapping[str
 
     The process reads `stdin`, at most 4 KiB, from its standard input. Pass secrets in `stdin`, because other users can see `arguments`.
 
-    Raises:
-        OSError: the process cannot be started.
+    Raise `OSError` if the process cannot be started.
     """
     reader, writer = os.pipe()
     actions: list[tuple[int, int, int] | tuple[int, int, str, int, int]] = [(os.POSIX_SPAWN_DUP2, reader, 0)]

@@ -73,7 +73,8 @@ def reference_to(secret: str | bytes | None, value: str | bytes, variable: str, 
     if secret is None and variable not in os.environ and is_reference(configured):
         secret = configured  # a configuration file has the reference
     if isinstance(secret, str) and is_reference(secret):
-        return secret if secret[0] == "$" or secret.startswith("@" + _MEMORY) else "@" + os.path.abspath(secret[1:])
+        is_relative = secret[0] == "@" and not secret.startswith("@" + _MEMORY)  # the other process may have another working directory
+        return "@" + os.path.abspath(secret[1:]) if is_relative else secret
     data = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
     if secret is None or configured.encode("utf-8", "surrogateescape") == data:
         return "$" + variable
@@ -83,8 +84,7 @@ def reference_to(secret: str | bytes | None, value: str | bytes, variable: str, 
 def _keep_in_memory(data: bytes, label: str) -> str:
     """Store a secret in an anonymous file, and return a reference to it. Processes of this user can read it while this process runs.
 
-    Raises:
-        ValueError: this system has no anonymous files. The message contains `label`.
+    Raise `ValueError` if this system has no anonymous files. The message contains `label`.
     """
     key = os.getpid(), label, data
     reference = _references.get(key)
@@ -99,6 +99,7 @@ def _keep_in_memory(data: bytes, label: str) -> str:
 
 
 def _memory_file_name(token: str) -> str:
+    """Return the name of the anonymous file of a secret, which /proc shows."""
     return f"compcache-{token}"
 
 
@@ -125,8 +126,8 @@ def _read_secret_file(path: str, label: str) -> str:
             is_open = False
         if not is_open:
             raise ValueError(
-                f"{label} is in the memory of process {pid}, which has ended, is another user's or runs on another host: use $VARIABLE "
-                "or @file instead of the value, and set the variable on every host"
+                f"{label} cannot be read from the memory of process {pid} on this host, which was given its value: use $VARIABLE or @file "
+                "instead of the value, and set the variable on every host"
             )
     with open(place, "rb") as file:
         data = file.read(_LONGEST + 1)

@@ -19,7 +19,8 @@ from compcache.store import Store
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from compcache.store import Sections
+    from compcache.formats.built_module import Sections
+
 
 __all__ = ["add_module", "compact", "merge", "merge_large"]
 
@@ -46,6 +47,7 @@ def merge(store: Store, *, is_listed: bool = False) -> None:
 
 
 def _has_full_large_level(store: Store) -> bool:
+    """Return whether a level of the large segments has so many segments that they should be merged."""
     return full_level(store.index.segments, LARGE_LEVELS, _MOST_LARGE_SEGMENTS) is not None
 
 
@@ -76,7 +78,7 @@ def add_module(
 
     Args:
         store: the cache directory.
-        sections: the image, records, graph, bitcode and notes of the module.
+        sections: the sections of the module.
         indexed: the function entries, as (name, record offset, requirement).
         target: the target id in the module entry.
         flags: the flags in the module entry.

@@ -38,8 +38,7 @@ def make_directories(files: Files, path: str) -> bool:
 
     The directories are private to this user, independent of the umask.
 
-    Raises:
-        OSError: a directory could not be created.
+    Raise `OSError` if a directory could not be created.
     """
     missing = []
     created = True
@@ -94,8 +93,7 @@ def publish_all(
 ) -> list[os.stat_result]:
     """Publish several files, given as (path, parts), like `publish`, and return their `fstat` results. They are synced together.
 
-    Raises:
-        OSError: a file could not be written or renamed. Files that were renamed before are published. Temporary files are removed.
+    Raise `OSError` if a file could not be written or renamed. Files that were renamed before are published. Temporary files are removed.
     """
     drafts: list[_Draft] = []
     try:
@@ -226,6 +224,7 @@ def _rename(files: Files, scratch: str, path: str) -> None:
 
 
 def _discard(files: Files, scratch: str) -> None:
+    """Remove a temporary file if it still exists. Failures are ignored, because prunes remove leftover files."""
     with suppress(OSError):
         files.unlink(scratch)
 

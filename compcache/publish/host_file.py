@@ -53,6 +53,7 @@ def describe_and_store_host(store: Store) -> Host:
 
 
 def _rank(host: HostFile) -> tuple[tuple[int, ...], bool]:
+    """Return a key by which the description of the latest LLVM is the greatest, preferably one that names LLVM's library."""
     return version_numbers(host.llvm_version), bool(host.library)
 
 
@@ -61,8 +62,7 @@ def query_host(store: Store) -> HostFile:
 
     LLVM, which takes 40 MiB, is loaded only if it has not stored a description since the last boot.
 
-    Raises:
-        MissingPackageError: LLVM is not installed.
+    Raise `MissingPackageError` if LLVM is not installed.
     """
     _, stored = store.host_file()
     library = _identify_library()

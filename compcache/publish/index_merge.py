@@ -44,33 +44,11 @@ if TYPE_CHECKING:
     MergePacks = Callable[[Store, list[Segment]], Container[bytes]]
 
 __all__ = [
-    "ALL_LEVELS",
-    "FANOUT",
-    "LARGE_LEVELS",
-    "SMALL_LEVELS",
-    "add",
-    "add_all",
-    "encode_function_entry",
-    "encode_requirements",
-    "encode_segment",
-    "entries_of",
-    "entries_of_modules",
-    "full_level",
-    "function_entries",
-    "greatest_number",
-    "keep_newest",
-    "merge",
-    "merge_additions",
-    "merge_all",
-    "newest_additions",
-    "publish_addition",
-    "publish_segment",
-    "remove_damaged",
-    "replace_segments",
-    "segment_level",
-    "segments_to_merge",
-    "with_order",
-]
+    "ALL_LEVELS", "FANOUT", "LARGE_LEVELS", "SMALL_LEVELS", "add", "add_all", "encode_function_entry", "encode_requirements",
+    "encode_segment", "entries_of", "entries_of_modules", "full_level", "function_entries", "greatest_number", "keep_newest", "merge",
+    "merge_additions", "merge_all", "newest_additions", "publish_addition", "publish_segment", "remove_damaged", "replace_segments",
+    "segment_level", "segments_to_merge", "with_order",
+]  # fmt: skip
 
 FANOUT = 8
 ALL_LEVELS = range(100)
@@ -108,6 +86,7 @@ def function_entries(segment: Segment) -> list[bytes]:
 
 
 def _convert_entries(entries: Iterable[bytes]) -> list[bytes]:
+    """Return function entries in the present size. Entries of older segments are shorter."""
     return [entry.ljust(FUNCTION.size, b"\0") for entry in entries]
 
 
@@ -140,7 +119,7 @@ def greatest_number(index: Index) -> int:
 def encode_requirements(texts: Iterable[str]) -> bytes:
     """Encode the requirements of a segment: a checksum, then each text, preceded by its number and its length."""
     encoded = sorted([(requirement_number(text), text.encode("utf-8", "surrogatepass")) for text in set(texts)])
-    rows = b"".join([part for number, data in encoded for part in (ROW.pack(number, len(data)), data)])
+    rows = b"".join([ROW.pack(number, len(data)) + data for number, data in encoded])
     return check(rows) + rows
 
 
@@ -182,8 +161,7 @@ def add_all(index: Index, additions: Iterable[tuple[Sequence[tuple[str, int, str
 
     The entries of more than eight modules have the level of a merged segment, so that later merges do not take them for small ones.
 
-    Raises:
-        OSError: the segment could not be written.
+    Raise `OSError` if the segment could not be written.
     """
     entries: set[bytes] = set()
     requirements: set[str] = set()
@@ -205,8 +183,7 @@ def publish_addition(
     The file is not synced: after a power failure prune indexes the modules again, or a program adds them again. This process uses the
     encoded content without reading the file.
 
-    Raises:
-        OSError: the segment could not be written.
+    Raise `OSError` if the segment could not be written.
     """
     size = len(functions) * FUNCTION.size + len(modules) * MODULE.size
     level = segment_level(size) if size > FANOUT * _MODULE_SIZE else 0
@@ -236,8 +213,7 @@ def publish_segment(
 
     `prepare` is called with the name before the segment becomes visible. `modules` is consumed before `functions`.
 
-    Raises:
-        OSError: the segment could not be written.
+    Raise `OSError` if the segment could not be written.
     """
     spooled_modules = Scratch(modules)
     spooled_functions = Scratch(functions)
@@ -270,11 +246,16 @@ def entries_of_modules(index: Index, segment: Segment) -> Iterator[bytes]:
 
 
 def _with_own_stamps(index: Index, segment: Segment, entries: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield entries of modules, without their stamps if the segment belongs to a user whose stamps are not trusted."""
+    if _is_trusted(index, segment):
+        yield from entries
+        return
     for entry in entries:
-        yield entry if _is_trusted(index, segment) else entry[:DIGEST_SIZE] + bytes(STAMP_SIZE) + entry[DIGEST_SIZE + STAMP_SIZE :]
+        yield entry[:DIGEST_SIZE] + bytes(STAMP_SIZE) + entry[DIGEST_SIZE + STAMP_SIZE :]
 
 
 def _is_trusted(index: Index, segment: Segment) -> bool:
+    """Return whether the stamps in a segment are trusted: its owner has to be a user who vouches for files."""
     return index.vouching is None or segment.owner in index.vouching
 
 
@@ -456,10 +437,12 @@ def keep_newest(modules: dict[bytes, bytes], data: bytes) -> None:
 
 
 def _newer(one: bytes, other: bytes) -> bytes:
+    """Return the entry for the later state of a module's file."""
     return max(one, other, key=_newness)
 
 
 def _newness(data: bytes) -> tuple[int, bytes]:
+    """Return a key by which the entry for the latest change of a module's file is the greatest."""
     fields = MODULE.unpack(data)
     return fields[4], fields[-1]
 
@@ -482,12 +465,12 @@ def replace_segments(
     The module lists of a `store` are merged too, without modules in `gone` and with the sizes that `size_of` returns. If `prepare` is
     given, it is called with the new segment's name instead.
 
-    Raises:
-        OSError: a segment could not be written or removed. No entry is lost.
+    Raise `OSError` if a segment could not be written or removed. No entry is lost.
     """
     greatest = max([greatest, *[segment.greatest for segment in replaced]])
 
     def merge_lists(name: str) -> None:
+        """Write the list of the new segment, unless a replaced segment has its content and name, and so its list."""
         if store is not None and name not in [segment.name for segment in replaced]:
             merge_list(store, name, replaced, gone, size_of)
 
@@ -515,6 +498,7 @@ def replace_by_merged(store: Store, parts: Sequence[Segment], replaced: Sequence
     count = 0
 
     def count_modules() -> Iterator[bytes]:
+        """Yield the entries of modules, and count them."""
         nonlocal count
         for entry in modules:
             count += 1
@@ -543,6 +527,7 @@ def remove_damaged(index: Index) -> None:
 
 
 def _remove_segment(index: Index, name: str) -> None:
+    """Remove the file of a segment, unless another process has removed it."""
     with suppress(FileNotFoundError):
         index.files.unlink(f"{index.directory}/{name}")
 
@@ -554,8 +539,7 @@ def merge_additions(
 
     `index` is the store's index (the default) or another index in its directory.
 
-    Raises:
-        OSError: the merged segment could not be written. Nothing is lost.
+    Raise `OSError` if the merged segment could not be written. Nothing is lost.
     """
     index = index or store.index
     index.refresh()

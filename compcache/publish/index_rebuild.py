@@ -71,7 +71,7 @@ def describe_from_records(module: ModuleFile) -> str:
     Raise `FormatError` if the records are malformed.
     """
     footer = module.footer()
-    module.describe(footer.image, footer.records, bytes(8), 0, bytes(16))
+    module.describe(footer.image, footer.records, bytes(8), 0, bytes(16))  # the sizes, by which the first record is found
     record = decode_module(module.read_record(0))
     module.describe(footer.image, footer.records, host.target_id(record.requirement()), image_flag(record.image_kind), record.key)
     if fault_of(read_makers(module.read_record, module.records)):
@@ -104,8 +104,7 @@ def rebuild_index(store: Store) -> int:
     Damaged modules are quarantined. Concurrent additions by other processes are kept. The index is built in parts, which look-ups do not
     use until they are merged, because a single part may contain an outdated realization. An interrupted rebuild is continued.
 
-    Raises:
-        OSError: the new index could not be written. The old index is unchanged.
+    Raise `OSError` if the new index could not be written. The old index is unchanged.
     """
     index = store.index
     publish(store.files, store.temporary, store.path(PARTS, MARK), [], sync=False)
@@ -224,8 +223,7 @@ class IndexedModules:
 
         Modules without this cache's signature are included, because other caches may use them.
 
-        Raises:
-            StorageError: the module cannot be read because of a shortage of descriptors or memory.
+        Raise `StorageError` if the module cannot be read because of a shortage of descriptors or memory.
         """
         module = _read_module(store, module_id)
         if module is not None:

@@ -141,6 +141,7 @@ def _locked(
 
 
 def _lock_path(store: Store, name: str) -> str:
+    """Return the path of the file of a lock. Names of locks may contain any characters, so the file has a digest as its name."""
     return store.path(LOCKS, LOCKS.file_name(name_key(name).hex()))
 
 

@@ -65,20 +65,9 @@ if TYPE_CHECKING:
     SizeOf = Callable[[bytes], int]
 
 __all__ = [
-    "IMPORTS",
-    "REALIZES",
-    "ListCounts",
-    "ModuleLists",
-    "SortedItems",
-    "base_of",
-    "last_part_of",
-    "merge_list",
-    "relation_key",
-    "remove_lists_of",
-    "stray_lists",
-    "write_empty_list",
-    "write_list",
-]
+    "IMPORTS", "REALIZES", "ListCounts", "ModuleLists", "SortedItems", "base_of", "last_part_of", "merge_list", "relation_key",
+    "remove_lists_of", "stray_lists", "write_empty_list", "write_list",
+]  # fmt: skip
 
 _COUNTS = Struct("<5Q")
 _SIZE = Struct("<Q")
@@ -122,6 +111,7 @@ def last_part_of(base: str) -> str:
 
 
 def _encode_name(name: str) -> bytes:
+    """Return a name as bytes of a key."""
     return name.encode("utf-8", "surrogatepass")
 
 
@@ -144,10 +134,12 @@ def _items_of(row: Row, size: int) -> Iterator[Item]:
         yield b"p%b\0%b" % (_encode_name(base_of(row.part_of)), key), b""
     for entry in row.entries:
         kind, name, offset, requires, *_ = entry
-        place, value = key + offset.to_bytes(_OFFSET_SIZE, "little"), encode_entry_of(entry) if row.is_pack else b""
+        base_name = _encode_name(base_of(name))
+        place = key + offset.to_bytes(_OFFSET_SIZE, "little")
+        value = encode_entry_of(entry) if row.is_pack else b""  # entries of other modules are in their rows
         if kind == GROUP:
-            yield b"g%b\0%b" % (_encode_name(base_of(name)), key), b""
-        yield b"e%b\0%b" % (_encode_name(base_of(name)), place), value
+            yield b"g%b\0%b" % (base_name, key), b""
+        yield b"e%b\0%b" % (base_name, place), value
         for required in requires:
             yield b"r" + required + place, value
 
@@ -270,7 +262,7 @@ class _List:
         return listed
 
     def between(self, start: bytes, end: bytes) -> Iterator[Item]:
-        """See `SortedKeys`."""
+        """Yield the items with `start` <= key < `end`, in order. A damaged list is created again."""
         try:
             for item in self.keys().between(start, end):
                 yield item
@@ -279,7 +271,7 @@ class _List:
             yield from self.rebuild().between(start, end)
 
     def find(self, key: bytes) -> bytes | None:
-        """See `SortedKeys`."""
+        """Return the value of a key, or None if the list does not contain the key. A damaged list is created again."""
         try:
             return self.keys().find(key)
         except FormatError:
@@ -343,6 +335,7 @@ def stray_lists(store: Store) -> set[str]:
 
 
 def _list_name(segment: str) -> str:
+    """Return the name of the file with the list of a segment."""
     return MODULE_LISTS.file_name(segment.removesuffix(INDEX.suffix))
 
 
@@ -365,7 +358,7 @@ def _read_list(store: Store, opened: file_ops.Opened, offset: int, size: int) ->
         return file_ops.read_at(store.files, opened, offset, size)
     except OSError as error:
         reraise_interrupt(error)
-        raise FormatError(f"the list of modules cannot be read: {error.strerror or error}") from error
+        raise FormatError(f"{size} bytes at {offset} of a list of modules cannot be read: {error.strerror or error}") from error
 
 
 def _publish_list(store: Store, segment: str, items: Iterable[Item], gone: Container[bytes]) -> None:
@@ -455,6 +448,7 @@ class ModuleLists:
         return merge_keys([module_list.between(start, end) for module_list in self._lists])
 
     def _starting_with(self, prefix: bytes) -> Iterator[Item]:
+        """Yield the items of all lists whose keys begin with a prefix, in order."""
         return self._between(prefix, prefix + _AFTER_ALL)
 
     def bases(self, prefix: str = "") -> Iterator[str]:
@@ -521,8 +515,12 @@ class ModuleLists:
 
     def of_bases(self, first_base: str, last_base: str) -> set[bytes]:
         """Return the ids of the modules with functions, owners of parts, or groups whose bases are from `first_base` to `last_base`."""
-        ranges = [(letter + _encode_name(first_base) + b"\0", letter + _encode_name(last_base) + b"\1") for letter in (b"n", b"p", b"g")]
-        return {key[-DIGEST_SIZE:] for module_list in self._lists for start, end in ranges for key, _ in module_list.between(start, end)}
+        module_ids = set()
+        for letter in (b"n", b"p", b"g"):  # functions, owners of parts, groups
+            start, end = letter + _encode_name(first_base) + b"\0", letter + _encode_name(last_base) + b"\1"
+            for module_list in self._lists:
+                module_ids.update([key[-DIGEST_SIZE:] for key, _ in module_list.between(start, end)])
+        return module_ids
 
     def entries(self, first_base: str, last_base: str) -> Iterator[tuple[bytes, RowEntry | None]]:
         """Yield (module_id, entry) for the entries of data whose bases are from `first_base` to `last_base`.
@@ -548,6 +546,7 @@ class ModuleLists:
         return self._entries(b"e", b"f")
 
     def _entries(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, RowEntry | None]]:
+        """Yield the entries of data with keys from `start` to `end`, as (module_id, entry). The entry is None outside packs."""
         for key, value in self._between(start, end):
             yield _module_of(key), decode_entry_of(value) if value else None
 
@@ -593,11 +592,10 @@ class ModuleLists:
     def count_names(self, gone: Container[bytes], added: Iterable[Row] = ()) -> tuple[int, int]:
         """Return the numbers of functions and of realizations, without modules in `gone` and with the rows in `added`."""
         names = realizations = 0
-        items = sorted(
-            (b"n%b\0%b\0%b" % (_encode_name(base_of(name)), _encode_name(name), row.module_id), b"") for row in added for name in row.names
-        )
+        added_names = [(_encode_name(base_of(name)), _encode_name(name), row.module_id) for row in added for name in row.names]
+        added_items = [(key, b"") for key in sorted([b"n%b\0%b\0%b" % parts for parts in added_names])]
         last_name = b""
-        for key, _ in merge_keys([self._between(b"n", b"o"), items]):
+        for key, _ in merge_keys([self._between(b"n", b"o"), added_items]):
             if key[-DIGEST_SIZE:] not in gone:
                 realizations += 1
                 names += key[:-DIGEST_SIZE] != last_name

@@ -100,9 +100,8 @@ class Row(NamedTuple):
     def indexed(self) -> list[tuple[str, int]]:
         """Return the names of the row's functions and entries in the index, each with the offset of its record."""
         functions = mark_linked(zip(self.names, self.offsets, repeat("")), [kind for kind, *_ in self.entries])
-        return [(name, offset) for name, offset, _ in functions] + [
-            (index_name(kind, name), offset) for kind, name, offset, *_ in self.entries
-        ]
+        entries = [(index_name(kind, name), offset) for kind, name, offset, *_ in self.entries]
+        return [*[(name, offset) for name, offset, _ in functions], *entries]
 
     @property
     def parts(self) -> tuple[bytes, ...]:
@@ -133,8 +132,7 @@ def row_of_frames(module_id: bytes, frames: Iterable[tuple[int, bytes]], seconds
 
     `frames` has the module's records as (offset, payload), and `seconds` is the compile time.
 
-    Raises:
-        FormatError: a record is damaged, or the module record is missing.
+    Raise `FormatError` if a record is damaged, or the module record is missing.
     """
     platform: Platform | None = None
     names, offsets, signatures, targets = [], [], [], []
@@ -173,6 +171,7 @@ def _platform_of(head: bytes, rest: bytes) -> Platform:
 
 
 def _platform_of_record(header: ModuleRecord) -> Platform:
+    """Return the platform of a module, without its makers, which have a record of their own."""
     features = "\n".join(header.features)
     return Platform(header.image_kind, header.triple, header.cpu, features, header.llvm_version, header.abi, "")
 
@@ -203,7 +202,7 @@ def _imports_of(needs: bytes) -> list[str]:
         start = position + 8
         position = start + int.from_bytes(needs[position + 4 : start], "little")
         if position > len(needs):
-            raise FormatError("a needs record is truncated")
+            raise FormatError(f"a needs record of {len(needs)} bytes is truncated: an import should end at byte {position}")
         try:
             names.append(needs[start:position].decode("utf-8", "surrogatepass"))
         except UnicodeDecodeError:
@@ -271,15 +270,16 @@ def _check_rows(rows: list[Row]) -> list[Row]:
     module_ids, platforms, seconds, names, offsets, imports, signatures, entries, owners = zip(*rows, strict=True)
     columns = names, offsets, imports, signatures, entries
     times = array("d", seconds)
-    if (
-        {*map(type, module_ids)} != {bytes}
-        or {*map(len, module_ids)} != {DIGEST_SIZE}
-        or {*map(type, platforms)} != {Platform}
-        or {kind for column in columns for kind in map(type, column)} != {tuple}
-        or not (min(times) >= 0 and sum(times) < float("inf"))
-        or not list(map(len, names)) == list(map(len, offsets)) == list(map(len, signatures))
-    ):
-        raise ValueError("a module_id, platform, column, time or offset has the wrong type or length")
+    if {*map(type, module_ids)} != {bytes} or {*map(len, module_ids)} != {DIGEST_SIZE}:
+        raise ValueError(f"a module_id is not a digest of {DIGEST_SIZE} bytes")
+    if {*map(type, platforms)} != {Platform}:
+        raise ValueError("the platform of a module is not in the table of platforms")
+    if {kind for column in columns for kind in map(type, column)} != {tuple}:
+        raise ValueError("a column of names, offsets, imports, signatures or entries is not a list")
+    if not (min(times) >= 0 and sum(times) < float("inf")):
+        raise ValueError("a compile time is negative or infinite")
+    if not list(map(len, names)) == list(map(len, offsets)) == list(map(len, signatures)):
+        raise ValueError("the numbers of names, offsets and signatures of a module differ")
     array("I", chain.from_iterable(offsets))
     for texts in (names, imports, signatures):
         "".join(chain.from_iterable(texts))
@@ -299,7 +299,7 @@ def _make_platform(fields: Iterable[object]) -> Platform:
     """
     platform = Platform(*fields)  # type: ignore[arg-type] # checked next
     if list(map(type, platform)) != [str] * 5 + [int, str]:
-        raise ValueError("a field of its platform is not text, or its ABI version is not an int")
+        raise ValueError(f"the fields of its platform have the types {[type(field).__name__ for field in platform]}")
     return platform
 
 

@@ -121,10 +121,12 @@ def noted_numbers(store: Store) -> Noted:
 
 
 def _is_numbered(group: Group) -> bool:
-    return any(is_numbered(decode_notes(module.sections[4])) for module in group.values())
+    """Return whether the notes of one of these modules contain its number in the order of additions."""
+    return any(is_numbered(decode_notes(module.sections.notes)) for module in group.values())
 
 
 def _plain_names(group: Group) -> set[str]:
+    """Return the plain names of the functions and entries in these modules. Packs are left out."""
     return {name for module in group.values() if module.flags != PACK_FLAG for name, *_ in module.indexed if is_ordered(name)}
 
 

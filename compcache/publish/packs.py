@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from compcache.digest import KEY_SIZE, digest
 from compcache.errors import CompcacheError, FormatError
 from compcache.formats import host
-from compcache.formats.built_module import BuiltModule
+from compcache.formats.built_module import BuiltModule, Sections
 from compcache.formats.entry import PACK, PACK_FLAG, EntryRecord, encode_entry, index_name, may_be_read
 from compcache.formats.graph import encode_graph, encode_notes
 from compcache.formats.index import MODULE
@@ -44,7 +44,7 @@ def encode_pack(entries: Iterable[EntryRecord]) -> BuiltModule:
     writer.add(encode_module(header))
     needed = header.requirement()
     indexed = [(index_name(entry.kind, entry.name), writer.add(payload), needed) for entry, payload in zip(ordered, payloads, strict=True)]
-    sections = b"", writer.content(), encode_graph(()), b"", encode_notes(0.0, None, {})
+    sections = Sections(b"", writer.content(), encode_graph(()), b"", encode_notes(0.0, None, {}))
     return BuiltModule(sections, tuple(indexed), host.target_id(needed), PACK_FLAG, key, 0.0, header, entries=tuple(ordered))
 
 
@@ -102,6 +102,7 @@ def clean_packs(store: Store, segments: Iterable[Segment], gone: Container[bytes
     packs = packs_in(segments)
 
     def is_present(module_id: bytes) -> bool:
+        """Return whether a module exists and was not just removed."""
         return module_id not in gone and store.exists(module_id)
 
     removed: set[bytes] = set()

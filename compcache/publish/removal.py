@@ -42,8 +42,7 @@ def remove_from_volumes(store: Store, module_id: bytes) -> bool:
     The loop ends when a listing after the last mark shows no further volume to mark. A volume whose list appears later is safe, because its
     writer then checks whether the module still exists. See `compcache.publish.volumes.write_volume`.
 
-    Raises:
-        StorageError: a mark could not be written.
+    Raise `StorageError` if a mark could not be written.
     """
     marked: set[str] = set()
     removed = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from compcache.errors import FormatError, StorageError
+from compcache.formats.built_module import Sections
 from compcache.formats.footer import intact_footer, sections_of
 from compcache.formats.host import target_id
 from compcache.formats.manifest_writer import WholeManifest, image_flag
@@ -80,8 +81,8 @@ def _read_publication(store: Store, module: LoadedModule) -> Publication | None:
     if data is None:
         return None
     try:
-        sections = sections_of(data, intact_footer(data, module.module_id))
-        manifest = WholeManifest(sections[1])
+        sections = Sections(*sections_of(data, intact_footer(data, module.module_id)))
+        manifest = WholeManifest(sections.records)
         if store.layers and not store.trusted_keys and manifest.is_pickled():
             return None
         header = manifest.header

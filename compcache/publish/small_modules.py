@@ -67,6 +67,7 @@ class _Header(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _decode_header(head: bytes, rest: bytes) -> _Header:
+    """Return what the index needs of a module record. Its key is left out, so that modules with equal headers share the result."""
     record = decode_module(head + bytes(_KEY_SIZE) + rest)
     required = record.requirement()
     needs = {target_id(record.requirement(text)): record.requirement(text) for text in reversed(record.features)}

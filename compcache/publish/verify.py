@@ -137,6 +137,7 @@ def _copy_to_memory(module: ModuleFile) -> ModuleFile:
 
 
 def _chunks(module: ModuleFile, size: int) -> Iterator[bytes]:
+    """Yield the first `size` bytes of a module in parts."""
     for offset in range(0, size, _CHUNK):
         yield module.read(offset, min(_CHUNK, size - offset))
 

@@ -60,8 +60,7 @@ def write_volume(store: Store, contents: Iterable[Content], replaced: Sequence[V
     removals are recorded there. Modules that were removed earlier are then added to the list. After that, the volume becomes visible.
     `contents` are in the order of their ids.
 
-    Raises:
-        OSError: the volume could not be written. Nothing has changed.
+    Raise `OSError` if the volume could not be written. Nothing has changed.
     """
     remaining = iter(contents)
     samples = list(islice(remaining, _SAMPLES))

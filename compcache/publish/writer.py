@@ -30,11 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from compcache.directory.places import Place
-    from compcache.formats.built_module import BuiltModule
+    from compcache.formats.built_module import BuiltModule, Sections
     from compcache.formats.index import ModuleEntry
     from compcache.formats.makers import Maker
     from compcache.publish.numbering import Found, Noted
-    from compcache.store import Sections
 
     Addition = tuple[list[tuple[str, int, str]], ModuleEntry, Order]
 
@@ -63,7 +62,7 @@ def publish_modules(store: Store, modules: Sequence[BuiltModule | Publication], 
     Raises:
         StorageError: the modules could not be stored. The index is unchanged. Some of the files may exist.
     """
-    drafts = [_make_draft(store, module, order_of(decode_notes(module.sections[4]))) for module in modules]
+    drafts = [_make_draft(store, module, order_of(decode_notes(module.sections.notes))) for module in modules]
     _publish(store, drafts, noted_numbers(store) if any(draft.order.number for draft in drafts) else [], signs=signs)
     return [draft.module_id for draft in drafts]
 
@@ -125,6 +124,7 @@ class _Draft(NamedTuple):
 
 
 def _module_id_of(module: BuiltModule) -> bytes:
+    """Return the module_id of a module, the digest of all sections except the notes."""
     content = module.sections[:4]
     return module_digest(content, *map(len, content))
 
@@ -132,16 +132,17 @@ def _module_id_of(module: BuiltModule) -> bytes:
 def _make_draft(
     store: Store, module: BuiltModule | Publication, order: Order, module_id: bytes = b"", *, is_newest: bool = False
 ) -> _Draft:
+    """Return a module with its id and the bytes of its file. Without `module_id`, the id is the digest of the content."""
     return _Draft(module, *encode_container(*module.sections, store.signing_key, module_id), order, is_newest)
 
 
 def _with_number(group: Iterable[tuple[bytes, BuiltModule]], number: int | None) -> Iterator[tuple[bytes, BuiltModule, Order]]:
     """Yield the modules of an addition with their ids and orders. A number is written to the notes, which the ids do not cover."""
     for module_id, module in group:
-        notes = decode_notes(module.sections[4])
+        notes = decode_notes(module.sections.notes)
         if number is not None:
             notes = with_number(notes, number)
-            module = module._replace(sections=(*module.sections[:4], pack_notes(notes)))  # noqa: PLW2901 - the same with a number
+            module = module.with_notes(pack_notes(notes))  # noqa: PLW2901 - the same with a number
         yield module_id, module, order_of(notes)
 
 
@@ -156,7 +157,7 @@ def _publish_files(store: Store, drafts: Mapping[bytes, _Draft], *, signs: bool)
     """
     if signs and store.publish_key is not None:
         for module_id, draft in drafts.items():
-            sign_module(store, module_id, draft.module.sections[1], draft.module.key)
+            sign_module(store, module_id, draft.module.sections.records, draft.module.key)
     statuses: dict[bytes, os.stat_result] = {}
     orders: dict[bytes, Order] = {}
     for module_id, draft in drafts.items():
@@ -177,7 +178,7 @@ def _publish_files(store: Store, drafts: Mapping[bytes, _Draft], *, signs: bool)
 
 def _read_makers(module: BuiltModule | Publication) -> Iterator[Maker]:
     """Yield the makers of a module. They are read only when they are needed, because few makers have known faults."""
-    records, key = module.sections[1], module.key
+    records, key = module.sections.records, module.key
     yield from read_makers(lambda at: read_frame(lambda first, size: records[first : first + size], at, len(records), key), len(records))
 
 
@@ -198,7 +199,7 @@ def _make_addition(store: Store, draft: _Draft, status: os.stat_result, order: O
     module = draft.module
     file = ModuleFile(store.files, store.module_path(draft.module_id), draft.module_id)
     flags = SUSPECT if fault_of(_read_makers(module)) else module.flags
-    file.describe(len(module.sections[0]), len(module.sections[1]), module.target, flags, module.key)
+    file.describe(len(module.sections.image), len(module.sections.records), module.target, flags, module.key)
     return list(module.indexed), store.entry_of(file, status, len(module.indexed)), order or draft.order
 
 
@@ -221,8 +222,7 @@ def sign_module(store: Store, module_id: bytes, records: bytes, key: bytes) -> N
 def _publish_index(store: Store, additions: list[Addition]) -> None:
     """Publish the index entries of modules, in one segment.
 
-    Raises:
-        StorageError: the index could not be written. The modules' files exist.
+    Raise `StorageError` if the index could not be written. The modules' files exist.
     """
     if not additions:
         return
@@ -290,6 +290,6 @@ def keep_in_memory(store: Store, built: BuiltModule | Publication) -> bytes:
     """Keep a module that could not be published in the store's memory, and return its module_id."""
     module_id, parts = encode_container(*built.sections, store.signing_key)
     module = MemoryFile(store.files, "", module_id, b"".join(parts))
-    module.describe(len(built.sections[0]), len(built.sections[1]), built.target, built.flags, built.key)
+    module.describe(len(built.sections.image), len(built.sections.records), built.target, built.flags, built.key)
     store.hold_in_memory(module, built.indexed)
     return module_id

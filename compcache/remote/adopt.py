@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.directory.places import SIGNATURES
 from compcache.errors import IntegrityError, PickleNotAllowedError
+from compcache.formats.built_module import Sections
 from compcache.formats.footer import intact_footer, is_signed_with, sections_of
 from compcache.formats.graph import ORIGIN, decode_notes, pack_notes
 from compcache.formats.host import target_id
@@ -31,7 +32,7 @@ class Acceptable(NamedTuple):
     """
 
     footer: Footer
-    sections: tuple[bytes, bytes, bytes, bytes, bytes]
+    sections: Sections
     manifest: WholeManifest
 
 
@@ -68,10 +69,9 @@ def adopt_module(store: Store, data: bytes | memoryview, *, wanted: str, signatu
         stored = store.signatures_of(footer.module_id)
         merged = merge_signatures(stored, signatures, keys, footer.module_id, header.requirement())
         publish_file(store, SIGNATURES, SIGNATURES.file_name(name), merged)
-    image, records, graph, bitcode, notes = sections
-    own_notes = pack_notes({**decode_notes(notes), ORIGIN: "remote"})
+    own_notes = pack_notes({**decode_notes(sections.notes), ORIGIN: "remote"})
     module_id = add_module(
-        store, (image, records, graph, bitcode, own_notes), indexed,
+        store, sections._replace(notes=own_notes), indexed,
         target=target_id(header.requirement()), flags=image_flag(header.image_kind), key=header.key, signs=False,
     )  # fmt: skip
     return Adopted(module_id, tuple(function for function, _, _ in indexed), manifest.imports())
@@ -99,9 +99,8 @@ def require_acceptable(store: Store, data: bytes | memoryview, *, wanted: str, s
         raise IntegrityError(f"module {name} does not carry the signature of this cache's key (signing_key): compile it here", path=name)
     view: Any = data  # a view: the image, a part of it, is not copied
     image, *other_sections = sections_of(view, footer)
-    records, graph, bitcode, notes = map(bytes, other_sections)
-    sections = image, records, graph, bitcode, notes
-    manifest = WholeManifest(sections[1])
+    sections = Sections(image, *map(bytes, other_sections))
+    manifest = WholeManifest(sections.records)
     keys = _accepted_keys(store)
     if keys:
         from compcache.signing.signatures import is_signed

@@ -49,8 +49,7 @@ class CpuTable:
 
         `features` is a list like ``+avx2,-fma``.
 
-        Raises:
-            CompileError: a name is unknown, or a feature does not have the form ``+name`` or ``-name``.
+        Raise `CompileError` if a name is unknown, or a feature does not have the form ``+name`` or ``-name``.
         """
         if cpu not in self.cpus:
             raise CompileError(f"{cpu!r} is not a CPU of {self.arch} that LLVM knows{_suggestion(cpu, self.cpus)}")

@@ -60,10 +60,12 @@ def probe_host(processor: Processor) -> Host:
         return Host(cpu, as_text(names), ",".join(_signed_names(names, absent)), processor)
     unknown = {name for name in reported if not table.knows(name)}  # the table may be older than this LLVM
     supported = table.supported(names)
-    named = table.expand(cpu) if cpu in table.cpus else table.required
-    added = supported - named if cpu in table.cpus else supported
-    hidden = (named - supported) | (unknown - names)
-    return Host(cpu, as_text(supported | (names & unknown)), ",".join(_signed_names(added, hidden)), processor)
+    if cpu in table.cpus:
+        assumed = table.expand(cpu)  # what LLVM assumes for this CPU
+        added, hidden = supported - assumed, assumed - supported
+    else:  # LLVM may assume anything, so all features are listed
+        added, hidden = supported, table.required - supported
+    return Host(cpu, as_text(supported | (names & unknown)), ",".join(_signed_names(added, hidden | (unknown - names))), processor)
 
 
 def _signed_names(added: Iterable[str], removed: Iterable[str]) -> list[str]:

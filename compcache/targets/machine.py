@@ -95,8 +95,7 @@ def parse_targets(targets: Iterable[str] | str) -> list[tuple[str | None, str | 
 
     The text ``"x86-64-v2,haswell,-avx2,native"`` contains three targets.
 
-    Raises:
-        CompileError: there are no targets, a target is not a str, or a feature change comes before the first CPU.
+    Raise `CompileError` if there are no targets, a target is not a str, or a feature change comes before the first CPU.
     """
     parsed: list[tuple[str, list[str]]] = []
     items = [targets] if isinstance(targets, str) or not hasattr(targets, "__iter__") else list(targets)
@@ -120,4 +119,6 @@ def parse_targets(targets: Iterable[str] | str) -> list[tuple[str | None, str | 
 def _architecture_version(name: str, changes: str, table: CpuTable) -> tuple[str, str]:
     """Convert an architecture version (``armv8.2-a``) to the baseline CPU and feature changes. Return other names unchanged."""
     version_changes = architecture(table.arch).version_changes(name)
-    return (name, changes) if version_changes is None else (baseline(table.arch), ",".join(filter(None, (version_changes, changes))))
+    if version_changes is None:
+        return name, changes
+    return baseline(table.arch), ",".join(filter(None, (version_changes, changes)))

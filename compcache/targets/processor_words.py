@@ -100,7 +100,8 @@ def missing(features: str, processor: Processor) -> tuple[str, ...]:
     known_words = feature_words(platform_name().partition("-")[0])
     items = features.rpartition(";")[2].split(",")
     absent_items = [item for item in items if not processor.meets(item)]
+    names = sorted(required(names_in(features)))
     if all(item.startswith("same:") for item in absent_items):
-        return tuple(sorted(name for name in required(names_in(features)) if name not in known_words))
-    names = [name for name in required(names_in(features)) if name in known_words and not processor.meets(known_words[name])]
-    return tuple(sorted(names)) or tuple(absent_items)
+        return tuple([name for name in names if name not in known_words])
+    absent = [name for name in names if name in known_words and not processor.meets(known_words[name])]
+    return tuple(absent or absent_items)

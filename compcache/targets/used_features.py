@@ -18,15 +18,9 @@ if TYPE_CHECKING:
     from compcache.targets.machine import Machine
 
 __all__ = [
-    "TARGET_ATTRIBUTE",
-    "check_attributes",
-    "function_features",
-    "own_intrinsics",
-    "requires_more_than",
-    "target_attributes",
-    "used_by",
+    "TARGET_ATTRIBUTE", "check_attributes", "function_features", "own_intrinsics", "requires_more_than", "target_attributes", "used_by",
     "without_unknown_features",
-]
+]  # fmt: skip
 
 #: The attributes of a function that select the CPU for which it is compiled.
 TARGET_ATTRIBUTE = re.compile(r'"(target-cpu|target-features|tune-cpu)"="([^"]*)"')
@@ -62,8 +56,7 @@ def check_attributes(attributes: Mapping[str, str], platform: str) -> None:
 
     `attributes` has the attribute group of each function, and `platform` is the platform of this process.
 
-    Raises:
-        CompileError: a function has an attribute for a CPU that LLVM does not know.
+    Raise `CompileError` if a function has an attribute for a CPU that LLVM does not know.
     """
     table = table_of(platform)
     for name, text in attributes.items():
@@ -88,7 +81,9 @@ def without_unknown_features(text: str, attributes: Mapping[str, str], platform:
     knows = table.knows
 
     def known(match: re.Match[str]) -> str:
-        return match[1] + ",".join([feature for feature in match[2].split(",") if feature[:1] != "-" or knows(feature[1:])]) + match[3]
+        """Return the attribute without features that this LLVM does not know and that the code only switches off."""
+        features = [feature for feature in match[2].split(",") if feature[:1] != "-" or knows(feature[1:])]
+        return match[1] + ",".join(features) + match[3]
 
     return _FEATURES.sub(known, text)
 

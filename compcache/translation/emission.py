@@ -89,7 +89,7 @@ class Translated(NamedTuple):
     level: int
     object: bytes
     entry_objects: EntryObjects
-    digests: dict[str, str]
+    digests: Mapping[str, str]
     stubs: tuple[str, ...] = ()  # the exported symbols that have a stub (compcache.build.stubs)
     seconds: float = 0.0
     contents: Mapping[str, bytes] = {}  # digests of the content of symbols (compcache.content.functions)
@@ -116,23 +116,13 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
     """
     constructors = find_constructors(text)
     written = read_module(text)
-    definitions = with_image_symbols(written, text)
-    if _must_run_later(constructors, definitions, prepared.resolution, shared=request.shared):
+    if _must_run_later(constructors, with_image_symbols(written, text), prepared.resolution, shared=request.shared):
         text = with_deferred_start(text, constructors)
         module, constructors = codegen.parse(text, context), Constructors((), ())
         written = read_module(text)
-        definitions = with_image_symbols(written, text)
-    startup = functions_run_by_mapping(definitions, constructors)
-    _check_startup(startup, definitions, prepared.resolution)
-    startup += (INITIALIZE, TERMINATE) if INITIALIZE in definitions else ()
-    doubtful = assembly_parts(text)
-    if doubtful is not None:  # invalid assembly would end this process
-        codegen.call_in_caller(try_in_child, doubtful, request.machine, 0)
-    bitcode = b""
-    if request.keep_bitcode:
-        bitcode, module = _store_and_read_back(module, context)
-    if constructors.functions():
-        module = codegen.parse(with_init_arrays(text, constructors), context)
+    definitions = with_image_symbols(written, text)
+    startup = _startup_functions(definitions, constructors, prepared.resolution)
+    bitcode, module = _prepare_module(module, text, context, constructors, request)
     entries = make_entries(prepared.exports, definitions, prepared.aliases, lines_from(text, "attributes #"))
     key = _image_key(text, request, prepared)
     allowed = allowed_features(text, request.machine)
@@ -165,6 +155,22 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
         types=_read_types(text, written, prepared),
         makers=request.makers,
     )
+
+
+def _prepare_module(module: Any, text: str, context: Any, constructors: Constructors, request: Request) -> tuple[bytes, Any]:
+    """Return the bitcode to store, b"" if none is stored, and the module to compile, whose constructors the dynamic linker finds.
+
+    Raise `CompileError` if LLVM cannot translate the inline assembly of the module.
+    """
+    doubtful = assembly_parts(text)
+    if doubtful is not None:  # invalid assembly would end this process
+        codegen.call_in_caller(try_in_child, doubtful, request.machine, 0)
+    bitcode = b""
+    if request.keep_bitcode:
+        bitcode, module = _store_and_read_back(module, context)
+    if constructors.functions():
+        module = codegen.parse(with_init_arrays(text, constructors), context)
+    return bitcode, module
 
 
 class _Table(NamedTuple):
@@ -230,8 +236,9 @@ def _entry_objects(points: tuple[EntryPoint, ...], level: int) -> EntryObjects:
 @lru_cache(maxsize=512)
 def _objects_of(points: tuple[EntryPoint, ...], level: int) -> tuple[bytes, ...]:
     """Return up to two objects: one with the entry points assembled from patterns, and one with those that LLVM compiles."""
-    data, uncovered = selection.entry_object(points)
-    return (*filter(None, [data]), *([_compile_entries(uncovered, level)] if uncovered else []))
+    assembled, uncovered = selection.entry_object(points)
+    compiled = _compile_entries(uncovered, level) if uncovered else b""
+    return tuple(filter(None, [assembled, compiled]))
 
 
 def _compile_entries(points: tuple[EntryPoint, ...], level: int) -> bytes:
@@ -268,23 +275,27 @@ def _must_run_later(constructors: Constructors, definitions: Mapping[str, Defini
 
 
 def _is_external(name: str, definitions: Mapping[str, Definition]) -> bool:
+    """Return whether code outside of the module, which is not LLVM's own, defines a function."""
     return not name.startswith("llvm.") and (name not in definitions or definitions[name].kind == "declaration")
 
 
-def _check_startup(startup: tuple[str, ...], definitions: Mapping[str, Definition], resolution: Resolution) -> None:
-    """Raise `CompileError` if functions that run while the image is mapped use imports or globals, which are bound later."""
-    if not startup:
-        return
-    graph = DependencyGraph({name: definition.references for name, definition in definitions.items()})
-    reached = graph.closure(startup)
+def _startup_functions(definitions: Mapping[str, Definition], constructors: Constructors, resolution: Resolution) -> tuple[str, ...]:
+    """Return the functions that run when the image is mapped, and those that run when the module is loaded or unloaded.
+
+    Raise `CompileError` if functions that run while the image is mapped use imports or globals, which are bound later.
+    """
+    run_by_mapping = functions_run_by_mapping(definitions, constructors)
+    graph = DependencyGraph({name: definition.references for name, definition in definitions.items()} if run_by_mapping else {})
+    reached = graph.closure(run_by_mapping)
     imported = resolution.imported()
     needed = [imported[name] for name in reached if name in imported]
     needed += [name.removeprefix(SLOT_PREFIX) for name in reached if name in resolution.storage]
     if needed:
         raise CompileError(
-            f"code that runs while the module is mapped ({', '.join(startup)}) uses {', '.join(map(repr, needed))}, but imports and "
+            f"code that runs while the module is mapped ({', '.join(run_by_mapping)}) uses {', '.join(map(repr, needed))}, but imports and "
             "globals are bound later: move this code into a function that the program calls first"
         )
+    return (*run_by_mapping, INITIALIZE, TERMINATE) if INITIALIZE in definitions else run_by_mapping
 
 
 def _store_and_read_back(module: Any, context: Any) -> tuple[bytes, Any]:

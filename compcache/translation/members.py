@@ -13,7 +13,7 @@ import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build import codegen
-from compcache.build.exports import VISIBLE_LINKAGES
+from compcache.build.exports import is_visible
 from compcache.build.ir_text import lines_from, quote, read_assembly, read_module, read_values, symbol_counts
 from compcache.build.link_types import read_link_types
 from compcache.build.pic import aliases
@@ -73,23 +73,28 @@ def make_member(module: Any, text: str, copied: Collection[str], data: dict[str,
     values = read_values(text)
     assembly = read_assembly(text).defined
     all_values = *values.functions, *values.variables
-    visible = [value for value in all_values if value.name and not value.is_declaration and value.linkage in VISIBLE_LINKAGES]
-    visible = [value for value in visible if not value.name.startswith("llvm.")]
+    visible = list(filter(is_visible, all_values))
     strong = [value.name for value in visible if value.linkage == "external" and " comdat" not in value.text]
     second_names = aliases(text)
     weak = {line.partition(" = ")[0][1:] for line in lines_from(text, "@") if _WEAK.search(line)} if second_names else ()
     strong += [name for name in second_names if quote(name) not in weak]
     counts = symbol_counts(text)
     functions = {value.name for value in values.functions}
-    used_names = [
-        value.name for value in all_values if value.is_declaration and not value.name.startswith("llvm.") and counts.get(value.name, 0) > 1
-    ]
+    declared = [value.name for value in all_values if value.is_declaration and not value.name.startswith("llvm.")]
+    used = {name: name in functions for name in declared if counts.get(name, 0) > 1 and name not in assembly}
     defined = dict.fromkeys([*[value.name for value in visible], *second_names, *sorted(assembly)])
-    plain = {name: name in functions for name in used_names if name not in assembly}
-    types = read_link_types(text, read_module(text), [name for name in defined if name not in assembly], second_names, plain, {})
-    uses = {name: dict(functions_by_type) for name, functions_by_type in types.uses.items()}
-    names = tuple(defined), tuple(strong)
-    return Member(module.source_file, module.as_bitcode(), *names, plain, tuple(sorted(copied)), data, dict(types.definitions), uses)
+    types = read_link_types(text, read_module(text), [name for name in defined if name not in assembly], second_names, used, {})
+    return Member(
+        label=module.source_file,
+        bitcode=module.as_bitcode(),
+        defined=tuple(defined),
+        strong=tuple(strong),
+        used=used,
+        copied=tuple(sorted(copied)),
+        data=data,
+        types=dict(types.definitions),
+        uses={name: dict(functions_by_type) for name, functions_by_type in types.uses.items()},
+    )
 
 
 def link_members(members: Sequence[Member], context: Any) -> Any:
@@ -153,6 +158,7 @@ def _require_types(members: Sequence[Member]) -> None:
 
 
 def _member_label(members: Sequence[Member], number: int) -> str:
+    """Return the name of a member for messages: its position, with the name of the source file if the code has one."""
     label = members[number].label
     return f"source {number} ({label})" if label and label != "<string>" else f"source {number}"
 
@@ -166,6 +172,15 @@ def decode_member(data: bytes) -> Member:
     """Decode the result of `encode_member`. Raise `FormatError` if the bytes are damaged, or are not an encoded member."""
     with as_format_error("the stored code of a group's member is damaged"):
         packed = zlib.decompressobj().decompress(data, _MAX_SIZE)
-        label, bitcode, *names, used_names, copied, large, types, uses = msgpack.unpackb(packed, raw=False, unicode_errors="surrogatepass")
-        defined, strong = map(tuple, names)
-        return Member(label, bitcode, defined, strong, dict(used_names), tuple(copied), dict(large), dict(types), dict(uses))
+        member = Member(*msgpack.unpackb(packed, raw=False, unicode_errors="surrogatepass"))
+        return Member(
+            member.label,
+            member.bitcode,
+            tuple(member.defined),
+            tuple(member.strong),
+            dict(member.used),
+            tuple(member.copied),
+            dict(member.data),
+            dict(member.types),
+            dict(member.uses),
+        )

@@ -63,4 +63,5 @@ def without_overridden(text: str, names: Collection[str]) -> str:
 
 
 def _matched_name(match: re.Match[str]) -> str:
+    """Return the name of the function that a match contains, without quotes."""
     return unquote(match["quoted"]) if match["quoted"] is not None else match["plain"]

@@ -45,14 +45,14 @@ class Request(NamedTuple):
     requests: Requests
     level: int
     machine: Machine
-    keep_bitcode: bool
-    identity: Any
-    target: str  # the name of the target, if the source has several; otherwise empty
-    portable: bool  # whether the source names its targets; then its code is also stored as it was before optimization
-    untrusted: bool
-    digests: dict[str, str]
     shared: bool  # whether the image will be a shared object, with separate entry points, and places instead of slots for imports
-    entries: dict[str, bytes]  # the entries of data for each function, by kind
+    keep_bitcode: bool = True
+    identity: Any = None
+    target: str = ""  # the name of the target, if the source has several; otherwise empty
+    portable: bool = False  # whether the source names its targets; then its code is also stored as it was before optimization
+    untrusted: bool = False
+    digests: Mapping[str, str] = MappingProxyType({})
+    entries: Mapping[str, bytes] = MappingProxyType({})  # the entries of data for each function, by kind
     beside_code: bytes = b""  # a digest of the inputs that affect the functions and are not in the code
     is_cached: Callable[[str], bool] = bool
     is_beside: Callable[[str], bool] = frozenset().__contains__  # whether a source added together with this source defines a symbol
@@ -83,23 +83,30 @@ def requests_of(source: ModuleSource, machine: Host, maker: str) -> list[Request
     digests = {"maker": maker}
     if isinstance(source.ir, (str, bytes)):
         digests |= dict(zip(("code", "source"), [digest_bytes.hex() for digest_bytes in source_digests(source)], strict=True))
-    beside_code = digest_beside_code(source)
+    machines = [machine_for(cpu, features, machine, host.platform_name()) for cpu, features in targets]
+    for_first_target = Request(
+        ir,
+        exports,
+        requests,
+        source.optimize,
+        machines[0],
+        making.makes_shared_objects(),
+        keep_bitcode=source.keep_bitcode,
+        identity=source.identity,
+        untrusted=source.untrusted,
+        digests=digests,
+        entries={**(source.entries or {}), **({PART_OF: source.part_of.encode()} if source.part_of else {})},
+        beside_code=digest_beside_code(source),
+        named_entries=source.named_entries,
+        makers=source.makers,
+        inlines=source.inline,
+    )
+    if len(targets) == 1:
+        return [for_first_target._replace(portable=targets[0][0] not in (None, NATIVE))]
     return [
-        Request(
-            ir, exports, requests, source.optimize, machine_for(cpu, features, machine, host.platform_name()),
-            source.keep_bitcode, source.identity, (cpu or "") if len(targets) > 1 else "",
-            len(targets) > 1 or cpu not in (None, NATIVE),
-            source.untrusted,
-            digests,
-            making.makes_shared_objects(),
-            {**(source.entries or {}), **({PART_OF: source.part_of.encode()} if source.part_of else {})},
-            beside_code,
-            named_entries=source.named_entries,
-            makers=source.makers,
-            inlines=source.inline,
-        )
-        for cpu, features in targets
-    ]  # fmt: skip
+        for_first_target._replace(machine=target_machine, target=cpu or "", portable=True)
+        for target_machine, (cpu, _) in zip(machines, targets, strict=True)
+    ]
 
 
 def code_pieces(ir: Any) -> Iterable[str | bytes]:
@@ -119,12 +126,11 @@ def check_extremes(text: str, *, printed: bool) -> None:
 
     `printed` says whether LLVM has printed the code.
 
-    Raises:
-        CompileError: the code contains such a construct.
+    Raise `CompileError` if the code contains such a construct.
     """
     reason = find_extreme_construct(abridged(text), printed=printed)
     if reason is not None:
-        raise CompileError(f"the code cannot be compiled, because it contains {reason}")
+        raise CompileError(f"the code cannot be compiled, because it contains {reason}: generate simpler code")
 
 
 def _requested_targets(source: ModuleSource, host_machine: Host) -> list[tuple[str | None, str | None]]:

@@ -62,31 +62,40 @@ def requirements_of(code: Code, exports: Iterable[Export], startup: Iterable[str
         startup: the functions that run when the module is loaded. All exports require their features.
         machine: the machine for which the code was compiled.
     """
-    allowed = code.allowed
+    functions = {export.symbol: _aliased_function(code, export.symbol) for export in exports}
     used_by_symbol = used_by_functions(code.object)
     if used_by_symbol is None or has_module_assembly(code.text) or passes_vectors(code.text):
         all_features = used_by(code.text, machine.requires) | (machine.requires & machine.explicit)
-        return {
-            export.symbol: all_features | used_by(code.text, allowed.get(_aliased_function(code, export.symbol), all_features))
-            for export in exports
-        }
+        return {symbol: all_features | used_by(code.text, code.allowed.get(name, all_features)) for symbol, name in functions.items()}
+    own = _without_basic(code, used_by_symbol, machine)
+    reached = _Reached(code, own, code.allowed, machine.requires)
+    # No definition tells who calls this code, so all exports require its features.
+    stray = frozenset[str]().union(*[features for name, features in own.items() if name not in code.definitions])
+    at_start = stray.union(*[reached.of(name) for name in startup])
+    return {symbol: at_start | reached.of(name) for symbol, name in functions.items()}
+
+
+def _without_basic(code: Code, used_by_symbol: Mapping[str, _Features], machine: Machine) -> dict[str, _Features]:
+    """Return the features that the machine code of each function requires, without those that all processors have.
+
+    Inline assembly hides features, so a function with inline assembly requires all features that the compiler was allowed to use in it.
+    """
     table = table_of(platform_name())
     basic = basic_features(platform_name())
-    features_by_symbol = {}
     hiding = functions_with_assembly(code.text)
+    required = {}
     for name, features in used_by_symbol.items():
+        allowed = code.allowed.get(name, machine.requires)
         if name in hiding:
-            features_by_symbol[name] = used_by(code.text, allowed.get(name, machine.requires)) - basic
-            continue
-        certain = features - (_READ_OTHERWISE - allowed.get(name, machine.requires))
-        features_by_symbol[name] = (table.closure(certain) & table.required if table else certain) - basic
-    reached = _Reached(code, features_by_symbol, allowed, machine.requires)
-    stray = frozenset[str]().union(*[features for name, features in features_by_symbol.items() if name not in code.definitions])
-    at_start = stray.union(*[reached.of(name) for name in startup])
-    return {export.symbol: at_start | reached.of(_aliased_function(code, export.symbol)) for export in exports}
+            required[name] = used_by(code.text, allowed) - basic
+        else:
+            certain = features - (_READ_OTHERWISE - allowed)
+            required[name] = (table.closure(certain) & table.required if table else certain) - basic
+    return required
 
 
 def _aliased_function(code: Code, symbol: str) -> str:
+    """Return the function for which an exported symbol is an alias, otherwise the symbol itself."""
     return code.aliases[symbol].target if symbol in code.aliases else symbol
 
 

@@ -35,8 +35,8 @@ from compcache.build.pic import (
     variable_aliases,
     with_addresses,
 )
-from compcache.build.slots import imported_thread_locals, read_requests, resolve_declarations, restore_resolution, with_nobuiltin
-from compcache.build.source import ModuleSource, check_name
+from compcache.build.slots import Requests, imported_thread_locals, resolve_declarations, restore_resolution, with_nobuiltin
+from compcache.build.source import check_name
 from compcache.build.trial import assembly_parts, has_assembly, is_rare, try_in_child
 from compcache.content.functions import symbol_digests
 from compcache.digest import is_content_name
@@ -199,6 +199,7 @@ def _check_outline(outline: str, request: Request) -> None:
 
 
 def _target_attributes(printed: str, values: GlobalValues) -> dict[str, str]:
+    """Return the attributes for CPUs of the functions in a printed module, by function."""
     return target_attributes(lines_from(printed, "attributes #"), values.functions)
 
 
@@ -215,10 +216,10 @@ def _with_thread_locals(printed: str, request: Request) -> tuple[str, Request]:
         provided -= hidden.union(request.unexported)
     if not imported and not provided:
         return printed, request
-    imports = {
-        ADDRESS_OF + symbol if symbol in imported else symbol: ADDRESS_OF + name if symbol in imported else name
-        for symbol, name in requests.imports.items()
-    }
+    imports = {}
+    for symbol, name in requests.imports.items():
+        prefix = ADDRESS_OF if symbol in imported else ""
+        imports[prefix + symbol] = prefix + name
     return with_addresses(printed, sorted(imported), sorted(provided)), request._replace(requests=requests._replace(imports=imports))
 
 
@@ -227,7 +228,8 @@ def _compile(context: Any, module: Any, source: _Checked, request: Request, targ
     printed, values = source.printed, source.values
     layout, module.data_layout = codegen.target_data(target)
     variables = lines_of_variables(printed)
-    function_aliases, own_thread_locals, assembly = aliases(variables), thread_locals(variables), read_assembly(printed)
+    function_aliases, own_thread_locals = aliases(variables), thread_locals(variables)
+    assembly = read_assembly(printed)
     exports = _choose_exports(variables, function_aliases, own_thread_locals, values, assembly.defined, request)
     resolution = resolve_declarations(
         module,
@@ -310,8 +312,7 @@ def translate_again(context: Any, recipe: Recipe, machine: Machine, *, shared: b
 
     `recipe` has the code and its options. `shared` says whether the image will be a shared object.
 
-    Raises:
-        CompileError: the code cannot be compiled, or is not portable to another machine.
+    Raise `CompileError` if the code cannot be compiled, or is not portable to another machine.
     """
     module = codegen.parse(recipe.code, context)
     text = str(module)
@@ -327,13 +328,10 @@ def translate_again(context: Any, recipe: Recipe, machine: Machine, *, shared: b
     _require_portable(text, values, machine)
     attributes = _target_attributes(text, values)
     machine = _safe_machine(machine, attributes)
-    intrinsics = _intrinsics(values)
-    if intrinsics or codegen.is_suspicious([p for attribute_text in attributes.values() for p in TARGET_ATTRIBUTE.findall(attribute_text)]):
+    if _intrinsics(values) or codegen.is_suspicious(TARGET_ATTRIBUTE.findall("\n".join(attributes.values()))):
         codegen.call_in_caller(try_in_child, recipe.code, machine, 0 if recipe.optimized else recipe.level)
     names = aliases(text)
-    request = Request(
-        recipe.code, recipe.exports, read_requests(ModuleSource("")), recipe.level, machine, True, None, "", True, False, {}, shared, {}
-    )
+    request = Request(recipe.code, recipe.exports, Requests({}, {}), recipe.level, machine, shared)
     with codegen.borrow_machine(machine.cpu, machine.features, recipe.level) as emitter:
         if not recipe.optimized:
             codegen.optimize(module, emitter, recipe.level)
@@ -345,6 +343,7 @@ def translate_again(context: Any, recipe: Recipe, machine: Machine, *, shared: b
 
 
 def _intrinsics(values: GlobalValues) -> list[str]:
+    """Return the intrinsics of CPUs that a module uses."""
     return own_intrinsics([function.name for function in values.functions])
 
 
@@ -429,21 +428,19 @@ def _set_linkages(
 
 
 def _iterate_definitions(module: Any, values: GlobalValues) -> Iterator[tuple[str, str, Callable[[], Any]]]:
-    """Yield each definition of the module as (name, linkage, function that returns its LLVM value)."""
+    """Yield each definition of the module as (name, linkage, function that returns its LLVM value). Few callers need the value."""
     for named_values, find in ((values.functions, module.get_function), (values.variables, module.get_global_variable)):
-        yield from [
-            (value.name, value.linkage, partial(find, value.name)) for value in named_values if value.name and not value.is_declaration
-        ]
+        for value in named_values:
+            if value.name and not value.is_declaration:
+                yield value.name, value.linkage, partial(find, value.name)
     if any(not value.name for value in (*values.functions, *values.variables)):
-        unnamed = [value for value in (*module.functions, *module.global_variables) if not value.name]
-        yield from [("", value.linkage.name, partial(_same_value, value)) for value in unnamed]
-
-
-def _same_value(value: Any) -> Any:
-    return value
+        for unnamed in (*module.functions, *module.global_variables):
+            if not unnamed.name:
+                yield "", unnamed.linkage.name, lambda found=unnamed: found  # type: ignore[misc]
 
 
 def _make_private(value: Any, *, internal: bool) -> None:
+    """Make a definition invisible to other modules. `internal` lets LLVM also remove or inline it."""
     if internal:
         value.visibility = "default"
         value.linkage = _INTERNAL

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from compcache.digest import digest
 from compcache.errors import FormatError, LinkError
+from compcache.formats.built_module import BuiltModule, Sections
 from compcache.formats.graph import SymbolNode, encode_graph, encode_notes
 from compcache.formats.host import ABI_VERSION, target_id
 from compcache.formats.manifest import FUNCTION, FunctionRecord, NeedsRecord, decode_function
 from compcache.formats.manifest_writer import ManifestWriter, encode_function, encode_module, encode_needs, image_flag, iterate_frames
 from compcache.formats.records import ModuleRecord
-from compcache.linker import BuiltModule
 from compcache.miss.publication import publish_built
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def blob_module(
     offset = writer.add(encode_function(FunctionRecord(name, name, "i64(i64)", target_id(requirement), 0, 1, needs_at)))
     nodes = [SymbolNode(name, "function", name, "i64(i64)", imports), *[SymbolNode(i, "import", i, "", ()) for i in imports]]
     digests = {"code": digest([code]).hex()}
-    sections = MAGIC + code + key, writer.content(), encode_graph(nodes), bitcode, encode_notes(0.5, None, digests)
+    sections = Sections(MAGIC + code + key, writer.content(), encode_graph(nodes), bitcode, encode_notes(0.5, None, digests))
     needed = header.requirement()
     return BuiltModule(
         sections, ((name, offset, requirement),), target_id(needed), image_flag(kind), key, 0.5, header, ("i64(i64)",), imports,
@@ -91,9 +91,9 @@ def as_kind(built: BuiltModule, kind: str, image: bytes) -> BuiltModule:
     writer = ManifestWriter()
     writer.add(encode_module(header))
     functions = []
-    for _, payload in iterate_frames(built.sections[1]):
+    for _, payload in iterate_frames(built.sections.records):
         if payload[:1] == FUNCTION:
             record = decode_function(payload)
             functions.append((record.name, writer.add(payload), header.requirement(header.features_of(record))))
-    sections = image, writer.content(), *built.sections[2:]
+    sections = built.sections._replace(image=image, records=writer.content())
     return built._replace(sections=sections, indexed=tuple(functions), flags=image_flag(kind), header=header)

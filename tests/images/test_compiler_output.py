@@ -98,7 +98,7 @@ def test_an_archive_of_ar_is_read(cache: Cache, tmp_path: Path) -> None:
         (PLAIN, r"an ELF file of machine code without LLVM bitcode: compile with -emit-llvm"),
         (embed(adder("f", 1), ".llvmbc", b"no bitcode"), r"section \.llvmbc is not LLVM bitcode"),
         (archive(**{"machine_code_in_here.o": PLAIN}), r"member 'machine_code_in_here.o' cannot be used: the file is an ELF file"),
-        (archive(), "an archive without members"),
+        (archive(), "the archive has no members"),
         (archive(**{"some.o": bitcode(adder("f", 1))})[:-9], "archive is truncated: the member 'some.o'|should have"),
         (b"!<arch>\n" + b"x" * 70, "archive is damaged"),
         (b"!<thin>\n", "thin archive, which names other files"),

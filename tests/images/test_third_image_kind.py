@@ -252,7 +252,7 @@ def test_checks_find_damage(registered: bool, cache: Cache, directory: Path) -> 
     flip_byte(module_file(directory, module_id), 5)
     assert findings(cache) == [("checksums", "damaged", "error")]
     wrong = blob_module("g")
-    publish_built(cache._session(), [wrong._replace(sections=(b"not a program", *wrong.sections[1:]))])
+    publish_built(cache._session(), [wrong._replace(sections=wrong.sections._replace(image=b"not a program"))])
     assert len(findings(cache)) == 1 + registered
 
 

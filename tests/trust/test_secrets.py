@@ -334,7 +334,7 @@ def test_a_value_that_cannot_be_reached_fails_the_jobs_and_says_what_to_do(given
     with Cache(tmp_path / "cache", publish_key=given["publish_key"]) as cache:
         report = compile_many(cache, JOBS, executor=Elsewhere())
     (failed,) = report.failed
-    assert "publish_key is in the memory of process" in failed.message
+    assert "publish_key cannot be read from the memory of process" in failed.message
     assert "$VARIABLE or @file" in failed.message
 
 

@@ -60,56 +60,57 @@ class ArmAssembler(Assembler):
     def leave(self) -> None:
         self._emit(0x910003BF, 0xA94153F3, 0xA8C27BFD)  # mov sp, x29; ldp x19, x20, [sp, #16]; ldp x29, x30, [sp], #32
         self.add_rule(_DEF_CFA, _SP, 0)
-        self._emit(0xD65F03C0)
+        self._emit(0xD65F03C0)  # ret
         self.add_rule(_DEF_CFA, _FRAME_POINTER, _SAVED)
 
     def load(self, register: int, base: int, offset: int, *, half: bool = False) -> None:
-        self._emit((0xB9400000 | offset // 4 << 10 if half else 0xF9400000 | offset // 8 << 10) | base << 5 | register)
+        opcode, size = (0xB9400000, 4) if half else (0xF9400000, 8)
+        self._emit(opcode | offset // size << 10 | base << 5 | register)  # ldr
 
     def store(self, register: int, offset: int) -> None:
-        self._emit(0xF9000000 | offset // 8 << 10 | _SP << 5 | register)
+        self._emit(0xF9000000 | offset // 8 << 10 | _SP << 5 | register)  # str
 
     def load_address(self, register: int, offset: int) -> None:
-        self._emit(0x91000000 | offset << 10 | _SP << 5 | register)
+        self._emit(0x91000000 | offset << 10 | _SP << 5 | register)  # add
 
     def load_number(self, register: int, value: int) -> None:
-        self._emit(0xD2800000 | (value & 0xFFFF) << 5 | register)
+        self._emit(0xD2800000 | (value & 0xFFFF) << 5 | register)  # movz
         for part in (1, 2, 3):
             bits = value >> 16 * part & 0xFFFF
             if bits:
-                self._emit(0xF2800000 | part << 21 | bits << 5 | register)
+                self._emit(0xF2800000 | part << 21 | bits << 5 | register)  # movk
 
     def move(self, register: int, source: int) -> None:
-        self._emit(0xAA0003E0 | source << 16 | register)
+        self._emit(0xAA0003E0 | source << 16 | register)  # mov
 
     def load_symbol(self, register: int, name: str) -> None:
         self.relocations.append(Relocation(len(self.code), _GOT_PAGE, name, 0))
-        self._emit(0x90000000 | register)
+        self._emit(0x90000000 | register)  # adrp
         self.relocations.append(Relocation(len(self.code), _GOT_LOW, name, 0))
-        self._emit(0xF9400000 | register << 5 | register)
+        self._emit(0xF9400000 | register << 5 | register)  # ldr
 
     def call(self, name: str) -> None:
         self.relocations.append(Relocation(len(self.code), _CALL26, name, 0))
-        self._emit(0x94000000)
+        self._emit(0x94000000)  # bl
 
     def call_register(self, register: int) -> None:
-        self._emit(0xD63F0000 | register << 5)
+        self._emit(0xD63F0000 | register << 5)  # blr
 
     def extend(self, register: int, source: int, size: int, *, signed: bool) -> None:
         bits = (8 * size - 1) << 10
-        self._emit((0x93400000 if signed else 0xD3400000) | bits | source << 5 | register)
+        self._emit((0x93400000 if signed else 0xD3400000) | bits | source << 5 | register)  # sbfm; ubfm
 
     def set_truth(self, register: int, source: int) -> None:
         self._emit(0x7100001F | source << 5, 0x1A9F07E0 | register)  # cmp; cset ne
 
     def keep_low_bit(self, register: int) -> None:
-        self._emit(0x92400000 | register << 5 | register)
+        self._emit(0x92400000 | register << 5 | register)  # and
 
     def shift_right(self, register: int, bits: int) -> None:
-        self._emit(0xD340FC00 | bits << 16 | register << 5 | register)
+        self._emit(0xD340FC00 | bits << 16 | register << 5 | register)  # lsr
 
     def clear_top_bit(self, register: int) -> None:
-        self._emit(0x9240F800 | register << 5 | register)
+        self._emit(0x9240F800 | register << 5 | register)  # and
 
     def load_float(self, number: int, offset: int, size: int) -> None:
         self._emit_float_move(0x400000, number, offset, size)
@@ -118,17 +119,17 @@ class ArmAssembler(Assembler):
         self._emit_float_move(0, number, offset, size)
 
     def _emit_float_move(self, load: int, number: int, offset: int, size: int) -> None:
-        self._emit((0xBD000000 if size == 4 else 0xFD000000) | load | offset // size << 10 | _SP << 5 | number)  # noqa: PLR2004 - bytes
+        self._emit((0xBD000000 if size == 4 else 0xFD000000) | load | offset // size << 10 | _SP << 5 | number)  # ldr; str  # noqa: PLR2004 - bytes
 
     def convert_float(self, *, to: int) -> None:
-        self._emit(0x1E624000 if to == 4 else 0x1E22C000)  # noqa: PLR2004 - bytes
+        self._emit(0x1E624000 if to == 4 else 0x1E22C000)  # fcvt  # noqa: PLR2004 - bytes
 
     def copy_float_bits(self, register: int) -> None:
-        self._emit(0x9E660000 | register)
+        self._emit(0x9E660000 | register)  # fmov
 
     def jump(self, label: int) -> None:
         self._jump_here(label)
-        self._emit(0x14000000)
+        self._emit(0x14000000)  # b
 
     def _set_jump(self, at: int, target: int) -> None:
         """Set the target of the jump at a position. Raise `ValueError` if the jump's kind cannot span the distance."""
@@ -141,11 +142,11 @@ class ArmAssembler(Assembler):
 
     def jump_if_zero(self, register: int, label: int, *, half: bool = False) -> None:
         self._jump_here(label)
-        self._emit((0x34000000 if half else 0xB4000000) | register)
+        self._emit((0x34000000 if half else 0xB4000000) | register)  # cbz
 
     def jump_if_not_zero(self, register: int, label: int, *, half: bool = False) -> None:
         self._jump_here(label)
-        self._emit((0x35000000 if half else 0xB5000000) | register)
+        self._emit((0x35000000 if half else 0xB5000000) | register)  # cbnz
 
     def jump_if_negative(self, register: int, label: int) -> None:
         self._jump_here(label)
@@ -164,8 +165,8 @@ class ArmAssembler(Assembler):
         self._jump_if(_DIFFERENT, label)
 
     def _compare(self, register: int, other: int) -> None:
-        self._emit(0xEB00001F | other << 16 | register << 5)
+        self._emit(0xEB00001F | other << 16 | register << 5)  # cmp
 
     def _jump_if(self, condition: int, label: int) -> None:
         self._jump_here(label)
-        self._emit(0x54000000 | condition)
+        self._emit(0x54000000 | condition)  # b.cond

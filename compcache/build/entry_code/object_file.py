@@ -78,12 +78,12 @@ def _elf_file(machine: int, sections: tuple[tuple[str, int, int, bytes, int, int
     """Return an ELF object file. Each section is (name, type, flags, content, link, info, alignment, size of an entry)."""
     content = bytearray(_FILE_HEADER.size)
     headers = [bytes(_SECTION_HEADER.size)]
-    titles = [strings.add(name) for name, *_ in sections]
-    title = strings.add(".strtab")
-    table = (("", _SHT_STRTAB, 0, bytes(strings.content), 0, 0, 1, 0),)
-    for name, (_, kind, flags, data, link, info, alignment, entry) in zip((*titles, title), (*sections, *table), strict=True):
+    names = [strings.add(name) for name in (*[name for name, *_ in sections], ".strtab")]
+    string_table = (".strtab", _SHT_STRTAB, 0, bytes(strings.content), 0, 0, 1, 0)
+    for name, section in zip(names, (*sections, string_table), strict=True):
+        _, kind, flags, data, link, info, alignment, entry_size = section
         content += bytes(-len(content) % alignment)
-        headers.append(_SECTION_HEADER.pack(name, kind, flags, 0, len(content), len(data), link, info, alignment, entry))
+        headers.append(_SECTION_HEADER.pack(name, kind, flags, 0, len(content), len(data), link, info, alignment, entry_size))
         content += data
     content += bytes(-len(content) % 8)
     _FILE_HEADER.pack_into(

@@ -128,6 +128,7 @@ class _Pattern:
         convert = machine.new_label()
 
         def ask() -> None:
+            """Emit the call of the runtime, which may raise an exception."""
             machine.move(first, machine.callee)
             machine.move(given, expected)  # the register in which the number of arguments was passed
             machine.load_number(expected, count)
@@ -184,6 +185,7 @@ class _Pattern:
         """Return the label of code that reports an invalid argument."""
 
         def report_invalid() -> None:
+            """Emit the call that raises the exception."""
             self._begin_hook(index)
             self._call_api(FAIL_VALUE)
             self._machine.jump(self._fail)
@@ -199,6 +201,7 @@ class _Pattern:
         invalid = self._invalid_argument_label(index)
 
         def check() -> None:
+            """Emit the check. The call changes `result`, so the number is loaded again."""
             machine.call("PyErr_Occurred")
             machine.jump_if_not_zero(machine.result, invalid)
             machine.load(machine.result, machine.frame, self._slots[index])
@@ -331,6 +334,7 @@ class _Pattern:
         first, second, third = machine.arguments[:3]
 
         def release() -> None:
+            """Emit the release of the incomplete tuple, before the call fails."""
             machine.load(first, machine.frame, self._result)
             machine.call("Py_DecRef")
             machine.jump(self._fail)

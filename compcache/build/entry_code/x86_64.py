@@ -84,32 +84,32 @@ class X86Assembler(Assembler):
         self._emit_memory((0x8B,), _R12, _BP, -8)
         self._emit(0xC9)  # leave
         self.add_rule(_DEF_CFA, _SP_RULE, 8)
-        self._emit(0xC3)
+        self._emit(0xC3)  # ret
         self.add_rule(_DEF_CFA, _BP_RULE, 16)
 
     def load(self, register: int, base: int, offset: int, *, half: bool = False) -> None:
-        self._emit_memory((0x8B,), register, base, offset, wide=not half)
+        self._emit_memory((0x8B,), register, base, offset, wide=not half)  # mov
 
     def store(self, register: int, offset: int) -> None:
-        self._emit_memory((0x89,), register, _SP, offset)
+        self._emit_memory((0x89,), register, _SP, offset)  # mov
 
     def load_address(self, register: int, offset: int) -> None:
-        self._emit_memory((0x8D,), register, _SP, offset)
+        self._emit_memory((0x8D,), register, _SP, offset)  # lea
 
     def load_number(self, register: int, value: int) -> None:
         if value >> 32:
-            self._emit(_WIDE | register >> 3, 0xB8 | register & 7)
+            self._emit(_WIDE | register >> 3, 0xB8 | register & 7)  # mov
             self.code += value.to_bytes(8, "little")
         else:
             self._emit_prefix(register >> 3)
-            self._emit(0xB8 | register & 7)
+            self._emit(0xB8 | register & 7)  # mov
             self._emit_number32(value)
 
     def move(self, register: int, source: int) -> None:
-        self._emit_registers((0x89,), source, register)
+        self._emit_registers((0x89,), source, register)  # mov
 
     def load_symbol(self, register: int, name: str) -> None:
-        self._emit(_WIDE | register >> 3 << 2, 0x8B, 0x05 | (register & 7) << 3)
+        self._emit(_WIDE | register >> 3 << 2, 0x8B, 0x05 | (register & 7) << 3)  # mov
         self.relocations.append(Relocation(len(self.code), _REX_GOTPCRELX, name, -4))
         self._emit_number32(0)
 
@@ -120,16 +120,16 @@ class X86Assembler(Assembler):
 
     def call_register(self, register: int) -> None:
         self._emit_prefix(register >> 3)
-        self._emit(0xFF, 0xD0 | register & 7)
+        self._emit(0xFF, 0xD0 | register & 7)  # call
 
     def extend(self, register: int, source: int, size: int, *, signed: bool) -> None:
         if size == 4:  # noqa: PLR2004 - bytes
-            self._emit_registers((0x63,) if signed else (0x8B,), register, source, wide=signed)
+            self._emit_registers((0x63,) if signed else (0x8B,), register, source, wide=signed)  # movsxd; mov
         else:
-            self._emit_registers((0x0F, (0xBE if signed else 0xB6) + size // 2), register, source)
+            self._emit_registers((0x0F, (0xBE if signed else 0xB6) + size // 2), register, source)  # movsx; movzx
 
     def set_truth(self, register: int, source: int) -> None:
-        self._emit_registers((0x85,), source, source, wide=False)
+        self._emit_registers((0x85,), source, source, wide=False)  # test
         self._emit(0x40 | register >> 3, 0x0F, 0x95, 0xC0 | register & 7)  # setne
         self.extend(register, register, 1, signed=False)
 
@@ -137,7 +137,7 @@ class X86Assembler(Assembler):
         self._emit(_WIDE | register >> 3, 0x83, 0xE0 | register & 7, 1)  # and
 
     def shift_right(self, register: int, bits: int) -> None:
-        self._emit(_WIDE | register >> 3, 0xC1, 0xE8 | register & 7, bits)
+        self._emit(_WIDE | register >> 3, 0xC1, 0xE8 | register & 7, bits)  # shr
 
     def clear_top_bit(self, register: int) -> None:
         self._emit(_WIDE | register >> 3, 0x0F, 0xBA, 0xF0 | register & 7, 63)  # btr
@@ -153,13 +153,13 @@ class X86Assembler(Assembler):
         self._emit_memory((0x0F, opcode), number, _SP, offset, wide=False)
 
     def convert_float(self, *, to: int) -> None:
-        self._emit(0xF2 if to == 4 else 0xF3, 0x0F, 0x5A, 0xC0)  # noqa: PLR2004 - bytes
+        self._emit(0xF2 if to == 4 else 0xF3, 0x0F, 0x5A, 0xC0)  # cvtsd2ss; cvtss2sd  # noqa: PLR2004 - bytes
 
     def copy_float_bits(self, register: int) -> None:
         self._emit(0x66, _WIDE | register >> 3, 0x0F, 0x7E, 0xC0 | register & 7)  # movq
 
     def jump(self, label: int) -> None:
-        self._emit(0xE9)
+        self._emit(0xE9)  # jmp
         self._jump_here(label)
         self._emit_number32(0)
 
@@ -167,20 +167,20 @@ class X86Assembler(Assembler):
         self.code[at : at + 4] = (target - at - 4).to_bytes(4, "little", signed=True)
 
     def _jump_if(self, condition: int, label: int) -> None:
-        self._emit(0x0F, condition)
+        self._emit(0x0F, condition)  # jcc
         self._jump_here(label)
         self._emit_number32(0)
 
     def jump_if_zero(self, register: int, label: int, *, half: bool = False) -> None:
-        self._emit_registers((0x85,), register, register, wide=not half)
+        self._emit_registers((0x85,), register, register, wide=not half)  # test
         self._jump_if(_ZERO, label)
 
     def jump_if_not_zero(self, register: int, label: int, *, half: bool = False) -> None:
-        self._emit_registers((0x85,), register, register, wide=not half)
+        self._emit_registers((0x85,), register, register, wide=not half)  # test
         self._jump_if(_NOT_ZERO, label)
 
     def jump_if_negative(self, register: int, label: int) -> None:
-        self._emit_registers((0x85,), register, register, wide=False)
+        self._emit_registers((0x85,), register, register, wide=False)  # test
         self._jump_if(_NEGATIVE, label)
 
     def jump_if_minus_one(self, register: int, label: int) -> None:
@@ -188,9 +188,9 @@ class X86Assembler(Assembler):
         self._jump_if(_ZERO, label)
 
     def jump_if_equal(self, register: int, other: int, label: int) -> None:
-        self._emit_registers((0x39,), other, register)
+        self._emit_registers((0x39,), other, register)  # cmp
         self._jump_if(_ZERO, label)
 
     def jump_if_different(self, register: int, other: int, label: int) -> None:
-        self._emit_registers((0x39,), other, register)
+        self._emit_registers((0x39,), other, register)  # cmp
         self._jump_if(_NOT_ZERO, label)

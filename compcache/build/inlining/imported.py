@@ -182,7 +182,7 @@ class _BodyLinker:
     def _is_platform_function(self, native: str) -> bool:
         """Return whether a symbol refers to the platform's function in this module."""
         resolution = self._resolution
-        if native in self._own or native in resolution.imports or native in resolution.storage or native in resolution.null:
+        if any(native in symbols for symbols in (self._own, resolution.imports, resolution.storage, resolution.null)):
             return False
         return not resolution.libraries and not self._is_beside(native)
 

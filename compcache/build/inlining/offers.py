@@ -109,8 +109,7 @@ def type_of(head: str, types: Mapping[str, str]) -> str:
 
     `head` is the head of the function, without ``define`` or ``declare``.
 
-    Raises:
-        ValueError: the head has unknown attributes, or a type is opaque, unknown or recursive.
+    Raise `ValueError` if the head has unknown attributes, or a type is opaque, unknown or recursive.
     """
     try:
         before, parameters, _ = parse_head(head)
@@ -298,6 +297,7 @@ class _Reader:
 
     @staticmethod
     def _parameter(text: str) -> str:
+        """Return a parameter with the types and attributes that an offered body may have. Raise `_NotOffered` for others."""
         last = split_at(text, " ")[-1]
         return " ".join([*_passed_types(text, is_result=False), *([last] if last.strip()[0] == "%" else [])])
 
@@ -313,6 +313,7 @@ class _Reader:
         callee = ""
 
         def renamed(found: re.Match[str]) -> str:
+            """Return a token with the name of the offered text. The first symbol before a bracket in a call is the callee."""
             nonlocal callee
             token = found[0]
             if token[0] != "@":
@@ -412,6 +413,7 @@ class _Reader:
             return line
 
         def keep_attachment(match: re.Match[str]) -> str:
+            """Return an attachment whose kind and node are known, otherwise ""."""
             return match[0] if _KEPT_METADATA.fullmatch(match[1]) and self._keep_node(match[2]) else ""
 
         changed = _ATTACHED.sub(keep_attachment, line)
@@ -438,6 +440,7 @@ class _Reader:
         return True
 
     def _metadata(self) -> list[str]:
+        """Return the lines that define the metadata nodes of the offered text."""
         return [f"{token} = {self._module.nodes[token]}" for token in self._nodes]
 
 

@@ -109,7 +109,9 @@ def read_large_values(image: bytes) -> dict[str, bytes]:
     try:
         return sections_with_prefix(image, _PREFIX)
     except FormatError as error:
-        raise CompileError(f"the values of large variables cannot be read from the stored image: {error}") from error
+        raise CompileError(
+            f"the values of large variables cannot be read from the stored image ({error}): compile the module again"
+        ) from error
 
 
 def _placeholder_text(module: Any, context: Any, sizes: Mapping[str, int]) -> str:
@@ -128,6 +130,7 @@ def _is_unsafe(outline: str) -> bool:
 
 
 def _has_aliases(outline: str) -> bool:
+    """Return whether a module has aliases or ifuncs, which refer to functions by their names."""
     return " alias " in outline or " ifunc " in outline
 
 
@@ -151,6 +154,7 @@ def _emit_variables(module: Any, context: Any, names: set[str], *, has_aliases: 
 
 
 def _placeholder(name: str, size: int, section: str, alignment: int, *, writable: bool) -> str:
+    """Return the line of a variable without its value, in the section from which the value is read."""
     kind = "global" if writable else "constant"
     return f'@{quote(name)} = externally_initialized {kind} [{size} x i8] zeroinitializer, section "{section}", align {alignment}'
 

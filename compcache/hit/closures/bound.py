@@ -112,9 +112,9 @@ class BoundNames:
         module: LoadedModule | None = place()
         if module is None or loader._loaded(module.module_id) is not module:
             return None
-        module_id = module.module_id
         content, modules = newest_of(loader.store, func_name)
-        return module_id if (content == place.content if place.record is not None else module_id in modules) else None
+        is_newest = content == place.content if place.record is not None else module.module_id in modules
+        return module.module_id if is_newest else None
 
     def choice_of_copy(self, func_name: str, module_id: bytes, sources: Sources) -> Choice | None:
         """Return the choice for a function that is bound to its copy in the closure `module_id`, or None for any other function.
@@ -180,16 +180,18 @@ class BoundNames:
 
 def newest_of(store: Store, func_name: str) -> tuple[bytes, set[bytes]]:
     """Return the content of a name and the module_ids with it, as look-ups find them, without copies in closures."""
-    if store.has_in_memory() and any(held := [*store._memory_names.get(func_name, ())]):
+    held = [*store._memory_names.get(func_name, ())] if store.has_in_memory() else []
+    if held:
         return held[0][0], {module_id for module_id, _ in held}
     rows = [row for row in store.find_numbered(func_name) if row[3] < LINKED]
     if not rows:
         return b"", set()
     if not is_ordered(func_name):
-        return _SAME, {row[2] for row in rows}
-    newest = max(rows)
-    content: bytes = newest[4]
-    return (content, {row[2] for row in rows if row[4] == content}) if any(content) else (newest[2], {newest[2]})
+        return _SAME, {module_id for _, _, module_id, _, _ in rows}
+    _, _, newest, _, content = max(rows)
+    if not any(content):  # unknown, so no other module is known to have it
+        return newest, {newest}
+    return content, {module_id for _, _, module_id, _, other in rows if other == content}
 
 
 def _describe(store: Store, place: Place, source: Source, record: FunctionRecord) -> bool:

@@ -137,12 +137,10 @@ class LinkedClosures:
             for home in (module_id, *self._homes.get(module_id, ())):
                 owner, earlier_name = owners.setdefault(home, (module_id, name))
                 if owner != module_id:
-                    return (name if module_id in self._homes else earlier_name), LinkError(
-                        f"module {home.hex()} is in a linked closure, but the load also uses it without the closure", module_id=home.hex()
-                    )
-        return (
-            self._find_second_copy(chosen, owners) if not self._homes.keys().isdisjoint([owner for owner, _ in owners.values()]) else None
-        )
+                    message = f"module {home.hex()} is in a linked closure, but the load also uses it without the closure"
+                    return (name if module_id in self._homes else earlier_name), LinkError(message, module_id=home.hex())
+        uses_closure = not self._homes.keys().isdisjoint([owner for owner, _ in owners.values()])
+        return self._find_second_copy(chosen, owners) if uses_closure else None
 
     def _find_second_copy(self, chosen: dict[str, Choice], owners: dict[bytes, tuple[bytes, str]]) -> tuple[str, LinkError] | None:
         """Return the name of a choice in a closure whose function another closure has too, and the reason.

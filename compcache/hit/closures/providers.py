@@ -16,14 +16,9 @@ if TYPE_CHECKING:
     from compcache.hit.loader import Choice, LoadedModule, Loader, Source
 
 __all__ = [
-    "defines_for_all",
-    "have_providers",
-    "living_provider",
-    "provider_updates",
-    "refuse_other_mapping",
-    "refuse_second_provider",
+    "defines_for_all", "have_providers", "living_provider", "provider_updates", "refuse_other_mapping", "refuse_second_provider",
     "second_provider_error",
-]
+]  # fmt: skip
 
 
 def refuse_second_provider(loader: Loader, source: Source) -> None:

@@ -68,7 +68,8 @@ def _read_result(store: Store, name: str, state: bytes) -> tuple[tuple[tuple[byt
     _, stored_state, is_valid_closure, homes = HEAD.unpack_from(content)
     if stored_state != state:
         return None
-    return ((split_ids(content[HEAD.size :]), homes) if is_valid_closure else None,)
+    result = (split_ids(content[HEAD.size :]), homes) if is_valid_closure else None
+    return (result,)
 
 
 def _write_result(store: Store, name: str, module_id: bytes, state: bytes, result: tuple[tuple[bytes, ...], int] | None) -> None:

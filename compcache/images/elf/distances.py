@@ -73,8 +73,7 @@ class DistanceTable(NamedTuple):
     def missing(self, known: Collection[str]) -> list[str]:
         """Return the symbols, without repetitions, that an object with the symbols `known` does not have.
 
-        Raises:
-            CompileError: the code of the object defines one of them. LLVM changes the names of some symbols.
+        Raise `CompileError` if the code of the object defines one of them. LLVM changes the names of some symbols.
         """
         missing = [name for name in dict.fromkeys(self.names) if name not in known]
         lost = next((name for name in missing if name in self.own), None)
@@ -87,8 +86,8 @@ class DistanceTable(NamedTuple):
 
     def relocations(self, numbers: Mapping[str, int]) -> Iterator[tuple[int, int, int, int]]:
         """Yield the constant's relocations as (offset, type, symbol, addend). `numbers` has the numbers of the symbols by name."""
-        for at, name in zip(range(len(self.head), self.size(), WORD), self.names, strict=True):
-            yield at, self.kind, numbers[name], at
+        for offset, name in zip(range(len(self.head), self.size(), WORD), self.names, strict=True):
+            yield offset, self.kind, numbers[name], offset  # the addend makes the distance relative to the constant's start
 
 
 def with_distances(data: bytes, constant: DistanceTable) -> bytes:
@@ -100,12 +99,12 @@ def with_distances(data: bytes, constant: DistanceTable) -> bytes:
     """
     sections, number, titles = _require_tables(data)
     table, new_section = sections[number], len(sections)
-    strings = {n: bytearray(read_linked_strings(data, tuple(sections), table._replace(link=n))) for n in {table.link, titles}}
+    # Symbols and sections may have their names in one table of strings.
+    strings = {link: bytearray(read_linked_strings(data, tuple(sections), table._replace(link=link))) for link in {table.link, titles}}
     content = constant.head.ljust(constant.size(), b"\0")
     symbols, numbers = _add_undefined(data, table, constant, strings[table.link])
-    symbols += SYMBOL.pack(
-        _add_name(strings[table.link], constant.symbol), STB_GLOBAL << 4 | STT_OBJECT, STV_PROTECTED, new_section, 0, len(content)
-    )  # fmt: skip
+    name = _add_name(strings[table.link], constant.symbol)
+    symbols += SYMBOL.pack(name, STB_GLOBAL << 4 | STT_OBJECT, STV_PROTECTED, new_section, 0, len(content))
     relocations = b"".join([_RELOCATION.pack(*relocation) for relocation in constant.relocations(numbers)])
     extended = _Extended(data)
     sections += [

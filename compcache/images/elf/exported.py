@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import mmap
+from itertools import takewhile
 from struct import Struct
 from typing import TYPE_CHECKING
 
@@ -70,8 +71,7 @@ class SharedLibrary:
 
         The result is None if the library does not define the symbol, or defines only versions for old objects.
 
-        Raises:
-            FormatError: the tables of the library are damaged.
+        Raise `FormatError` if the tables of the library are damaged.
         """
         with as_format_error(f"the tables for the symbol {symbol!r} in the library {self.soname} are damaged"):
             return self._find_version(symbol)
@@ -116,12 +116,13 @@ def gnu_hash(name: bytes) -> int:
 
 
 def _section_content(data: bytes, section: Section | None) -> bytes:
+    """Return the content of a section, or b"" without the section."""
     return b"" if section is None else data[section.offset : section.offset + section.size]
 
 
 def _records_until_null(records: bytes) -> list[tuple[int, int]]:
-    rows = list(_DYNAMIC.iter_unpack(records))
-    return rows[: next((number for number, row in enumerate(rows) if row[0] == _DT_NULL), len(rows))]
+    """Return the (tag, value) records of a dynamic section before the record that ends it."""
+    return list(takewhile(lambda row: row[0] != _DT_NULL, _DYNAMIC.iter_unpack(records)))
 
 
 def _version_names(data: bytes, sections: tuple[Section, ...]) -> dict[int, str]:

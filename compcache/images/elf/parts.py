@@ -21,37 +21,11 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 __all__ = [
-    "ELF_MAGIC",
-    "ET_DYN",
-    "ET_REL",
-    "SECTION",
-    "SHF_ALLOC",
-    "SHT_DYNAMIC",
-    "SHT_DYNSYM",
-    "SHT_NOBITS",
-    "SHT_PROGBITS",
-    "SHT_RELA",
-    "SHT_SYMTAB",
-    "STB_GLOBAL",
-    "STB_WEAK",
-    "SYMBOL",
-    "Header",
-    "Section",
-    "Symbol",
-    "align_up",
-    "all_object_symbols",
-    "find_section",
-    "is_elf",
-    "named",
-    "object_symbols",
-    "read_bytes",
-    "read_header",
-    "read_linked_strings",
-    "read_sections",
-    "read_string",
-    "read_symbols",
+    "ELF_MAGIC", "ET_DYN", "ET_REL", "SECTION", "SHF_ALLOC", "SHT_DYNAMIC", "SHT_DYNSYM", "SHT_NOBITS", "SHT_PROGBITS", "SHT_RELA",
+    "SHT_SYMTAB", "STB_GLOBAL", "STB_WEAK", "SYMBOL", "Header", "Section", "Symbol", "align_up", "all_object_symbols", "find_section",
+    "is_elf", "named", "object_symbols", "read_bytes", "read_header", "read_linked_strings", "read_sections", "read_string", "read_symbols",
     "read_table",
-]
+]  # fmt: skip
 
 ELF_MAGIC = b"\x7fELF"
 _CLASSES = {1: "32-bit", 2: "64-bit"}
@@ -143,8 +117,8 @@ def is_elf(data: bytes) -> bool:
 
 def _kept_if_small(read: Callable[[bytes], _T]) -> Callable[[bytes], _T]:
     """Return a function that keeps the results of `read` for the last small files, because each object is read several times."""
-    keep = lru_cache(maxsize=8)(read)
-    return wraps(read)(lambda data: (keep if len(data) < _SMALL else read)(data))
+    cached = lru_cache(maxsize=8)(read)
+    return wraps(read)(lambda data: cached(data) if len(data) < _SMALL else read(data))
 
 
 @_kept_if_small
@@ -278,8 +252,7 @@ def read_string(strings: bytes, offset: int) -> str:
 def read_bytes(data: bytes, offset: int, size: int, part: str) -> bytes:
     """Return `size` bytes of the file at `offset`.
 
-    Raises:
-        FormatError: the file ends earlier. The message contains `part`, the name of the range.
+    Raise `FormatError` if the file ends earlier. The message contains `part`, the name of the range.
     """
     if offset + size > len(data):
         raise FormatError(f"the ELF file is truncated: it has {len(data)} bytes, but {part} should end at byte {offset + size}")

@@ -38,15 +38,9 @@ if TYPE_CHECKING:
     from compcache.images.elf.parts import Symbol
 
 __all__ = [
-    "extract_places",
-    "hide_symbols",
-    "protect_dynamic",
-    "rename_definitions",
-    "rename_undefined",
-    "rename_versioned",
-    "weaken_undefined",
+    "extract_places", "hide_symbols", "protect_dynamic", "rename_definitions", "rename_undefined", "rename_versioned", "weaken_undefined",
     "with_sections",
-]
+]  # fmt: skip
 
 _SHN_UNDEF = 0
 _STT_TLS = 6
@@ -139,8 +133,7 @@ def rename_definitions(data: bytes, names: Mapping[str, str]) -> bytes:
 
     The old names become undefined symbols. References to them stay. `names` has the new names by the old names.
 
-    Raises:
-        FormatError: the object does not define an old name, or does not refer to a new name as an undefined symbol.
+    Raise `FormatError` if the object does not define an old name, or does not refer to a new name as an undefined symbol.
     """
     symbols = {symbol.name: symbol for symbol in object_symbols(data)}
     patched = bytearray(data)

@@ -35,21 +35,9 @@ if TYPE_CHECKING:
     from compcache.images.elf.parts import Symbol
 
 __all__ = [
-    "CodeSection",
-    "Datum",
-    "architecture_of",
-    "code_sections",
-    "data_of",
-    "dynamic_defined",
-    "dynamic_required",
-    "dynamic_undefined",
-    "has_fixed_code",
-    "named_sections",
-    "needed_libraries",
-    "needed_versions",
-    "sections_with_prefix",
-    "undefined_symbols",
-]
+    "CodeSection", "Datum", "architecture_of", "code_sections", "data_of", "dynamic_defined", "dynamic_required", "dynamic_undefined",
+    "has_fixed_code", "named_sections", "needed_libraries", "needed_versions", "sections_with_prefix", "undefined_symbols",
+]  # fmt: skip
 
 _SHT_GNU_VERNEED = 0x6FFFFFFE
 _SHF_WRITE, _SHF_EXECINSTR = 1, 4

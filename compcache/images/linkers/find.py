@@ -56,6 +56,7 @@ class Linker:
 
 @functools.lru_cache(maxsize=16)
 def _resolve_program(path: str) -> str:
+    """Return the name of the program file to which a path leads."""
     return os.path.basename(os.path.realpath(path))
 
 
@@ -83,7 +84,7 @@ def find_linker(environ: Mapping[str, str] | None = None) -> Linker | None:
 
 
 def is_named() -> bool:
-    """Return whether the environment names a linker, which then makes all images."""
+    """Return whether a setting names a linker, which then makes all images."""
     return setting(LINKER_VARIABLE).strip().lower() not in ("", *_NO_LINKER)
 
 
@@ -94,7 +95,7 @@ def _find_linkers(choice: str | None, path: str) -> tuple[Linker, ...]:
         chosen = _linker_for_value(choice.strip(), path)
         return () if chosen is None else (chosen,)
     programs = {name: shutil.which(name, path=path) for name in _ON_THE_PATH}
-    found = [Linker((os.path.abspath(p),), f"{name} on the path") for name, p in programs.items() if p is not None]
+    found = [Linker((os.path.abspath(file),), f"{name} on the path") for name, file in programs.items() if file is not None]
     wheel = _zig_wheel("ziglang wheel")
     return tuple(found) if wheel is None else (*found, wheel)
 

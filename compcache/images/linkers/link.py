@@ -117,15 +117,11 @@ def link_shared(
     object is not ELF. No files remain.
     """
     if export is not None:
-        objects = [(_hide_symbols if len(data) < _SMALL else hide_symbols)(data, tuple(export)) for data in objects]
-    paths = tuple([os.path.abspath(library) for library in libraries])
-    link = _Link(
-        linker,
-        objects,
-        (*_linker_flags(linker), *(("-soname", soname) if soname else ()), *(word for path in run_paths for word in ("-rpath", path))),
-        paths,
-        timeout,
-    )
+        objects = [_hide_symbols(data, tuple(export)) if len(data) < _SMALL else hide_symbols(data, tuple(export)) for data in objects]
+    options = [*_linker_flags(linker), *(("-soname", soname) if soname else ())]
+    for path in run_paths:
+        options += ["-rpath", path]
+    link = _Link(linker, objects, tuple(options), tuple(map(os.path.abspath, libraries)), timeout)
     image = _link_in_memory(link)
     if image is not None:
         return image
@@ -286,7 +282,7 @@ def _run_linker(
         try:
             printed, complaints = process.communicate(timeout=link.timeout)
         except subprocess.TimeoutExpired as error:
-            message = f"the linker {linker} did not finish within {link.timeout:g} s and was stopped"
+            message = f"the linker {linker} did not finish within {link.timeout:g} s and was stopped: {CHOICES}"
             raise LinkerError(message, output=_decode_output(error.output or error.stderr or b"")) from error
         finally:
             if process.returncode is None:  # after a timeout or an interrupt; the process may have ended

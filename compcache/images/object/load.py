@@ -47,6 +47,7 @@ def check(image: bytes, table: Table) -> None:
 
 @functools.cache
 def _create_jit() -> Any:
+    """Return the linker of objects in memory (LLVM's ORC), which this process shares."""
     initialize()
     return llvm.create_lljit_compiler(target_machine("", "", 2), use_jit_link=True)
 
@@ -56,8 +57,7 @@ def link_object(obj: bytes, symbol: str) -> LinkedObject:
 
     References of the object are resolved in the process and the platform's libraries.
 
-    Raises:
-        IntegrityError: ORC cannot link the object.
+    Raise `IntegrityError` if ORC cannot link the object.
     """
     return in_llvm_thread(lambda: _link_with_orc(obj, symbol))
 
@@ -76,7 +76,8 @@ def _link_with_orc(obj: bytes, symbol: str) -> LinkedObject:
         tracker = builder.link(_create_jit(), f"compcache-{next(_numbers)}")
     except RuntimeError as error:
         reraise_interrupt(error)
-        raise IntegrityError(f"LLVM's ORC cannot link the object with the symbol {symbol!r}: {error}", reason=str(error)) from error
+        message = f"LLVM cannot link the object with the symbol {symbol!r} into this process ({error}): compile the module again"
+        raise IntegrityError(message, reason=str(error)) from error
     return LinkedObject(tracker[symbol], tracker)
 
 

@@ -24,13 +24,12 @@ _SHOWN = 5
 def require_no_linker(needs_linker: Sequence[str]) -> None:
     """Check that a module does not need the dynamic linker, because objects are loaded without it.
 
-    Raises:
-        CompileError: `needs_linker`, the descriptions of features that need it, is not empty.
+    Raise `CompileError` if `needs_linker`, the descriptions of features that need it, is not empty.
     """
     if needs_linker:
         raise CompileError(
             f"the module cannot be stored on this platform, whose images are objects, because it requires a shared object for: "
-            f"{join_first(needs_linker, _SHOWN)}"
+            f"{join_first(needs_linker, _SHOWN)}; leave this out, or load it into the process as a library"
         )
 
 

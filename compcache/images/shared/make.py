@@ -176,6 +176,7 @@ def _check_archives(image: bytes, known: Collection[str]) -> None:
 
 
 def _library_defines(library: str, symbol: str) -> bool:
+    """Return whether a shared library defines a symbol. Raise `LibraryError` if it cannot be opened."""
     found = open_libraries((library,))[0]
     return found.path_of(symbol) is not None
 
@@ -196,6 +197,7 @@ def requires(image: bytes) -> str:
 
 
 def _libc_requirement(versions: Iterable[str], undefined: Iterable[str]) -> str:
+    """Return the latest needed version of glibc. If no symbol has a version, return the C library that the symbols need."""
     numbers = [tuple(map(int, m.groups())) for m in map(_GLIBC_VERSION.fullmatch, versions) if m]
     return "glibc {}.{}".format(*max(numbers)) if numbers else platform_symbols.needed_libc(undefined)
 

@@ -134,6 +134,7 @@ def with_table(obj: Input, table: DistanceTable) -> Input:
     symbols, strings = [*obj.symbols], bytearray(obj.strings)
 
     def add_symbol(name: str, kind: int, visibility: int, section: int, size: int) -> None:
+        """Append a global symbol, and record its number."""
         numbers[name] = len(symbols)
         symbols.append(Symbol(0, name, len(strings), STB_GLOBAL << 4 | kind, visibility, section, 0, size))
         strings.extend(name.encode("utf-8", "surrogateescape") + b"\0")

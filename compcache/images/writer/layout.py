@@ -103,8 +103,7 @@ def _output_flags(section: InputSection) -> int:
 def collect(inputs: Sequence[Input]) -> dict[str, Output]:
     """Return the sections of an image by name, made from the sections of all objects.
 
-    Raises:
-        FormatError: sections of the same name do not fit together (`Output.add`), or a constructor's section has an invalid priority.
+    Raise `FormatError` if sections of the same name do not fit together (`Output.add`), or a constructor's section has an invalid priority.
     """
     outputs: dict[str, Output] = {}
     parts = [(number, section) for number, obj in enumerate(inputs) for section in obj.sections]

@@ -93,8 +93,7 @@ def scan(inputs: Sequence[Input], external: Sequence[Mapping[int, str]], imports
 
     `external` has the symbols of other images by object, and the runtime fills in the addresses of the symbols in `imports`.
 
-    Raises:
-        FormatError: the type of a relocation is unknown, or a relocation stores an address in a read-only section.
+    Raise `FormatError` if the type of a relocation is unknown, or a relocation stores an address in a read-only section.
     """
     tables = Tables(imports)
     for owner, obj in enumerate(inputs):
@@ -189,8 +188,7 @@ class Relocator:
 
         A relocation that stores an address is added to `dynamic` or `places` instead.
 
-        Raises:
-            FormatError: the image does not define the symbol, or only linkers support the relocation.
+        Raise `FormatError` if the image does not define the symbol, or only linkers support the relocation.
         """
         name = self._external[owner].get(symbol)
         key = name or (owner, symbol)

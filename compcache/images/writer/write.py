@@ -154,6 +154,7 @@ def _thread_template(outputs: Mapping[str, Output]) -> list[Output]:
 
 
 def _section_address(outputs: Mapping[str, Output], name: str) -> int:
+    """Return the address of a section, or 0 if the image does not have it."""
     return outputs[name].address if name in outputs else 0
 
 
