@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 
 from compcache.numba.declarations import decorators
-from compcache.numba.lazy.awaited import stand_in_of
+from compcache.numba.lazy import stand_in_of
 from compcache.numba.lazy.stand_ins import is_probe, note_replaced_decorators, real_numba
 from compcache.numba.registered.distributions import numba_version
 

@@ -15,7 +15,7 @@ from compcache.numba.declarations.references import FAST_PATHS, FastPathFunction
 from compcache.numba.declarations.registrations import EXTENDING_STAND_INS, WrapperAddressProtocol
 from compcache.numba.declarations.structrefs import CONTAINER_STAND_INS, STRUCTREF_STAND_INS
 from compcache.numba.declarations.types import CONSTRUCTORS, find_type
-from compcache.numba.lazy.awaited import has_numba, stand_in_of
+from compcache.numba.lazy import has_numba, stand_in_of
 from compcache.numba.lazy.c_helpers import configured_threads
 from compcache.numba.lazy.stand_ins import is_probe, real_numba
 

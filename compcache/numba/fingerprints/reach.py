@@ -12,7 +12,7 @@ import types as python_types
 from importlib import import_module
 
 from compcache.interrupts import reraise_interrupt
-from compcache.numba.fingerprints.modes import RUN
+from compcache.numba.fingerprints import RUN
 from compcache.numba.fingerprints.set_on_types import set_on_types
 from compcache.numba.fingerprints.state import (
     WRAPPED,

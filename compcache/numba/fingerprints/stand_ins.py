@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from compcache.numba.fingerprints.modes import RUN
+from compcache.numba.fingerprints import RUN
 from compcache.numba.fingerprints.state import is_changed, is_of_generators, may_have_attributes
 from compcache.numba.registered.library import is_generator_module
 from compcache.numba.registered.marks import is_marked, is_module

@@ -13,7 +13,6 @@ from compcache.interrupts import reraise_interrupt
 from compcache.numba.registered.code_reads import MISSING, names_used_by
 from compcache.numba.registered.library import has_own_code, is_generator_module, is_library_module, is_made_by_library
 from compcache.numba.registered.marks import is_marked, is_module
-from compcache.numba.registered.reviewed import REGISTERED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -350,6 +349,8 @@ def registered_with(cls: type) -> list[str]:
     if not hasattr(cls, "_abc_impl"):
         return []
     from _abc import _get_dump  # type: ignore[import-not-found]
+
+    from compcache.numba.registered.reviewed import REGISTERED
 
     registered: set[str] = set()
     waiting: list[Any] = [cls]

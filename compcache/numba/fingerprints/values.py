@@ -10,7 +10,7 @@ import sys
 import types as python_types
 
 from compcache.interrupts import reraise_interrupt
-from compcache.numba.fingerprints.modes import COMPILED, NAMED, RUN
+from compcache.numba.fingerprints import COMPILED, NAMED, RUN
 from compcache.numba.fingerprints.state import (
     cached_results,
     has_state_in_c,

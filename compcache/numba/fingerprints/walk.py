@@ -15,9 +15,9 @@ from __future__ import annotations
 import types as python_types
 
 from compcache.digest import blake2b
+from compcache.numba.fingerprints import COMPILED, NAMED, RUN
 from compcache.numba.fingerprints.code_digest import bits_of, plain_name
 from compcache.numba.fingerprints.functions import feed_function, registered_here
-from compcache.numba.fingerprints.modes import COMPILED, NAMED, RUN
 from compcache.numba.fingerprints.stand_ins import handler_without_numba, is_generators_module
 from compcache.numba.fingerprints.state import changed_settings
 from compcache.numba.fingerprints.values import feed_class_and_attributes, handler_of

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from compcache.digest import digest
 from compcache.interrupts import reraise_interrupt
-from compcache.numba.lazy.awaited import has_numba
+from compcache.numba.lazy import has_numba
 from compcache.numba.lazy.marshalled import dump_marshalled, load_marshalled
 from compcache.record import Record
 

@@ -12,10 +12,9 @@ from compcache import frontend
 from compcache.digest import blake2b
 from compcache.interrupts import reraise_interrupt
 from compcache.numba.fingerprints.content import content_of
-from compcache.numba.lazy import _dispatch
+from compcache.numba.lazy import _dispatch, installed_backend, register_cache_opener
 from compcache.numba.lazy.description import DESCRIPTION, Request
 from compcache.numba.lazy.installation import settings_and_packages
-from compcache.numba.lazy.installed import installed_backend, register_cache_opener
 from compcache.numba.lazy.marshalled import load_marshalled
 from compcache.numba.registered.refusals import NotLazy
 from compcache.wording import shorten

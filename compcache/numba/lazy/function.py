@@ -9,9 +9,8 @@ from __future__ import annotations
 from compcache.numba.fingerprints.history import has_old_code, note_code
 from compcache.numba.fingerprints.state import replaced_defaults_reason
 from compcache.numba.fingerprints.state import state_of as attributes_of
-from compcache.numba.lazy import _dispatch
+from compcache.numba.lazy import _dispatch, has_numba
 from compcache.numba.lazy.argument_types import learn_numpy, type_text
-from compcache.numba.lazy.awaited import has_numba
 from compcache.numba.lazy.entries import count_hit, find_record, key_of, load_entry, open_cache
 from compcache.numba.lazy.stand_ins import is_probe
 from compcache.numba.lazy.state import STATE, State, state_of

@@ -8,7 +8,7 @@ from functools import partial
 from compcache.interrupts import reraise_interrupt
 from compcache.numba.fingerprints.stand_ins import note_real, register_prange
 from compcache.numba.fingerprints.state import state_of as attributes_of
-from compcache.numba.lazy.awaited import has_numba, when_imported
+from compcache.numba.lazy import has_numba, when_imported
 from compcache.numba.registered.marks import is_marked
 
 TYPE_CHECKING = False

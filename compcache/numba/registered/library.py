@@ -9,13 +9,13 @@ import os
 import sys
 
 from compcache.numba.registered.code_reads import cells_of
-from compcache.numba.registered.reviewed import CODE_GENERATORS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
+    "CODE_GENERATORS",
     "has_own_code",
     "is_found_by_name",
     "is_generator_module",
@@ -27,6 +27,16 @@ __all__ = [
     "qualified_name_of",
 ]
 
+#: The libraries that generate code. Their versions determine the code. The parts that follow are excluded: they read the process or files.
+CODE_GENERATORS: dict[str, tuple[str, ...]] = {
+    "compcache": (),
+    "llvmlite": ("llvmlite.binding.dylib", "llvmlite.binding.executionengine", "llvmlite.binding.targets", "llvmlite.tests"),
+    "numba": (
+        "numba.core.caching", "numba.core.codegen", "numba.core.config", "numba.cuda", "numba.misc.appdirs", "numba.misc.numba_sysinfo",
+        "numba.misc.cffiimpl", "numba.misc.init_utils", "numba.np.ufunc.parallel", "numba.parfors.parfor_lowering", "numba.pycc",
+        "numba.testing", "numba.tests",
+    ),
+}  # fmt: skip
 #: The top-level packages of libraries. This package is one of them, because modules contain its decorators in place of Numba's.
 _LIBRARIES = ("builtins", "numpy", *CODE_GENERATORS)
 _OWN_TESTS = "numba.tests"

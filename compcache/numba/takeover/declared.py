@@ -24,7 +24,7 @@ from compcache.numba.takeover import lazy_dispatchers
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from compcache.numba.dispatch.backend import Backend
+    from compcache.numba.dispatch import Backend
     from compcache.numba.lazy.entries import Key
     from compcache.numba.lazy.state import State
 

@@ -24,7 +24,7 @@ from compcache.numba.takeover.lazy_dispatchers import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from compcache.numba.dispatch.backend import Backend
+    from compcache.numba.dispatch import Backend
     from compcache.numba.lazy.state import State
 
 __all__ = ["real_dispatcher"]
