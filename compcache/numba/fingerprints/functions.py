@@ -11,7 +11,6 @@ from compcache.digest import blake2b
 from compcache.numba.fingerprints import COMPILED, RUN
 from compcache.numba.fingerprints.code_digest import digest_and_reads, file_of, plain_name
 from compcache.numba.fingerprints.stand_ins import is_declared_as, is_generators_module, reads_object_mode
-from compcache.numba.fingerprints.state import annotates, set_on_part
 from compcache.numba.fingerprints.values import is_defined_by_text
 from compcache.numba.registered.code_reads import MISSING, cells_of, is_part_of_hash, resolve, returned_functions
 from compcache.numba.registered.library import is_generator_module, is_library_module, is_made_by_library, package_of
@@ -28,13 +27,28 @@ if TYPE_CHECKING:
     #: The names of a chain of attributes, its value, and the number of names that lead to the value.
     Chain = tuple[tuple[str, ...], Any, int]
 
-__all__ = ["feed_function", "registered_here"]
+__all__ = ["defaults_of", "feed_function", "registered_here", "replaced_defaults_reason"]
 
 _MATCH_CLASS = opmap["MATCH_CLASS"]
 #: Names of Numba's settings, or of objects that contain them.
 _SETTINGS = frozenset(("NUMBA_NUM_THREADS", "config"))
 _SHOWN = frozenset((bool, int, str, bytes, type(Ellipsis), float, complex))
 _MAX_SHOWN = 100
+
+
+def defaults_of(function: Any) -> dict[str, Any]:
+    """Return the present default values of the parameters of a Python function, by their names."""
+    values = function.__defaults__ or ()
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    return {**dict(zip(names[len(names) - len(values) :], values, strict=False)), **(function.__kwdefaults__ or {})}
+
+
+def replaced_defaults_reason(function: Any, declared: dict[str, Any]) -> str:
+    """Return the reason why a function has no key, or "": the program has replaced default values that Numba's decorator had read."""
+    present = defaults_of(function)
+    if present.keys() == declared.keys() and all(present[name] is value for name, value in declared.items()):
+        return ""
+    return f"the default values of {function.__qualname__} were replaced after its declaration"
 
 
 def feed_function(walk: Walk, function: Any, where: str) -> None:
@@ -63,10 +77,15 @@ def feed_function(walk: Walk, function: Any, where: str) -> None:
         walk.feed_token("kw", key)
         _feed_read_value(walk, value, f"the default of {key!r} of {name}")
     _feed_cells(walk, function, name)
-    if walk.mode == RUN and (function.__dict__ or annotates(function) or function.__doc__ not in (None, *code.co_consts)):
+    if walk.mode == RUN and (function.__dict__ or _annotates(function) or function.__doc__ not in (None, *code.co_consts)):
         walk.reach().refer_to_owner(walk, function, name)
     if where:
         walk.reads.setdefault(where, name)
+
+
+def _annotates(function: python_types.FunctionType) -> bool:
+    """Return whether a function has annotations, without evaluating them."""
+    return getattr(function, "__annotate__", None) is not None if sys.version_info >= (3, 14) else bool(function.__annotations__)
 
 
 def _is_made_by_reviewed_function(function: Any) -> bool:
@@ -265,6 +284,8 @@ def _feed_assigned_value(walk: Walk, module: str, names: tuple[str, ...], where:
         raise NotLazy(f"Numba's setting {name}, which other processes may change, is read through {where}")
     if walk.mode == RUN and reads_external_state(name):
         raise NotLazy(f"{name}, which gives data of this process or host, is read through {where}")
+    from compcache.numba.fingerprints.state import set_on_part
+
     assigned = set_on_part(module, names)
     if assigned is not MISSING:
         walk.feed_value(assigned, where)

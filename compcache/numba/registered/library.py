@@ -9,6 +9,7 @@ import os
 import sys
 
 from compcache.numba.registered.code_reads import cells_of
+from compcache.numba.registered.marks import is_marked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ __all__ = [
     "is_library_function",
     "is_library_module",
     "is_made_by_library",
+    "is_of_generators",
     "module_name_of",
     "package_of",
     "qualified_name_of",
@@ -77,6 +79,11 @@ def qualified_name_of(value: Any) -> str | None:
 def is_generator_module(name: object) -> bool:
     """Return whether a module, given by its name, belongs to a library that generates code. Numba's tests do not: they are programs."""
     return isinstance(name, str) and not name.startswith(_OWN_TESTS) and name.partition(".")[0] in CODE_GENERATORS
+
+
+def is_of_generators(kind: type) -> bool:
+    """Return whether a class belongs to a library that generates code, or is the class of a stand-in for a Numba object."""
+    return is_generator_module(kind.__module__) or is_marked(kind, "_compcache_content")
 
 
 def is_library_module(name: object) -> bool:
