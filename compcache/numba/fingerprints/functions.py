@@ -27,28 +27,13 @@ if TYPE_CHECKING:
     #: The names of a chain of attributes, its value, and the number of names that lead to the value.
     Chain = tuple[tuple[str, ...], Any, int]
 
-__all__ = ["defaults_of", "feed_function", "registered_here", "replaced_defaults_reason"]
+__all__ = ["feed_function", "registered_here"]
 
 _MATCH_CLASS = opmap["MATCH_CLASS"]
 #: Names of Numba's settings, or of objects that contain them.
 _SETTINGS = frozenset(("NUMBA_NUM_THREADS", "config"))
 _SHOWN = frozenset((bool, int, str, bytes, type(Ellipsis), float, complex))
 _MAX_SHOWN = 100
-
-
-def defaults_of(function: Any) -> dict[str, Any]:
-    """Return the present default values of the parameters of a Python function, by their names."""
-    values = function.__defaults__ or ()
-    names = function.__code__.co_varnames[: function.__code__.co_argcount]
-    return {**dict(zip(names[len(names) - len(values) :], values, strict=False)), **(function.__kwdefaults__ or {})}
-
-
-def replaced_defaults_reason(function: Any, declared: dict[str, Any]) -> str:
-    """Return the reason why a function has no key, or "": the program has replaced default values that Numba's decorator had read."""
-    present = defaults_of(function)
-    if present.keys() == declared.keys() and all(present[name] is value for name, value in declared.items()):
-        return ""
-    return f"the default values of {function.__qualname__} were replaced after its declaration"
 
 
 def feed_function(walk: Walk, function: Any, where: str) -> None:
@@ -114,7 +99,7 @@ def _feed_cells(walk: Walk, function: Any, name: str) -> None:
 
 
 def _differs_between_processes(function: Any, variable: str) -> bool:
-    """Return whether a reviewed function of a library closes over this variable, whose value no result depends on."""
+    """Return whether a reviewed function closes over this variable, whose value differs between processes and does not matter."""
     if not is_made_by_library(function):
         return False
     from compcache.numba.registered.reviewed import DIFFERING

@@ -10,8 +10,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from compcache.numba.fingerprints import RUN
+from compcache.numba.fingerprints.code_digest import replaced_defaults_reason
 from compcache.numba.fingerprints.fixed_code import fixed_code
-from compcache.numba.fingerprints.functions import replaced_defaults_reason
 from compcache.numba.fingerprints.state import copy_function, state_of
 from compcache.numba.registered.library import is_found_by_name, is_generator_module, is_library_function, is_library_module
 from compcache.numba.registered.marks import is_marked

@@ -6,7 +6,7 @@ same content is stored, it is mapped and used from then on. Otherwise Numba is i
 
 from __future__ import annotations
 
-from compcache.numba.fingerprints.functions import replaced_defaults_reason
+from compcache.numba.fingerprints.code_digest import replaced_defaults_reason
 from compcache.numba.fingerprints.history import has_old_code, note_code
 from compcache.numba.lazy import _dispatch, has_numba
 from compcache.numba.lazy.argument_types import learn_numpy, type_text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compcache.numba.fingerprints.functions import defaults_of, replaced_defaults_reason
+from compcache.numba.fingerprints.code_digest import defaults_of, replaced_defaults_reason
 from compcache.numba.lazy import stand_in_of
 from compcache.numba.lazy.stand_ins import are_decorators_replaced
 from compcache.numba.registered.options import compiler_options

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from compcache.numba.fingerprints.functions import replaced_defaults_reason
+from compcache.numba.fingerprints.code_digest import replaced_defaults_reason
 from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.state import STATE, state_of
 from compcache.numba.takeover.lazy_dispatchers import (
