@@ -12,7 +12,6 @@ from compcache.numba.fingerprints import RUN
 from compcache.numba.registered.library import is_generator_module, is_of_generators
 from compcache.numba.registered.marks import is_marked, is_module
 from compcache.numba.registered.refusals import NotLazy
-from compcache.numba.registered.type_texts import text_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -135,6 +134,8 @@ def _feed_prange(walk: Walk, value: Any, where: str) -> None:
 
 def _feed_generators_object(walk: Walk, value: Any, where: str) -> None:
     """Feed a Numba object itself. Another process feeds the same tokens without Numba."""
+    from compcache.numba.registered.type_texts import text_of  # most keys do not need it
+
     context, kind = _context_name(value), type(value)
     text = text_of(value) if context is None else None
     if context is not None:
