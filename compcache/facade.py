@@ -66,6 +66,8 @@ PARTS = {
         "allow_pickle", "temporary_directory",
     ),
 }  # fmt: skip
+#: In place of a part: `Cache._open_full_store` sets the attribute.
+_STORE = "store"
 #: A cache is plain only if none of these is set (`compcache.hit`).
 _NOT_PLAIN = (*RULES, CHECK_VARIABLE, LAYERS_VARIABLE, LOCKS_VARIABLE, DEBUG_VARIABLE, "COMPCACHE_MAP_FILES", "COMPCACHE_STATS")
 
@@ -97,7 +99,12 @@ def func_name_of(name: "str | Identity") -> str:
 
 
 class Later:
-    """A placeholder for a member of `Cache` that a file of `PARTS` defines. The first access imports the file."""
+    """A placeholder for a member of `Cache` that a file of `PARTS` defines. The first access imports the file.
+
+    With `_STORE`, a placeholder for an attribute of a full cache. The first access turns a cache for plain hits into a full cache.
+    """
+
+    # The class is not a data descriptor, so attributes of the instance take precedence.
 
     __slots__ = ("_name", "_part")
 
@@ -112,6 +119,11 @@ class Later:
             import compcache.frontend
 
             return compcache.frontend.moved(cache, self._name)
+        if self._part == _STORE:
+            if cache is None:
+                return self
+            cache._open_full_store()
+            return cache.__dict__[self._name]
         import compcache.cache
 
         if self._part:
@@ -121,23 +133,6 @@ class Later:
             message = f"Cache.{self._name} was used by a signal handler or finalizer while compcache.cache is imported: retry later"
             raise getattr(getattr(compcache, "errors", None), "ReentrantLoadError", RuntimeError)(message)
         return member.__get__(cache, owner) if hasattr(member, "__get__") else member
-
-
-class _Whole:
-    """An attribute of a full cache. The first access turns a cache for plain hits into a full cache."""
-
-    # The class is not a data descriptor, so attributes of the instance take precedence.
-
-    __slots__ = ("_name",)
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __get__(self, cache: "Any", owner: "Any" = None) -> "Any":
-        if cache is None:
-            return self
-        cache._open_full_store()
-        return cache.__dict__[self._name]
 
 
 #: The definitions that replace placeholders, by name.
@@ -248,8 +243,8 @@ class Cache:
         def has(self, func_name: str | Identity) -> bool:
             """See `compcache.cache`."""
     else:
-        _store = _Whole("_store")
-        _loader = _Whole("_loader")
+        _store = Later("_store", _STORE)
+        _loader = Later("_loader", _STORE)
 
     if not TYPE_CHECKING:
         compile = Later("compile", "")

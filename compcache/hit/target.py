@@ -30,11 +30,7 @@ if TYPE_CHECKING:
 else:
     Parameters = Result = None
 
-    class _Typed:
-        """The base class at run time. The generic one above is for type checkers."""
-
-        __slots__ = ()
-        __class_getitem__ = classmethod(lambda cls, _: cls)
+    _Typed = {(None, None): object}  # the base class at run time; the generic one above is for type checkers
 
 
 __all__ = ["TargetContext", "TypedCallTarget", "install", "link_name_of", "load_runtime", "path_opener"]

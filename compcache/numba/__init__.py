@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from compcache.cache import Cache
     from compcache.numba.declarations.decorators import cfunc, guvectorize, jit, njit, prange, stencil, vectorize
-    from compcache.numba.dispatch.backend import Backend
+    from compcache.numba.dispatch import Backend
 
 __all__ = [
     "SUPPORTED",
@@ -99,9 +99,9 @@ def _install_without_import(cache: Any, options: dict[str, Any], *, is_first: bo
     If a backend is already installed with this directory, ignore the options, and return that backend. See `install` for the exceptions.
     """
     from compcache import Cache, frontend
-    from compcache.numba.dispatch.backend import Backend
-    from compcache.numba.lazy.installed import installed_backend, set_installed
-    from compcache.numba.versions.supported import warn_if_unsupported
+    from compcache.numba.dispatch import Backend
+    from compcache.numba.lazy import installed_backend, set_installed
+    from compcache.numba.versions import warn_if_unsupported
 
     options = dict(options)
     targets = options.pop("targets", None)
@@ -130,8 +130,8 @@ def _install_without_import(cache: Any, options: dict[str, Any], *, is_first: bo
 def _install_import_hook(backend: Backend) -> Any:
     """Replace Numba by a stand-in, which installs the hooks once Numba is imported. Return the object that removes the stand-in."""
     from compcache.numba.declarations.import_hook import Hook
-    from compcache.numba.lazy.installed import installed_hook, set_installed
-    from compcache.numba.versions.supported import warn_if_unsupported
+    from compcache.numba.lazy import installed_hook, set_installed
+    from compcache.numba.versions import warn_if_unsupported
 
     def install_hooks() -> Any:
         """Install the hooks in the imported Numba, and return them; None if the backend was removed, or does not support Numba."""
@@ -161,7 +161,7 @@ def uninstall() -> None:
 
     Functions that were decorated in the meantime keep using the directory.
     """
-    from compcache.numba.lazy.installed import installed_hook, set_installed
+    from compcache.numba.lazy import installed_hook, set_installed
 
     hook = installed_hook()
     if hook is not None:
@@ -196,7 +196,7 @@ def __getattr__(name: str) -> Any:
     if name in _LAZY:
         value = _find_decorator(name)
     elif name == "SUPPORTED":
-        from compcache.numba.versions.supported import series_supported
+        from compcache.numba.versions import series_supported
 
         oldest, *_, (major, minor) = series_supported()
         value = oldest, (major, minor + 1)
@@ -204,7 +204,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     else:
         from compcache.numba.declarations.modules import find_attribute
-        from compcache.numba.lazy.awaited import has_numba
+        from compcache.numba.lazy import has_numba
 
         stand_in = None if has_numba() else find_attribute("numba", name)
         if stand_in is not None:
@@ -222,7 +222,7 @@ def __getattr__(name: str) -> Any:
 
 def _find_decorator(name: str) -> Any:
     """Return this package's decorator with this name, or Numba's decorator if the version of Numba is not supported."""
-    from compcache.numba.versions.supported import warn_if_unsupported
+    from compcache.numba.versions import warn_if_unsupported
 
     if warn_if_unsupported():
         import numba
@@ -263,7 +263,7 @@ def export(
     from compcache.numba.exports.export import export as export_
 
     if cache is None:
-        from compcache.numba.lazy.installed import installed_backend
+        from compcache.numba.lazy import installed_backend
 
         backend = installed_backend()
         cache = backend.cache if backend is not None else Cache()
@@ -312,7 +312,7 @@ def package(
 
 def _require_supported_numba() -> None:
     """Raise `RuntimeError` if the version of Numba is not supported. The message says why."""
-    from compcache.numba.versions.supported import unsupported_reason
+    from compcache.numba.versions import unsupported_reason
 
     reason = unsupported_reason()
     if reason:

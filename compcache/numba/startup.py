@@ -21,7 +21,7 @@ def init() -> None:
 
     if frontend.is_on(VARIABLE):
         import compcache.numba
-        from compcache.numba.lazy.installed import installed_backend
+        from compcache.numba.lazy import installed_backend
 
         if installed_backend() is None:
             compcache.numba._install(None, {}, is_first=True)

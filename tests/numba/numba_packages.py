@@ -160,7 +160,7 @@ warnings.simplefilter("ignore")
 import numpy as np
 """
 _LAST = """
-from compcache.numba.lazy.installed import installed_backend
+from compcache.numba.lazy import installed_backend
 backend = installed_backend()
 counts = [backend.hits, backend.misses, backend.refused] if backend is not None else None
 print()

@@ -49,7 +49,7 @@ def force_caching() -> None:
 
 def list_stored() -> list[str]:
     """The functions and signatures that are stored from now on: in a second process those that the first one should have left to it."""
-    from compcache.numba.dispatch.backend import Backend
+    from compcache.numba.dispatch import Backend
 
     stored: list[str] = []
     original = Backend.record_stored

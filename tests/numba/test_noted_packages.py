@@ -147,7 +147,7 @@ def test_a_directory_that_had_just_changed_is_listed_until_it_has_settled(
         listed.append(place)
         return listing(place)
 
-    monkeypatch.setattr(distributions, "metadata_in", counting)
+    monkeypatch.setattr(installation, "metadata_in", counting)
     time.sleep(0.15)
     assert (noted(), listed) == ((first, 0), [str(program)])
     assert (noted(), listed) == ((first, 0), [str(program)])

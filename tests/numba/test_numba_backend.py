@@ -100,7 +100,7 @@ def test_an_environment_variable_installs_the_backend_for_every_function(project
     project.write(adding=ADD, eager=EAGER)
     lazy = "import adding\nresult = adding.add(1, 2),"
     eager = "import eager\nresult = eager.first(1), eager.second(1), int(eager.third(1)),"
-    count = "\nfrom compcache.numba.lazy.installed import installed_backend\ninstallation = installed_backend()\n"
+    count = "\nfrom compcache.numba.lazy import installed_backend\ninstallation = installed_backend()\n"
     count += (
         "result += (installation.hits, installation.misses) if installation else ('not installed',)"
     )

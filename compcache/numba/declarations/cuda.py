@@ -12,7 +12,7 @@ from functools import partial
 from importlib import import_module
 
 from compcache.interrupts import reraise_interrupt
-from compcache.numba.lazy.awaited import has_numba
+from compcache.numba.lazy import has_numba
 from compcache.numba.lazy.stand_ins import COPIED, LazyWrapper, numbas_object, real_numba
 from compcache.numba.registered.refusals import NotLazy
 

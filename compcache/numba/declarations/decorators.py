@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from functools import partial
 
-from compcache.numba.lazy.awaited import has_numba
+from compcache.numba.lazy import has_numba
 from compcache.numba.lazy.function import is_lazy_function, make_lazy_function
 from compcache.numba.lazy.stand_ins import are_decorators_replaced, note_original, numba_decorator, numbas_object, prange
 from compcache.numba.lazy.state import State

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 
 from compcache.numba.declarations import decorators
-from compcache.numba.lazy.awaited import stand_in_of
+from compcache.numba.lazy import stand_in_of
 from compcache.numba.lazy.stand_ins import is_probe, note_replaced_decorators, real_numba
 from compcache.numba.registered.distributions import numba_version
 
@@ -29,6 +29,9 @@ class StandIn(_Module):  # type: ignore[misc]
     """The stand-in for the module `numba`."""
 
     def __getattr__(self, name: str) -> Any:
+        if name == "__version__":  # few programs read it, and a start need not search for it
+            self.__version__ = numba_version()
+            return self.__version__
         if name != "__all__" and (name.startswith("__") or is_probe(name)):
             raise AttributeError(f"module 'numba' has no attribute {name!r}")
         from compcache.numba.declarations.modules import find_attribute, forget_modules, list_public_names
@@ -90,7 +93,7 @@ class Hook:
         module = StandIn("numba", "The stand-in for Numba: see compcache.numba.declarations.import_hook.")
         module.__dict__.update({
             "__spec__": spec, "__path__": spec.submodule_search_locations, "__file__": spec.origin, "__package__": "numba",
-            "__version__": numba_version(), "_compcache_when_real": self._handle_import,
+            "_compcache_when_real": self._handle_import,
             **{name: getattr(decorators, name) for name in decorators.__all__},
         })  # fmt: skip
         self._module = module
@@ -151,51 +154,6 @@ class Hook:
         del path, target
         if not name.startswith("numba.") or stand_in_of() is not self._module:
             return None
-        from compcache.numba.declarations.modules import find_module
+        from compcache.numba.declarations.modules import find_submodule
 
-        loader: Any
-        module = find_module(name)
-        if module is not None:
-            loader, is_package = _StandInLoader(module), True
-        else:
-            real_numba()
-            module = sys.modules.get(name)
-            if module is None:
-                return None
-            loader, is_package = _ImportedLoader(module), hasattr(module, "__path__")
-        from importlib.machinery import ModuleSpec
-
-        return ModuleSpec(name, loader, is_package=is_package)
-
-
-class _StandInLoader:
-    """The loader of a stand-in for one of Numba's modules."""
-
-    def __init__(self, module: Any) -> None:
-        self._module = module
-
-    def create_module(self, spec: Any) -> Any:
-        """Return the stand-in."""
-        del spec
-        return self._module
-
-    def exec_module(self, module: Any) -> None:
-        """Do nothing, because the stand-in is complete."""
-
-
-class _ImportedLoader:
-    """The loader of a submodule that was imported together with Numba."""
-
-    def __init__(self, module: Any) -> None:
-        self._module = module
-        self._spec = module.__spec__
-        module.__spec__ = None  # otherwise importlib uses this specification, and executes the module again
-
-    def create_module(self, spec: Any) -> Any:
-        """Return the module."""
-        del spec
-        return self._module
-
-    def exec_module(self, module: Any) -> None:
-        """Restore the specification of the module, which was executed already."""
-        module.__spec__ = self._spec
+        return find_submodule(name)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
+from importlib.machinery import ModuleSpec
 
 from compcache.numba.declarations.cuda import CUDA_STAND_INS, can_replace_cuda
 from compcache.numba.declarations.references import FAST_PATHS, FastPathFunction, Reference, TypeConstructor, find_exception_class
 from compcache.numba.declarations.registrations import EXTENDING_STAND_INS, WrapperAddressProtocol
 from compcache.numba.declarations.structrefs import CONTAINER_STAND_INS, STRUCTREF_STAND_INS
 from compcache.numba.declarations.types import CONSTRUCTORS, find_type
-from compcache.numba.lazy.awaited import has_numba, stand_in_of
+from compcache.numba.lazy import has_numba, stand_in_of
 from compcache.numba.lazy.c_helpers import configured_threads
 from compcache.numba.lazy.stand_ins import is_probe, real_numba
 
@@ -23,7 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["LazyModule", "find_attribute", "find_module", "forget_modules", "list_public_names"]
+__all__ = ["LazyModule", "find_attribute", "find_module", "find_submodule", "forget_modules", "list_public_names"]
 
 #: The module for which each alias stands.
 _MODULE_ALIASES = {"numba.types": "numba.core.types", "numba.config": "numba.core.config", "numba.errors": "numba.core.errors"}
@@ -210,3 +211,49 @@ def forget_modules() -> None:
     for name in [name for name in sys.modules if name.startswith("numba.")]:
         if type(sys.modules.get(name)) is LazyModule:
             del sys.modules[name]
+
+
+def find_submodule(name: str) -> ModuleSpec | None:
+    """Return the specification of a submodule of Numba for an import: of its stand-in, or else of the submodule of the imported Numba.
+
+    Import Numba if there is no stand-in. Return None if Numba's import did not import the submodule.
+    """
+    module = find_module(name)
+    if module is not None:
+        return ModuleSpec(name, _StandInLoader(module), is_package=True)  # type: ignore[arg-type]
+    real_numba()
+    module = sys.modules.get(name)
+    return None if module is None else ModuleSpec(name, _ImportedLoader(module), is_package=hasattr(module, "__path__"))  # type: ignore[arg-type]
+
+
+class _StandInLoader:
+    """The loader of a stand-in for one of Numba's modules."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+
+    def create_module(self, spec: Any) -> Any:
+        """Return the stand-in."""
+        del spec
+        return self._module
+
+    def exec_module(self, module: Any) -> None:
+        """Do nothing, because the stand-in is complete."""
+
+
+class _ImportedLoader:
+    """The loader of a submodule that was imported together with Numba."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+        self._spec = module.__spec__
+        module.__spec__ = None  # otherwise importlib uses this specification, and executes the module again
+
+    def create_module(self, spec: Any) -> Any:
+        """Return the module."""
+        del spec
+        return self._module
+
+    def exec_module(self, module: Any) -> None:
+        """Restore the specification of the module, which was executed already."""
+        module.__spec__ = self._spec

@@ -12,11 +12,11 @@ from abc import ABC, ABCMeta, abstractmethod
 from importlib import import_module
 
 from compcache.numba.fingerprints.stand_ins import jitted
-from compcache.numba.lazy.awaited import has_numba, when_imported
+from compcache.numba.lazy import has_numba, when_imported
 from compcache.numba.lazy.c_helpers import load_extension
 from compcache.numba.lazy.stand_ins import LazyObject, note_original, numbas_object, original, real_numba
+from compcache.numba.registered import note_jitable, note_overload
 from compcache.numba.registered.library import is_library_function
-from compcache.numba.registered.table import note_jitable, note_overload
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

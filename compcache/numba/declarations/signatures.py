@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from compcache.numba.fingerprints.fixed_code import Compiled
 from compcache.numba.fingerprints.history import has_old_code, note_code
-from compcache.numba.lazy.awaited import has_numba
+from compcache.numba.lazy import has_numba
 from compcache.numba.lazy.entries import RECORD, Record, count_hit, find_fields, key_of, load_entry, open_cache
 from compcache.numba.lazy.function import keep_mapped, make_lazy_function
 from compcache.numba.registered.refusals import NotLazy

@@ -12,7 +12,7 @@ from abc import ABCMeta
 from importlib import import_module
 
 from compcache.numba.declarations.references import Reference
-from compcache.numba.lazy.awaited import has_numba, stand_in_of, when_imported
+from compcache.numba.lazy import has_numba, stand_in_of, when_imported
 from compcache.numba.lazy.stand_ins import is_probe, real_numba
 
 TYPE_CHECKING = False

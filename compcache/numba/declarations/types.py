@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from _thread import RLock
 
-from compcache.numba.lazy.awaited import when_imported
+from compcache.numba.lazy import when_imported
 from compcache.numba.lazy.stand_ins import is_probe, original, real_numba
 from compcache.numba.registered.type_texts import array_text, signature_text, text_of, tuple_text
 

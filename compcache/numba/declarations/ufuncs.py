@@ -12,8 +12,8 @@ from functools import partial
 
 from compcache.numba.declarations.signatures import Declared, load_declared
 from compcache.numba.fingerprints.history import has_old_code, note_code
+from compcache.numba.lazy import has_numba
 from compcache.numba.lazy.argument_types import is_derived_array, learn_numpy, scalar_name
-from compcache.numba.lazy.awaited import has_numba
 from compcache.numba.lazy.c_helpers import load_extension
 from compcache.numba.lazy.entries import RECORD, Record, count_hit, find_fields, key_of, load_entry, open_cache
 from compcache.numba.lazy.function import keep_mapped

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from compcache.cache import Cache
-    from compcache.numba.dispatch.backend import Backend
+    from compcache.numba.dispatch import Backend
 
 __all__ = ["CacheObject"]
 

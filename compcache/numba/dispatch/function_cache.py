@@ -34,7 +34,7 @@ from compcache.numba.registered.refusals import NotLazy, Unidentifiable, examine
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from compcache.numba.dispatch.backend import Backend
+    from compcache.numba.dispatch import Backend
     from compcache.numba.fingerprints.history import Functions
 
 __all__ = ["FunctionCache"]

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from compcache import frontend
 from compcache.interrupts import reraise_interrupt
 from compcache.numba.fingerprints.implementations import Implementation, registry, wrapped_by
-from compcache.numba.lazy.argument_types import FUNCTION, class_text
+from compcache.numba.lazy.argument_types import FUNCTION, NUMBERS, class_text
 from compcache.numba.lazy.entries import START, Key, Record, key_of, open_cache
 from compcache.numba.lazy.installation import are_packages_unchanged
 from compcache.numba.lazy.marshalled import dump_marshalled
 from compcache.numba.registered.refusals import NotLazy
-from compcache.numba.registered.type_texts import NUMBERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Digests code objects: instructions, names and constants, without line numbers."""
+"""Digests code objects: instructions, names and constants, without line numbers. Compares the default values of functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-__all__ = ["bits_of", "digest_and_reads", "file_of", "plain_name"]
+__all__ = ["bits_of", "defaults_of", "digest_and_reads", "file_of", "plain_name", "replaced_defaults_reason"]
 
 _SIZE = 16
 #: A flag of all functions. When Numba calls a function under a profiler, it removes the flag from the code object.
@@ -105,3 +105,18 @@ def file_of(code: python_types.CodeType, namespace: dict[str, Any]) -> str:
     process, a temporary file or a cell. Other processes do not have this file.
     """
     return code.co_filename if namespace.get("__file__") == code.co_filename else ""
+
+
+def defaults_of(function: Any) -> dict[str, Any]:
+    """Return the present default values of the parameters of a Python function, by their names."""
+    values = function.__defaults__ or ()
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    return {**dict(zip(names[len(names) - len(values) :], values, strict=False)), **(function.__kwdefaults__ or {})}
+
+
+def replaced_defaults_reason(function: Any, declared: dict[str, Any]) -> str:
+    """Return the reason why a function has no key, or "": the program has replaced default values that Numba's decorator had read."""
+    present = defaults_of(function)
+    if present.keys() == declared.keys() and all(present[name] is value for name, value in declared.items()):
+        return ""
+    return f"the default values of {function.__qualname__} were replaced after its declaration"

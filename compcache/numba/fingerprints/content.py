@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 
 from compcache.digest import blake2b
+from compcache.numba.fingerprints import RUN
 from compcache.numba.fingerprints.history import functions_noted_as, has_old_code
-from compcache.numba.fingerprints.modes import RUN
 from compcache.numba.fingerprints.walk import SIZE_OF_LINES, WITHOUT_NUMBA, Part, Walk
 from compcache.numba.registered.refusals import NotLazy, Unidentifiable, examines_program
 

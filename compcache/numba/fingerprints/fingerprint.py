@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from compcache.numba.fingerprints import RUN
 from compcache.numba.fingerprints.content import find_old_code
-from compcache.numba.fingerprints.modes import RUN
 from compcache.numba.fingerprints.walk import Walk
 from compcache.numba.registered.refusals import Unidentifiable, Unrepeatable, examines_program
 

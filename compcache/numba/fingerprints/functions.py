@@ -8,15 +8,13 @@ from importlib import import_module
 from opcode import opmap
 
 from compcache.digest import blake2b
+from compcache.numba.fingerprints import COMPILED, RUN
 from compcache.numba.fingerprints.code_digest import digest_and_reads, file_of, plain_name
-from compcache.numba.fingerprints.modes import COMPILED, RUN
 from compcache.numba.fingerprints.stand_ins import is_declared_as, is_generators_module, reads_object_mode
-from compcache.numba.fingerprints.state import annotates, set_on_part
 from compcache.numba.fingerprints.values import is_defined_by_text
 from compcache.numba.registered.code_reads import MISSING, cells_of, is_part_of_hash, resolve, returned_functions
 from compcache.numba.registered.library import is_generator_module, is_library_module, is_made_by_library, package_of
 from compcache.numba.registered.refusals import NotLazy
-from compcache.numba.registered.reviewed import DIFFERING, EVERYTHING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,18 +62,25 @@ def feed_function(walk: Walk, function: Any, where: str) -> None:
         walk.feed_token("kw", key)
         _feed_read_value(walk, value, f"the default of {key!r} of {name}")
     _feed_cells(walk, function, name)
-    if walk.mode == RUN and (function.__dict__ or annotates(function) or function.__doc__ not in (None, *code.co_consts)):
+    if walk.mode == RUN and (function.__dict__ or _annotates(function) or function.__doc__ not in (None, *code.co_consts)):
         walk.reach().refer_to_owner(walk, function, name)
     if where:
         walk.reads.setdefault(where, name)
 
 
+def _annotates(function: python_types.FunctionType) -> bool:
+    """Return whether a function has annotations, without evaluating them."""
+    return getattr(function, "__annotate__", None) is not None if sys.version_info >= (3, 14) else bool(function.__annotations__)
+
+
 def _is_made_by_reviewed_function(function: Any) -> bool:
     """Return whether a reviewed function of a library has created a function, such as the `__repr__` of a data class."""
-    exceptions = EVERYTHING.get(function.__globals__.get("__name__"))
-    if exceptions is None or not is_made_by_library(function):
+    if not is_made_by_library(function):
         return False
-    return function.__code__.co_qualname.partition(".")[0] not in exceptions.split()
+    from compcache.numba.registered.reviewed import EVERYTHING  # most starts do not need it
+
+    exceptions = EVERYTHING.get(function.__globals__.get("__name__"))
+    return exceptions is not None and function.__code__.co_qualname.partition(".")[0] not in exceptions.split()
 
 
 def _feed_cells(walk: Walk, function: Any, name: str) -> None:
@@ -85,12 +90,21 @@ def _feed_cells(walk: Walk, function: Any, name: str) -> None:
     for variable, value in cells_of(function):
         where = f"the variable {variable!r} that {name} closes over"
         walk.feed_token("empty cell" if value is MISSING else "cell", variable)
-        if value is MISSING or f"{function.__globals__.get('__name__')}.{variable}" in DIFFERING:
+        if value is MISSING or _differs_between_processes(function, variable):
             continue
         if compiles and isinstance(value, python_types.FunctionType):
             walk.refer_to_function(value, where, COMPILED)
         else:
             _feed_read_value(walk, value, where, attributes)
+
+
+def _differs_between_processes(function: Any, variable: str) -> bool:
+    """Return whether a reviewed function closes over this variable, whose value differs between processes and does not matter."""
+    if not is_made_by_library(function):
+        return False
+    from compcache.numba.registered.reviewed import DIFFERING
+
+    return f"{function.__globals__.get('__name__')}.{variable}" in DIFFERING
 
 
 def _all_attributes(code: python_types.CodeType) -> tuple[str, ...]:
@@ -254,6 +268,8 @@ def _feed_assigned_value(walk: Walk, module: str, names: tuple[str, ...], where:
         raise NotLazy(f"Numba's setting {name}, which other processes may change, is read through {where}")
     if walk.mode == RUN and reads_external_state(name):
         raise NotLazy(f"{name}, which gives data of this process or host, is read through {where}")
+    from compcache.numba.fingerprints.state import set_on_part
+
     assigned = set_on_part(module, names)
     if assigned is not MISSING:
         walk.feed_value(assigned, where)
@@ -315,8 +331,8 @@ def registered_here(function: Any) -> tuple[list[tuple[Any, dict[str, Any]]], li
         The overloads with their options; and the options of each registration that allows compiled code to call the function
         (`register_jitable`).
     """
+    from compcache.numba.registered import registered_for
     from compcache.numba.registered.options import jitable_options, overload_options
-    from compcache.numba.registered.table import registered_for
 
     known = registered_for(function)
     if known is not None:

@@ -9,9 +9,10 @@ import functools
 import sys
 from typing import TYPE_CHECKING, Any
 
+from compcache.numba.fingerprints import RUN
+from compcache.numba.fingerprints.code_digest import replaced_defaults_reason
 from compcache.numba.fingerprints.fixed_code import fixed_code
-from compcache.numba.fingerprints.modes import RUN
-from compcache.numba.fingerprints.state import copy_function, replaced_defaults_reason, state_of
+from compcache.numba.fingerprints.state import copy_function, state_of
 from compcache.numba.registered.library import is_found_by_name, is_generator_module, is_library_function, is_library_module
 from compcache.numba.registered.marks import is_marked
 from compcache.numba.registered.options import compiler_options, declared_locals

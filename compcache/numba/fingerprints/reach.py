@@ -12,20 +12,19 @@ import types as python_types
 from importlib import import_module
 
 from compcache.interrupts import reraise_interrupt
-from compcache.numba.fingerprints.modes import RUN
+from compcache.numba.fingerprints import RUN
 from compcache.numba.fingerprints.set_on_types import set_on_types
 from compcache.numba.fingerprints.state import (
     WRAPPED,
     accepts_any_attribute,
     c_reference,
     has_library_methods,
-    is_of_generators,
     names_of_c_references,
     state_of,
     tables_of,
 )
 from compcache.numba.registered.code_reads import MISSING
-from compcache.numba.registered.library import is_library_module
+from compcache.numba.registered.library import is_library_module, is_of_generators
 from compcache.numba.registered.purity import is_external_state
 
 TYPE_CHECKING = False

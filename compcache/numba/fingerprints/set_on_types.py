@@ -8,7 +8,8 @@ from __future__ import annotations
 import sys
 
 from compcache.numba.fingerprints.examined import call_once
-from compcache.numba.fingerprints.state import is_of_generators, names_stored_by, set_on_library, state_of
+from compcache.numba.fingerprints.state import names_stored_by, set_on_library, state_of
+from compcache.numba.registered.library import is_of_generators
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

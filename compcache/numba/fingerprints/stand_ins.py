@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import sys
 
-from compcache.numba.fingerprints.modes import RUN
-from compcache.numba.fingerprints.state import is_changed, is_of_generators, may_have_attributes
-from compcache.numba.registered.library import is_generator_module
+from compcache.numba.fingerprints import RUN
+from compcache.numba.registered.library import is_generator_module, is_of_generators
 from compcache.numba.registered.marks import is_marked, is_module
 from compcache.numba.registered.refusals import NotLazy
-from compcache.numba.registered.type_texts import text_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -109,8 +107,11 @@ def _feed_numba_object(walk: Walk, value: Any, where: str, feed_content: Callabl
     """
     try:
         feed_content()
-        if walk.mode == RUN and may_have_attributes(value):
-            walk.reach().refer_to_owner(walk, value, where)
+        if walk.mode == RUN:
+            from compcache.numba.fingerprints.state import may_have_attributes
+
+            if may_have_attributes(value):
+                walk.reach().refer_to_owner(walk, value, where)
     except NotLazy:
         if not walk.is_only_named():
             raise
@@ -124,12 +125,17 @@ def _feed_replaced(walk: Walk, value: Any, where: str) -> None:
 def _feed_prange(walk: Walk, value: Any, where: str) -> None:
     """Feed `prange`. A program that has changed its attributes is fed too, when values of this run count."""
     walk.feed_token("prange")
-    if walk.mode == RUN and is_changed(value):
-        walk.reach().refer_to_owner(walk, value, where)
+    if walk.mode == RUN:
+        from compcache.numba.fingerprints.state import is_changed
+
+        if is_changed(value):
+            walk.reach().refer_to_owner(walk, value, where)
 
 
 def _feed_generators_object(walk: Walk, value: Any, where: str) -> None:
     """Feed a Numba object itself. Another process feeds the same tokens without Numba."""
+    from compcache.numba.registered.type_texts import text_of  # most keys do not need it
+
     context, kind = _context_name(value), type(value)
     text = text_of(value) if context is None else None
     if context is not None:

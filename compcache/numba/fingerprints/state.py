@@ -11,9 +11,8 @@ from opcode import opmap
 
 from compcache.interrupts import reraise_interrupt
 from compcache.numba.registered.code_reads import MISSING, names_used_by
-from compcache.numba.registered.library import has_own_code, is_generator_module, is_library_module, is_made_by_library
+from compcache.numba.registered.library import has_own_code, is_library_module, is_made_by_library, is_of_generators
 from compcache.numba.registered.marks import is_marked, is_module
-from compcache.numba.registered.reviewed import REGISTERED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,22 +22,18 @@ if TYPE_CHECKING:
 __all__ = [
     "WRAPPED",
     "accepts_any_attribute",
-    "annotates",
     "c_reference",
     "cached_results",
     "changed_settings",
     "copy_function",
-    "defaults_of",
     "has_library_methods",
     "has_state_in_c",
     "is_changed",
-    "is_of_generators",
     "may_have_attributes",
     "names_for_metaclass",
     "names_of_c_references",
     "names_stored_by",
     "registered_with",
-    "replaced_defaults_reason",
     "set_on_library",
     "set_on_part",
     "state_of",
@@ -56,13 +51,6 @@ _DEFAULTS = {
 }  # fmt: skip
 
 
-def defaults_of(function: Any) -> dict[str, Any]:
-    """Return the present default values of the parameters of a Python function, by their names."""
-    values = function.__defaults__ or ()
-    names = function.__code__.co_varnames[: function.__code__.co_argcount]
-    return {**dict(zip(names[len(names) - len(values) :], values, strict=False)), **(function.__kwdefaults__ or {})}
-
-
 def copy_function(function: Any, globals_: dict[str, Any], cells: Iterable[Any]) -> Any:
     """Return a copy of a function with these closure cells, and with these globals in addition to those that describe its module."""
     own = {name: value for name, value in function.__globals__.items() if name in _MODULE_NAMES}
@@ -74,14 +62,6 @@ def copy_function(function: Any, globals_: dict[str, Any], cells: Iterable[Any])
 _MODULE_NAMES = frozenset(("__builtins__", "__file__", "__name__", "__package__"))
 
 
-def replaced_defaults_reason(function: Any, declared: dict[str, Any]) -> str:
-    """Return the reason why a function has no key, or "": the program has replaced default values that Numba's decorator had read."""
-    present = defaults_of(function)
-    if present.keys() == declared.keys() and all(present[name] is value for name, value in declared.items()):
-        return ""
-    return f"the default values of {function.__qualname__} were replaced after its declaration"
-
-
 #: The attributes through which code reads the Python function of a Numba object.
 WRAPPED = frozenset(("__wrapped__", "py_func"))
 #: The attributes that `functools.wraps` copies.
@@ -91,11 +71,6 @@ _FUNCTION_CLASSES = frozenset(("CFunc", "DUFunc", "Dispatcher", "GUFunc", "Stenc
 #: Classes of libraries whose objects have no `__dict__`, but refer to other objects.
 _WITHOUT_ATTRIBUTES = frozenset((("numpy", "ndarray"), ("typing", "TypeAliasType")))
 _names_stored: dict[type, frozenset[str]] = {}
-
-
-def is_of_generators(kind: type) -> bool:
-    """Return whether a class belongs to a library that generates code, or is the class of a stand-in for a Numba object."""
-    return is_generator_module(kind.__module__) or is_marked(kind, "_compcache_content")
 
 
 def may_have_attributes(value: Any) -> bool:
@@ -267,11 +242,6 @@ def _attributes_of(value: Any) -> dict[str, Any]:
     return {**state, **getattr(value, "__dict__", {})}
 
 
-def annotates(function: python_types.FunctionType) -> bool:
-    """Return whether a function has annotations, without evaluating them."""
-    return getattr(function, "__annotate__", None) is not None if sys.version_info >= (3, 14) else bool(function.__annotations__)
-
-
 def accepts_any_attribute(kind: type) -> bool:
     """Return whether a class of the user has a `__getattr__` or `__getattribute__`, which may accept any name."""
     return any(
@@ -352,6 +322,8 @@ def registered_with(cls: type) -> list[str]:
     if not hasattr(cls, "_abc_impl"):
         return []
     from _abc import _get_dump  # type: ignore[import-not-found]
+
+    from compcache.numba.registered.reviewed import REGISTERED
 
     registered: set[str] = set()
     waiting: list[Any] = [cls]

@@ -1,6 +1,6 @@
 """Digests the values that functions read, with one handler for each kind of value.
 
-`numba_values` contains the handlers for Numba's kinds.
+`numba_values` contains the handlers for Numba's kinds. Most keys need neither it nor `state`, so handlers import them.
 """
 
 from __future__ import annotations
@@ -10,17 +10,8 @@ import sys
 import types as python_types
 
 from compcache.interrupts import reraise_interrupt
-from compcache.numba.fingerprints.modes import COMPILED, NAMED, RUN
-from compcache.numba.fingerprints.state import (
-    cached_results,
-    has_state_in_c,
-    is_changed,
-    is_of_generators,
-    may_have_attributes,
-    names_for_metaclass,
-    registered_with,
-)
-from compcache.numba.registered.library import is_found_by_name, is_library_function, is_library_module
+from compcache.numba.fingerprints import COMPILED, NAMED, RUN
+from compcache.numba.registered.library import is_found_by_name, is_library_function, is_library_module, is_of_generators
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,10 +57,18 @@ def _feed_plain_function(walk: Walk, value: Any, where: str) -> None:
     if is_library_function(value):
         walk.feed_library(value, where)
         walk.feed_token("library function", value.__module__, value.__qualname__)
-        if walk.mode == RUN and is_changed(value):
-            walk.reach().refer_to_owner(walk, value, where)
+        if walk.mode == RUN:
+            _refer_if_changed(walk, value, where)
     else:
         walk.refer_to_function(value, where, COMPILED if is_compiled else None if walk.mode == RUN else NAMED)
+
+
+def _refer_if_changed(walk: Walk, value: Any, where: str) -> None:
+    """Refer to the attributes of a library's function or class if a program may have set some. Running code can read them."""
+    from compcache.numba.fingerprints.state import is_changed
+
+    if is_changed(value):
+        walk.reach().refer_to_owner(walk, value, where)
 
 
 def _feed_wrapper(walk: Walk, value: Any, where: str) -> None:
@@ -78,6 +77,8 @@ def _feed_wrapper(walk: Walk, value: Any, where: str) -> None:
     walk.feed_value(value.__wrapped__, where)
     if walk.mode != RUN or is_library_function(value.__wrapped__) or walk.feed_back_reference(value):
         return
+    from compcache.numba.fingerprints.state import cached_results
+
     results = cached_results(value)
     if results is None:
         walk.feed_unknown(value, where)
@@ -91,6 +92,8 @@ def feed_class_and_attributes(walk: Walk, value: Any, where: str) -> None:
     kind = type(value)
     if kind in _HANDLERS or issubclass(kind, (type, python_types.ModuleType)):
         return  # their handlers feed these data
+    from compcache.numba.fingerprints.state import is_changed, may_have_attributes
+
     if is_changed(kind) or not (is_library_module(kind.__module__) or is_of_generators(kind)):
         walk.feed_value(kind, f"the class of {where}")
     if may_have_attributes(value):
@@ -160,11 +163,13 @@ def _feed_class(walk: Walk, value: Any, where: str) -> None:
     walk.feed_overloads(value)
     if is_library_module(value.__module__):
         walk.feed_library(value, where)
-        registered = registered_with(value) if walk.mode == RUN else ()
-        if registered:
-            walk.feed_token("registered", *registered)
-        if walk.mode == RUN and is_changed(value):
-            walk.reach().refer_to_owner(walk, value, where)
+        if walk.mode == RUN:
+            from compcache.numba.fingerprints.state import registered_with
+
+            registered = registered_with(value)
+            if registered:
+                walk.feed_token("registered", *registered)
+            _refer_if_changed(walk, value, where)
         return
     if walk.feed_back_reference(value):
         return
@@ -200,6 +205,8 @@ def _feed_users_class(walk: Walk, value: Any, where: str) -> None:
     for base in value.__mro__:
         if is_library_module(base.__module__):
             walk.feed_library(base, f"the base {base.__qualname__} of {where}")
+    from compcache.numba.fingerprints.state import names_for_metaclass, registered_with
+
     walk.feed_token("registered", *registered_with(value))
     walk.feed_token("members", *names_for_metaclass(value))
     import copyreg  # most keys do not need it
@@ -301,6 +308,8 @@ def _feed_object_content(walk: Walk, value: Any, kind: type, where: str) -> None
     for plain in (str, bytes, int, float, complex):
         if isinstance(value, plain):
             walk.feed_token("value", plain.__repr__(value))
+    from compcache.numba.fingerprints.state import has_state_in_c
+
     if has_state_in_c(kind):
         _feed_pickled(walk, value, where)
 

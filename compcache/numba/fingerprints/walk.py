@@ -15,11 +15,10 @@ from __future__ import annotations
 import types as python_types
 
 from compcache.digest import blake2b
+from compcache.numba.fingerprints import COMPILED, NAMED, RUN
 from compcache.numba.fingerprints.code_digest import bits_of, plain_name
 from compcache.numba.fingerprints.functions import feed_function, registered_here
-from compcache.numba.fingerprints.modes import COMPILED, NAMED, RUN
 from compcache.numba.fingerprints.stand_ins import handler_without_numba, is_generators_module
-from compcache.numba.fingerprints.state import changed_settings
 from compcache.numba.fingerprints.values import feed_class_and_attributes, handler_of
 from compcache.numba.registered.code_reads import MISSING
 from compcache.numba.registered.library import is_library_module, module_name_of, qualified_name_of
@@ -224,6 +223,8 @@ class Walk:
 
     def _feed_settings(self) -> None:
         """Feed the changed settings on which results of pure functions depend, as values that running code reads. The mode stays RUN."""
+        from compcache.numba.fingerprints.state import changed_settings
+
         self.mode = RUN
         for name, setting in changed_settings():
             self.feed_token("setting", name)

@@ -14,7 +14,7 @@ from numba.core import caching, ccallback, dispatcher, entrypoints
 from numba.np.ufunc import ufuncbuilder, wrappers
 
 from compcache.numba.compilation import scopes
-from compcache.numba.dispatch.backend import Backend
+from compcache.numba.dispatch import Backend
 from compcache.numba.dispatch.function_cache import FunctionCache
 from compcache.numba.dispatch.gufunc_cache import GufuncCache
 from compcache.numba.fingerprints.fingerprint import fingerprint, fingerprint_of_value

@@ -18,7 +18,7 @@ from numba.core.typing import context, templates
 from numba.np.ufunc import wrappers
 
 from compcache.numba.compilation import libraries, native_code, scopes
-from compcache.numba.dispatch.backend import Backend
+from compcache.numba.dispatch import Backend
 from compcache.numba.dispatch.gufunc_cache import GufuncCache
 from compcache.numba.entries.mapped_library import make_entry_point
 from compcache.numba.fingerprints.code_digest import file_of, plain_name

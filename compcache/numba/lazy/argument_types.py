@@ -13,14 +13,17 @@ from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.installation import has_extensions
 from compcache.numba.registered.library import is_found_by_name
 from compcache.numba.registered.refusals import NotLazy
-from compcache.numba.registered.type_texts import NUMBERS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["FUNCTION", "class_text", "is_derived_array", "learn_numpy", "scalar_name", "type_text"]
+__all__ = ["FUNCTION", "NUMBERS", "class_text", "is_derived_array", "learn_numpy", "scalar_name", "type_text"]
 
+#: The types of numbers, as Numba prints them.
+NUMBERS = (
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64", "complex64", "complex128",
+)  # fmt: skip
 #: The codes of scalar types. A Python scalar and a NumPy scalar of the same type share compiled code.
 _SCALARS = dict(zip(NUMBERS, "b123i4567fdFD", strict=True))
 _PYTHON_TYPES = {

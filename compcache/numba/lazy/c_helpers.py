@@ -17,7 +17,7 @@ from _thread import allocate_lock
 
 from compcache import frontend
 from compcache.interrupts import reraise_interrupt
-from compcache.numba.lazy.awaited import has_numba, when_imported
+from compcache.numba.lazy import has_numba, when_imported
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

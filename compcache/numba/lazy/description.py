@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from compcache.digest import digest
 from compcache.interrupts import reraise_interrupt
-from compcache.numba.lazy.awaited import has_numba
+from compcache.numba.lazy import has_numba
 from compcache.numba.lazy.marshalled import dump_marshalled, load_marshalled
-from compcache.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ class Request:
             raise _invalid_entry_error(f"the description of the entry cannot be decoded: {error}") from error
         if self.only is None:
             description.check(self)
-        elif self.only != description:
+        elif self.only.encode() != data:
             raise _invalid_entry_error("this process has just stored another entry under this name")
         self.found = description
         return True
@@ -82,7 +81,7 @@ def _invalid_entry_error(reason: str) -> GlobalValidationError:
     return GlobalValidationError(reason, reason=reason)
 
 
-class Description(Record):
+class Description:
     """The metadata that Numba needs for an entry in addition to the machine code.
 
     The conditions are checked at every load, before anything is unpickled. An entry that does not meet them is skipped.
@@ -98,14 +97,19 @@ class Description(Record):
         bitcode: the compressed bitcode for linking into other functions.
     """
 
-    __slots__ = ("cpu", "lines", "dependencies", "asked", "answered", "pickled", "bitcode")
-    cpu: str
-    lines: str
-    dependencies: tuple[tuple[str, str], ...]
-    asked: bytes
-    answered: tuple[str, ...]
-    pickled: bytes
-    bitcode: bytes
+    __slots__ = ("answered", "asked", "bitcode", "cpu", "dependencies", "lines", "pickled")
+
+    def __init__(
+        self, cpu: str, lines: str, dependencies: tuple[tuple[str, str], ...], asked: bytes, answered: tuple[str, ...], pickled: bytes,
+        bitcode: bytes,
+    ) -> None:  # fmt: skip
+        self.cpu = cpu
+        self.lines = lines
+        self.dependencies = dependencies
+        self.asked = asked
+        self.answered = answered
+        self.pickled = pickled
+        self.bitcode = bitcode
 
     def encode(self) -> bytes:
         """Encode the description: the sizes of three parts, the conditions, the pickle and the bitcode."""

@@ -12,13 +12,11 @@ from compcache import frontend
 from compcache.digest import blake2b
 from compcache.interrupts import reraise_interrupt
 from compcache.numba.fingerprints.content import content_of
-from compcache.numba.lazy import _dispatch
+from compcache.numba.lazy import _dispatch, installed_backend, register_cache_opener
 from compcache.numba.lazy.description import DESCRIPTION, Request
 from compcache.numba.lazy.installation import settings_and_packages
-from compcache.numba.lazy.installed import installed_backend, register_cache_opener
 from compcache.numba.lazy.marshalled import load_marshalled
 from compcache.numba.registered.refusals import NotLazy
-from compcache.wording import shorten
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -121,7 +119,8 @@ def key_of(function: Any, options: dict[str, Any], types: str, functions: Sequen
     for text in (content.digest, types, settings_and_packages(open_cache)):
         data = text.encode("utf-8", "surrogatepass")
         state.update(len(data).to_bytes(8, "little") + data)
-    label = f"{function.__module__}.{function.__qualname__}({shorten(types, _MAX_SHOWN)})"
+    shown = types if len(types) <= _MAX_SHOWN else f"{types[:_MAX_SHOWN]}..."
+    label = f"{function.__module__}.{function.__qualname__}({shown})"
     return Key(f"{label}-{state.hexdigest()}", content, tuple(functions))
 
 

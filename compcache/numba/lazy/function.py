@@ -6,12 +6,10 @@ same content is stored, it is mapped and used from then on. Otherwise Numba is i
 
 from __future__ import annotations
 
+from compcache.numba.fingerprints.code_digest import replaced_defaults_reason
 from compcache.numba.fingerprints.history import has_old_code, note_code
-from compcache.numba.fingerprints.state import replaced_defaults_reason
-from compcache.numba.fingerprints.state import state_of as attributes_of
-from compcache.numba.lazy import _dispatch
+from compcache.numba.lazy import _dispatch, has_numba
 from compcache.numba.lazy.argument_types import learn_numpy, type_text
-from compcache.numba.lazy.awaited import has_numba
 from compcache.numba.lazy.entries import count_hit, find_record, key_of, load_entry, open_cache
 from compcache.numba.lazy.stand_ins import is_probe
 from compcache.numba.lazy.state import STATE, State, state_of
@@ -115,6 +113,8 @@ class LazyFunction:
 
     def _compcache_attributes(self) -> dict[str, Any]:
         """Return the attributes that code can read from this object, and that the program may have set."""
+        from compcache.numba.fingerprints.state import state_of as attributes_of  # most keys do not need it
+
         real = _dispatch.get_real(self)
         own = {name: item for name, item in self.__dict__.items() if name != STATE} if real is None else attributes_of(real)
         return {"py_func": self.py_func, **own}

@@ -8,7 +8,7 @@ import sys
 from compcache import frontend
 from compcache.errors import CompcacheError
 from compcache.interrupts import reraise_interrupt
-from compcache.numba.lazy.installed import open_lazy_cache
+from compcache.numba.lazy import open_lazy_cache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from compcache import frontend
 from compcache.interrupts import reraise_interrupt
 from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.marshalled import dump_marshalled, load_marshalled
+from compcache.numba.registered.distributions import distributions, find_packages, is_editable, metadata_in, vector_library
 from compcache.numba.registered.refusals import NotLazy
 
 TYPE_CHECKING = False
@@ -54,17 +55,7 @@ def settings_and_packages(open_cache: Callable[[], Cache | None] | None = None) 
 
 def _find_packages(open_cache: Callable[[], Cache | None] | None) -> tuple[str, bool]:
     cache = open_cache() if open_cache is not None else None
-    return _examine_packages()[:2] if cache is None else _read_or_note_packages(cache)
-
-
-def _examine_packages() -> tuple[str, bool, list[str]]:
-    """Return the result of `find_packages`. Raise `NotLazy` if the packages cannot be determined."""
-    from compcache.numba.registered.distributions import UnknownPackagesError, find_packages
-
-    try:
-        return find_packages()
-    except UnknownPackagesError as error:
-        raise NotLazy(str(error)) from error
+    return find_packages()[:2] if cache is None else _read_or_note_packages(cache)
 
 
 def has_extensions() -> bool:
@@ -138,10 +129,10 @@ _KIND = "packages"
 
 
 def _read_or_note_packages(cache: Cache) -> tuple[str, bool]:
-    """Return the result of `_examine_packages`, from a valid note. Otherwise examine the packages, and store a note."""
+    """Return the first two results of `find_packages`, from a valid note. Otherwise examine the packages, and store a note."""
     places = list(dict.fromkeys(sys.path))
     if not all(type(place) is str for place in places):
-        return _examine_packages()[:2]
+        return find_packages()[:2]
     where = "" if all(map(os.path.isabs, places)) else os.getcwd()
     host = os.uname().nodename if hasattr(os, "uname") else ""
     name = "\n".join(["packages of Numba", str(FORMAT), sys.prefix, host, where, *places])
@@ -150,11 +141,9 @@ def _read_or_note_packages(cache: Cache) -> tuple[str, bool]:
         _store_note(cache, name, renewed)
     if noted is not None:
         return noted
-    from compcache.numba.registered.distributions import metadata_in
-
     before = [_directory_state(place) for place in places]
     listed = [metadata_in(place) for place in places]
-    packages = _examine_packages()
+    packages = find_packages()
     if None not in before and None not in listed:
         data = _encode_note(places, listed, before, packages)
         if data is not None:
@@ -192,8 +181,6 @@ def _read_note(data: bytes | None) -> tuple[tuple[str, bool] | None, bytes | Non
     for number, (place, names) in enumerate(listed):
         stamp = stamps[number * _STAMP_SIZE : (number + 1) * _STAMP_SIZE]
         if current[0][len(renewed) : len(renewed) + _STAMP_SIZE] != stamp:
-            from compcache.numba.registered.distributions import metadata_in
-
             stamp = stamp if any(stamp) else _directory_state(place) or stamp
             current_names = metadata_in(place)
             if current_names is None or sorted(current_names) != names:  # files without metadata in the directory do not matter
@@ -219,8 +206,6 @@ def _directory_state(place: str) -> bytes | None:
 
 def _encode_note(places: list[str], listed: list[Any], states: list[Any], packages: tuple[str, bool, list[str]]) -> bytes | None:
     """Return the note of a result, or None if the result may change without a change of the noted states."""
-    from compcache.numba.registered.distributions import distributions, is_editable, vector_library
-
     directories = [directory for _, directory in distributions()]
     if any(directory.endswith(".egg-link") for directory in directories) or any(map(is_editable, packages[2])):
         return None
@@ -228,7 +213,7 @@ def _encode_note(places: list[str], listed: list[Any], states: list[Any], packag
     files += [f"{directory}/{file}" for directory in packages[2] for file in ("RECORD", "direct_url.json")]
     paths = [b"".join([os.fsencode(path or ".") + b"\0" for path in part]) for part in (places, files)]
     read = _dispatch.file_stamps(paths[1])
-    if read is None or not frontend.has_settled(read[1]) or _examine_packages() != packages:  # the noted result was read after the states
+    if read is None or not frontend.has_settled(read[1]) or find_packages() != packages:  # the noted result was read after the states
         return None
     identity, has_others, _ = packages
     rows = [(place, sorted(in_place)) for place, in_place in zip(places, listed, strict=True)]

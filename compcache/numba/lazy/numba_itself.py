@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from compcache.numba.lazy.awaited import run_callbacks, stand_in_of
+from compcache.numba.lazy import run_callbacks, stand_in_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from functools import partial
 
 from compcache.interrupts import reraise_interrupt
 from compcache.numba.fingerprints.stand_ins import note_real, register_prange
-from compcache.numba.fingerprints.state import state_of as attributes_of
-from compcache.numba.lazy.awaited import has_numba, when_imported
+from compcache.numba.lazy import has_numba, when_imported
 from compcache.numba.registered.marks import is_marked
 
 TYPE_CHECKING = False
@@ -176,7 +175,11 @@ class LazyObject:
         The program may have set attributes. Setting an attribute creates the original.
         """
         known = object.__getattribute__(self, "_made")
-        return {"__wrapped__": object.__getattribute__(self, "_function")} if known is None else attributes_of(known)
+        if known is None:
+            return {"__wrapped__": object.__getattribute__(self, "_function")}
+        from compcache.numba.fingerprints.state import state_of
+
+        return state_of(known)
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:

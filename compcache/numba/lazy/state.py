@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from compcache.numba.fingerprints.state import defaults_of, replaced_defaults_reason
-from compcache.numba.lazy.awaited import stand_in_of
+from compcache.numba.fingerprints.code_digest import defaults_of, replaced_defaults_reason
+from compcache.numba.lazy import stand_in_of
 from compcache.numba.lazy.stand_ins import are_decorators_replaced
 from compcache.numba.registered.options import compiler_options
 from compcache.numba.registered.refusals import NotLazy, examines_program

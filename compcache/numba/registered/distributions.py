@@ -11,21 +11,13 @@ import sys
 
 from compcache.digest import blake2b
 from compcache.interrupts import reraise_interrupt
+from compcache.numba.registered.refusals import NotLazy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = [
-    "UnknownPackagesError",
-    "distributions",
-    "find_packages",
-    "is_editable",
-    "metadata_in",
-    "numba_version",
-    "package_directory",
-    "vector_library",
-]
+__all__ = ["distributions", "find_packages", "is_editable", "metadata_in", "numba_version", "package_directory", "vector_library"]
 
 _COMPILERS = ("numba", "llvmlite", "numpy")
 _OWN = "compcache"
@@ -37,10 +29,6 @@ _NEXT_READ = 1 << 18
 _ENDINGS = frozenset(("-INFO", "-info", "-link"))
 
 
-class UnknownPackagesError(Exception):
-    """Raised if the distributions that compile functions cannot be determined. The message says why."""
-
-
 def find_packages() -> tuple[str, bool, list[str]]:
     """Find Numba, llvmlite, NumPy and every distribution with an entry point in the group ``numba_extensions``.
 
@@ -49,7 +37,7 @@ def find_packages() -> tuple[str, bool, list[str]]:
         their metadata.
 
     Raises:
-        UnknownPackagesError: a distribution is missing or cannot be identified, or Numba uses Intel's vector library.
+        NotLazy: a distribution is missing or cannot be identified, or Numba uses Intel's vector library.
     """
     rows, chosen = [], []
     seen = set()
@@ -62,9 +50,9 @@ def find_packages() -> tuple[str, bool, list[str]]:
             rows.append(f"{name}: {_distribution_digest(directory)}")
     missing = [name for name in _COMPILERS if name not in seen]
     if missing:
-        raise UnknownPackagesError(f"the distribution {missing[0]} is not on sys.path: add its directory")
+        raise NotLazy(f"the distribution {missing[0]} is not on sys.path: add its directory")
     if os.path.exists(vector_library()):
-        raise UnknownPackagesError(f"Numba uses Intel's vector library {vector_library()}")
+        raise NotLazy(f"Numba uses Intel's vector library {vector_library()}")
     return ", ".join(rows), len(seen) > len(_COMPILERS), chosen
 
 
@@ -76,12 +64,12 @@ def vector_library() -> str:
 def distributions() -> Iterator[tuple[str, str]]:
     """Yield the name and the metadata directory of each distribution, in the order of `sys.path`.
 
-    Raise `UnknownPackagesError` if an archive on the path contains entry points.
+    Raise `NotLazy` if an archive on the path contains entry points.
     """
     for place in dict.fromkeys(sys.path):
         names = metadata_in(place)
         if names is None and b"entry_points.txt" in _read(place):
-            raise UnknownPackagesError(f"the archive {place} on sys.path may register packages with Numba: unpack it")
+            raise NotLazy(f"the archive {place} on sys.path may register packages with Numba: unpack it")
         for name in names or ():
             if name == "EGG-INFO":
                 yield os.path.basename(place).partition("-")[0].lower(), os.path.join(place, name)
@@ -148,7 +136,7 @@ def _read(path: str) -> bytes:
 def _distribution_digest(directory: str) -> str:
     """Return the digest of an installed distribution: of its record, or of its files if it is editable.
 
-    Raise `UnknownPackagesError` if the distribution has no record, or too many files.
+    Raise `NotLazy` if the distribution has no record, or too many files.
     """
     record = _read(f"{directory}/RECORD")
     if record and not is_editable(directory):
@@ -159,7 +147,7 @@ def _distribution_digest(directory: str) -> str:
         from urllib.parse import unquote, urlparse
 
         return _digest_of_files(unquote(urlparse(json.loads(origin)["url"]).path))
-    raise UnknownPackagesError(f"the distribution {os.path.basename(directory)} has no RECORD file: install it again with pip")
+    raise NotLazy(f"the distribution {os.path.basename(directory)} has no RECORD file: install it again with pip")
 
 
 def is_editable(directory: str) -> bool:
@@ -170,7 +158,7 @@ def is_editable(directory: str) -> bool:
 def _digest_of_files(root: str) -> str:
     """Return the digest of all Python files and extension modules of a source checkout.
 
-    Raise `UnknownPackagesError` if there are too many files.
+    Raise `NotLazy` if there are too many files.
     """
     state = blake2b(digest_size=16)
     count = 0
@@ -180,7 +168,7 @@ def _digest_of_files(root: str) -> str:
             if name.endswith((".py", ".so", ".pyd", ".toml", ".cfg", ".json")):
                 count += 1
                 if count > _MAX_FILES:
-                    raise UnknownPackagesError(f"the checkout {root} has more than {_MAX_FILES} files: install it without --editable")
+                    raise NotLazy(f"the checkout {root} has more than {_MAX_FILES} files: install it without --editable")
                 path = os.path.join(folder, name)
                 state.update(f"{os.path.relpath(path, root)}\0".encode() + _read(path))
     return state.hexdigest()

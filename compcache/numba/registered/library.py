@@ -9,24 +9,36 @@ import os
 import sys
 
 from compcache.numba.registered.code_reads import cells_of
-from compcache.numba.registered.reviewed import CODE_GENERATORS
+from compcache.numba.registered.marks import is_marked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
+    "CODE_GENERATORS",
     "has_own_code",
     "is_found_by_name",
     "is_generator_module",
     "is_library_function",
     "is_library_module",
     "is_made_by_library",
+    "is_of_generators",
     "module_name_of",
     "package_of",
     "qualified_name_of",
 ]
 
+#: The libraries that generate code. Their versions determine the code. The parts that follow are excluded: they read the process or files.
+CODE_GENERATORS: dict[str, tuple[str, ...]] = {
+    "compcache": (),
+    "llvmlite": ("llvmlite.binding.dylib", "llvmlite.binding.executionengine", "llvmlite.binding.targets", "llvmlite.tests"),
+    "numba": (
+        "numba.core.caching", "numba.core.codegen", "numba.core.config", "numba.cuda", "numba.misc.appdirs", "numba.misc.numba_sysinfo",
+        "numba.misc.cffiimpl", "numba.misc.init_utils", "numba.np.ufunc.parallel", "numba.parfors.parfor_lowering", "numba.pycc",
+        "numba.testing", "numba.tests",
+    ),
+}  # fmt: skip
 #: The top-level packages of libraries. This package is one of them, because modules contain its decorators in place of Numba's.
 _LIBRARIES = ("builtins", "numpy", *CODE_GENERATORS)
 _OWN_TESTS = "numba.tests"
@@ -67,6 +79,11 @@ def qualified_name_of(value: Any) -> str | None:
 def is_generator_module(name: object) -> bool:
     """Return whether a module, given by its name, belongs to a library that generates code. Numba's tests do not: they are programs."""
     return isinstance(name, str) and not name.startswith(_OWN_TESTS) and name.partition(".")[0] in CODE_GENERATORS
+
+
+def is_of_generators(kind: type) -> bool:
+    """Return whether a class belongs to a library that generates code, or is the class of a stand-in for a Numba object."""
+    return is_generator_module(kind.__module__) or is_marked(kind, "_compcache_content")
 
 
 def is_library_module(name: object) -> bool:

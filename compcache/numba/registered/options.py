@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from compcache.numba.registered.type_texts import text_of
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,9 +25,10 @@ def compiler_options(options: Mapping[str, Any], types_of_variables: Mapping[str
     relevant = {name: value for name, value in options.items() if name not in ("cache", "locals")}
     effective = {name: value for name, value in relevant.items() if not _is_default(_DEFAULTS, name, value)}
     declared = declared_locals(types_of_variables if types_of_variables is not None else options.get("locals"))
-    types = {name: text_of(type_) or type_ for name, type_ in declared.items()}
-    if types:
-        effective["locals"] = tuple(sorted(types.items()))
+    if declared:
+        from compcache.numba.registered.type_texts import text_of  # most functions declare no types
+
+        effective["locals"] = tuple(sorted((name, text_of(type_) or type_) for name, type_ in declared.items()))
     return {name: tuple(sorted(value)) if isinstance(value, (set, frozenset)) else value for name, value in effective.items()}
 
 

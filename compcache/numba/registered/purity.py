@@ -17,8 +17,8 @@ from contextvars import ContextVar
 from opcode import opmap
 
 from compcache.numba.registered.code_reads import MISSING, cells_of, functions_in_member, is_part_of_hash, names_used_by, reads_of, resolve
-from compcache.numba.registered.library import is_generator_module, is_library_module, module_name_of, qualified_name_of
-from compcache.numba.registered.reviewed import CODE_GENERATORS, EVERYTHING, HELD, NAMES, NAMESPACE_ATTRIBUTES, PROCESS_FUNCTIONS
+from compcache.numba.registered.library import CODE_GENERATORS, is_generator_module, is_library_module, module_name_of, qualified_name_of
+from compcache.numba.registered.reviewed import EVERYTHING, HELD, NAMES, NAMESPACE_ATTRIBUTES, PROCESS_FUNCTIONS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ Therefore a function that a later version of Python or NumPy adds is refused unt
 from __future__ import annotations
 
 __all__ = [
-    "CODE_GENERATORS", "DIFFERING", "EVERYTHING", "HELD", "NAMES", "NAMESPACE_ATTRIBUTES", "NOT_IN_KEYS", "PROCESS_FUNCTIONS", "REGISTERED",
+    "DIFFERING", "EVERYTHING", "HELD", "NAMES", "NAMESPACE_ATTRIBUTES", "NOT_IN_KEYS", "PROCESS_FUNCTIONS", "REGISTERED",
 ]  # fmt: skip
 
 #: Modules whose names are all listed, except for the names that follow, separated by spaces. The exceptions read files, settings, frames or
@@ -72,16 +72,6 @@ HELD = frozenset((
 ))  # fmt: skip
 #: Values in libraries that differ between processes, and on which no result depends. `dispatch_cache` is what `singledispatch` remembers.
 DIFFERING = frozenset(("functools.dispatch_cache", "logging._startTime", "tokenize.PseudoToken"))
-#: The libraries that generate code. Their versions determine the code. The parts that follow are excluded: they read the process or files.
-CODE_GENERATORS: dict[str, tuple[str, ...]] = {
-    "compcache": (),
-    "llvmlite": ("llvmlite.binding.dylib", "llvmlite.binding.executionengine", "llvmlite.binding.targets", "llvmlite.tests"),
-    "numba": (
-        "numba.core.caching", "numba.core.codegen", "numba.core.config", "numba.cuda", "numba.misc.appdirs", "numba.misc.numba_sysinfo",
-        "numba.misc.cffiimpl", "numba.misc.init_utils", "numba.np.ufunc.parallel", "numba.parfors.parfor_lowering", "numba.pycc",
-        "numba.testing", "numba.tests",
-    ),
-}  # fmt: skip
 #: Functions of code generators whose results depend on the process or host. Numba exports them from several modules.
 PROCESS_FUNCTIONS = frozenset((
     "address_of_symbol", "get_default_triple", "get_host_cpu_features", "get_host_cpu_name", "get_num_threads", "get_parallel_chunksize",

@@ -11,12 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["NUMBERS", "SCALARS", "array_text", "signature_text", "text_of", "tuple_text"]
-
-#: The types of numbers, as Numba prints them.
-NUMBERS = (
-    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64", "complex64", "complex128",
-)  # fmt: skip
+__all__ = ["SCALARS", "array_text", "signature_text", "text_of", "tuple_text"]
 
 #: Types that Numba prints in another way than it names them.
 _NAMES = {"bool": "boolean", "void*": "voidptr"}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from compcache.numba.entries.starts import find_stored_entry
+from compcache.numba.lazy.argument_types import NUMBERS
 from compcache.numba.lazy.stand_ins import numba_decorator, real_numba
-from compcache.numba.registered.type_texts import NUMBERS
 from compcache.numba.takeover import lazy_dispatchers
 
 if TYPE_CHECKING:
-    from compcache.numba.dispatch.backend import Backend
+    from compcache.numba.dispatch import Backend
     from compcache.numba.lazy.state import State
 
 __all__ = ["make_callback"]

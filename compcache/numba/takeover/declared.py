@@ -16,15 +16,15 @@ from compcache.numba.dispatch.function_cache import FunctionCache
 from compcache.numba.entries.starts import are_settings_from_environment, argument_text, find_stored_entry, store_fields
 from compcache.numba.fingerprints.fixed_code import Compiled, fixed_code
 from compcache.numba.fingerprints.history import named_functions
+from compcache.numba.lazy.argument_types import NUMBERS
 from compcache.numba.lazy.entries import key_of
 from compcache.numba.registered.refusals import NotLazy, Unidentifiable
-from compcache.numba.registered.type_texts import NUMBERS
 from compcache.numba.takeover import lazy_dispatchers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from compcache.numba.dispatch.backend import Backend
+    from compcache.numba.dispatch import Backend
     from compcache.numba.lazy.entries import Key
     from compcache.numba.lazy.state import State
 

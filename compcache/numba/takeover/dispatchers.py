@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from compcache.numba.fingerprints.state import replaced_defaults_reason
+from compcache.numba.fingerprints.code_digest import replaced_defaults_reason
 from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.state import STATE, state_of
 from compcache.numba.takeover.lazy_dispatchers import (
@@ -24,7 +24,7 @@ from compcache.numba.takeover.lazy_dispatchers import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from compcache.numba.dispatch.backend import Backend
+    from compcache.numba.dispatch import Backend
     from compcache.numba.lazy.state import State
 
 __all__ = ["real_dispatcher"]

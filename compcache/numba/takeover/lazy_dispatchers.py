@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from compcache.numba.lazy import installed_backend
 from compcache.numba.lazy.entries import open_cache
-from compcache.numba.lazy.installed import installed_backend
 from compcache.numba.lazy.stand_ins import numba_decorator, original
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from compcache.numba.dispatch.backend import Backend
+    from compcache.numba.dispatch import Backend
     from compcache.numba.lazy.state import State
 
 __all__ = ["LazyDispatcher", "apply_decorator", "dispatchers", "find_lazy_backend", "register_unfinished", "unfinished"]
@@ -71,7 +71,7 @@ def find_lazy_backend() -> Backend | None:
         version of Numba is not supported, or if the default cache cannot be opened.
     """
     global _private_backend  # noqa: PLW0603 - Numba is one per process
-    from compcache.numba.versions.supported import warn_if_unsupported
+    from compcache.numba.versions import warn_if_unsupported
 
     installed: Backend | None = installed_backend()
     if installed is not None:
@@ -81,7 +81,7 @@ def find_lazy_backend() -> Backend | None:
     if _private_backend is None:
         from numba.core import entrypoints
 
-        from compcache.numba.dispatch.backend import Backend
+        from compcache.numba.dispatch import Backend
         from compcache.numba.hooks import recorders
 
         cache = open_cache()

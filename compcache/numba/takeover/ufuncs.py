@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from compcache.numba.declarations.ufuncs import Loop
-    from compcache.numba.dispatch.backend import Backend
+    from compcache.numba.dispatch import Backend
     from compcache.numba.entries.starts import Entry
     from compcache.numba.lazy.entries import Key
     from compcache.numba.lazy.state import State

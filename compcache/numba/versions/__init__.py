@@ -1,1 +1,79 @@
-"""The supported versions of Numba: one data file for each series, with the private names that are used and their definitions."""
+"""The supported versions of Numba. An unsupported version works as without compcache, with one warning.
+
+A series (0.68) is supported if this directory has a file for it. `tools/numba_versions.py` writes these files, and shows the differences
+between series. An imported Numba must also have every private name of the backend. Nothing is replaced before this is checked.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from compcache.numba.lazy import has_numba
+from compcache.numba.registered.distributions import numba_version
+
+__all__ = ["is_supported", "series_supported", "unsupported_reason", "warn_if_unsupported"]
+
+_FOLDER = os.path.dirname(__file__)
+_ENDING = ".json"
+_PACKAGE = os.path.dirname(os.path.dirname(_FOLDER))
+
+
+def is_supported(version: str) -> bool:
+    """Return whether a version of Numba belongs to a supported series."""
+    return os.path.exists(os.path.join(_FOLDER, ".".join(version.split(".")[:2]) + _ENDING))
+
+
+def series_supported() -> tuple[tuple[int, int], ...]:
+    """Return all supported series, the oldest first."""
+    names = [name.removesuffix(_ENDING).split(".") for name in os.listdir(_FOLDER) if name.endswith(_ENDING)]
+    return tuple(sorted((int(major), int(minor)) for major, minor in names))
+
+
+def unsupported_reason() -> str:
+    """Return why the Numba of this process is not supported, or "" if it is supported, or if no Numba is installed."""
+    is_imported = has_numba()
+    version = str(sys.modules["numba"].__version__) if is_imported else numba_version()
+    if version and not is_supported(version):
+        series = [".".join(map(str, series)) for series in series_supported()]
+        return f"compcache {_own_version()} does not support Numba {version}, only Numba {series[0]} to {series[-1]}"
+    if is_imported:
+        from compcache.numba.versions.private_names import missing_names
+
+        names = ", ".join([private.name for private in missing_names()])
+        return f"compcache {_own_version()} does not support this Numba {version}, which lacks {names}" if names else ""
+    return ""
+
+
+def warn_if_unsupported() -> bool:
+    """Issue one `CacheWarning` per process if the backend does not support the Numba of this process.
+
+    Return whether the Numba is unsupported. Then the backend must not be used.
+    """
+    global _warned  # noqa: PLW0603 - Numba is one per process
+    reason = unsupported_reason()
+    if reason and not _warned:
+        _warned = True
+        import warnings
+
+        from compcache.errors import CacheWarning
+
+        warnings.warn(f"{reason}; Numba works as without compcache", CacheWarning, stacklevel=_stack_level_of_caller())
+    return bool(reason)
+
+
+_warned = False
+
+
+def _stack_level_of_caller() -> int:
+    """Return the stack level, from `warn_if_unsupported`, of the first frame outside this package."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def _own_version() -> str:
+    import compcache
+
+    return compcache.__version__

@@ -161,7 +161,8 @@ def test_decorating_imports_nothing(project: Project) -> None:
 
 def test_a_warm_start_imports_nothing_that_only_misses_need(project: Project) -> None:
     text = f"import sys, compcache.numba\ncompcache.numba.install({str(project.cache)!r}, lazy=True)\nimport lazy\n"
-    text += "unneeded = 'cache', 'store', 'errors', 'files', 'formats.entry', 'numba.fingerprints.implementations'\n"
+    text += "unneeded = 'cache', 'store', 'errors', 'files', 'formats.entry', 'record', 'wording', 'numba.fingerprints.implementations'\n"
+    text += "unneeded += 'numba.fingerprints.state', 'numba.registered.reviewed', 'numba.registered.type_texts'\n"
     text += "result = lazy.callee(5), [name for name in unneeded if f'compcache.{name}' in sys.modules]"
     answers = [project.run(text, backend=False) for _ in range(2)]  # the first one notes the installed packages again
     assert answers[1] == (project.run_in_fork("import plain\nresult = plain.callee(5)"), [])

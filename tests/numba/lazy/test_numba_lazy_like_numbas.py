@@ -46,7 +46,7 @@ def test_a_switch_is_on_or_off_whatever_its_spelling(tmp_path: Path, value: str,
     script = """
     from numba.core import entrypoints
     entrypoints.init_all()
-    from compcache.numba.lazy.installed import installed_backend
+    from compcache.numba.lazy import installed_backend
     result = installed_backend() is not None
     """
     assert project.run_in_fork(script, COMPCACHE_NUMBA=value, COMPCACHE_DIR=str(project.cache)) == is_on

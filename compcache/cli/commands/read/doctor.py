@@ -196,7 +196,7 @@ def _examine_numba() -> Iterator[_Result]:
     """Report whether the installed Numba is supported, and whether its functions are cached."""
     from importlib.metadata import PackageNotFoundError, version
 
-    from compcache.numba.versions.supported import is_supported, series_supported
+    from compcache.numba.versions import is_supported, series_supported
 
     try:
         installed = version("numba")
