@@ -60,6 +60,16 @@ def test_a_closure_travels(bundle: Path, tmp_path: Path) -> None:
     assert run_fresh(place, script) == (113, False)
 
 
+def test_an_import_into_a_directory_that_has_lost_its_index_loses_nothing(bundle: Path, tmp_path: Path) -> None:
+    with Cache(tmp_path / "elsewhere") as other:
+        other.add_module(ModuleSource(constant("own", 5)))
+    shutil.rmtree(tmp_path / "elsewhere" / "index-v1")
+    with Cache(tmp_path / "elsewhere") as other:
+        other.import_bundle(bundle)
+    with Cache(tmp_path / "elsewhere") as other:
+        assert other.get_target("own")() == 5
+
+
 def test_without_closure_a_bundle_has_what_is_named(cache: Cache, tmp_path: Path) -> None:
     fill(cache)
     path = tmp_path / "app.ccb"
