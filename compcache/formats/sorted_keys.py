@@ -15,6 +15,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, bisect_right
 from itertools import islice
+from operator import itemgetter
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
@@ -47,14 +48,10 @@ _MAX_INDEX = 1 << 30
 def merge_keys(sources: Iterable[Iterable[Item]]) -> Iterator[Item]:
     """Merge sorted sources. If several sources have the same key, only the item of the first source is yielded."""
     last_key = None
-    for item in heapq.merge(*sources, key=_key_of):
+    for item in heapq.merge(*sources, key=itemgetter(0)):
         if item[0] != last_key:
             last_key = item[0]
             yield item
-
-
-def _key_of(item: Item) -> bytes:
-    return item[0]
 
 
 def encode_keys(items: Iterable[Item], summary: Callable[[], bytes]) -> Iterator[bytes]:
