@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.bundles.layout import LISTING, module_member_name, signature_member_name, strip_compilation_data, write_bundle
 from compcache.errors import CompcacheError, NotCachedError, StorageError
@@ -14,6 +14,7 @@ from compcache.formats.manifest import decode_function
 from compcache.formats.order import GREATEST_NUMBER
 from compcache.formats.records import decode_module
 from compcache.interrupts import reraise_interrupt, suppress
+from compcache.layers.layered_store import ORDER_BITS
 from compcache.publish.atomic_file import unique_name
 from compcache.publish.module_rows import make_row
 from compcache.publish.open_segments import readable_segments
@@ -25,7 +26,7 @@ from compcache.targets.processor_words import processor_with
 from compcache.usage.linked import linked_closures
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
     from compcache.formats.host import Processor
     from compcache.publish.module_rows import Row
@@ -35,17 +36,32 @@ if TYPE_CHECKING:
 __all__ = ["export"]
 
 
-class _Candidate:
-    """A realization that can be exported. `requirement` is the requirement of its code, and `cpu` the displayed name of its CPU.
+class _Candidate(NamedTuple):
+    """A realization that can be exported.
 
-    `age` is the number of newer additions under its plain name with other code. A load uses the smallest age that its host can run.
+    Attributes:
+        module_id: its module.
+        requirement: the requirement of its code.
+        cpu: the displayed name of its CPU.
+        order: its addition number, which is less in later directories (`LayeredStore.find_numbered`). 0 for a content name.
+        age: 0 for the newest addition of a plain name and for code of the same content; larger for older additions.
     """
 
-    def __init__(self, module_id: bytes, requirement: str, cpu: str, age: int) -> None:
-        self.module_id = module_id
-        self.requirement = requirement
-        self.cpu = cpu
-        self.age = age
+    module_id: bytes
+    requirement: str
+    cpu: str
+    order: int
+    age: int
+
+
+class _Exported:
+    """A module in a bundle: its content, its row, its signature file, and the greatest order of its candidates, or 0."""
+
+    def __init__(self, content: bytes, row: Row, signatures: bytes) -> None:
+        self.content = content
+        self.row = row
+        self.signatures = signatures
+        self.order = 0
 
 
 def export(
@@ -59,10 +75,13 @@ def export(
     if minisign and signer is None:
         raise ValueError("minisign=True requires a secret key: open the cache with publish_key, or set COMPCACHE_PUBLISH_KEY")
     processors = _target_processors(store, targets)
-    contents, signatures, lines, exported_names = _collect_modules(store, names, processors, closure=closure)
+    modules, lines, exported_names = _collect_modules(store, names, processors, closure=closure)
     for module_id, entry in linked_closures(store).items() if linked else ():
-        if contents.keys() >= {*entry.requires}:
-            contents[module_id], _, signatures[module_id] = _read_module(store, module_id)
+        if modules.keys() >= {*entry.requires}:
+            modules[module_id] = _read_module(store, module_id)
+    numbers = _numbers(modules)
+    contents = {key: strip_compilation_data(module.content, numbers.get(key)) for key, module in modules.items()}
+    signatures = {key: module.signatures for key, module in modules.items()}
     pack = _make_pack(store, contents, exported_names)
     if pack is not None:
         key, contents[key], signatures[key] = pack
@@ -75,34 +94,48 @@ def export(
 
 def _collect_modules(
     store: Store, names: Iterable[str], processors: dict[str, Processor], *, closure: bool
-) -> tuple[dict[bytes, bytes], dict[bytes, bytes], set[str], set[str]]:
+) -> tuple[dict[bytes, _Exported], set[str], set[str]]:
     """Collect the modules of functions and, with `closure`, of the functions that they import.
 
     Returns:
-        The content and the signature file of each module by module_id, the lines of the listing, and the names of the functions and of
-        all their imports.
+        The modules by module_id, the lines of the listing, and the names of the functions and of all their imports.
 
     Raises:
         NotCachedError: one of `names` is not cached, or no realization of a function can run on one of the processors.
     """
-    contents: dict[bytes, bytes] = {}
-    signatures: dict[bytes, bytes] = {}
-    imports: dict[bytes, tuple[str, ...]] = {}
+    modules: dict[bytes, _Exported] = {}
     lines: set[str] = set()
     pending = list(names)
     roots, known_names = frozenset(pending), set(pending)
     while pending:
         name = pending.pop()
         for candidate in _choose_realizations(store, name, processors, required=name in roots):
-            module_id = candidate.module_id
-            if module_id not in contents:
-                contents[module_id], row, signatures[module_id] = _read_module(store, module_id)
-                imports[module_id] = row.imports
-            lines.add(f"{name}\t{module_id.hex()}\t{candidate.cpu}\n")
-            new_names = [imported for imported in imports[module_id] if closure and imported not in known_names]
+            module = modules.get(candidate.module_id)
+            if module is None:
+                module = modules[candidate.module_id] = _read_module(store, candidate.module_id)
+            if candidate.order:
+                module.order = max(candidate.order, module.order or candidate.order)
+            lines.add(f"{name}\t{candidate.module_id.hex()}\t{candidate.cpu}\n")
+            new_names = [imported for imported in module.row.imports if closure and imported not in known_names]
             known_names.update(new_names)
             pending += new_names
-    return contents, signatures, lines, known_names
+    return modules, lines, known_names
+
+
+def _numbers(modules: Mapping[bytes, _Exported]) -> dict[bytes, int]:
+    """Return the addition numbers of the modules of a bundle that have numbers. A bundle has no directories.
+
+    A module keeps its number, unless a module of a later directory has one of its plain names and no smaller number. Then its number is
+    one more.
+    """
+    numbers: dict[bytes, int] = {}
+    newest: dict[str, tuple[int, int]] = {}
+    for order, module_id in sorted((module.order, module_id) for module_id, module in modules.items() if module.order):
+        names = [name for name in modules[module_id].row.names if is_ordered(name)]
+        older = [number + (known < order) for known, number in (newest[name] for name in names if name in newest)]
+        numbers[module_id] = max([order & GREATEST_NUMBER, *older])
+        newest.update(dict.fromkeys(names, (order, numbers[module_id])))
+    return numbers
 
 
 def _target_processors(store: Store, targets: Iterable[str] | str | None) -> dict[str, Processor]:
@@ -149,12 +182,18 @@ def _choose_realizations(store: Store, name: str, processors: dict[str, Processo
 
 
 def _find_candidates(store: Store, name: str) -> list[_Candidate]:
-    """Return the realizations of a function that can be read. Damaged and removed modules are skipped."""
+    """Return the realizations of a function that can be read, except code of layers that newer code of a plain name replaces.
+
+    Damaged and removed modules are skipped.
+    """
     candidates = []
     realizations = store.find_all(name)
-    ages = _ages(store, name, [module_id for module_id, _ in realizations])
+    rows = {module_id: (order, content) for order, _, module_id, _, content in store.find_numbered(name)} if is_ordered(name) else {}
+    newest = next((rows[module_id] for module_id, _ in realizations if module_id in rows), (0, b""))
     for module_id, offset in realizations:
-        if module_id not in ages:
+        order, content = rows.get(module_id, newest)  # modules in memory have no row
+        age = 0 if any(content) and content == newest[1] else newest[0] - order
+        if age and order >> ORDER_BITS < newest[0] >> ORDER_BITS:
             continue
         try:
             with store.open_module(module_id) as module:
@@ -164,49 +203,22 @@ def _find_candidates(store: Store, name: str) -> list[_Candidate]:
             reraise_interrupt(error)
             continue  # the module is damaged, or was removed in the meantime
         if record.name == name:
-            candidates.append(_Candidate(module_id, header.requirement(header.features_of(record)), header.cpu, ages[module_id]))
+            candidates.append(_Candidate(module_id, header.requirement(header.features_of(record)), header.cpu, order, age))
     return candidates
 
 
-def _ages(store: Store, name: str, module_ids: Iterable[bytes]) -> dict[bytes, int]:
-    """Return the age of each realization of a function (`_Candidate`), except those that must not be in a bundle.
-
-    Addition numbers count within their directory, and a bundle has no directories. So a realization in a layer must not be in the bundle if
-    its number is not smaller than the numbers of newer realizations: it would be used instead of them.
-
-    `module_ids` are the modules with the realizations, in the order in which loads prefer them.
-    """
-    numbered = store.find_numbered(name) if is_ordered(name) else ()
-    rows = {module_id: (order, content) for order, _, module_id, _, content in numbered}
-    ages: dict[bytes, int] = {}
-    newest_order, newest_content = next((rows[module_id] for module_id in module_ids if module_id in rows), (0, b""))
-    age, previous = 0, newest_order
-    for module_id in module_ids:
-        order, content = rows.get(module_id, (newest_order, newest_content))  # modules in memory have no row
-        is_newest = order == newest_order or (any(content) and content == newest_content)
-        if is_newest:
-            ages[module_id] = 0
-            continue
-        if order != previous:
-            if order & GREATEST_NUMBER >= previous & GREATEST_NUMBER:
-                continue
-            age, previous = age + 1, order
-        ages[module_id] = age
-    return ages
-
-
-def _read_module(store: Store, module_id: bytes) -> tuple[bytes, Row, bytes]:
-    """Return a module's content for a bundle, its row, and its signature file. See `Store.open_module` for the exceptions.
+def _read_module(store: Store, module_id: bytes) -> _Exported:
+    """Read a module for a bundle. See `Store.open_module` for the exceptions.
 
     If the store has a publish key, the signature file contains a signature by this key. Without signatures it is empty.
     """
     with store.open_module(module_id) as module:
         footer = module.footer()
         row = make_row(module_id, module.read(footer.image, footer.records), module.read(footer.content, footer.notes))
-        data = strip_compilation_data(module.read(0, module.size))
+        data = module.read(0, module.size)
         requirement = decode_module(module.read_record(0)).requirement()
     holder = next((layer for layer in (store, *store.layers) if module.path.startswith(layer.root + "/")), store)
-    return data, row, _add_own_signature(store, holder.signatures_of(module_id), module_id, requirement)
+    return _Exported(data, row, _add_own_signature(store, holder.signatures_of(module_id), module_id, requirement))
 
 
 def _add_own_signature(store: Store, signatures: bytes, module_id: bytes, requirement: str) -> bytes:

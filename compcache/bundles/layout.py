@@ -38,6 +38,7 @@ from compcache.formats.footer import (
     sections_of,
 )  # fmt: skip
 from compcache.formats.graph import decode_notes
+from compcache.formats.order import order_of, with_number
 from compcache.interrupts import reraise_interrupt, suppress
 
 if TYPE_CHECKING:
@@ -71,15 +72,17 @@ _IN_MEMORY = 1 << 20
 _LARGEST_READ = 1 << 24
 
 
-def strip_compilation_data(data: bytes) -> bytes:
+def strip_compilation_data(data: bytes, number: int | None = None) -> bytes:
     """Return a module file without the time and the duration of its compilation, and without its keyed digest.
 
-    The module_id does not change, because it does not cover this data.
+    If `number` is not None, it becomes the addition number. The module_id does not change, because it does not cover this data.
     """
     *content, notes = sections_of(data, decode_footer(data[-FOOTER_SIZE:], len(data)))
     image, records, graph, bitcode = content
-    content_notes = {name: value for name, value in sorted(decode_notes(notes).items()) if name not in _COMPILATION_NOTES}
-    packed: bytes = msgpack.packb(content_notes, use_bin_type=True)
+    content_notes = {name: value for name, value in decode_notes(notes).items() if name not in _COMPILATION_NOTES}
+    if number is not None and number != order_of(content_notes).number:
+        content_notes = with_number(content_notes, number)
+    packed: bytes = msgpack.packb(dict(sorted(content_notes.items())), use_bin_type=True)
     _, parts = encode_container(image, records, graph, bitcode, packed, None)
     return b"".join(parts)
 

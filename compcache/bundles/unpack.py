@@ -135,6 +135,7 @@ def _publish_modules(store: Store, modules: list[_Module], keys: tuple[PublicKey
 
     The files are not synced. They have no stamps, so each file is checked against its digest before its first use.
     """
+    Store.renew_index(store)  # a lost index is rebuilt first, because this segment would seem to be the whole index
     entries: set[bytes] = set()
     rows = []
     requirements: set[str] = set()

@@ -45,6 +45,8 @@ _END = b"\0"
 _CHUNK = 1 << 16
 #: The directives of assembly that read files.
 _ASSEMBLER_WORDS = (b"incbin", b".include")
+#: Lines of preprocessed code that import modules, whose content a preprocessor does not write.
+_IMPORT = re.compile(rb"^\s*(?:#\s*pragma clang module import|(?:export\s+)?(?:@?import|__import_module__)\b)", re.MULTILINE)
 #: The seconds by which the clock of a file system may be behind the system's clock.
 _TICK = 0.02
 _ATTEMPTS = 2
@@ -132,12 +134,16 @@ def _read_preprocessed(unit: Unit) -> tuple[bytes, list[str], bool, SearchPath]:
         is_listed = True
     names = [*_prerequisites(rule), *_included_files(output)]
     code = output if _depends_on_lines(unit, output) else _strip_line_markers(output)
-    assembled = _assembler_inputs(unit, code)
-    return b"\0".join([code, *assembled]), names, is_listed and not assembled, search_path
+    unlisted = _unlisted_inputs(unit, code)
+    return b"\0".join([code, *unlisted]), names, is_listed and not unlisted, search_path
 
 
-def _assembler_inputs(unit: Unit, code: bytes) -> list[bytes]:
-    """Return the names and digests of the files that inline assembly reads. Preprocessors do not list these files."""
+def _unlisted_inputs(unit: Unit, code: bytes) -> list[bytes]:
+    """Return what the inputs that preprocessors do not write add to a unit: the bitcode of code that imports modules, and the names and
+    digests of the files that inline assembly reads.
+    """
+    if _IMPORT.search(code):
+        return [_run_translation(unit)]
     if not any(word in code for word in _ASSEMBLER_WORDS):
         return []
     from compcache.clang.bitcode import disassemble

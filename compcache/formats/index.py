@@ -34,6 +34,7 @@ from compcache import files as file_ops
 from compcache.digest import DIGEST_SIZE, digest
 from compcache.errors import FormatError, UnknownVersionError
 from compcache.formats.host import NATIVE, UNUSABLE, target_id
+from compcache.formats.manifest import LINKED
 from compcache.interrupts import reraise_interrupt
 from compcache.native import runtime
 from compcache.record import Record
@@ -137,11 +138,12 @@ def sort_by_preference(rows: list[Numbered], is_near: Callable[[bytes], bool] | 
     """Sort the realizations of a plain name in `rows` by preference, in place, and return their (module_id, record offset).
 
     The latest addition is first; within an addition, the realization that fits this host best. Realizations with the content of the first
-    one are equivalent. Among them, realizations in near modules are first, then realizations that fit best.
+    one are equivalent. Among them, realizations in near modules are first, then realizations that fit best. Linked closures are no
+    additions: their content is not the newest because of their number.
     `is_near` may be None: no module is near.
     """
     rows.sort(reverse=True)
-    content = rows[0][4] if len(rows) > 1 else b""
+    content = next((row[4] for row in rows if row[3] < LINKED), b"") if len(rows) > 1 else b""
     if any(content):
         rows.sort(key=lambda row: _preference(row, content, is_near))
     return [row[2:4] for row in rows]

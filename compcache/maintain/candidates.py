@@ -13,12 +13,14 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from compcache.digest import DIGEST_SIZE
+from compcache.digest import DIGEST_SIZE, name_key
 from compcache.formats import known_faults
 from compcache.formats.makers import Versions
+from compcache.formats.manifest import LINKED
 from compcache.formats.records import version_numbers
 from compcache.maintain.pins import pinned
 from compcache.maintain.policy import Entry, Outside, Plan, cutoff, matcher, plan_prune
+from compcache.store import is_ordered
 from compcache.usage.linked import linked_closures
 from compcache.usage.snapshot import statuses_of
 
@@ -130,12 +132,29 @@ class Chooser:
                 entry = entry._replace(parts=(*parts, entry.module_id))
             return entry._replace(generation=_FRESH) if entry.generation in fresh else entry
 
+        self._mark_newest(found)
         entries = [limit_to_candidates(found[key]) for key in sorted(found)]
         found.clear()  # otherwise a prune of many modules would keep a second table in memory
         modules = len(entries) - sum(entry.is_pack for entry in entries)
         size = sum(entry.size for entry in entries)
         outside = Outside(self._census.size - size, self._census.modules - modules, horizon, _FRESH)
         return plan_prune(entries, self._policy, self._now, outside)
+
+    def _mark_newest(self, found: dict[bytes, Entry]) -> None:
+        """Set `newest`, and the imports of older code, of the entries whose plain names have several realizations in `found`."""
+        holders: dict[str, int] = {}
+        for entry in found.values():
+            for name in filter(is_ordered, entry.functions):
+                holders[name] = holders.get(name, 0) + 1
+        for name in sorted(name for name, count in holders.items() if count > 1):
+            rows = [row for row in self._store.index.find_numbered(name_key(name)) if row[2] in found and row[3] < LINKED]
+            order_of_newest, _, _, _, newest = max(rows, default=(0, 0, b"", 0, b""))
+            for order, _, module_id, _, content in rows:
+                entry, need = found[module_id], (f"\0{name}",)
+                if order == order_of_newest or (any(content) and content == newest):
+                    found[module_id] = entry._replace(newest=entry.newest + need)
+                else:
+                    found[module_id] = entry._replace(imports=entry.imports + need)
 
     def _read_part_uses(self) -> dict[bytes, float]:
         """Return when the parts of linked closures were last used through a closure, in seconds since the epoch."""
@@ -194,7 +213,9 @@ class Chooser:
             if parts:
                 names, imports, is_pinned = (), (), module_id in self._spare
             llvm = platform.llvm_version
-            yield _new((module_id, size, created, last, names, imports, target, generation, is_pinned, llvm, False, makers, fault, parts))
+            yield _new(
+                (module_id, size, created, last, names, imports, target, generation, is_pinned, llvm, False, makers, fault, parts, ())
+            )
 
     def _is_pinned(self, row: Row) -> bool:
         """Return whether a module is spared, or holds a pinned function."""
@@ -266,14 +287,14 @@ class Chooser:
     def _add_related(self, found: dict[bytes, Entry]) -> None:
         """Add to `found` the importers and the duplicates of its modules, and transitively those of the added modules."""
         slices, lists = self._slices, self._slices.lists
-        if not (self._policy.duplicates or lists.has_imports() or slices.unlisted):
-            return
         names = {name for entry in found.values() for name in entry.functions}
+        if not (self._policy.duplicates or lists.has_imports() or slices.unlisted or any(map(is_ordered, names))):
+            return
         seen: set[str] = set()
         while names:
             seen |= names
             wanted = dict[bytes, None]()
-            imported = set()
+            imported = set(filter(is_ordered, names))  # older code of these names needs the newest code
             for name, module_id in lists.importers_of(names):
                 imported.add(name)
                 wanted[module_id] = None

@@ -2,7 +2,8 @@
 
 The least recently used modules are removed first. A use of a function counts as a use of its dependencies. A module that a kept module
 needs stays, unless another kept module realizes the same functions. A module is removed together with the modules that would lose an
-import. This module uses neither files nor LLVM; `compcache.maintain.prune` carries plans out.
+import. Modules with older code of a plain name need the newest code, as if they imported it, so that no prune brings former code back. This
+module uses neither files nor LLVM; `compcache.maintain.prune` carries plans out.
 """
 
 from __future__ import annotations
@@ -147,10 +148,12 @@ class Entry(NamedTuple):
     """A module as input of the policy.
 
     `created` and `used` (0.0: never) are in seconds since the epoch. `imports` are the func_names that the module needs from other
-    modules. Code of the same `target` runs on the same hosts. Modules of the same `generation` (CPU, LLVM version and platform) become
-    stale together. A pack, which holds only entries of data, counts for the size limit and not for the number of modules. `fault`
-    describes a known fault of one of the `makers`. `parts` are the modules from which a linked closure is derived. A linked closure needs
-    its parts, provides no function to other modules, and is removed first if a limit is exceeded.
+    modules. `newest` are the plain names, each after a NUL, of which it has the newest code. A module with older code of such a name has
+    the same text in its `imports`, because look-ups would use the older code if the newest code were gone. Code of the same `target` runs
+    on the same hosts. Modules of the same `generation` (CPU, LLVM version and platform) become stale together. A pack, which holds only
+    entries of data, counts for the size limit and not for the number of modules. `fault` describes a known fault of one of the `makers`.
+    `parts` are the modules from which a linked closure is derived. A linked closure needs its parts, provides no function to other modules,
+    and is removed first if a limit is exceeded.
     """
 
     module_id: bytes
@@ -167,6 +170,12 @@ class Entry(NamedTuple):
     makers: tuple[Maker, ...] = ()
     fault: str = ""
     parts: tuple[bytes, ...] = ()
+    newest: tuple[str, ...] = ()
+
+    @property
+    def provides(self) -> tuple[str, ...]:
+        """What other modules may need of this one: its functions, and `newest`."""
+        return self.functions + self.newest
 
 
 class Removal(NamedTuple):
@@ -270,7 +279,7 @@ class _Population:
         self.providers: dict[str, Sequence[int]] = {}
         self.importers: dict[str, Sequence[int]] = {}
         for number, entry in enumerate(entries):
-            for name in entry.functions:
+            for name in entry.provides:
                 _append(self.providers, name, number)
         for number, entry in enumerate(entries):
             for name in entry.imports:
@@ -356,7 +365,7 @@ class _Population:
         if not reasons:
             return rescued
         kept = [number for number in range(len(self.entries)) if number not in reasons]
-        provided = {name for number in kept for name in self.entries[number].functions}
+        provided = {name for number in kept for name in self.entries[number].provides}
         for number in kept:  # the loop appends to the list
             for name in self.entries[number].imports:
                 if name in provided or name not in self.providers:
@@ -365,7 +374,7 @@ class _Population:
                 del reasons[best]
                 rescued.add(best)
                 kept.append(best)
-                provided.update(self.entries[best].functions)
+                provided.update(self.entries[best].provides)
         return rescued
 
     def dependents(self, number: int, alive: bytearray) -> list[int]:
@@ -376,7 +385,7 @@ class _Population:
         seen = {number}
         lost: dict[str, int] = {}
         for member in group:  # the loop appends to the list
-            for name in self.entries[member].functions:
+            for name in self.entries[member].provides:
                 if name not in self.importers:
                     continue
                 lost[name] = lost.get(name, 0) + 1
@@ -391,7 +400,7 @@ class _Population:
     def _has_importer(self, number: int, alive: bytearray) -> bool:
         """Return whether a live entry imports a function of this entry."""
         importers = self.importers
-        for name in self.entries[number].functions:
+        for name in self.entries[number].provides:
             if name in importers:
                 for other in importers[name]:
                     if alive[other]:
@@ -448,7 +457,7 @@ def _stale_generations(population: _Population, policy: PrunePolicy, now: float,
     if policy.stale is None:
         return set()
     newest: dict[object, float] = {}
-    for entry, used in zip(population.entries, population.used, strict=True):
+    for entry, used in zip(population.entries, population.recency, strict=True):
         newest[entry.generation] = max(used, newest.get(entry.generation, used))
     oldest = cutoff(policy.stale, now)
     return {generation for generation, used in newest.items() if used < oldest and generation is not fresh}
@@ -458,14 +467,14 @@ def _add_duplicates(population: _Population, removable: list[int], reasons: dict
     """Select modules whose functions are all in other modules for the same hosts, the least recently used first; update `reasons`."""
     entries = population.entries
     several = {name for name, providers in population.providers.items() if len(providers) > 1}
-    removable = [number for number in removable if number not in reasons and several.issuperset(entries[number].functions)]
+    removable = [number for number in removable if number not in reasons and several.issuperset(entries[number].provides)]
     copies: dict[tuple[str, object], int] = {}
     for number, entry in enumerate(entries if removable else ()):
         if number not in reasons:
-            for name in several.intersection(entry.functions):
+            for name in several.intersection(entry.provides):
                 copies[name, entry.target] = copies.get((name, entry.target), 0) + 1
     for number in sorted(removable, key=population.place.__getitem__, reverse=True):
-        keys = [(name, entries[number].target) for name in entries[number].functions]
+        keys = [(name, entries[number].target) for name in entries[number].provides]
         if keys and all(copies[key] > 1 for key in keys):
             reasons[number] = "duplicate"
             for key in keys:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from cli_process import compcache
-from helpers import PACKAGE_ROOT, adder, caller, constant, run_fresh
+from helpers import PACKAGE_ROOT, adder, caller, constant, module_file, run_fresh
 from hosts import host_like, on_host
 
 from compcache import Cache, CacheWarning, CompcacheError, FormatError, IntegrityError, ModuleSource, NotCachedError, StorageError
@@ -58,6 +58,16 @@ def test_a_closure_travels(bundle: Path, tmp_path: Path) -> None:
     script = "from compcache import Cache\nresult = Cache(directory).get_target('top')(2), 'llvmlite' in sys.modules"
     run_fresh(place, script)
     assert run_fresh(place, script) == (113, False)
+
+
+def test_an_import_into_a_directory_that_has_lost_its_index_loses_nothing(bundle: Path, tmp_path: Path) -> None:
+    with Cache(tmp_path / "elsewhere") as other:
+        other.add_module(ModuleSource(constant("own", 5)))
+    shutil.rmtree(tmp_path / "elsewhere" / "index-v1")
+    with Cache(tmp_path / "elsewhere") as other:
+        other.import_bundle(bundle)
+    with Cache(tmp_path / "elsewhere") as other:
+        assert other.get_target("own")() == 5
 
 
 def test_without_closure_a_bundle_has_what_is_named(cache: Cache, tmp_path: Path) -> None:
@@ -198,6 +208,40 @@ def test_a_bundle_gives_the_code_that_a_cache_with_layers_gives(tmp_path: Path) 
             if "layers" not in options:
                 cache.import_bundle(tmp_path / "app.ccb")
             assert cache.get_target("top")(1) == 6
+            assert len(cache.realizations("leaf")) == 1
+
+
+def test_code_that_a_module_of_a_layer_brings_along_is_older_in_bundles_too(tmp_path: Path) -> None:
+    """`other` is exported from a module that has older code of `leaf`, with a greater number than the newer code."""
+    with Cache(tmp_path / "layer") as cache:
+        for number in (2, 3):
+            cache.add_module(ModuleSource(constant("unrelated", number)))
+        cache.add_module(ModuleSource(adder("leaf", 2) + adder("other", 7)))
+    with Cache(tmp_path / "upper", layers=[tmp_path / "layer"]) as cache:
+        cache.add_module(ModuleSource(adder("leaf", 5)))
+        cache.export(["leaf", "other"], tmp_path / "app.ccb")
+    with Cache(tmp_path / "imported") as imported, Cache(tmp_path / "above", layers=[tmp_path / "app.ccb"]) as above:
+        imported.import_bundle(tmp_path / "app.ccb")
+        for cache in (imported, above):
+            assert (cache.get_target("leaf")(1), cache.get_target("other")(1)) == (6, 8)
+
+
+def test_the_number_of_a_module_in_two_directories_is_that_of_the_first(tmp_path: Path) -> None:
+    """In the layer, the module was added after the code that replaces it above."""
+    with Cache(tmp_path / "layer") as cache:
+        for number in range(4):
+            cache.add_module(ModuleSource(constant("unrelated", number)))
+        cache.add_module(ModuleSource(adder("leaf", 1)))
+    with Cache(tmp_path / "upper") as cache:
+        former = cache.add_module(ModuleSource(adder("leaf", 1)))
+        cache.add_module(ModuleSource(adder("leaf", 2)))
+        module_file(tmp_path / "upper", former).unlink()  # the index lists it, and the layer has a file of it
+    with Cache(tmp_path / "upper", layers=[tmp_path / "layer"]) as cache:
+        assert cache.get_target("leaf")(1) == 3
+        cache.export(["leaf"], tmp_path / "app.ccb")
+    with Cache(tmp_path / "imported") as cache:
+        cache.import_bundle(tmp_path / "app.ccb")
+        assert cache.get_target("leaf")(1) == 3
 
 
 @pytest.mark.parametrize("signer", [None, "team-1", "other"])

@@ -207,6 +207,21 @@ def test_files_that_assembly_reads_count_with_their_content(cache: Cache, tmp_pa
 
 
 @pytest.mark.slow
+def test_modules_that_code_imports_count_with_their_content(cache: Cache, tmp_path: Path) -> None:
+    """A preprocessor writes that a module is imported, but not what it contains."""
+    (tmp_path / "module.modulemap").write_text('module Factor { header "factor.h" export * }\n', encoding="utf-8")
+    flags = ["-O1", "-fmodules", f"-fmodules-cache-path={tmp_path / 'modules'}", f"-I{tmp_path}"]
+    found = []
+    for number, factor in enumerate((2, 3)):
+        header = tmp_path / "factor.h"
+        header.write_text(f"static inline long factor(void) {{ return {factor}; }}\n", encoding="utf-8")
+        os.utime(header, (1e9 + number, 1e9 + number))  # clang compares whole seconds
+        source = f'#include "factor.h"\n{SCALE.replace("FACTOR", "factor()")}'
+        found += [clang.compile(source, flags=flags, cache=cache).scale(10) for _ in range(2)]
+    assert found == [20, 20, 30, 30]
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("rustc") is None, reason="rustc is not installed")
 def test_variables_that_rust_asks_for_count(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     code = '#[no_mangle]\npub extern "C" fn version() -> i32 { env!("OF_TEST").len() as i32 }\n'

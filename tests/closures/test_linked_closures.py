@@ -448,3 +448,14 @@ def test_caches_with_layers_use_it(chain: Cache, directory: Path, tmp_path: Path
         assert [value for _, value in load(tmp_path / "above", "first", layers=layers)[0]] == [72]
         above.add_module(ModuleSource(adder("second", 90)))
         assert [value for _, value in load(tmp_path / "above", "first", layers=layers)[0]] == [92]
+
+
+def test_a_closure_does_not_decide_which_content_is_the_newest(chain: Cache, directory: Path, tmp_path: Path) -> None:
+    """A look-up prefers the directory above, where the closure is. The newest addition is in the layer."""
+    with Cache(tmp_path / "above", layers=[directory]) as above:
+        above.link(["first", "third"], into="set")
+    chain.add_module(ModuleSource(adder("third", 30)))
+    for _ in range(2):  # the second cache has all layers in one index
+        with Cache(tmp_path / "above", layers=[directory]) as above:
+            assert above.get_target("third")(1) == 31
+            assert above.get_target("first")(1) == 34

@@ -43,6 +43,7 @@ def fill(directory: Path, choose: random.Random) -> Store:
         module_id = publish_module(
             store, number, sorted(names), sorted(imports), cpu=choose.choice("ab"), llvm=choose.choice(("21.1.0", "22.1.0")),
             makers=choose.choice(("numba 0.66", "ld 2.40")), size=choose.choice((0, 0, 900)),
+            addition=choose.choice((0, number + 1)),
         )  # fmt: skip
         age = choose.choice((10, 20, 20, 500, 1000 * choose.random()))
         os.utime(store.module_path(module_id), (NOW - age, NOW - age))
@@ -89,7 +90,9 @@ def test_it_is_the_plan_for_all_modules(seed: int, tmp_path: Path, monkeypatch: 
             chooser = Chooser(slices, Uses(store), policy, NOW, census, ())
             entries = sorted(chooser._entries())
             assert sum(entry.size for entry in entries) == census.size
-            whole = plan_prune(entries, policy, NOW)
+            marked = {entry.module_id: entry for entry in entries}
+            chooser._mark_newest(marked)
+            whole = plan_prune([marked[entry.module_id] for entry in entries], policy, NOW)
             found = chooser.choose()
             assert told(found) == told(whole), policy
             removed += len(whole.removed)

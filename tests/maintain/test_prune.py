@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from helpers import adder, caller, flip_byte, module_file, run_fresh, snapshot
+from helpers import adder, caller, constant, flip_byte, module_file, run_fresh, snapshot
 from mock_directory import DyingFiles, FaultyFiles, KilledError, Operation, cache_on, no_permission
 
 from compcache import Cache, CacheWarning, InvalidNameError, ModuleSource, NotCachedError, PrunePolicy, StorageError
@@ -421,3 +421,19 @@ def test_a_removal_beside_a_merge_of_the_index_is_done(directory: Path, monkeypa
         assert len(cache.remove("f")) == 1
         with pytest.raises(NotCachedError):
             cache.get_target("f")
+
+
+@pytest.mark.filterwarnings("ignore::compcache.ShadowWarning")
+@pytest.mark.parametrize(("policy", "left"), [(PrunePolicy(duplicates=True), {"g": 2, "h": 7}), (PrunePolicy(max_modules=1), {})])
+def test_former_code_never_comes_back(cache: Cache, directory: Path, policy: PrunePolicy, left: dict[str, int]) -> None:
+    """The older code of `f` is in a module that is used for another function."""
+    cache.add_module(ModuleSource(constant("f", 0) + constant("g", 2)))
+    cache.add_module(ModuleSource(constant("f", 1)))
+    if policy.duplicates:
+        cache.add_module(ModuleSource(constant("h", 7)))
+    with Cache(directory) as user:
+        assert user.get_target("g")() == 2
+    cache.prune(policy)
+    with Cache(directory) as after:
+        assert {name: after.get_target(name)() for name in left} == left
+        assert not after.has("f") or after.get_target("f")() == 1

@@ -130,10 +130,8 @@ def link_shared(
     return image
 
 
-@functools.lru_cache(maxsize=512)
-def _hide_symbols(data: bytes, keep: tuple[str, ...]) -> bytes:
-    """Return the result of `hide_symbols` for a small object. The result is cached, because many images share small objects."""
-    return hide_symbols(data, keep)
+#: `hide_symbols` for small objects, with a cache, because many images share small objects.
+_hide_symbols = functools.lru_cache(maxsize=512)(hide_symbols)
 
 
 def _linker_flags(linker: Linker) -> tuple[str, ...]:
