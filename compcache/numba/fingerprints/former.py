@@ -1,17 +1,18 @@
 """Keeps the values that functions read when their code was loaded, so that Numba can compile the functions from these values later.
 
 Without a cache, this process would have compiled the callees of a loaded function, and run the implementations that it uses, before the
-values changed. Values of plain types and small arrays are copied. Other objects are only referred to, and count as they are later.
+values changed. Values of plain types, small arrays, and small containers of plain values are copied. Other objects are only referred to.
+Attributes of the program's classes and objects are kept, too.
 """
 
 from __future__ import annotations
 
 import sys
 from _weakref import ref  # importing `weakref` is slow
-from functools import wraps
 from types import CellType
 
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import suppress
+from compcache.numba.fingerprints.state import state_of
 from compcache.numba.registered.code_reads import MISSING, cells_of
 from compcache.numba.registered.library import is_library_module, is_made_by_library
 
@@ -21,26 +22,36 @@ if TYPE_CHECKING:
     from types import CodeType
     from typing import Any
 
-__all__ = ["former_function", "keep_values", "with_present_globals"]
+__all__ = ["changed_attributes", "former_function", "keep_values"]
 
 _Function: Any = type(lambda: 0)
 _Module = type(sys)
 _PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None)))
+_CONTAINERS = frozenset((dict, list, set))
 _MAX_BYTES_OF_ARRAY = 4096
-#: How many modules a chain of attributes may pass through, and how many Python functions one function may call.
-_MAX_MODULES = 3
+_MAX_ITEMS = 100
+#: How many modules, classes and objects a chain of attributes may pass through, and how many Python functions one function may call.
+_MAX_OWNERS = 3
 _MAX_CALLS = 50
 
 
 class _Kept:
-    """A function's code, and a function for each variable that it reads, which returns the former value or `MISSING`."""
+    """What a function read. A former value is a function that returns the value, or `MISSING` if the value is gone.
 
-    __slots__ = ("cells", "code", "globals")
+    Attributes:
+        code: the code of the function.
+        globals, cells: the former values of the variables that the function reads, by name.
+        attributes: the attributes of classes and objects that the function, or a function that it calls, may read: what `_refer_to`
+            returned for the class or object, and the former value, by the id of the class or object and the name.
+    """
+
+    __slots__ = ("attributes", "cells", "code", "globals")
 
     def __init__(self, code: CodeType) -> None:
         self.code = code
         self.globals: dict[str, Callable[[Any], Any]] = {}
         self.cells: dict[str, Callable[[Any], Any]] = {}
+        self.attributes: dict[tuple[int, str], tuple[Callable[[], Any], Callable[[Any], Any]]] = {}
 
 
 #: What each function read when its code was first recorded. The reference to a function removes its row when the function is gone.
@@ -55,8 +66,9 @@ def keep_values(function: Any, calls: int = _MAX_CALLS) -> None:
     if not calls or type(function) is not _Function or is_made_by_library(function) or ref(function) in _kept:
         return
     kept = _kept[ref(function, _kept.pop)] = _Kept(function.__code__)
-    kept.globals = _keep_namespace(function.__globals__, set(_names_in(kept.code)), _MAX_MODULES, calls)
-    kept.cells = {name: _keep(value, set(), 0, calls) for name, value in cells_of(function)}
+    keeper = _Keeper(kept, calls)
+    kept.globals = keeper.keep_named(function.__globals__, _MAX_OWNERS)
+    kept.cells = {name: keeper.keep(value, _MAX_OWNERS) for name, value in cells_of(function)}
 
 
 def former_function(function: Any, made: dict[Any, Any] | None = None) -> Any:
@@ -89,17 +101,20 @@ def former_function(function: Any, made: dict[Any, Any] | None = None) -> Any:
     return copy
 
 
-def with_present_globals(copy: Any, function: Any) -> Any:
-    """Return a function that calls a copy of a function. Functions that the copy returns read the present globals of the function."""
+def changed_attributes(function: Any) -> list[tuple[Any, str, Any, Any]]:
+    """Return the attributes of classes and objects that have changed since the values that a function reads were kept.
 
-    def as_now(value: Any) -> Any:
-        if type(value) is tuple:
-            return tuple(map(as_now, value))
-        if type(value) is not _Function or value.__globals__ is not copy.__globals__:
-            return value
-        return _Function(value.__code__, function.__globals__, value.__name__, value.__defaults__, value.__closure__)
-
-    return wraps(function)(lambda *args, **kwargs: as_now(copy(*args, **kwargs)))
+    A row has the class or object, the name, the former value, and the present value. Attributes that are gone are omitted.
+    """
+    rows = []
+    made: dict[Any, Any] = {}
+    kept = _kept.get(ref(function)) if type(function) is _Function else None
+    for (_, name), (reference, value_of) in () if kept is None else kept.attributes.items():
+        owner, former = reference(), value_of(made)
+        present = MISSING if owner is None else _attributes_of(owner).get(name, MISSING)
+        if former is not MISSING and present is not MISSING and not _is_same(former, present):
+            rows.append((owner, name, former, present))
+    return rows
 
 
 def _names_in(code: CodeType) -> Iterator[str]:
@@ -110,32 +125,79 @@ def _names_in(code: CodeType) -> Iterator[str]:
             yield from _names_in(constant)
 
 
-def _keep_namespace(namespace: dict[str, Any], names: set[str], modules: int, calls: int) -> dict[str, Callable[[Any], Any]]:
-    return {name: _keep(namespace[name], names, modules, calls) for name in names & namespace.keys()}
+class _Keeper:
+    """Keeps the values that a function reads.
 
-
-def _keep(value: Any, names: set[str], modules: int, calls: int) -> Callable[[Any], Any]:
-    """Return a function that returns the present value later, or `MISSING` if it is gone then.
-
-    `names` are the attributes that may be read from a module. `modules` and `calls` are the maximum numbers of modules and functions in a
-    chain.
+    Args:
+        kept: receives the attributes of classes and objects.
+        calls: the maximum length of a chain of functions.
     """
-    cls = type(value)
-    if cls in _PLAIN or issubclass(cls, tuple):
-        return lambda _: value
-    if _is_array(value) and value.nbytes <= _MAX_BYTES_OF_ARRAY:
-        copied = value.copy()
-        return lambda _: copied
-    if cls is _Module and modules and not is_library_module(vars(value).get("__name__")):
-        kept = _keep_namespace(vars(value), names, modules - 1, calls)
-        return lambda made: _former_module(value, kept, made)
-    keep_values(value, calls - 1)
-    try:
-        reference = ref(value)
-    except TypeError as error:
-        reraise_interrupt(error)
-        return lambda _: MISSING
-    return lambda made: MISSING if reference() is None else former_function(reference(), made)
+
+    def __init__(self, kept: _Kept, calls: int) -> None:
+        self._kept = kept
+        self._calls = calls
+        self._names = set(_names_in(kept.code))
+
+    def keep_named(self, namespace: dict[str, Any], owners: int) -> dict[str, Callable[[Any], Any]]:
+        """Return the former values of the variables or attributes in a namespace that the function names. `owners` is that of `keep`."""
+        return {name: self.keep(namespace[name], owners) for name in self._names & namespace.keys()}
+
+    def keep(self, value: Any, owners: int) -> Callable[[Any], Any]:
+        """Return a function that returns the present value later, or `MISSING` if it is gone then.
+
+        `owners` is the maximum number of modules, classes and objects in a chain of attributes.
+        """
+        cls = type(value)
+        if cls in _PLAIN or issubclass(cls, tuple):
+            return lambda _: value
+        if (_is_array(value) and value.nbytes <= _MAX_BYTES_OF_ARRAY) or _is_plain_container(value):
+            copied = value.copy()
+            return lambda _: copied.copy()
+        if cls is _Module and owners and not is_library_module(vars(value).get("__name__")):
+            kept = self.keep_named(vars(value), owners - 1)
+            return lambda made: _former_module(value, kept, made)
+        self._keep_function(value)
+        if owners and cls is not _Function:
+            self._keep_attributes(value, owners - 1)
+        reference = _refer_to(value)
+        return lambda made: MISSING if reference() is None else former_function(reference(), made)
+
+    def _keep_function(self, value: Any) -> None:
+        """Keep what a function reads that the function refers to, if the value is a function."""
+        keep_values(value, self._calls - 1)
+        kept = _kept.get(ref(value)) if type(value) is _Function else None
+        self._kept.attributes.update({} if kept is None else kept.attributes)
+
+    def _keep_attributes(self, value: Any, owners: int) -> None:
+        """Keep attributes of a class, or of an object and its classes: those that the function names, and all of plain types."""
+        classes = value.__mro__ if isinstance(value, type) else type(value).__mro__
+        for owner in (() if isinstance(value, type) else (value,)) + classes:
+            if is_library_module((owner if isinstance(owner, type) else type(owner)).__module__):
+                continue
+            attributes = _attributes_of(owner)
+            for name, item in attributes.items():
+                is_read = name in self._names or (type(item) in _PLAIN and len(attributes) <= _MAX_ITEMS)
+                if is_read and (id(owner), name) not in self._kept.attributes:
+                    reference = _refer_to(owner)
+                    self._kept.attributes[id(owner), name] = reference, lambda _: MISSING  # the attribute may lead back to the owner
+                    self._kept.attributes[id(owner), name] = reference, self.keep(item, owners)
+
+
+def _refer_to(value: Any) -> Callable[[], Any]:
+    """Return a function that returns an object, or None if it is gone. Objects of the program's classes with slots are kept alive.
+
+    Other objects to which no weak references exist, such as containers, count as gone.
+    """
+    with suppress(TypeError):
+        return ref(value)
+    return (lambda: None) if is_library_module(type(value).__module__) else lambda: value
+
+
+def _attributes_of(owner: Any) -> dict[str, Any]:
+    """Return the attributes that a class or an object has itself; empty if the program's code raises an exception."""
+    with suppress(Exception):
+        return dict(vars(owner)) if isinstance(owner, type) else state_of(owner)
+    return {}
 
 
 def _former_module(module: Any, kept: dict[str, Callable[[Any], Any]], made: Any) -> Any:
@@ -153,7 +215,16 @@ def _is_same(former: Any, present: Any) -> bool:
         return True
     if type(former) is not type(present):
         return False
-    return former.tobytes() == present.tobytes() if _is_array(former) else type(former) in _PLAIN and former == present
+    if _is_array(former):
+        return bool(former.tobytes() == present.tobytes())
+    return (type(former) in _PLAIN or _is_plain_container(former)) and repr(former) == repr(present)  # 0.0 equals -0.0
+
+
+def _is_plain_container(value: Any) -> bool:
+    """Return whether a value is a dictionary, a list or a set of few plain values."""
+    if type(value) not in _CONTAINERS or len(value) > _MAX_ITEMS:
+        return False
+    return all(type(item) in _PLAIN for item in (*value, *(value.values() if type(value) is dict else ())))
 
 
 def _is_array(value: Any) -> bool:
