@@ -158,6 +158,7 @@ _STATE = [
      "DEP.get.register(int, DEP.make(V))"),
     ("float(DEP.v[0])", "import collections\nclass D(collections.deque): pass\nv = D()", "DEP.v.append(V)"),
     ("float(DEP.v['x'])", "import collections\nclass D(collections.defaultdict): pass\nv = D()", "DEP.v.default_factory = lambda: V"),
+    ("float(DEP.v['x'])", "class D(dict): pass\nv = D()", "DEP.v['x'] = V"),
     ("float(DEP.v.x)", "class L(list): pass\nv = L()", "DEP.v.x = V"),
     ("float(DEP.v.locked())", "import threading\nv = threading.Lock()", "V == 3 and DEP.v.acquire()"),
     ("float(DEP.v)", "import os\nv = int(os.environ.get('NAME', 0))", "import importlib; importlib.reload(DEP)"),

@@ -32,7 +32,7 @@ _MAX_BYTES_OF_ARRAY = 4096
 _MAX_ITEMS = 100
 #: How many modules, classes and objects a chain of attributes may pass through, and how many Python functions one function may call.
 _MAX_OWNERS = 3
-_MAX_CALLS = 50
+_MAX_CALLS = 30
 
 
 class _Kept:
@@ -40,18 +40,76 @@ class _Kept:
 
     Attributes:
         code: the code of the function.
+        names: the names of globals and attributes in the code.
+        calls: the maximum length of a chain of functions that starts with the function.
         globals, cells: the former values of the variables that the function reads, by name.
         attributes: the attributes of classes and objects that the function, or a function that it calls, may read: what `_refer_to`
             returned for the class or object, and the former value, by the id of the class or object and the name.
     """
 
-    __slots__ = ("attributes", "cells", "code", "globals")
+    __slots__ = ("attributes", "calls", "cells", "code", "globals", "names")
 
-    def __init__(self, code: CodeType) -> None:
+    def __init__(self, code: CodeType, calls: int) -> None:
         self.code = code
+        self.names = set(_names_in(code))
+        self.calls = calls
         self.globals: dict[str, Callable[[Any], Any]] = {}
         self.cells: dict[str, Callable[[Any], Any]] = {}
         self.attributes: dict[tuple[int, str], tuple[Callable[[], Any], Callable[[Any], Any]]] = {}
+
+    def keep_named(self, namespace: dict[str, Any], owners: int) -> dict[str, Callable[[Any], Any]]:
+        """Return the former values of the variables or attributes in a namespace that the function names. `owners` is that of `keep`."""
+        return {name: self.keep(namespace[name], owners) for name in self.names & namespace.keys()}
+
+    def keep(self, value: Any, owners: int) -> Callable[[Any], Any]:
+        """Return a function that returns the present value later, or `MISSING` if it is gone then.
+
+        `owners` is the maximum number of modules, classes and objects in a chain of attributes.
+        """
+        cls = type(value)
+        if cls in _PLAIN or issubclass(cls, tuple):
+            return lambda _: value
+        if (_is_array(value) and value.nbytes <= _MAX_BYTES_OF_ARRAY) or _is_plain_container(value):
+            copied = value.copy()
+            return lambda _: copied.copy()
+        if cls is _Module and owners and not is_library_module(vars(value).get("__name__")):
+            kept = self.keep_named(vars(value), owners - 1)
+            return lambda made: _former_module(value, kept, made)
+        self._keep_function(value)
+        if owners and cls is not _Function:
+            self._keep_attributes(value, owners - 1)
+        reference = _refer_to(value)
+        return lambda made: MISSING if reference() is None else former_function(reference(), made)
+
+    def _keep_function(self, value: Any) -> None:
+        """Keep what a function reads that the function refers to, if the value is a function."""
+        keep_values(value, self.calls - 1)
+        kept = _kept.get(ref(value)) if type(value) is _Function else None
+        self.attributes.update({} if kept is None else kept.attributes)
+
+    def _keep_attributes(self, value: Any, owners: int) -> None:
+        """Keep attributes of a class, or of an object and its classes: those that the function names, and all of plain types."""
+        classes = value.__mro__ if isinstance(value, type) else type(value).__mro__
+        for owner in (() if isinstance(value, type) else (value,)) + classes:
+            if is_library_module((owner if isinstance(owner, type) else type(owner)).__module__):
+                continue
+            attributes = _attributes_of(owner)
+            for name, item in attributes.items():
+                is_read = name in self.names or (type(item) in _PLAIN and len(attributes) <= _MAX_ITEMS)
+                if is_read and (id(owner), name) not in self.attributes:
+                    reference = _refer_to(owner)
+                    self.attributes[id(owner), name] = reference, lambda _: MISSING  # the attribute may lead back to the owner
+                    self.attributes[id(owner), name] = reference, self.keep(item, owners)
+
+
+def _refer_to(value: Any) -> Callable[[], Any]:
+    """Return a function that returns an object, or None if it is gone. Objects of the program's classes with slots are kept alive.
+
+    Other objects to which no weak references exist, such as containers, count as gone.
+    """
+    with suppress(TypeError):
+        return ref(value)
+    return (lambda: None) if is_library_module(type(value).__module__) else lambda: value
 
 
 #: What each function read when its code was first recorded. The reference to a function removes its row when the function is gone.
@@ -65,10 +123,9 @@ def keep_values(function: Any, calls: int = _MAX_CALLS) -> None:
     """
     if not calls or type(function) is not _Function or is_made_by_library(function) or ref(function) in _kept:
         return
-    kept = _kept[ref(function, _kept.pop)] = _Kept(function.__code__)
-    keeper = _Keeper(kept, calls)
-    kept.globals = keeper.keep_named(function.__globals__, _MAX_OWNERS)
-    kept.cells = {name: keeper.keep(value, _MAX_OWNERS) for name, value in cells_of(function)}
+    kept = _kept[ref(function, _kept.pop)] = _Kept(function.__code__, calls)
+    kept.globals = kept.keep_named(function.__globals__, _MAX_OWNERS)
+    kept.cells = {name: kept.keep(value, _MAX_OWNERS) for name, value in cells_of(function)}
 
 
 def former_function(function: Any, made: dict[Any, Any] | None = None) -> Any:
@@ -123,74 +180,6 @@ def _names_in(code: CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, type(code)):
             yield from _names_in(constant)
-
-
-class _Keeper:
-    """Keeps the values that a function reads.
-
-    Args:
-        kept: receives the attributes of classes and objects.
-        calls: the maximum length of a chain of functions.
-    """
-
-    def __init__(self, kept: _Kept, calls: int) -> None:
-        self._kept = kept
-        self._calls = calls
-        self._names = set(_names_in(kept.code))
-
-    def keep_named(self, namespace: dict[str, Any], owners: int) -> dict[str, Callable[[Any], Any]]:
-        """Return the former values of the variables or attributes in a namespace that the function names. `owners` is that of `keep`."""
-        return {name: self.keep(namespace[name], owners) for name in self._names & namespace.keys()}
-
-    def keep(self, value: Any, owners: int) -> Callable[[Any], Any]:
-        """Return a function that returns the present value later, or `MISSING` if it is gone then.
-
-        `owners` is the maximum number of modules, classes and objects in a chain of attributes.
-        """
-        cls = type(value)
-        if cls in _PLAIN or issubclass(cls, tuple):
-            return lambda _: value
-        if (_is_array(value) and value.nbytes <= _MAX_BYTES_OF_ARRAY) or _is_plain_container(value):
-            copied = value.copy()
-            return lambda _: copied.copy()
-        if cls is _Module and owners and not is_library_module(vars(value).get("__name__")):
-            kept = self.keep_named(vars(value), owners - 1)
-            return lambda made: _former_module(value, kept, made)
-        self._keep_function(value)
-        if owners and cls is not _Function:
-            self._keep_attributes(value, owners - 1)
-        reference = _refer_to(value)
-        return lambda made: MISSING if reference() is None else former_function(reference(), made)
-
-    def _keep_function(self, value: Any) -> None:
-        """Keep what a function reads that the function refers to, if the value is a function."""
-        keep_values(value, self._calls - 1)
-        kept = _kept.get(ref(value)) if type(value) is _Function else None
-        self._kept.attributes.update({} if kept is None else kept.attributes)
-
-    def _keep_attributes(self, value: Any, owners: int) -> None:
-        """Keep attributes of a class, or of an object and its classes: those that the function names, and all of plain types."""
-        classes = value.__mro__ if isinstance(value, type) else type(value).__mro__
-        for owner in (() if isinstance(value, type) else (value,)) + classes:
-            if is_library_module((owner if isinstance(owner, type) else type(owner)).__module__):
-                continue
-            attributes = _attributes_of(owner)
-            for name, item in attributes.items():
-                is_read = name in self._names or (type(item) in _PLAIN and len(attributes) <= _MAX_ITEMS)
-                if is_read and (id(owner), name) not in self._kept.attributes:
-                    reference = _refer_to(owner)
-                    self._kept.attributes[id(owner), name] = reference, lambda _: MISSING  # the attribute may lead back to the owner
-                    self._kept.attributes[id(owner), name] = reference, self.keep(item, owners)
-
-
-def _refer_to(value: Any) -> Callable[[], Any]:
-    """Return a function that returns an object, or None if it is gone. Objects of the program's classes with slots are kept alive.
-
-    Other objects to which no weak references exist, such as containers, count as gone.
-    """
-    with suppress(TypeError):
-        return ref(value)
-    return (lambda: None) if is_library_module(type(value).__module__) else lambda: value
 
 
 def _attributes_of(owner: Any) -> dict[str, Any]:
