@@ -625,14 +625,14 @@ _CHANGING_ATTRIBUTES = """
         def tripled(self):
             return self.factor * 3
 
-    table, item, read = {"factor": K}, Settable(), lambda: item.slotted.factor
+    table, item, read = {"factors": [K]}, Settable(), lambda: item.slotted.factor
     item.slotted.factor = K
 
     def target(x): ...
 
     @overload(target)
     def of_target(x):
-        factors = Settings.factor, Settings.doubled(), item.tripled, table["factor"], read()
+        factors = Settings.factor, Settings.doubled(), item.tripled, table["factors"][0], read()
         return lambda x: (x, factors)
 
     @overload(target, inline="always")
@@ -660,22 +660,23 @@ _CHANGING_ATTRIBUTES = """
 
     answers = [use(1)]
     if sys.argv[2:]:
-        table["factor"] = Settings.factor = item.__dict__["factor"] = item.slotted.factor = int(sys.argv[2])
-        answers += [use(2), Settings.doubled(), item.tripled, table["factor"], read()]
+        table["factors"][0] = Settings.factor = item.__dict__["factor"] = item.slotted.factor = int(sys.argv[2])
+        answers += [use(2), Settings.doubled(), item.tripled, table["factors"][0], read()]
     print(repr(repr(answers)))
 """
-_CHANGING_CONTAINER = """
+_CHANGING_QUEUE = """
     import sys
+    from collections import deque
     from DECORATORS import njit
     from numba.extending import overload
 
-    table = [[int(sys.argv[1])]]
+    queue = deque([int(sys.argv[1])])
 
     def target(x): ...
 
     @overload(target)
     def implementation(x):
-        factor = table[0][0]
+        factor = queue[0]
         return lambda x: x * factor
 
     @njit(cache=True)
@@ -688,7 +689,7 @@ _CHANGING_CONTAINER = """
 
     answers = [first(10)]
     if sys.argv[2:]:
-        table[0][0] = int(sys.argv[2])
+        queue[0] = int(sys.argv[2])
         answers.append(second(10))
     print(repr(repr(answers)))
 """
@@ -708,10 +709,10 @@ def test_implementations_run_with_the_attributes_that_loaded_code_had(tmp_path: 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mode", ["variable", "run"])
 def test_what_cannot_be_compiled_from_former_values_is_not_stored(tmp_path: Path, uncached: Callable[..., str], mode: str) -> None:
-    programs = Programs(tmp_path, _CHANGING_CONTAINER)
+    programs = Programs(tmp_path, _CHANGING_QUEUE)
     for given in ("1", "1 5"):
         programs.start(mode, tmp_path / "cache", *given.split())
-    assert programs.start(mode, tmp_path / "cache", "1", "1").answer == uncached(_CHANGING_CONTAINER, "1", "1")
+    assert programs.start(mode, tmp_path / "cache", "1", "1").answer == uncached(_CHANGING_QUEUE, "1", "1")
 
 
 _CACHED_OVERLOAD = """

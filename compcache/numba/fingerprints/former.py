@@ -7,6 +7,7 @@ Attributes of the program's classes and objects are kept, too.
 
 from __future__ import annotations
 
+import marshal
 import sys
 from _weakref import ref  # importing `weakref` is slow
 from types import CellType
@@ -28,8 +29,8 @@ _Function: Any = type(lambda: 0)
 _Module = type(sys)
 _PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None)))
 _CONTAINERS = frozenset((dict, list, set))
-_MAX_BYTES_OF_ARRAY = 4096
-_MAX_ITEMS = 100
+#: Up to this size, arrays and containers are copied. A class or object has up to this number of attributes that no code names.
+_MAX_BYTES, _MAX_ITEMS = 4096, 100
 #: How many modules, classes and objects a chain of attributes may pass through, and how many Python functions one function may call.
 _MAX_OWNERS = 3
 _MAX_CALLS = 30
@@ -69,9 +70,12 @@ class _Kept:
         cls = type(value)
         if cls in _PLAIN or issubclass(cls, tuple):
             return lambda _: value
-        if (_is_array(value) and value.nbytes <= _MAX_BYTES_OF_ARRAY) or _is_plain_container(value):
+        if _is_array(value) and value.nbytes <= _MAX_BYTES:
             copied = value.copy()
-            return lambda _: copied.copy()
+            return lambda _: copied
+        data = _marshalled(value)
+        if data is not None:
+            return lambda _: marshal.loads(data)  # noqa: S302 - the data were made above
         if cls is _Module and owners and not is_library_module(vars(value).get("__name__")):
             kept = self.keep_named(vars(value), owners - 1)
             return lambda made: _former_module(value, kept, made)
@@ -206,14 +210,19 @@ def _is_same(former: Any, present: Any) -> bool:
         return False
     if _is_array(former):
         return bool(former.tobytes() == present.tobytes())
-    return (type(former) in _PLAIN or _is_plain_container(former)) and repr(former) == repr(present)  # 0.0 equals -0.0
+    if type(former) in _PLAIN:
+        return repr(former) == repr(present)  # 0.0 equals -0.0
+    return _marshalled(former) == _marshalled(present) is not None
 
 
-def _is_plain_container(value: Any) -> bool:
-    """Return whether a value is a dictionary, a list or a set of few plain values."""
-    if type(value) not in _CONTAINERS or len(value) > _MAX_ITEMS:
-        return False
-    return all(type(item) in _PLAIN for item in (*value, *(value.values() if type(value) is dict else ())))
+def _marshalled(value: Any) -> bytes | None:
+    """Return a copy of a dictionary, a list or a set of plain values, which may be nested, as bytes; None for other or large values."""
+    if type(value) not in _CONTAINERS or len(value) > _MAX_BYTES:
+        return None
+    with suppress(ValueError):
+        data = marshal.dumps(value, 2)
+        return data if len(data) <= _MAX_BYTES else None
+    return None
 
 
 def _is_array(value: Any) -> bool:
