@@ -626,13 +626,13 @@ _CHANGING_ATTRIBUTES = """
             return self.factor * 3
 
     table, item, read = {"factors": [K]}, Settable(), lambda: item.slotted.factor
-    item.slotted.factor = K
+    item.slotted.factor = read.factor = K
 
     def target(x): ...
 
     @overload(target)
     def of_target(x):
-        factors = Settings.factor, Settings.doubled(), item.tripled, table["factors"][0], read()
+        factors = Settings.factor, Settings.doubled(), item.tripled, table["factors"][0], read(), read.factor
         return lambda x: (x, factors)
 
     @overload(target, inline="always")
@@ -660,7 +660,7 @@ _CHANGING_ATTRIBUTES = """
 
     answers = [use(1)]
     if sys.argv[2:]:
-        table["factors"][0] = Settings.factor = item.__dict__["factor"] = item.slotted.factor = int(sys.argv[2])
+        table["factors"][0] = Settings.factor = item.__dict__["factor"] = item.slotted.factor = read.factor = int(sys.argv[2])
         answers += [use(2), Settings.doubled(), item.tripled, table["factors"][0], read()]
     print(repr(repr(answers)))
 """

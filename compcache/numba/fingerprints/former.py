@@ -80,7 +80,7 @@ class _Kept:
             kept = self.keep_named(vars(value), owners - 1)
             return lambda made: _former_module(value, kept, made)
         self._keep_function(value)
-        if owners and cls is not _Function:
+        if owners:
             self._keep_attributes(value, owners - 1)
         reference = _refer_to(value)
         return lambda made: MISSING if reference() is None else former_function(reference(), made)
@@ -92,10 +92,10 @@ class _Kept:
         self.attributes.update({} if kept is None else kept.attributes)
 
     def _keep_attributes(self, value: Any, owners: int) -> None:
-        """Keep attributes of a class, or of an object and its classes: those that the function names, and all of plain types."""
+        """Keep attributes of a class, or of an object (also a function) and its classes: those that are named, and all of plain types."""
         classes = value.__mro__ if isinstance(value, type) else type(value).__mro__
         for owner in (() if isinstance(value, type) else (value,)) + classes:
-            if is_library_module((owner if isinstance(owner, type) else type(owner)).__module__):
+            if is_library_module((owner if isinstance(owner, (type, _Function)) else type(owner)).__module__):
                 continue
             attributes = _attributes_of(owner)
             for name, item in attributes.items():
