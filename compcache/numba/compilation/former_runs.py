@@ -34,7 +34,7 @@ def former_attributes(function: Any) -> Iterator[None]:
 
 def _set_all(rows: list[tuple[Any, str, Any]]) -> None:
     """Set attributes of classes and objects. No signal handler runs in between, because one call of a function in C sets all."""
-    setters = [partial(type.__setattr__ if isinstance(owner, type) else object.__setattr__, owner) for owner, _, _ in rows]
+    setters = [partial(type.__setattr__ if issubclass(type(owner), type) else object.__setattr__, owner) for owner, _, _ in rows]
     deque(map(call, setters, [name for _, name, _ in rows], [value for _, _, value in rows]), maxlen=0)
 
 

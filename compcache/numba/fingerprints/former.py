@@ -80,8 +80,9 @@ class _Kept:
             kept = self.keep_named(vars(value), owners - 1)
             return lambda made: _former_module(value, kept, made)
         self._keep_function(value)
-        if owners:
-            self._keep_attributes(value, owners - 1)
+        if owners and cls is not _Module and (cls is not _Function or value.__dict__):
+            with suppress(Exception):  # code of the program, such as `__getattribute__`, may raise an exception
+                self._keep_attributes(value, owners - 1)
         reference = _refer_to(value)
         return lambda made: MISSING if reference() is None else former_function(reference(), made)
 
@@ -93,9 +94,8 @@ class _Kept:
 
     def _keep_attributes(self, value: Any, owners: int) -> None:
         """Keep attributes of a class, or of an object (also a function) and its classes: those that are named, and all of plain types."""
-        classes = value.__mro__ if isinstance(value, type) else type(value).__mro__
-        for owner in (() if isinstance(value, type) else (value,)) + classes:
-            if is_library_module((owner if isinstance(owner, (type, _Function)) else type(owner)).__module__):
+        for owner in value.__mro__ if issubclass(type(value), type) else (value, *type(value).__mro__):
+            if is_library_module((owner if issubclass(type(owner), (type, _Function)) else type(owner)).__module__):
                 continue
             attributes = _attributes_of(owner)
             for name, item in attributes.items():
@@ -113,7 +113,9 @@ def _refer_to(value: Any) -> Callable[[], Any]:
     """
     with suppress(TypeError):
         return ref(value)
-    return (lambda: None) if is_library_module(type(value).__module__) else lambda: value
+    with suppress(Exception):
+        return (lambda: None) if is_library_module(type(value).__module__) else lambda: value
+    return lambda: None
 
 
 #: What each function read when its code was first recorded. The reference to a function removes its row when the function is gone.
@@ -189,7 +191,7 @@ def _names_in(code: CodeType) -> Iterator[str]:
 def _attributes_of(owner: Any) -> dict[str, Any]:
     """Return the attributes that a class or an object has itself; empty if the program's code raises an exception."""
     with suppress(Exception):
-        return dict(vars(owner)) if isinstance(owner, type) else state_of(owner)
+        return dict(vars(owner)) if issubclass(type(owner), type) else state_of(owner)
     return {}
 
 
