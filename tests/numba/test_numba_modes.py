@@ -664,6 +664,35 @@ _CHANGING_ATTRIBUTES = """
         answers += [use(2), Settings.doubled(), item.tripled, table["factors"][0], read()]
     print(repr(repr(answers)))
 """
+_CHANGING_IN_THREADS = """
+    import sys
+    import threading
+    from DECORATORS import njit
+    from numba.extending import overload
+
+    class Settings:
+        factor = int(sys.argv[1])
+
+    def target(x): ...
+
+    @overload(target)
+    def implementation(x):
+        factor = Settings.factor
+        return lambda x: x * factor
+
+    def use(n):
+        return njit(cache=True)(lambda x: target(x) + n)(10)
+
+    answers, is_over = [use(1)], threading.Event()
+    if sys.argv[2:]:
+        Settings.factor = int(sys.argv[2])
+        thread = threading.Thread(target=is_over.wait)
+        thread.start()
+        answers.append(use(2))
+        is_over.set()
+        thread.join()
+    print(repr(repr(answers)))
+"""
 _CHANGING_QUEUE = """
     import sys
     from collections import deque
@@ -703,6 +732,16 @@ def test_implementations_run_with_the_attributes_that_loaded_code_had(tmp_path: 
     for given in ("1", "1 5", "1 5"):
         answer = programs.start(mode, tmp_path / "cache", *given.split()).answer
         assert answer == uncached(_CHANGING_ATTRIBUTES, *given.split())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_attributes_that_other_threads_may_read_are_not_former(tmp_path: Path) -> None:
+    """The overload runs with the present ones, and its caller is not stored."""
+    programs = Programs(tmp_path, _CHANGING_IN_THREADS)
+    programs.start("run", tmp_path / "cache", "1")
+    outcome = programs.start("run", tmp_path / "cache", "1", "5")
+    assert (outcome.answer, outcome.stored) == ("'[11, 52]'", 0)
 
 
 @pytest.mark.slow
