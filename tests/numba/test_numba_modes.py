@@ -616,10 +616,9 @@ _CHANGING_ATTRIBUTES = """
             self.__dict__["factor"] = K
             self.slotted = Slotted()
 
-        def __setattr__(self, name, value):
-            if name == "factor":
-                raise AttributeError("is set by the program alone")
-            super().__setattr__(name, value)
+        @property
+        def factor(self):
+            return self.__dict__["factor"]
 
         @property
         def tripled(self):

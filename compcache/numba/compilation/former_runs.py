@@ -10,6 +10,7 @@ from operator import call
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from compcache.interrupts import suppress
 from compcache.numba.fingerprints.former import changed_attributes
 
 if TYPE_CHECKING:
@@ -33,9 +34,20 @@ def former_attributes(function: Any) -> Iterator[None]:
 
 
 def _set_all(rows: list[tuple[Any, str, Any]]) -> None:
-    """Set attributes of classes and objects. No signal handler runs in between, because one call of a function in C sets all."""
-    setters = [partial(type.__setattr__ if issubclass(type(owner), type) else object.__setattr__, owner) for owner, _, _ in rows]
-    deque(map(call, setters, [name for _, name, _ in rows], [value for _, _, value in rows]), maxlen=0)
+    """Set attributes of classes and objects, up to the first that cannot be set.
+
+    No signal handler runs in between, because one call of a function in C sets all.
+    """
+    with suppress(Exception):
+        deque(map(call, [_setter_of(owner, name) for owner, name, _ in rows], [value for _, _, value in rows]), maxlen=0)
+
+
+def _setter_of(owner: Any, name: str) -> Callable[[Any], None]:
+    """Return a function that sets an attribute of a class or an object without its `__setattr__`."""
+    if issubclass(type(owner), type):
+        return partial(type.__setattr__, owner, name)
+    attributes = getattr(owner, "__dict__", {})
+    return partial(attributes.__setitem__, name) if name in attributes else partial(object.__setattr__, owner, name)
 
 
 def former_implementation(copy: Any, function: Any, *, is_compiled: bool) -> Callable[..., Any]:
