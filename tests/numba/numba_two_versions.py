@@ -158,6 +158,7 @@ _STATE = [
      "DEP.get.register(int, DEP.make(V))"),
     ("float(DEP.v[0])", "import collections\nclass D(collections.deque): pass\nv = D()", "DEP.v.append(V)"),
     ("float(DEP.v['x'])", "import collections\nclass D(collections.defaultdict): pass\nv = D()", "DEP.v.default_factory = lambda: V"),
+    ("float(DEP.v['x'])", "class D(dict): pass\nv = D()", "DEP.v['x'] = V"),
     ("float(DEP.v.x)", "class L(list): pass\nv = L()", "DEP.v.x = V"),
     ("float(DEP.v.locked())", "import threading\nv = threading.Lock()", "V == 3 and DEP.v.acquire()"),
     ("float(DEP.v)", "import os\nv = int(os.environ.get('NAME', 0))", "import importlib; importlib.reload(DEP)"),
@@ -420,12 +421,16 @@ VALUES = (3, 4)
 
 
 class Program(NamedTuple):
-    """A program: its number, its parts, and the families that it belongs to."""
+    """A program: its number, its parts, and the families that it belongs to.
+
+    If it `changes`, it calls `g` after the state of the process has become that of the other version.
+    """
 
     number: int
     source: Source
     way: tuple[str, str]
     use: tuple[str, str]
+    changes: bool = False
 
     @property
     def families(self) -> set[str]:
@@ -505,11 +510,16 @@ DRIVER = textwrap.dedent("""
         except compcache.CompileError:
             return function
 
-    def outcome(name, state):
+    def outcome(name, state, later):
         try:
             exec(state, {"sys": sys})
-            function = importlib.import_module(name).f
-            return repr(HOW(7.0))
+            module = importlib.import_module(name)
+            function = module.f
+            said = repr(HOW(7.0))
+            if later:
+                exec(later, {"sys": sys})
+                said += f", then {module.g(7.0)}"
+            return said
         except Exception as error:
             return f"{type(error).__name__}: {str(error).splitlines()[:1]}"
 
@@ -521,7 +531,8 @@ _FIRST = {"install": "import sys, compcache.numba\ncompcache.numba.install(lazy=
 
 def driver(programs: list[Program], value: int, mode: str) -> str:
     """A program that imports all and prints the list of what each says."""
-    rows = [(program.name, program.state(value)) for program in programs]
+    other = sum(VALUES) - value
+    rows = [(program.name, program.state(value), program.state(other) if program.changes else "") for program in programs]
     how = "exported(function)" if mode == "export" else "function"
     return f"{_FIRST.get(mode, '')}\nPROGRAMS = {rows!r}\n{DRIVER.replace('HOW', how)}"
 
@@ -530,3 +541,10 @@ def each_source() -> list[Program]:
     """A program for each source: an overload asks a function for the number while types are inferred."""
     (use,) = [use for use in USES if "k = VALUE\n    def impl" in use[1]]
     return [Program(number, source, WAYS[1], use) for number, source in enumerate(dict.fromkeys(SOURCES))]
+
+
+def each_state(*, changes: bool) -> list[Program]:
+    """A program for each state of the process: one overload has two callers, `f` and `g`."""
+    use = _OVERLOAD + "    k = VALUE\n    return lambda x: x * k\n" + _CALLS + "\n@njit(cache=True)\ndef g(x):\n    return stub(x) + 100"
+    sources = [source for source in SOURCES if source.family == "state"]
+    return [Program(number, source, WAYS[0], ("registries", use), changes) for number, source in enumerate(sources)]

@@ -49,6 +49,8 @@ _COUNTS = [
     # what the program adds to classes of a library, and what these keep in C
     ("DEP.o.v", "class L(list): pass\no = L()\no.v = V"),
     ("DEP.o.v", "class L(tuple):\n    v = V\no = L()"),
+    ("DEP.o['a']", "class D(dict): pass\no = D(a=V)"),
+    ("DEP.o['a'][0]['b']", "class D(dict): pass\no = D(a=[D(b=V)])\no['c'] = o"),
     ("DEP.o[0]", "from collections import deque\nclass D(deque): pass\no = D([V])"),
     ("DEP.o['a']", "from collections import defaultdict\nclass D(defaultdict): pass\no = D(lambda: V)"),
     ("DEP.o[0]", "from array import array\nclass A(array): pass\no = A('i', [V])"),

@@ -590,8 +590,82 @@ def test_code_of_implementations_that_ran_with_other_values_is_found_only_with_t
         assert outcome.stored == 0 or not is_known
 
 
-_CHANGING_CLASS = """
+_CHANGING_ATTRIBUTES = """
     import sys
+    from DECORATORS import njit
+    from numba import types
+    from numba.extending import intrinsic, overload, overload_method
+
+    K = int(sys.argv[1])
+
+    class Base:
+        zero = 0.0 * K
+
+    class Settings(Base):
+        factor = K
+
+        @classmethod
+        def doubled(cls):
+            return cls.factor * 2
+
+    class Slotted:
+        __slots__ = ("factor",)
+
+    class Settable:
+        def __init__(self):
+            self.__dict__["factor"] = K
+            self.slotted = Slotted()
+
+        @property
+        def factor(self):
+            return self.__dict__["factor"]
+
+        @property
+        def tripled(self):
+            return self.factor * 3
+
+    table, item, read = {"factors": [K]}, Settable(), lambda: item.slotted.factor
+    item.slotted.factor = read.factor = K
+
+    def target(x): ...
+
+    @overload(target)
+    def of_target(x):
+        factors = Settings.factor, Settings.doubled(), item.tripled, table["factors"][0], read(), read.factor
+        return lambda x: (x, factors)
+
+    @overload(target, inline="always")
+    def of_text(x):
+        if isinstance(x, types.UnicodeType):
+            factor = Settings.factor
+            return lambda x: len(x) * factor
+
+    @overload_method(types.UnicodeType, "scaled")
+    def of_scaled(text):
+        factor = Settings.factor
+        return lambda text: len(text) * factor
+
+    @intrinsic
+    def generated(context, x):
+        factor = Settings.factor
+
+        def generate(context, builder, signature, arguments):
+            return builder.mul(arguments[0], context.get_constant(types.int64, factor))
+
+        return types.int64(types.int64), generate
+
+    def use(n):
+        return njit(cache=True)(lambda x: (n, target(x), "text".scaled(), generated(x)))(10)
+
+    answers = [use(1)]
+    if sys.argv[2:]:
+        table["factors"][0] = Settings.factor = item.__dict__["factor"] = item.slotted.factor = read.factor = int(sys.argv[2])
+        answers += [use(2), Settings.doubled(), item.tripled, table["factors"][0], read()]
+    print(repr(repr(answers)))
+"""
+_CHANGING_IN_THREADS = """
+    import sys
+    import threading
     from DECORATORS import njit
     from numba.extending import overload
 
@@ -605,6 +679,34 @@ _CHANGING_CLASS = """
         factor = Settings.factor
         return lambda x: x * factor
 
+    def use(n):
+        return njit(cache=True)(lambda x: target(x) + n)(10)
+
+    answers, is_over = [use(1)], threading.Event()
+    if sys.argv[2:]:
+        Settings.factor = int(sys.argv[2])
+        thread = threading.Thread(target=is_over.wait)
+        thread.start()
+        answers.append(use(2))
+        is_over.set()
+        thread.join()
+    print(repr(repr(answers)))
+"""
+_CHANGING_QUEUE = """
+    import sys
+    from collections import deque
+    from DECORATORS import njit
+    from numba.extending import overload
+
+    queue = deque([int(sys.argv[1])])
+
+    def target(x): ...
+
+    @overload(target)
+    def implementation(x):
+        factor = queue[0]
+        return lambda x: x * factor
+
     @njit(cache=True)
     def first(x):
         return target(x)
@@ -615,7 +717,7 @@ _CHANGING_CLASS = """
 
     answers = [first(10)]
     if sys.argv[2:]:
-        Settings.factor = int(sys.argv[2])
+        queue[0] = int(sys.argv[2])
         answers.append(second(10))
     print(repr(repr(answers)))
 """
@@ -623,12 +725,32 @@ _CHANGING_CLASS = """
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode", _MODES)
+def test_implementations_run_with_the_attributes_that_loaded_code_had(tmp_path: Path, uncached: Callable[..., str], mode: str) -> None:
+    programs = Programs(tmp_path, _CHANGING_ATTRIBUTES)
+    for given in ("1", "1 5", "1 5"):
+        answer = programs.start(mode, tmp_path / "cache", *given.split()).answer
+        assert answer == uncached(_CHANGING_ATTRIBUTES, *given.split())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_attributes_that_other_threads_may_read_are_not_former(tmp_path: Path) -> None:
+    """The overload runs with the present ones, and its caller is not stored."""
+    programs = Programs(tmp_path, _CHANGING_IN_THREADS)
+    programs.start("run", tmp_path / "cache", "1")
+    outcome = programs.start("run", tmp_path / "cache", "1", "5")
+    assert (outcome.answer, outcome.stored) == ("'[11, 52]'", 0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("mode", ["variable", "run"])
 def test_what_cannot_be_compiled_from_former_values_is_not_stored(tmp_path: Path, uncached: Callable[..., str], mode: str) -> None:
-    programs = Programs(tmp_path, _CHANGING_CLASS)
+    programs = Programs(tmp_path, _CHANGING_QUEUE)
     for given in ("1", "1 5"):
         programs.start(mode, tmp_path / "cache", *given.split())
-    assert programs.start(mode, tmp_path / "cache", "1", "1").answer == uncached(_CHANGING_CLASS, "1", "1")
+    assert programs.start(mode, tmp_path / "cache", "1", "1").answer == uncached(_CHANGING_QUEUE, "1", "1")
 
 
 _CACHED_OVERLOAD = """

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from helpers import PACKAGE_ROOT
 from numba_helpers import Project
-from numba_two_versions import VALUES, Program, draw, driver, each_source, write_all
+from numba_two_versions import VALUES, Program, draw, driver, each_source, each_state, write_all
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,6 +82,27 @@ def test_a_few_generated_programs_answer_as_plain_numba(tmp_path: Path) -> None:
 @pytest.mark.stress
 def test_each_source_of_a_number_that_an_overload_asks_for_is_noticed(tmp_path: Path) -> None:
     assert _wrong(tmp_path, each_source()) == []
+
+
+#: What a program changes, and overloads that run again do not read as it was.
+_PRESENT = {
+    "float(DEP.v.get())", "float(DEP.v.x)", "float(next(DEP.v))", "float(DEP.get())", "float(DEP.get(1))", "float(DEP.v['x'])",
+    "float(DEP.v.most)",
+}  # fmt: skip
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("mode", ["installed", "run"])
+def test_overloads_in_loaded_code_read_the_state_that_they_had_read(tmp_path: Path, mode: str) -> None:
+    run = _Run(tmp_path, each_state(changes=True))
+    judged = run.say("plain", VALUES[0])
+    run.programs = each_state(changes=False)
+    run.say(mode, VALUES[0])
+    for _ in range(2):
+        run.programs = each_state(changes=True)
+        rows = zip(run.programs, run.say(mode, VALUES[0]), judged, strict=True)
+        wrong = {(program.source.expression, said, right) for program, said, right in rows if said != right}
+        assert [row for row in wrong if row[0] not in _PRESENT] == []
 
 
 @pytest.mark.stress

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numba.core.extending import _Intrinsic
 
+from compcache.numba.compilation.former_runs import former_attributes
 from compcache.numba.fingerprints.examined import remember_during_look_up
 from compcache.numba.fingerprints.fingerprint import fingerprint
 from compcache.numba.fingerprints.fixed_code import Compiled, note_symbol
@@ -383,7 +384,8 @@ def record_run(function: Any) -> None:
 def record_use(function: Any, template: type, keys: Iterable[Any], kept: Any, args: Iterable[Any], kws: Mapping[str, Any]) -> Any:
     """Record that the compiler uses what one of the user's implementations returns for some types, or has returned.
 
-    Return the function that must run: the implementation, or a copy with former values, if loaded code has its result for these types.
+    If loaded code has its result for these types, from other values, return a copy that reads the former values, and must run with the
+    former attributes (`former_runs`). Otherwise return None: the implementation itself must run.
     If Numba has kept the result of a run that was not recorded, the running compilations are not cached.
 
     Args:
@@ -395,14 +397,16 @@ def record_use(function: Any, template: type, keys: Iterable[Any], kept: Any, ar
         kws: the types of the keyword arguments.
     """
     if not record_tried(function):
-        return function
-    read, runs = function, _runs.setdefault(template, {})
+        return None
+    read, runs = None, _runs.setdefault(template, {})
     if kept is None:
         arguments = digest_arguments(function, args, kws)
         run, former = _begin_run(function, arguments), former_result(function, arguments)
         if former is not None and former != run.content:
             copy = former_function(function)
-            if has_content(former, function, copy):
+            with former_attributes(function):
+                is_former = has_content(former, function, copy)
+            if is_former:
                 run, read = run._replace(content=former, compilation=""), copy
             else:
                 _record_problem(f"{name_of(function)} has changed since loaded code used it, and cannot run with its former values")

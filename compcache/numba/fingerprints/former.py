@@ -1,17 +1,19 @@
 """Keeps the values that functions read when their code was loaded, so that Numba can compile the functions from these values later.
 
 Without a cache, this process would have compiled the callees of a loaded function, and run the implementations that it uses, before the
-values changed. Values of plain types and small arrays are copied. Other objects are only referred to, and count as they are later.
+values changed. Values of plain types, small arrays, and small containers of plain values are copied. Other objects are only referred to.
+Attributes of the program's classes and objects are kept, too.
 """
 
 from __future__ import annotations
 
+import marshal
 import sys
 from _weakref import ref  # importing `weakref` is slow
-from functools import wraps
 from types import CellType
 
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import suppress
+from compcache.numba.fingerprints.state import state_of
 from compcache.numba.registered.code_reads import MISSING, cells_of
 from compcache.numba.registered.library import is_library_module, is_made_by_library
 
@@ -21,26 +23,99 @@ if TYPE_CHECKING:
     from types import CodeType
     from typing import Any
 
-__all__ = ["former_function", "keep_values", "with_present_globals"]
+__all__ = ["changed_attributes", "former_function", "keep_values"]
 
 _Function: Any = type(lambda: 0)
 _Module = type(sys)
 _PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None)))
-_MAX_BYTES_OF_ARRAY = 4096
-#: How many modules a chain of attributes may pass through, and how many Python functions one function may call.
-_MAX_MODULES = 3
-_MAX_CALLS = 50
+_CONTAINERS = frozenset((dict, list, set))
+#: Up to this size, arrays and containers are copied. A class or object has up to this number of attributes that no code names.
+_MAX_BYTES, _MAX_ITEMS = 4096, 100
+#: How many modules, classes and objects a chain of attributes may pass through, and how many Python functions one function may call.
+_MAX_OWNERS = 3
+_MAX_CALLS = 30
 
 
 class _Kept:
-    """A function's code, and a function for each variable that it reads, which returns the former value or `MISSING`."""
+    """What a function read. A former value is a function that returns the value, or `MISSING` if the value is gone.
 
-    __slots__ = ("cells", "code", "globals")
+    Attributes:
+        code: the code of the function.
+        names: the names of globals and attributes in the code.
+        calls: the maximum length of a chain of functions that starts with the function.
+        globals, cells: the former values of the variables that the function reads, by name.
+        attributes: the attributes of classes and objects that the function, or a function that it calls, may read: what `_refer_to`
+            returned for the class or object, and the former value, by the id of the class or object and the name.
+    """
 
-    def __init__(self, code: CodeType) -> None:
+    __slots__ = ("attributes", "calls", "cells", "code", "globals", "names")
+
+    def __init__(self, code: CodeType, calls: int) -> None:
         self.code = code
+        self.names = set(_names_in(code))
+        self.calls = calls
         self.globals: dict[str, Callable[[Any], Any]] = {}
         self.cells: dict[str, Callable[[Any], Any]] = {}
+        self.attributes: dict[tuple[int, str], tuple[Callable[[], Any], Callable[[Any], Any]]] = {}
+
+    def keep_named(self, namespace: dict[str, Any], owners: int) -> dict[str, Callable[[Any], Any]]:
+        """Return the former values of the variables or attributes in a namespace that the function names. `owners` is that of `keep`."""
+        return {name: self.keep(namespace[name], owners) for name in self.names & namespace.keys()}
+
+    def keep(self, value: Any, owners: int) -> Callable[[Any], Any]:
+        """Return a function that returns the present value later, or `MISSING` if it is gone then.
+
+        `owners` is the maximum number of modules, classes and objects in a chain of attributes.
+        """
+        cls = type(value)
+        if cls in _PLAIN or issubclass(cls, tuple):
+            return lambda _: value
+        if _is_array(value) and value.nbytes <= _MAX_BYTES:
+            copied = value.copy()
+            return lambda _: copied
+        data = _marshalled(value)
+        if data is not None:
+            return lambda _: marshal.loads(data)  # noqa: S302 - the data were made above
+        if cls is _Module and owners and not is_library_module(vars(value).get("__name__")):
+            kept = self.keep_named(vars(value), owners - 1)
+            return lambda made: _former_module(value, kept, made)
+        self._keep_function(value)
+        if owners and cls is not _Module and (cls is not _Function or value.__dict__):
+            with suppress(Exception):  # code of the program, such as `__getattribute__`, may raise an exception
+                self._keep_attributes(value, owners - 1)
+        reference = _refer_to(value)
+        return lambda made: MISSING if reference() is None else former_function(reference(), made)
+
+    def _keep_function(self, value: Any) -> None:
+        """Keep what a function reads that the function refers to, if the value is a function."""
+        keep_values(value, self.calls - 1)
+        kept = _kept.get(ref(value)) if type(value) is _Function else None
+        self.attributes.update({} if kept is None else kept.attributes)
+
+    def _keep_attributes(self, value: Any, owners: int) -> None:
+        """Keep attributes of a class, or of an object (also a function) and its classes: those that are named, and all of plain types."""
+        for owner in value.__mro__ if issubclass(type(value), type) else (value, *type(value).__mro__):
+            if is_library_module((owner if issubclass(type(owner), (type, _Function)) else type(owner)).__module__):
+                continue
+            attributes = _attributes_of(owner)
+            for name, item in attributes.items():
+                is_read = name in self.names or (type(item) in _PLAIN and len(attributes) <= _MAX_ITEMS)
+                if is_read and (id(owner), name) not in self.attributes:
+                    reference = _refer_to(owner)
+                    self.attributes[id(owner), name] = reference, lambda _: MISSING  # the attribute may lead back to the owner
+                    self.attributes[id(owner), name] = reference, self.keep(item, owners)
+
+
+def _refer_to(value: Any) -> Callable[[], Any]:
+    """Return a function that returns an object, or None if it is gone. Objects of the program's classes with slots are kept alive.
+
+    Other objects to which no weak references exist, such as containers, count as gone.
+    """
+    with suppress(TypeError):
+        return ref(value)
+    with suppress(Exception):
+        return (lambda: None) if is_library_module(type(value).__module__) else lambda: value
+    return lambda: None
 
 
 #: What each function read when its code was first recorded. The reference to a function removes its row when the function is gone.
@@ -54,9 +129,9 @@ def keep_values(function: Any, calls: int = _MAX_CALLS) -> None:
     """
     if not calls or type(function) is not _Function or is_made_by_library(function) or ref(function) in _kept:
         return
-    kept = _kept[ref(function, _kept.pop)] = _Kept(function.__code__)
-    kept.globals = _keep_namespace(function.__globals__, set(_names_in(kept.code)), _MAX_MODULES, calls)
-    kept.cells = {name: _keep(value, set(), 0, calls) for name, value in cells_of(function)}
+    kept = _kept[ref(function, _kept.pop)] = _Kept(function.__code__, calls)
+    kept.globals = kept.keep_named(function.__globals__, _MAX_OWNERS)
+    kept.cells = {name: kept.keep(value, _MAX_OWNERS) for name, value in cells_of(function)}
 
 
 def former_function(function: Any, made: dict[Any, Any] | None = None) -> Any:
@@ -89,17 +164,20 @@ def former_function(function: Any, made: dict[Any, Any] | None = None) -> Any:
     return copy
 
 
-def with_present_globals(copy: Any, function: Any) -> Any:
-    """Return a function that calls a copy of a function. Functions that the copy returns read the present globals of the function."""
+def changed_attributes(function: Any) -> list[tuple[Any, str, Any, Any]]:
+    """Return the attributes of classes and objects that have changed since the values that a function reads were kept.
 
-    def as_now(value: Any) -> Any:
-        if type(value) is tuple:
-            return tuple(map(as_now, value))
-        if type(value) is not _Function or value.__globals__ is not copy.__globals__:
-            return value
-        return _Function(value.__code__, function.__globals__, value.__name__, value.__defaults__, value.__closure__)
-
-    return wraps(function)(lambda *args, **kwargs: as_now(copy(*args, **kwargs)))
+    A row has the class or object, the name, the former value, and the present value. Attributes that are gone are omitted.
+    """
+    rows = []
+    made: dict[Any, Any] = {}
+    kept = _kept.get(ref(function)) if type(function) is _Function else None
+    for (_, name), (reference, value_of) in () if kept is None else kept.attributes.items():
+        owner, former = reference(), value_of(made)
+        present = MISSING if owner is None else _attributes_of(owner).get(name, MISSING)
+        if former is not MISSING and present is not MISSING and not _is_same(former, present):
+            rows.append((owner, name, former, present))
+    return rows
 
 
 def _names_in(code: CodeType) -> Iterator[str]:
@@ -110,32 +188,11 @@ def _names_in(code: CodeType) -> Iterator[str]:
             yield from _names_in(constant)
 
 
-def _keep_namespace(namespace: dict[str, Any], names: set[str], modules: int, calls: int) -> dict[str, Callable[[Any], Any]]:
-    return {name: _keep(namespace[name], names, modules, calls) for name in names & namespace.keys()}
-
-
-def _keep(value: Any, names: set[str], modules: int, calls: int) -> Callable[[Any], Any]:
-    """Return a function that returns the present value later, or `MISSING` if it is gone then.
-
-    `names` are the attributes that may be read from a module. `modules` and `calls` are the maximum numbers of modules and functions in a
-    chain.
-    """
-    cls = type(value)
-    if cls in _PLAIN or issubclass(cls, tuple):
-        return lambda _: value
-    if _is_array(value) and value.nbytes <= _MAX_BYTES_OF_ARRAY:
-        copied = value.copy()
-        return lambda _: copied
-    if cls is _Module and modules and not is_library_module(vars(value).get("__name__")):
-        kept = _keep_namespace(vars(value), names, modules - 1, calls)
-        return lambda made: _former_module(value, kept, made)
-    keep_values(value, calls - 1)
-    try:
-        reference = ref(value)
-    except TypeError as error:
-        reraise_interrupt(error)
-        return lambda _: MISSING
-    return lambda made: MISSING if reference() is None else former_function(reference(), made)
+def _attributes_of(owner: Any) -> dict[str, Any]:
+    """Return the attributes that a class or an object has itself; empty if the program's code raises an exception."""
+    with suppress(Exception):
+        return dict(vars(owner)) if issubclass(type(owner), type) else state_of(owner)
+    return {}
 
 
 def _former_module(module: Any, kept: dict[str, Callable[[Any], Any]], made: Any) -> Any:
@@ -153,7 +210,21 @@ def _is_same(former: Any, present: Any) -> bool:
         return True
     if type(former) is not type(present):
         return False
-    return former.tobytes() == present.tobytes() if _is_array(former) else type(former) in _PLAIN and former == present
+    if _is_array(former):
+        return bool(former.tobytes() == present.tobytes())
+    if type(former) in _PLAIN:
+        return repr(former) == repr(present)  # 0.0 equals -0.0
+    return _marshalled(former) == _marshalled(present) is not None
+
+
+def _marshalled(value: Any) -> bytes | None:
+    """Return a copy of a dictionary, a list or a set of plain values, which may be nested, as bytes; None for other or large values."""
+    if type(value) not in _CONTAINERS or len(value) > _MAX_BYTES:
+        return None
+    with suppress(ValueError):
+        data = marshal.dumps(value, 2)
+        return data if len(data) <= _MAX_BYTES else None
+    return None
 
 
 def _is_array(value: Any) -> bool:

@@ -256,7 +256,7 @@ def _feed_dict(walk: Walk, value: Any, where: str) -> None:
         if not (names_builtins and key == "__builtins__") and not (walk.defines_by_text and is_defined_by_text(item, value))
     ]
     walk.feed_token("dict", type(value).__name__, len(kept))
-    if walk.feed_back_reference(value):
+    if type(value) in _HANDLERS and walk.feed_back_reference(value):  # the reference to an object of a program's class is fed already
         return
     for key, item in kept:
         walk.feed_value(key, f"a key of {where}")

@@ -18,11 +18,11 @@ from numba.core.typing import context, templates
 from numba.np.ufunc import wrappers
 
 from compcache.numba.compilation import libraries, native_code, scopes
+from compcache.numba.compilation.former_runs import former_implementation
 from compcache.numba.dispatch import Backend
 from compcache.numba.dispatch.gufunc_cache import GufuncCache
 from compcache.numba.entries.mapped_library import make_entry_point
 from compcache.numba.fingerprints.code_digest import file_of, plain_name
-from compcache.numba.fingerprints.former import with_present_globals
 from compcache.numba.fingerprints.implementations import is_asked_by_template, key_name, source_function
 from compcache.numba.hooks.replacements import Replacements
 from compcache.numba.identity.kept_results import note_unknown_result
@@ -326,7 +326,7 @@ def _record_address(*_: Any, **__: Any) -> None:
 def _record_use(function: Any, template: Any, args: Any, kws: Any) -> Any:
     """Record that the compiler is about to ask a template for the result of an implementation for these arguments.
 
-    Return the function that the template must run (`scopes.record_use`).
+    Return the copy that the template must run, or None (`scopes.record_use`).
     """
     arguments = template.context, tuple(args), tuple(kws.items())
     # The keys under which the template keeps its results. Newer series of Numba add the compiler flags.
@@ -348,12 +348,11 @@ def _wrap_template(original: Any) -> Any:
             scopes.record_tried(function)
         else:
             read = _record_use(function, self, *args, **kwargs)
-            if read is not function:
-                # Numba has compiled what an overload returned. It inlines functions, and calls generators of code, for each caller.
-                if not hasattr(self, "_overload_func"):
-                    self._definition_func = with_present_globals(read, function)
-                else:
-                    self._overload_func = read if self._inline.is_never_inline else with_present_globals(read, function)
+            if read is not None:
+                is_overload = hasattr(self, "_overload_func")
+                is_compiled = is_overload and self._inline.is_never_inline
+                former = former_implementation(read, function, is_compiled=is_compiled)
+                setattr(self, "_overload_func" if is_overload else "_definition_func", former)
         result = original(self, *args, **kwargs)
         if result is not None:
             scopes.record_accepted(function)

@@ -1,0 +1,73 @@
+"""Runs implementations with the values that they read when the code that contains their results was loaded."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from contextlib import contextmanager
+from functools import partial, wraps
+from operator import call
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from compcache.interrupts import suppress
+from compcache.numba.fingerprints.former import changed_attributes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["former_attributes", "former_implementation"]
+
+
+@contextmanager
+def former_attributes(function: Any) -> Iterator[None]:
+    """Give attributes of the program's classes and objects that a function reads their former values while the block runs.
+
+    Other threads of the program would read these values, too, so nothing is done if there are other threads.
+    """
+    rows = changed_attributes(function) if threading.active_count() == 1 else []
+    try:
+        _set_all([(owner, name, former) for owner, name, former, _ in rows])
+        yield
+    finally:
+        _set_all([(owner, name, present) for owner, name, _, present in rows])
+
+
+def _set_all(rows: list[tuple[Any, str, Any]]) -> None:
+    """Set attributes of classes and objects, up to the first that cannot be set.
+
+    No signal handler runs in between, because one call of a function in C sets all.
+    """
+    with suppress(Exception):
+        deque(map(call, [_setter_of(owner, name) for owner, name, _ in rows], [value for _, _, value in rows]), maxlen=0)
+
+
+def _setter_of(owner: Any, name: str) -> Callable[[Any], None]:
+    """Return a function that sets an attribute of a class or an object without its `__setattr__`."""
+    if issubclass(type(owner), type):
+        return partial(type.__setattr__, owner, name)
+    attributes = getattr(owner, "__dict__", {})
+    return partial(attributes.__setitem__, name) if name in attributes else partial(object.__setattr__, owner, name)
+
+
+def former_implementation(copy: Any, function: Any, *, is_compiled: bool) -> Callable[..., Any]:
+    """Return a function that calls a copy of an implementation with the former values of attributes.
+
+    `is_compiled`: Numba has compiled what the implementation returned. Otherwise, the functions that the copy returns read the present
+    globals of the implementation, because Numba inlines them, or calls them, for each caller.
+    """
+
+    def as_now(value: Any) -> Any:
+        if type(value) is tuple:
+            return tuple(map(as_now, value))
+        if type(value) is not FunctionType or value.__globals__ is not copy.__globals__:
+            return value
+        return FunctionType(value.__code__, function.__globals__, value.__name__, value.__defaults__, value.__closure__)
+
+    @wraps(copy)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with former_attributes(function):
+            returned = copy(*args, **kwargs)
+        return returned if is_compiled else as_now(returned)
+
+    return run
