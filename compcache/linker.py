@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.arch.known import architecture
 from compcache.build import codegen
-from compcache.build.inlining.edges import with_inlined
 from compcache.build.inlining.imported import NOTHING_INLINED, offer_nothing
 from compcache.build.pic import INITIALIZE
 from compcache.build.recipe import write_recipe
-from compcache.build.records import RecordBuilder, may_be_undefined, symbol_nodes
+from compcache.build.records import RecordBuilder, may_be_undefined
 from compcache.build.source import ModuleSource
 from compcache.build.trial import UNTRUSTED, try_in_child
 from compcache.content.functions import exported_content
@@ -27,7 +26,7 @@ from compcache.formats import host
 from compcache.formats.bodies import encode_bodies
 from compcache.formats.built_module import BuiltModule
 from compcache.formats.entry import STUB, EntryRecord, encode_entry, encode_stub, index_name
-from compcache.formats.graph import SOURCE_DIGESTS, decode_notes, encode_graph, encode_notes, pack_notes
+from compcache.formats.graph import SOURCE_DIGESTS, decode_notes, encode_notes, pack_notes
 from compcache.formats.makers import PACKAGE, Maker, encode_makers, makers_text
 from compcache.formats.manifest import NO_ENTRY
 from compcache.formats.manifest_writer import image_flag
@@ -201,9 +200,10 @@ def rebuild_module(
 
     def build(*, shared: bool) -> BuiltModule:
         started = time_spent()
-        translated = codegen.run(lambda context: translate_again(context, recipe, target, shared=shared))
+        translated = codegen.run(
+            lambda context: translate_again(context, recipe, target, shared=shared, inlined=inlined, bodies=tuple(bodies))
+        )
         translated = translated._replace(digests=digests, seconds=time_spent() - started, makers=makers_before)
-        translated = translated._replace(prepared=translated.prepared._replace(inlined=inlined, bodies=tuple(bodies)))
         return _make_module(translated, notes.get("identity"), entries, shared=shared)
 
     built = _shared_or_object(build, shared=making.makes_shared_objects())
@@ -364,12 +364,11 @@ def _assemble_module(
     entries = [*[EntryRecord(kind, name, 0, (), content, gone=False) for (kind, name), content in contents.items()], *added]
     needed = header.requirement()
     indexed = [(index_name(entry.kind, entry.name), writer.records.add(encode_entry(entry)), needed) for entry in entries]
-    graph = _encode_symbols(translated)
     bitcode = _complete_bitcode(translated, writer.globals)
     seconds = time_spent() - started
     own_names = {name for name, *_ in functions}
     return BuiltModule(
-        (made.image, writer.records.content(), graph, bitcode, _encode_notes(translated, identity, seconds)),
+        (made.image, writer.records.content(), translated.graph, bitcode, _encode_notes(translated, identity, seconds)),
         (*functions, *indexed), host.target_id(needed), image_flag(made.kind), translated.key, seconds, header,
         tuple(translated.entries.signatures), tuple([name for name in writer.imports if name not in own_names]),
         translated.digests.get("code", ""), entries=tuple(entries), defined=_defined_types(translated), used=_used_types(translated),
@@ -434,14 +433,6 @@ def _encode_stubs(translated: Translated, symbols: int, basic: frozenset[str], p
         for export in translated.prepared.exports
         if export.symbol in numbers
     }
-
-
-def _encode_symbols(translated: Translated) -> bytes:
-    """Return the encoded graph of the module's symbols, and of the functions that were inlined into them."""
-    prepared = translated.prepared
-    signatures = dict(zip([export.symbol for export in prepared.exports], translated.entries.signatures, strict=True))
-    names = {export.symbol: export.name for export in prepared.exports}
-    return encode_graph(with_inlined(symbol_nodes(translated.definitions, names, prepared.resolution, signatures), prepared.inlined))
 
 
 def _encode_notes(translated: Translated, identity: Any, seconds: float) -> bytes:

@@ -17,7 +17,7 @@ from compcache.errors import CompileError, FormatError, IncompatibleTargetError
 from compcache.formats import host
 from compcache.formats.makers import PACKAGE, Maker
 from compcache.images.embedded_bitcode import BITCODE_MAGIC, embedded_bitcode, holds_machine_code
-from compcache.images.llvm_thread import call_in_caller, check_abandoned, in_llvm_thread
+from compcache.images.llvm_thread import call_beside, call_in_caller, check_abandoned, in_llvm_thread
 from compcache.images.native_target import borrow_machine, default_triple, initialize, target_data, target_machine, tuning
 from compcache.interrupts import reraise_interrupt
 from compcache.llvm import llvm
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "borrow_machine",
+    "call_beside",
     "call_in_caller",
     "check_triple",
     "copy",
@@ -93,12 +94,8 @@ def platform_of(triple: str) -> str:
 
 def run(work: Callable[[Any], _T]) -> _T:
     """Call `work` with a new context in LLVM's thread, and return its result. The result must not contain LLVM objects."""
-
-    def in_context() -> _T:
-        with new_context() as context:
-            return work(context)
-
-    return in_llvm_thread(in_context)
+    contexts = contextlib.ExitStack()
+    return in_llvm_thread(lambda: work(contexts.enter_context(new_context())), contexts.close)
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.arch.known import architecture
@@ -10,6 +10,7 @@ from compcache.build import codegen
 from compcache.build.entry_code import selection
 from compcache.build.entry_points import entries_text, symbols_of_entries, table_head, table_symbols_of, table_text
 from compcache.build.exports import make_entries
+from compcache.build.inlining.edges import with_inlined
 from compcache.build.inlining.imported import NOTHING_INLINED
 from compcache.build.ir_text import lines_from, read_module, with_image_symbols
 from compcache.build.large_data.variables import with_data
@@ -23,6 +24,7 @@ from compcache.build.pic import (
     with_deferred_start,
     with_init_arrays,
 )
+from compcache.build.records import symbol_nodes
 from compcache.build.slots import SLOT_PREFIX
 from compcache.build.stubs import stub_symbol, stubs_text
 from compcache.build.trial import assembly_parts, try_in_child
@@ -30,6 +32,7 @@ from compcache.depgraph import DependencyGraph
 from compcache.digest import KEY_SIZE, digest
 from compcache.errors import CompileError
 from compcache.formats.deflate import deflate
+from compcache.formats.graph import encode_graph
 from compcache.formats.host import platform_name
 from compcache.formats.module_table import TABLE_SYMBOL
 from compcache.images.elf.distances import DistanceTable, with_distances
@@ -86,6 +89,7 @@ class Translated(NamedTuple):
     slots: tuple[str, ...]
     key: bytes
     bitcode: bytes
+    graph: bytes
     level: int
     object: bytes
     entry_objects: EntryObjects
@@ -128,27 +132,29 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
     doubtful = assembly_parts(text)
     if doubtful is not None:  # invalid assembly would end this process
         codegen.call_in_caller(try_in_child, doubtful, request.machine, 0)
-    bitcode = b""
+    code = b""
     if request.keep_bitcode:
-        bitcode, module = _store_and_read_back(module, context)
+        code, module = _write_and_read_back(module, context)
     if constructors.functions():
         module = codegen.parse(with_init_arrays(text, constructors), context)
-    entries = make_entries(prepared.exports, definitions, prepared.aliases, lines_from(text, "attributes #"))
-    key = _image_key(text, request, prepared)
     allowed = allowed_features(text, request.machine)
     optional = own_features(allowed, prepared.exports, prepared.aliases, request.machine)
     if optional:
         module.link_in(codegen.parse(stubs_text(optional, {export.symbol: export.name for export in prepared.exports}), context))
-    table = _make_table(prepared, definitions, entries, tuple(optional))
     distance = architecture(platform_name()).relocations.distance if request.shared else None
+    describe = partial(_describe, text, code, written, definitions, prepared, request, tuple(optional))
     if distance is None:
-        module.link_in(codegen.parse(table_text(key, table.symbols, table.points, table.slots, table.variables), context))
-    compiled = codegen.emit_object(module, target)
+        description = describe()
+        module.link_in(codegen.parse(table_text(description.key, *description.table[:4]), context))
+        compiled = codegen.emit_object(module, target)
+    else:
+        compiled, description = codegen.call_beside(partial(codegen.emit_object, module, target), describe)
+    entries, key, table = description.entries, description.key, description.table
     completed, constant = _complete_object(compiled, key, table, distance, prepared.data)
-    code = Code(text, allowed, definitions, prepared.aliases, compiled)
+    machine_code = Code(text, allowed, definitions, prepared.aliases, compiled)
     return Translated(
         machine=request.machine,
-        requires=requirements_of(code, prepared.exports, [*startup, *constructors.functions()], request.machine),
+        requires=requirements_of(machine_code, prepared.exports, [*startup, *constructors.functions()], request.machine),
         prepared=prepared._replace(data={}),
         definitions=definitions,
         constructors=constructors,
@@ -156,15 +162,27 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
         entries=entries,
         slots=table.slots,
         key=key,
-        bitcode=bitcode,
+        bitcode=description.bitcode,
+        graph=description.graph,
         level=request.level,
         object=completed,
         entry_objects=EntryObjects() if distance is None else _entry_objects(entries.points, request.level)._replace(table=constant),
         digests=request.digests,
         stubs=tuple(optional),
-        types=_read_types(text, written, prepared),
+        types=description.types,
         makers=request.makers,
     )
+
+
+class _Description(NamedTuple):
+    """What the records need of an optimized module, apart from its object. `bitcode` and `graph` are encoded sections."""
+
+    entries: Entries
+    key: bytes
+    table: _Table
+    bitcode: bytes
+    graph: bytes
+    types: LinkTypes
 
 
 class _Table(NamedTuple):
@@ -178,6 +196,40 @@ class _Table(NamedTuple):
     slots: tuple[str, ...]
     variables: list[str]
     renamed: dict[str, str]
+
+
+def _describe(
+    text: str,
+    code: bytes,
+    written: Mapping[str, Definition],
+    definitions: Mapping[str, Definition],
+    prepared: Prepared,
+    request: Request,
+    stubs: tuple[str, ...],
+) -> _Description:
+    """Describe an optimized module, without LLVM.
+
+    Args:
+        text: the module as LLVM prints it.
+        code: its bitcode, or b"" if none is stored.
+        written: the global values in the text.
+        definitions: the same with the symbols of the image (`with_image_symbols`).
+        prepared: the properties of the module before optimization.
+        request: the request for the module.
+        stubs: the exported symbols that have a stub.
+
+    Raises:
+        SignatureMismatchError: a signature does not match a function's LLVM type.
+    """
+    entries = make_entries(prepared.exports, definitions, prepared.aliases, lines_from(text, "attributes #"))
+    return _Description(
+        entries,
+        _image_key(text, request, prepared),
+        _make_table(prepared, definitions, entries, stubs),
+        deflate(code) if code else b"",
+        _encode_symbols(definitions, entries, prepared),
+        _read_types(text, written, prepared),
+    )
 
 
 def _make_table(prepared: Prepared, definitions: Mapping[str, Definition], entries: Entries, stubs: tuple[str, ...]) -> _Table:
@@ -214,6 +266,13 @@ def _read_types(text: str, written: Mapping[str, Definition], prepared: Prepared
     slots = {slot: slot.removeprefix(SLOT_PREFIX) for slot in resolution.slots}
     symbols = [export.symbol for export in prepared.exports]
     return read_link_types(text, written, symbols, prepared.aliases, resolution.imports, slots)
+
+
+def _encode_symbols(definitions: Mapping[str, Definition], entries: Entries, prepared: Prepared) -> bytes:
+    """Return the encoded graph of the module's symbols, and of the functions that were inlined into them."""
+    signatures = dict(zip([export.symbol for export in prepared.exports], entries.signatures, strict=True))
+    names = {export.symbol: export.name for export in prepared.exports}
+    return encode_graph(with_inlined(symbol_nodes(definitions, names, prepared.resolution, signatures), prepared.inlined))
 
 
 def _entry_objects(points: tuple[EntryPoint, ...], level: int) -> EntryObjects:
@@ -287,14 +346,14 @@ def _check_startup(startup: tuple[str, ...], definitions: Mapping[str, Definitio
         )
 
 
-def _store_and_read_back(module: Any, context: Any) -> tuple[bytes, Any]:
-    """Convert a module to bitcode and back. Return the compressed bitcode and the module that was read from the bitcode.
+def _write_and_read_back(module: Any, context: Any) -> tuple[bytes, Any]:
+    """Convert a module to bitcode and back. Return the bitcode and the module that was read from the bitcode.
 
     The image must be compiled from the returned module. Bitcode does not contain the order of a value's uses, which affects machine code.
     So compiling the stored bitcode (`compcache.build.kept_code`) would not reproduce an image of the original module.
     """
     code = module.as_bitcode()
-    return deflate(code), codegen.read_back(code, context)
+    return code, codegen.read_back(code, context)
 
 
 def _image_key(text: str, request: Request, prepared: Prepared) -> bytes:
