@@ -34,6 +34,7 @@ __all__ = [
     "long_lines",
     "parse_head",
     "passes_vectors",
+    "plain_head",
     "quote",
     "read_assembly",
     "read_functions",
@@ -160,6 +161,11 @@ def quote(name: str) -> str:
         return name
     data = name.encode("utf-8", "surrogateescape")
     return '"' + "".join(chr(b) if b in _PRINTABLE else f"\\{b:02X}" for b in data) + '"'
+
+
+def plain_head(head: str, symbol: str) -> str:
+    """Return the head of a function with another name, so that all functions of a type have the same text."""
+    return head.replace(f"@{quote(symbol)}(", "@f(", 1)
 
 
 def with_symbols(text: str) -> str:

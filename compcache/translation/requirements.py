@@ -73,13 +73,16 @@ def requirements_of(code: Code, exports: Iterable[Export], startup: Iterable[str
     table = table_of(platform_name())
     basic = basic_features(platform_name())
     features_by_symbol = {}
+    closed: dict[_Features, _Features] = {}  # many functions use the same features
     hiding = functions_with_assembly(code.text)
     for name, features in used_by_symbol.items():
         if name in hiding:
             features_by_symbol[name] = used_by(code.text, allowed.get(name, machine.requires)) - basic
             continue
         certain = features - (_READ_OTHERWISE - allowed.get(name, machine.requires))
-        features_by_symbol[name] = (table.closure(certain) & table.required if table else certain) - basic
+        if certain not in closed:
+            closed[certain] = (table.closure(certain) & table.required if table else certain) - basic
+        features_by_symbol[name] = closed[certain]
     reached = _Reached(code, features_by_symbol, allowed, machine.requires)
     stray = frozenset[str]().union(*[features for name, features in features_by_symbol.items() if name not in code.definitions])
     at_start = stray.union(*[reached.of(name) for name in startup])
