@@ -387,7 +387,7 @@ def _complete_bitcode(translated: Translated, globals_: Mapping[str, int]) -> by
     storage = {name: offset for name, offset in globals_.items() if name in resolution.storage}
     libraries = [library.name for library in resolution.libraries]
     recipe = write_recipe(translated.level, prepared.exports, resolution.imported(), storage, libraries, prepared.code)
-    return translated.bitcode + recipe + encode_bodies(prepared.bodies)
+    return translated.bitcode + recipe + encode_bodies(translated.bodies)
 
 
 def _make_header(

@@ -43,7 +43,7 @@ from compcache.targets.cpu_table import baseline
 from compcache.translation.requirements import Code, allowed_features, own_features, requirements_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from compcache.build.entry_points import EntryPoint
     from compcache.build.exports import Entries, Export
@@ -64,7 +64,11 @@ _FEW = 8
 
 
 class Prepared(NamedTuple):
-    """The properties of a module before optimization. `globals` has (name, kind, encoded value)."""
+    """The properties of a module before optimization. `globals` has (name, kind, encoded value).
+
+    `find_bodies` returns the bodies that the module offers for inlining, and `find_contents` digests of the content of its symbols
+    (compcache.content.functions). Both are called while LLVM generates code.
+    """
 
     exports: tuple[Export, ...]
     aliases: dict[str, Alias]
@@ -73,7 +77,8 @@ class Prepared(NamedTuple):
     code: bytes  # bitcode before optimization; empty if it is not stored
     data: Mapping[str, bytes] = {}  # values of large variables, by section (compcache.build.large_data)
     inlined: Inlined = NOTHING_INLINED
-    bodies: tuple[Body, ...] = ()  # bodies that the module offers for inlining
+    find_bodies: Callable[[], tuple[Body, ...]] = tuple
+    find_contents: Callable[[], Mapping[str, bytes]] = dict
 
 
 class Translated(NamedTuple):
@@ -94,9 +99,10 @@ class Translated(NamedTuple):
     object: bytes
     entry_objects: EntryObjects
     digests: dict[str, str]
-    stubs: tuple[str, ...] = ()  # the exported symbols that have a stub (compcache.build.stubs)
+    stubs: tuple[str, ...]  # the exported symbols that have a stub (compcache.build.stubs)
+    bodies: tuple[Body, ...]  # that the module offers for inlining
+    contents: Mapping[str, bytes]  # digests of the content of symbols (compcache.content.functions)
     seconds: float = 0.0
-    contents: Mapping[str, bytes] = {}  # digests of the content of symbols (compcache.content.functions)
     beside_code: bytes = b""  # a digest of the inputs that affect the functions and are not in the code
     weak: frozenset[str] = frozenset()  # functions that definitions of other sources override
     types: LinkTypes = LinkTypes({}, {})
@@ -155,7 +161,7 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
     return Translated(
         machine=request.machine,
         requires=requirements_of(machine_code, prepared.exports, [*startup, *constructors.functions()], request.machine),
-        prepared=prepared._replace(data={}),
+        prepared=prepared._replace(data={}, find_bodies=tuple, find_contents=dict),
         definitions=definitions,
         constructors=constructors,
         startup=startup,
@@ -169,6 +175,8 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
         entry_objects=EntryObjects() if distance is None else _entry_objects(entries.points, request.level)._replace(table=constant),
         digests=request.digests,
         stubs=tuple(optional),
+        bodies=description.bodies,
+        contents=description.contents,
         types=description.types,
         makers=request.makers,
     )
@@ -183,6 +191,8 @@ class _Description(NamedTuple):
     bitcode: bytes
     graph: bytes
     types: LinkTypes
+    bodies: tuple[Body, ...]
+    contents: Mapping[str, bytes]
 
 
 class _Table(NamedTuple):
@@ -229,6 +239,8 @@ def _describe(
         deflate(code) if code else b"",
         _encode_symbols(definitions, entries, prepared),
         _read_types(text, written, prepared),
+        prepared.find_bodies(),
+        prepared.find_contents(),
     )
 
 

@@ -229,7 +229,7 @@ def _compile(
 ) -> Translated:
     """Compile a checked module, which is changed, to its object. See `translate` for the exceptions.
 
-    `digests` returns digests of the content of its symbols. It is called while LLVM optimizes.
+    `digests` returns digests of the content of its symbols. It is called while LLVM generates code.
     """
     printed, values = source.printed, source.values
     layout, module.data_layout = codegen.target_data(target)
@@ -261,10 +261,9 @@ def _compile(
             module, context, printed, values, exports, resolution, request.provided, request.is_beside
         )
     _set_linkages(module, values, exports, resolution, context, hide_others=hides, kept_symbols=assembly.mentioned)
-    optimize = partial(_optimize, context, module, printed, request, target)
-    (optimized, portable_code), (offered, contents) = codegen.call_beside(optimize, lambda: (bodies(), digests()))
-    prepared = Prepared(exports, function_aliases, resolution, encoded, portable_code, source.data, inlined, offered)
-    return emit(module, optimized, context, target, request, prepared)._replace(contents=contents)
+    optimized, portable_code = _optimize(context, module, printed, request, target)
+    prepared = Prepared(exports, function_aliases, resolution, encoded, portable_code, source.data, inlined, bodies, digests)
+    return emit(module, optimized, context, target, request, prepared)
 
 
 def _optimize(context: Any, module: Any, printed: str, request: Request, target: Any) -> tuple[str, bytes]:
@@ -352,7 +351,7 @@ def translate_again(
         resolution = restore_resolution(module, slots, recipe.storage, recipe.libraries)
         encoded = codegen.call_in_caller(encode_values, resolution)
         code = b"" if recipe.optimized else recipe.code
-        prepared = Prepared(recipe.exports, names, resolution, encoded, code, recipe.data, inlined, bodies)
+        prepared = Prepared(recipe.exports, names, resolution, encoded, code, recipe.data, inlined, lambda: bodies)
         return emit(module, str(module), context, emitter, request, prepared)
 
 
