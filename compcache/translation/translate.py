@@ -73,6 +73,8 @@ if TYPE_CHECKING:
 __all__ = ["translate", "translate_again", "translate_member"]
 
 _EXTERNAL, _INTERNAL = "external", "internal"
+#: The length of the text of a small module.
+_SMALL = 1 << 14
 
 
 class _Checked(NamedTuple):
@@ -270,14 +272,17 @@ def _optimize(context: Any, module: Any, printed: str, request: Request, target:
     """Optimize a module, in place. Return its new text, and its bitcode before optimization for other CPUs, or b"" if none is stored."""
     # Code with assembly is never compiled for another CPU, and writing bitcode with invalid assembly aborts the process.
     may_be_portable = request.keep_bitcode and request.level and not has_assembly(printed) and not request.members
-    unoptimized = codegen.copy(module, context) if may_be_portable else None  # takes a sixth of the time of writing bitcode
+    write: Callable[[], bytes] = bytes
+    if may_be_portable and len(printed) < _SMALL:  # copying a tiny module takes a third of the time of writing its bitcode
+        write = codegen.copy(module, context).as_bitcode
+    elif may_be_portable:  # copying a large module takes longer
+        code = module.as_bitcode()
+        write = partial(bytes, code)
     if not request.members:  # members are optimized already
         codegen.optimize(module, target, request.level)
     optimized = str(module)
     # Vectors have the width of the target's registers, so code for other CPUs must be optimized again.
-    if unoptimized is None or not (request.portable or is_vectorized(optimized)):
-        return optimized, b""
-    return optimized, unoptimized.as_bitcode()
+    return optimized, write() if request.portable or is_vectorized(optimized) else b""
 
 
 def _choose_exports(
