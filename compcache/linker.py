@@ -353,7 +353,7 @@ def _assemble_module(
     header = _make_header(translated, made, platform, basic, tuple(dict.fromkeys(features.values())))
     symbols = len(table_symbols(prepared, translated.definitions, translated.stubs))
     writer = RecordBuilder(
-        header, translated.definitions, resolution, _number_slots(translated, symbols), translated.startup,
+        header, translated.needs, resolution, _number_slots(translated, symbols),
         {name: payload for name, _, payload in prepared.globals}, made.places, translated.types,
     )  # fmt: skip
     makers = _makers_text_of(translated, made.linker)

@@ -24,7 +24,7 @@ from compcache.build.pic import (
     with_deferred_start,
     with_init_arrays,
 )
-from compcache.build.records import symbol_nodes
+from compcache.build.records import read_needs, symbol_nodes
 from compcache.build.slots import SLOT_PREFIX
 from compcache.build.stubs import stub_symbol, stubs_text
 from compcache.build.trial import assembly_parts, try_in_child
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from compcache.build.inlining.imported import Inlined
     from compcache.build.ir_text import Definition
     from compcache.build.pic import Alias
+    from compcache.build.records import Needs
     from compcache.build.slots import Resolution
     from compcache.formats.bodies import Body
     from compcache.targets.machine import Machine
@@ -92,6 +93,7 @@ class Translated(NamedTuple):
     startup: tuple[str, ...]
     entries: Entries
     slots: tuple[str, ...]
+    needs: Needs
     key: bytes
     bitcode: bytes
     graph: bytes
@@ -148,7 +150,7 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
     if optional:
         module.link_in(codegen.parse(stubs_text(optional, {export.symbol: export.name for export in prepared.exports}), context))
     distance = architecture(platform_name()).relocations.distance if request.shared else None
-    describe = partial(_describe, text, code, written, definitions, prepared, request, tuple(optional))
+    describe = partial(_describe, text, code, written, definitions, prepared, request, tuple(optional), startup)
     if distance is None:
         description = describe()
         module.link_in(codegen.parse(table_text(description.key, *description.table[:4]), context))
@@ -167,6 +169,7 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
         startup=startup,
         entries=entries,
         slots=table.slots,
+        needs=description.needs,
         key=key,
         bitcode=description.bitcode,
         graph=description.graph,
@@ -188,6 +191,7 @@ class _Description(NamedTuple):
     entries: Entries
     key: bytes
     table: _Table
+    needs: Needs
     bitcode: bytes
     graph: bytes
     types: LinkTypes
@@ -216,6 +220,7 @@ def _describe(
     prepared: Prepared,
     request: Request,
     stubs: tuple[str, ...],
+    startup: tuple[str, ...],
 ) -> _Description:
     """Describe an optimized module, without LLVM.
 
@@ -227,15 +232,18 @@ def _describe(
         prepared: the properties of the module before optimization.
         request: the request for the module.
         stubs: the exported symbols that have a stub.
+        startup: the functions that run while the image is mapped or unmapped.
 
     Raises:
         SignatureMismatchError: a signature does not match a function's LLVM type.
     """
     entries = make_entries(prepared.exports, definitions, prepared.aliases, lines_from(text, "attributes #"))
+    table = _make_table(prepared, definitions, entries, stubs)
     return _Description(
         entries,
         _image_key(text, request, prepared),
-        _make_table(prepared, definitions, entries, stubs),
+        table,
+        read_needs(definitions, prepared.resolution, {INITIALIZE, *table.slots}.intersection(definitions), startup),
         deflate(code) if code else b"",
         _encode_symbols(definitions, entries, prepared),
         _read_types(text, written, prepared),

@@ -438,9 +438,9 @@ def _set_linkages(
             value.visibility = "default"
         elif name in exported:
             value = find()
-            value.visibility = "hidden"
             if linkage != _EXTERNAL:
                 value.linkage = _EXTERNAL
+            value.visibility = "hidden"
         elif linkage in VISIBLE_LINKAGES:
             _make_private(find(), internal=hide_others and name not in kept_symbols)
 
