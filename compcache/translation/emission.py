@@ -152,59 +152,28 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
     distance = architecture(platform_name()).relocations.distance if request.shared else None
     describe = partial(_describe, text, code, written, definitions, prepared, request, tuple(optional), startup)
     if distance is None:
-        description = describe()
-        module.link_in(codegen.parse(table_text(description.key, *description.table[:4]), context))
+        table, translated = describe()
+        module.link_in(codegen.parse(table_text(table.key, table.symbols, table.points, table.slots, table.variables), context))
         compiled = codegen.emit_object(module, target)
     else:
-        compiled, description = codegen.call_beside(partial(codegen.emit_object, module, target), describe)
-    entries, key, table = description.entries, description.key, description.table
-    completed, constant = _complete_object(compiled, key, table, distance, prepared.data)
+        compiled, (table, translated) = codegen.call_beside(partial(codegen.emit_object, module, target), describe)
+    completed, constant = _complete_object(compiled, table, distance, prepared.data)
     machine_code = Code(text, allowed, definitions, prepared.aliases, compiled)
-    return Translated(
-        machine=request.machine,
+    return translated(
         requires=requirements_of(machine_code, prepared.exports, [*startup, *constructors.functions()], request.machine),
-        prepared=prepared._replace(data={}, find_bodies=tuple, find_contents=dict),
-        definitions=definitions,
         constructors=constructors,
-        startup=startup,
-        entries=entries,
-        slots=table.slots,
-        needs=description.needs,
-        key=key,
-        bitcode=description.bitcode,
-        graph=description.graph,
-        level=request.level,
         object=completed,
-        entry_objects=EntryObjects() if distance is None else _entry_objects(entries.points, request.level)._replace(table=constant),
-        digests=request.digests,
-        stubs=tuple(optional),
-        bodies=description.bodies,
-        contents=description.contents,
-        types=description.types,
-        makers=request.makers,
+        entry_objects=EntryObjects() if distance is None else _entry_objects(table.points, request.level)._replace(table=constant),
     )
 
 
-class _Description(NamedTuple):
-    """What the records need of an optimized module, apart from its object. `bitcode` and `graph` are encoded sections."""
-
-    entries: Entries
-    key: bytes
-    table: _Table
-    needs: Needs
-    bitcode: bytes
-    graph: bytes
-    types: LinkTypes
-    bodies: tuple[Body, ...]
-    contents: Mapping[str, bytes]
-
-
 class _Table(NamedTuple):
-    """The contents of a module's table.
+    """The contents of a module's table. `key` is the digest of the image's inputs.
 
     `renamed` maps an exported variable to its name in the object, if the module also imports a variable of its name.
     """
 
+    key: bytes
     symbols: list[str]
     points: tuple[EntryPoint, ...]
     slots: tuple[str, ...]
@@ -216,12 +185,12 @@ def _describe(
     text: str,
     code: bytes,
     written: Mapping[str, Definition],
-    definitions: Mapping[str, Definition],
+    definitions: dict[str, Definition],
     prepared: Prepared,
     request: Request,
     stubs: tuple[str, ...],
     startup: tuple[str, ...],
-) -> _Description:
+) -> tuple[_Table, Callable[..., Translated]]:
     """Describe an optimized module, without LLVM.
 
     Args:
@@ -234,25 +203,37 @@ def _describe(
         stubs: the exported symbols that have a stub.
         startup: the functions that run while the image is mapped or unmapped.
 
+    Returns:
+        The contents of the module's table, and a function that makes the result of `emit` from the fields that depend on the object.
+
     Raises:
         SignatureMismatchError: a signature does not match a function's LLVM type.
     """
     entries = make_entries(prepared.exports, definitions, prepared.aliases, lines_from(text, "attributes #"))
-    table = _make_table(prepared, definitions, entries, stubs)
-    return _Description(
-        entries,
-        _image_key(text, request, prepared),
-        table,
-        read_needs(definitions, prepared.resolution, {INITIALIZE, *table.slots}.intersection(definitions), startup),
-        deflate(code) if code else b"",
-        _encode_symbols(definitions, entries, prepared),
-        _read_types(text, written, prepared),
-        prepared.find_bodies(),
-        prepared.find_contents(),
+    table = _make_table(_image_key(text, request, prepared), prepared, definitions, entries, stubs)
+    return table, partial(
+        Translated,
+        machine=request.machine,
+        prepared=prepared._replace(data={}, find_bodies=tuple, find_contents=dict),
+        definitions=definitions,
+        startup=startup,
+        entries=entries,
+        slots=table.slots,
+        needs=read_needs(definitions, prepared.resolution, {INITIALIZE, *table.slots}.intersection(definitions), startup),
+        key=table.key,
+        bitcode=deflate(code) if code else b"",
+        graph=_encode_symbols(definitions, entries, prepared),
+        level=request.level,
+        digests=request.digests,
+        stubs=stubs,
+        bodies=prepared.find_bodies(),
+        contents=prepared.find_contents(),
+        types=_read_types(text, written, prepared),
+        makers=request.makers,
     )
 
 
-def _make_table(prepared: Prepared, definitions: Mapping[str, Definition], entries: Entries, stubs: tuple[str, ...]) -> _Table:
+def _make_table(key: bytes, prepared: Prepared, definitions: Mapping[str, Definition], entries: Entries, stubs: tuple[str, ...]) -> _Table:
     """Return the contents of the module's table. `stubs` are the exported symbols that have a stub."""
     resolution = prepared.resolution
     exported = {export.symbol for export in prepared.exports if definitions[export.symbol].kind == "variable"}
@@ -260,12 +241,10 @@ def _make_table(prepared: Prepared, definitions: Mapping[str, Definition], entri
     renamed = {name: _OWN + name for name in variables if name in resolution.imports}
     symbols = [renamed.get(name, name) for name in table_symbols(prepared, definitions, stubs)]
     slots = tuple([name for name in (*resolution.slots, *resolution.storage) if name in definitions])
-    return _Table(symbols, entries.points, slots, [renamed.get(name, name) for name in variables], renamed)
+    return _Table(key, symbols, entries.points, slots, [renamed.get(name, name) for name in variables], renamed)
 
 
-def _complete_object(
-    compiled: bytes, key: bytes, table: _Table, distance: int | None, data: Mapping[str, bytes]
-) -> tuple[bytes, DistanceTable | None]:
+def _complete_object(compiled: bytes, table: _Table, distance: int | None, data: Mapping[str, bytes]) -> tuple[bytes, DistanceTable | None]:
     """Return the object with the values of its large variables and its renamed variables, and the table to add to it.
 
     `distance` is the kind of the relocations in the table, or None if the code contains the table. Renamed variables require the table's
@@ -276,7 +255,7 @@ def _complete_object(
         return completed, None
     in_table = table_symbols_of(table.symbols, table.points, table.slots)
     own = set(table.symbols).difference(table.renamed.values())  # the object has no symbols with these names yet
-    constant = DistanceTable(TABLE_SYMBOL, table_head(key, len(in_table)), in_table, distance, own)
+    constant = DistanceTable(TABLE_SYMBOL, table_head(table.key, len(in_table)), in_table, distance, own)
     return (rename_definitions(with_distances(completed, constant), table.renamed), None) if table.renamed else (completed, constant)
 
 
