@@ -87,6 +87,10 @@ class DependencyGraph:
         for start in self._edges:
             if start in index:
                 continue
+            if not self._edges[start]:
+                index[start] = len(index)
+                result.append([start])
+                continue
             walk: list[tuple[str, Iterator[str]]] = [(start, iter(self._edges[start]))]
             index[start] = lowest[start] = len(index)
             stack.append(start)

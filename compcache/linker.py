@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.arch.known import architecture
 from compcache.build import codegen
-from compcache.build.inlining.edges import with_inlined
 from compcache.build.inlining.imported import NOTHING_INLINED, offer_nothing
 from compcache.build.pic import INITIALIZE
 from compcache.build.recipe import write_recipe
-from compcache.build.records import RecordBuilder, may_be_undefined, symbol_nodes
+from compcache.build.records import RecordBuilder, may_be_undefined
 from compcache.build.source import ModuleSource
 from compcache.build.trial import UNTRUSTED, try_in_child
 from compcache.content.functions import exported_content
@@ -27,7 +26,7 @@ from compcache.formats import host
 from compcache.formats.bodies import encode_bodies
 from compcache.formats.built_module import BuiltModule, Sections
 from compcache.formats.entry import STUB, EntryRecord, encode_entry, encode_stub, index_name
-from compcache.formats.graph import SOURCE_DIGESTS, decode_notes, encode_graph, encode_notes, pack_notes
+from compcache.formats.graph import SOURCE_DIGESTS, decode_notes, encode_notes, pack_notes
 from compcache.formats.makers import PACKAGE, Maker, encode_makers, makers_text
 from compcache.formats.manifest import NO_ENTRY
 from compcache.formats.manifest_writer import image_flag
@@ -202,9 +201,10 @@ def rebuild_module(
     def build(*, shared: bool) -> BuiltModule:
         """Compile the stored code, with the properties of the stored module that are not in the code."""
         started = time_spent()
-        translated = codegen.run(lambda context: translate_again(context, recipe, target, shared=shared))
+        translated = codegen.run(
+            lambda context: translate_again(context, recipe, target, shared=shared, inlined=inlined, bodies=tuple(bodies))
+        )
         translated = translated._replace(digests=digests, seconds=time_spent() - started, makers=makers_before)
-        translated = translated._replace(prepared=translated.prepared._replace(inlined=inlined, bodies=tuple(bodies)))
         return _make_module(translated, notes.get("identity"), entries, shared=shared)
 
     built = _shared_or_object(build, shared=making.makes_shared_objects())
@@ -356,7 +356,7 @@ def _assemble_module(
     header = _make_header(translated, made, platform, basic, tuple(dict.fromkeys(features.values())))
     symbols = len(table_symbols(prepared, translated.definitions, translated.stubs))
     writer = RecordBuilder(
-        header, translated.definitions, resolution, _number_slots(translated, symbols), translated.startup,
+        header, translated.needs, resolution, _number_slots(translated, symbols),
         {name: payload for name, _, payload in prepared.globals}, made.places, translated.types,
     )  # fmt: skip
     makers = _makers_text_of(translated, made.linker)
@@ -367,12 +367,11 @@ def _assemble_module(
     entries = [*[EntryRecord(kind, name, 0, (), content, gone=False) for (kind, name), content in contents.items()], *added]
     needed = header.requirement()
     indexed = [(index_name(entry.kind, entry.name), writer.records.add(encode_entry(entry)), needed) for entry in entries]
-    graph = _encode_symbols(translated)
     bitcode = _complete_bitcode(translated, writer.globals)
     seconds = time_spent() - started
     own_names = {name for name, *_ in functions}
     return BuiltModule(
-        sections=Sections(made.image, writer.records.content(), graph, bitcode, _encode_notes(translated, identity, seconds)),
+        sections=Sections(made.image, writer.records.content(), translated.graph, bitcode, _encode_notes(translated, identity, seconds)),
         indexed=(*functions, *indexed),
         target=host.target_id(needed),
         flags=image_flag(made.kind),
@@ -401,7 +400,7 @@ def _complete_bitcode(translated: Translated, globals_: Mapping[str, int]) -> by
     storage = {name: offset for name, offset in globals_.items() if name in resolution.storage}
     libraries = [library.name for library in resolution.libraries]
     recipe = write_recipe(translated.level, prepared.exports, resolution.imported(), storage, libraries, prepared.code)
-    return translated.bitcode + recipe + encode_bodies(prepared.bodies)
+    return translated.bitcode + recipe + encode_bodies(translated.bodies)
 
 
 def _make_header(
@@ -447,14 +446,6 @@ def _encode_stubs(translated: Translated, symbols: int, basic: frozenset[str], p
         for export in translated.prepared.exports
         if export.symbol in numbers
     }
-
-
-def _encode_symbols(translated: Translated) -> bytes:
-    """Return the encoded graph of the module's symbols, and of the functions that were inlined into them."""
-    prepared = translated.prepared
-    signatures = dict(zip([export.symbol for export in prepared.exports], translated.entries.signatures, strict=True))
-    names = {export.symbol: export.name for export in prepared.exports}
-    return encode_graph(with_inlined(symbol_nodes(translated.definitions, names, prepared.resolution, signatures), prepared.inlined))
 
 
 def _encode_notes(translated: Translated, identity: Any, seconds: float) -> bytes:

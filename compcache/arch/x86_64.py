@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from functools import cache
 from importlib import resources
+from operator import attrgetter
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +100,7 @@ _NAMES = {
 #: The features of instructions for which the disassembler reports no feature, although the first 64-bit processors lacked the instructions.
 _BY_MNEMONIC = {"LAHF": "sahf", "SAHF": "sahf"}
 _BITS = 64
+_form = attrgetter("code")
 
 
 def _feature_words() -> dict[str, str]:
@@ -193,14 +195,13 @@ class _Reader:
 
     def used_features(self, code: bytes) -> frozenset[str] | None:
         """Return the features that the instructions use, by their LLVM names, or None if an instruction or its feature is unknown."""
-        forms = set()
-        for instruction in self._decoder(_BITS, code):
-            form = instruction.code
-            if form not in forms:
-                forms.add(form)
-                if form not in self._known:
-                    self._known[form] = self._features_of(instruction)
-        features = [self._known[form] for form in forms]
+        forms = set(map(_form, self._decoder(_BITS, code)))
+        if not forms <= self._known.keys():
+            unknown = {
+                _form(instruction): instruction for instruction in self._decoder(_BITS, code) if _form(instruction) not in self._known
+            }
+            self._known.update({form: self._features_of(instruction) for form, instruction in unknown.items()})
+        features = set(map(self._known.__getitem__, forms))
         return None if None in features else frozenset[str]().union(*filter(None, features))
 
     def _features_of(self, instruction: Any) -> frozenset[str] | None:

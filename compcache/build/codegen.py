@@ -17,7 +17,7 @@ from compcache.errors import CompileError, FormatError, IncompatibleTargetError
 from compcache.formats import host
 from compcache.formats.makers import PACKAGE, Maker
 from compcache.images.embedded_bitcode import BITCODE_MAGIC, embedded_bitcode, holds_machine_code
-from compcache.images.llvm_thread import call_in_caller, check_abandoned, in_llvm_thread
+from compcache.images.llvm_thread import call_beside, call_in_caller, check_abandoned, in_llvm_thread
 from compcache.images.native_target import borrow_machine, default_triple, initialize, target_data, target_machine, tuning
 from compcache.interrupts import reraise_interrupt
 from compcache.llvm import llvm
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 __all__ = [
-    "borrow_machine", "call_in_caller", "check_triple", "copy", "emit_object", "host_platform", "initialize", "is_suspicious",
-    "llvm_version", "new_context", "optimize", "own_makers", "parse", "plain_source", "platform_of", "read_back", "run", "target_data",
-    "target_machine",
+    "borrow_machine", "call_beside", "call_in_caller", "check_triple", "copy", "emit_object", "host_platform", "initialize",
+    "is_suspicious", "llvm_version", "new_context", "optimize", "own_makers", "parse", "plain_source", "platform_of", "read_back",
+    "run", "target_data", "target_machine",
 ]  # fmt: skip
 
 _T = TypeVar("_T")
@@ -77,12 +77,8 @@ def platform_of(triple: str) -> str:
 
 def run(work: Callable[[Any], _T]) -> _T:
     """Call `work` with a new context in LLVM's thread, and return its result. The result must not contain LLVM objects."""
-
-    def in_context() -> _T:
-        with new_context() as context:
-            return work(context)
-
-    return in_llvm_thread(in_context)
+    contexts = contextlib.ExitStack()
+    return in_llvm_thread(lambda: work(contexts.enter_context(new_context())), contexts.close)
 
 
 @contextlib.contextmanager

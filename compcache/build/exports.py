@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build.entry_points import EntryPoint, FunctionHead, entry_point, read_head, read_signature
-from compcache.build.ir_text import GlobalValues, leading_type, quote
+from compcache.build.ir_text import GlobalValues, leading_type, plain_head
 from compcache.build.pic import ADDRESS_OF
 from compcache.build.source import Function, check_name
 from compcache.errors import CompileError, InvalidNameError, SignatureError, UndefinedSymbolError
@@ -265,6 +265,7 @@ def make_entries(
     """
     effects = _effects_of_groups(attributes)
     distinct: dict[EntryPoint, int] = {}
+    known: dict[tuple[str, Signature | None, bool], tuple[int | None, str]] = {}  # functions of one type have one entry point
     numbers: list[int | None] = []
     texts = []
     for export in exports:
@@ -272,20 +273,31 @@ def make_entries(
             numbers.append(None)
             texts.append(LINK_ONLY + _describe_symbol(export, definitions[export.symbol].head))
             continue
-        head = _head_of(export.symbol, definitions, aliases)
-        try:
-            signature = export.signature or read_signature(head)
-        except SignatureError as error:
-            numbers.append(None)
-            texts.append(f"! {error}")
-            continue
-        known_effects = [effects[group] for group in _GROUP.findall(_STRING.sub("", head.head.suffix)) if group in effects]
-        only_reads = any(_effect_on_arguments(effect) in ("none", "read") for effect in known_effects)
-        may_raise = not any(map(_is_on_arguments, known_effects))
-        entry = entry_point(export.name, head, signature, nogil=export.nogil, only_reads=only_reads, may_raise=may_raise)
-        numbers.append(distinct.setdefault(entry, len(distinct)))
-        texts.append(export.shown or ("nogil " if export.nogil else "") + signature.text())
+        line = _head_of(export.symbol, definitions, aliases)
+        key = line, export.signature, export.nogil
+        if key not in known:
+            entry, text = _make_entry(export, read_head(line), effects)
+            known[key] = None if entry is None else distinct.setdefault(entry, len(distinct)), text
+        number, text = known[key]
+        numbers.append(number)
+        texts.append(text if number is None else export.shown or text)
     return Entries(tuple(distinct), tuple(numbers), tuple(texts))
+
+
+def _make_entry(export: Export, head: FunctionHead, effects: Mapping[str, Mapping[str, str]]) -> tuple[EntryPoint | None, str]:
+    """Return the entry point of a function and the text of its signature; None and a reason if no signature matches its LLVM type.
+
+    `effects` has the effects of the attribute groups. Raise `SignatureMismatchError` if the given signature does not match.
+    """
+    try:
+        signature = export.signature or read_signature(head)
+    except SignatureError as error:
+        return None, f"! {error}"
+    known_effects = [effects[group] for group in _GROUP.findall(_STRING.sub("", head.head.suffix)) if group in effects]
+    only_reads = any(_effect_on_arguments(effect) in ("none", "read") for effect in known_effects)
+    may_raise = not any(map(_is_on_arguments, known_effects))
+    entry = entry_point(export.name, head, signature, nogil=export.nogil, only_reads=only_reads, may_raise=may_raise)
+    return entry, ("nogil " if export.nogil else "") + signature.text()
 
 
 def _effects_of_groups(lines: Iterable[str]) -> dict[str, dict[str, str]]:
@@ -312,10 +324,10 @@ def _is_on_arguments(effects: Mapping[str, str]) -> bool:
     return all(effect == "none" or location in ("argmem", "errnomem") for location, effect in effects.items())
 
 
-def _head_of(symbol: str, definitions: Mapping[str, Definition], aliases: Mapping[str, Alias]) -> FunctionHead:
-    """Return the parsed head of an exported function. An alias has the head of its declared function type."""
+def _head_of(symbol: str, definitions: Mapping[str, Definition], aliases: Mapping[str, Alias]) -> str:
+    """Return the head of an exported function, without its name. An alias has the head of its declared function type."""
     definition = definitions[symbol]
     if definition.kind == "function":
-        return read_head(definition.head.replace(f"@{quote(symbol)}", "@f", 1))  # the same text for all functions of a type
+        return plain_head(definition.head, symbol)
     result, _, parameters = aliases[symbol].function_type.partition(" (")
-    return read_head(f"{result} @alias({parameters}")
+    return f"{result} @alias({parameters}"

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ATTACHMENTS", "Assembly", "Definition", "GlobalValue", "GlobalValues", "Head", "find_extreme_construct", "is_vectorized",
-    "leading_type", "lines_from", "lines_of_variables", "long_lines", "parse_head", "passes_vectors", "quote", "read_assembly",
-    "read_functions", "read_module", "read_values", "referenced_name", "references", "section_bounds", "split_at", "split_parameters",
-    "symbol_counts", "unquote", "with_image_symbols", "with_lines", "with_symbols",
+    "leading_type", "lines_from", "lines_of_variables", "long_lines", "parse_head", "passes_vectors", "plain_head", "quote",
+    "read_assembly", "read_functions", "read_module", "read_values", "referenced_name", "references", "section_bounds", "split_at",
+    "split_parameters", "symbol_counts", "unquote", "with_image_symbols", "with_lines", "with_symbols",
 ]  # fmt: skip
 
 _NAME = re.compile(r'"([^"]*)"|([-$._A-Za-z0-9]+)')
@@ -135,6 +135,11 @@ def quote(name: str) -> str:
         return name
     data = name.encode("utf-8", "surrogateescape")
     return '"' + "".join(chr(b) if b in _PRINTABLE else f"\\{b:02X}" for b in data) + '"'
+
+
+def plain_head(head: str, symbol: str) -> str:
+    """Return the head of a function with another name, so that all functions of a type have the same text."""
+    return head.replace(f"@{quote(symbol)}(", "@f(", 1)
 
 
 def with_symbols(text: str) -> str:

@@ -146,7 +146,7 @@ def _image_contains(image: bytes, section: CodeSection, start: int, end: int) ->
 def _fixed_runs(section: CodeSection, start: int, end: int) -> Iterator[tuple[int, int]]:
     """Yield the ranges between two offsets that linking does not change, as (start, end)."""
     run_start = start
-    for place, place_end in section.places:
+    for place, place_end in section.places():
         if place_end <= start or place >= end:
             continue
         if place > run_start:

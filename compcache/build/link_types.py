@@ -11,7 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.arch.known import architecture
-from compcache.build.ir_text import parse_head, quote, referenced_name, split_at
+from compcache.build.ir_text import parse_head, plain_head, quote, referenced_name, split_at
 from compcache.build.llvm_types import Types, split_words
 from compcache.formats.host import platform_name
 from compcache.hit.link_types import ADDRESS, IGNORED, THREAD_LOCAL, VARIABLE, VARIADIC, WRITTEN
@@ -95,6 +95,7 @@ class _Reader:
     def __init__(self, text: str) -> None:
         self._types = Types(text)
         self._thunks = frozenset(_GROUP.findall(text)) if '"thunk"' in text else frozenset[str]()
+        self._known: dict[str, str] = {}  # types of functions, by plain head
         self._is_rust = '!{!"rustc version ' in text
 
     def export_type(self, symbol: str, definitions: Mapping[str, Definition], aliases: Mapping[str, Alias]) -> str:
@@ -102,7 +103,10 @@ class _Reader:
         definition = definitions[symbol]
         with suppress(ValueError, RecursionError):
             if definition.kind == "function":
-                return self.function_type(definition.head)
+                head = plain_head(definition.head, symbol)
+                if head not in self._known:
+                    self._known[head] = self.function_type(head)
+                return self._known[head]
             if symbol in aliases:
                 target = definitions.get(aliases[symbol].target)
                 if target is not None and target.kind == "function" and not aliases[symbol].is_ifunc:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.build.pic import INITIALIZE
 from compcache.build.slots import SLOT_PREFIX
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from compcache.formats.manifest import Use
     from compcache.globals import GlobalDefinition
 
-__all__ = ["RecordBuilder", "encode_definition", "may_be_undefined", "symbol_nodes"]
+__all__ = ["Needs", "RecordBuilder", "encode_definition", "may_be_undefined", "read_needs", "symbol_nodes"]
 
 #: The graph's node for all code that runs while an image is mapped or unmapped. No symbol has this name.
 _STARTUP = ""
@@ -41,6 +41,32 @@ def may_be_undefined(definition: Definition | None) -> bool:
     return definition is not None and "extern_weak" in definition.head.split(" ")
 
 
+class Needs(NamedTuple):
+    """The native symbols of a module that other processes may lack, and what each of its symbols needs."""
+
+    natives: frozenset[str]
+    by_symbol: Mapping[str, Need | None]
+
+
+def read_needs(definitions: Mapping[str, Definition], resolution: Resolution, slots: Collection[str], startup: Collection[str]) -> Needs:
+    """Return what the symbols of a module need.
+
+    Args:
+        definitions: the global values that the module defines or declares.
+        resolution: the module's imports and global variables.
+        slots: the slots of imports and global variables.
+        startup: the functions that run while the image is mapped or unmapped. Every function needs the symbols that they reach.
+    """
+    imports = resolution.imported()
+    natives = _nonplatform_natives(definitions) - resolution.libraries_used - imports.keys()
+    leaves = {*slots, *imports, *natives}
+    edges = {name: definition.references for name, definition in definitions.items()}
+    if not leaves.isdisjoint(DependencyGraph(edges).closure(startup)):
+        edges = {name: (*edges[name], _STARTUP) if d.kind == "function" else edges[name] for name, d in definitions.items()}
+        edges[_STARTUP] = tuple(startup)
+    return Needs(natives, DependencyGraph(edges).needs(leaves))
+
+
 class RecordBuilder:
     """Writes the records of a module. Functions share records of needs.
 
@@ -49,10 +75,9 @@ class RecordBuilder:
 
     Args:
         header: the record of the module.
-        definitions: the global values that the module defines or declares.
+        needs: the needs of its functions.
         resolution: the module's imports and global variables.
         slots: the symbol numbers of the slots of imports and global variables.
-        startup: the functions that run while the image is mapped or unmapped. Every function needs the symbols that they reach.
         payloads: the encoded values of the global variables.
         places: the places in the image for the addresses of imports without slots (`NeedsRecord.places`), by symbol.
         types: the link types of the module's exports and imports.
@@ -61,10 +86,9 @@ class RecordBuilder:
     def __init__(
         self,
         header: ModuleRecord,
-        definitions: Mapping[str, Definition],
+        needs: Needs,
         resolution: Resolution,
         slots: Mapping[str, int],
-        startup: Collection[str],
         payloads: Mapping[str, bytes],
         places: Mapping[str, bytes],
         types: LinkTypes,
@@ -81,17 +105,11 @@ class RecordBuilder:
         self._types = types
         self._written_types: dict[str, bytes] = {}
         self._imports = resolution.imported()
-        self._natives = _nonplatform_natives(definitions) - resolution.libraries_used - self._imports.keys()
+        self._natives, self._needs = needs
         self.globals: dict[str, int] = {}
         self._shared: dict[bytes, int] = {}
         self.imports: dict[str, None] = {}  # the func_names that a written need imports
         self._offsets: dict[int, int] = {}
-        leaves = {*slots, *self._imports, *self._natives}
-        edges = {name: definition.references for name, definition in definitions.items()}
-        if not leaves.isdisjoint(DependencyGraph(edges).closure(startup)):
-            edges = {name: (*edges[name], _STARTUP) if d.kind == "function" else edges[name] for name, d in definitions.items()}
-            edges[_STARTUP] = tuple(startup)
-        self._needs = DependencyGraph(edges).needs(leaves)
 
     def add_function(self, export: Export, signature: str, function: int, entry: int, target: bytes) -> int:
         """Write the record of a function and the records of its needs, and return the offset of the function's record.

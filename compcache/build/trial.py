@@ -164,7 +164,7 @@ def has_module_assembly(text: str) -> bool:
 
 def functions_with_assembly(text: str) -> frozenset[str]:
     """Return the names of the functions of a printed module that contain inline assembly."""
-    bodies = [chunk for chunk in text.split("\n}\n") if " asm " in chunk]
+    bodies = [chunk for chunk in text.split("\n}\n") if " asm " in chunk] if " asm " in text else []
     return frozenset([value.name for body in bodies for value in read_values(body).functions if not value.is_declaration])
 
 

@@ -6,6 +6,7 @@ Programs compute names before a hit, so this file imports nothing slow, and neve
 from __future__ import annotations
 
 import sys
+from itertools import chain
 
 from compcache.build.source import Function, ModuleSource
 from compcache.content.assembled_files import assembled_files
@@ -243,7 +244,8 @@ def digest_of(parts: Iterable[bytes]) -> bytes:
     versioned = (_VERSION, *parts)
     if sum(map(len, versioned)) > _MOST_COPIED:
         return digest(_frame_parts(versioned), size=_NAME_BYTES, person=_PERSON)
-    return blake2b(b"".join([b"%d:%b" % (len(part), part) for part in versioned]), digest_size=_NAME_BYTES, person=_PERSON).digest()
+    framed = b"%d:%b" * len(versioned) % tuple(chain.from_iterable(zip(map(len, versioned), versioned, strict=True)))
+    return blake2b(framed, digest_size=_NAME_BYTES, person=_PERSON).digest()
 
 
 def parts_given_by_name(source: ModuleSource) -> dict[str, list[bytes]]:

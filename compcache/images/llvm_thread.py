@@ -5,7 +5,8 @@ can arrive after an LLVM object was created and before a variable refers to it. 
 the process. So the main thread only waits, while another thread does the work and owns all LLVM objects. An exception that arrives in the
 meantime is raised when LLVM returns. The work ends at its next step.
 
-Parts of the work that belong to the caller (look-ups, pickling, globals) still run in the caller's thread (`call_in_caller`).
+Parts of the work that belong to the caller (look-ups, pickling, globals) still run in the caller's thread (`call_in_caller`). So do parts
+that need no result of LLVM, while LLVM works (`call_beside`).
 
 A fork while LLVM works waits for the current step, at most some seconds, so that the child can use LLVM. A child that is forked by a
 function which `call_in_caller` calls has no LLVM thread, and gets an error with this reason.
@@ -33,9 +34,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import CodeType, FrameType
 
-__all__ = ["call_in_caller", "check_abandoned", "in_llvm_thread", "time_spent"]
+__all__ = ["call_beside", "call_in_caller", "check_abandoned", "in_llvm_thread", "time_spent"]
 
 _T = TypeVar("_T")
+_S = TypeVar("_S")
 #: The stack size of the LLVM thread, because LLVM's parser and its passes recurse. Only the used part takes memory.
 _STACK_BYTES = 64 << 20
 #: The interval at which a waiting thread checks the other thread, because an interrupt may have lost a message.
@@ -68,15 +70,24 @@ _running: set[_Task[Any]] = set()
 _stack_lock = threading.Lock()
 
 
-def in_llvm_thread(work: Callable[[], _T]) -> _T:
+def _nothing() -> None:
+    pass
+
+
+def in_llvm_thread(work: Callable[[], _T], clean: Callable[[], None] = _nothing) -> _T:
     """Run `work` in an LLVM thread if the caller is the main thread, and return its result or raise its exception.
 
     `work` runs to its end. After an interrupt, `work` runs to its next `check_abandoned`, and the interrupt is raised then. Other threads
     run no signal handlers, and call `work` directly. So does the main thread if LLVM has called it, or if no thread can be started.
+
+    `clean` runs after `work` in the same thread, once or twice. It frees LLVM objects. The caller of successful work does not wait for it.
     """
     if threading.current_thread() is not threading.main_thread() or _is_inside_llvm():
-        return work()
-    task = _Task(work)
+        try:
+            return work()
+        finally:
+            clean()
+    task = _Task(work, clean)
     return task.run()
 
 
@@ -91,7 +102,24 @@ def call_in_caller(function: Callable[..., _T], *arguments: Any) -> _T:
     If the function raises, the work in the LLVM thread ends, and `in_llvm_thread` raises the exception.
     """
     task = _local.task
-    return function(*arguments) if task is None else task.ask(function, arguments)
+    if task is None:
+        return function(*arguments)
+    task.ask(function, arguments)
+    return task.await_answer()  # type: ignore[no-any-return]
+
+
+def call_beside(work: Callable[[], _T], function: Callable[[], _S]) -> tuple[_T, _S]:
+    """Call `work` in this LLVM thread and `function` in the thread that waits for it, at the same time. Return both results.
+
+    `function` must not use LLVM. If it raises, `work` runs to its end; see `call_in_caller`. Other threads call `function`, then `work`.
+    """
+    task = _local.task
+    if task is None:
+        answer = function()
+        return work(), answer
+    task.ask(function, ())
+    result = work()
+    return result, task.await_answer()
 
 
 def check_abandoned() -> None:
@@ -104,8 +132,9 @@ def check_abandoned() -> None:
 class _Task(Generic[_T]):
     """One piece of work, and the messages between the two threads."""
 
-    def __init__(self, work: Callable[[], _T]) -> None:
+    def __init__(self, work: Callable[[], _T], clean: Callable[[], None]) -> None:
         self._work: Callable[[], _T] | None = work
+        self._clean = clean
         self._request: Callable[[], Any] | None = None
         self._ended = False
         # An interrupt can lose an item that was just taken from a queue, so this queue only signals a change.
@@ -183,7 +212,7 @@ class _Task(Generic[_T]):
             self._changes.get(timeout=timeout)
 
     def _answer_request(self) -> None:
-        """Run the requested work, and keep its result or exception for the caller."""
+        """Run the requested work, keep its result or exception for the caller, and free the objects of LLVM."""
         outer, _local.task = _local.task, self
         work, self._work = self._work, None
         _running.add(self)
@@ -195,20 +224,25 @@ class _Task(Generic[_T]):
             self._outcome = _Outcome(work(), None)
         except BaseException as error:  # noqa: BLE001 - for the caller
             del work
+            self._clean()
             _clear_frames(error)
             self._outcome = _Outcome(None, error)
         finally:
             _local.task = outer
-            _running.discard(self)
             if threading.get_ident() != self._caller:
                 self._spent = time.thread_time()
             self._ended = True
             self._changes.put(None)
+            self._clean()
+            _running.discard(self)
 
-    def ask(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-        """Call a function in the caller's thread, and return its result. Raise `_AbandonedError` if the caller was interrupted."""
+    def ask(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        """Let the caller's thread call a function. `await_answer` must follow."""
         self._request = lambda: function(*arguments)
         self._changes.put(None)
+
+    def await_answer(self) -> Any:
+        """Return the result of the last function of `ask`. Raise `_AbandonedError` if the caller was interrupted."""
         while True:
             with contextlib.suppress(Empty):
                 return self._answers.get(timeout=_POLL_SECONDS)

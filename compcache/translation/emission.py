@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.arch.known import architecture
@@ -10,6 +10,7 @@ from compcache.build import codegen
 from compcache.build.entry_code import selection
 from compcache.build.entry_points import entries_text, symbols_of_entries, table_head, table_symbols_of, table_text
 from compcache.build.exports import make_entries
+from compcache.build.inlining.edges import with_inlined
 from compcache.build.inlining.imported import NOTHING_INLINED
 from compcache.build.ir_text import lines_from, read_module, with_image_symbols
 from compcache.build.large_data.variables import with_data
@@ -23,6 +24,7 @@ from compcache.build.pic import (
     with_deferred_start,
     with_init_arrays,
 )
+from compcache.build.records import read_needs, symbol_nodes
 from compcache.build.slots import SLOT_PREFIX
 from compcache.build.stubs import stub_symbol, stubs_text
 from compcache.build.trial import assembly_parts, try_in_child
@@ -30,6 +32,7 @@ from compcache.depgraph import DependencyGraph
 from compcache.digest import KEY_SIZE, digest
 from compcache.errors import CompileError
 from compcache.formats.deflate import deflate
+from compcache.formats.graph import encode_graph
 from compcache.formats.host import platform_name
 from compcache.formats.module_table import TABLE_SYMBOL
 from compcache.images.elf.distances import DistanceTable, with_distances
@@ -40,13 +43,14 @@ from compcache.targets.cpu_table import baseline
 from compcache.translation.requirements import Code, allowed_features, own_features, requirements_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from compcache.build.entry_points import EntryPoint
     from compcache.build.exports import Entries, Export
     from compcache.build.inlining.imported import Inlined
     from compcache.build.ir_text import Definition
     from compcache.build.pic import Alias
+    from compcache.build.records import Needs
     from compcache.build.slots import Resolution
     from compcache.formats.bodies import Body
     from compcache.targets.machine import Machine
@@ -61,7 +65,11 @@ _FEW = 8
 
 
 class Prepared(NamedTuple):
-    """The properties of a module before optimization. `globals` has (name, kind, encoded value)."""
+    """The properties of a module before optimization. `globals` has (name, kind, encoded value).
+
+    `find_bodies` returns the bodies that the module offers for inlining, and `find_contents` digests of the content of its symbols
+    (compcache.content.functions). Both are called while LLVM generates code.
+    """
 
     exports: tuple[Export, ...]
     aliases: dict[str, Alias]
@@ -70,7 +78,8 @@ class Prepared(NamedTuple):
     code: bytes  # bitcode before optimization; empty if it is not stored
     data: Mapping[str, bytes] = {}  # values of large variables, by section (compcache.build.large_data)
     inlined: Inlined = NOTHING_INLINED
-    bodies: tuple[Body, ...] = ()  # bodies that the module offers for inlining
+    find_bodies: Callable[[], tuple[Body, ...]] = tuple
+    find_contents: Callable[[], Mapping[str, bytes]] = dict
 
 
 class Translated(NamedTuple):
@@ -84,15 +93,18 @@ class Translated(NamedTuple):
     startup: tuple[str, ...]
     entries: Entries
     slots: tuple[str, ...]
+    needs: Needs
     key: bytes
     bitcode: bytes
+    graph: bytes
     level: int
     object: bytes
     entry_objects: EntryObjects
     digests: Mapping[str, str]
-    stubs: tuple[str, ...] = ()  # the exported symbols that have a stub (compcache.build.stubs)
+    stubs: tuple[str, ...]  # the exported symbols that have a stub (compcache.build.stubs)
+    bodies: tuple[Body, ...]  # that the module offers for inlining
+    contents: Mapping[str, bytes]  # digests of the content of symbols (compcache.content.functions)
     seconds: float = 0.0
-    contents: Mapping[str, bytes] = {}  # digests of the content of symbols (compcache.content.functions)
     beside_code: bytes = b""  # a digest of the inputs that affect the functions and are not in the code
     weak: frozenset[str] = frozenset()  # functions that definitions of other sources override
     types: LinkTypes = LinkTypes({}, {})
@@ -122,38 +134,26 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
         written = read_module(text)
     definitions = with_image_symbols(written, text)
     startup = _startup_functions(definitions, constructors, prepared.resolution)
-    bitcode, module = _prepare_module(module, text, context, constructors, request)
-    entries = make_entries(prepared.exports, definitions, prepared.aliases, lines_from(text, "attributes #"))
-    key = _image_key(text, request, prepared)
+    code, module = _prepare_module(module, text, context, constructors, request)
     allowed = allowed_features(text, request.machine)
     optional = own_features(allowed, prepared.exports, prepared.aliases, request.machine)
     if optional:
         module.link_in(codegen.parse(stubs_text(optional, {export.symbol: export.name for export in prepared.exports}), context))
-    table = _make_table(prepared, definitions, entries, tuple(optional))
     distance = architecture(platform_name()).relocations.distance if request.shared else None
+    describe = partial(_describe, text, code, written, definitions, prepared, request, tuple(optional), startup)
     if distance is None:
-        module.link_in(codegen.parse(table_text(key, table.symbols, table.points, table.slots, table.variables), context))
-    compiled = codegen.emit_object(module, target)
-    completed, constant = _complete_object(compiled, key, table, distance, prepared.data)
-    code = Code(text, allowed, definitions, prepared.aliases, compiled)
-    return Translated(
-        machine=request.machine,
-        requires=requirements_of(code, prepared.exports, [*startup, *constructors.functions()], request.machine),
-        prepared=prepared._replace(data={}),
-        definitions=definitions,
+        table, translated = describe()
+        module.link_in(codegen.parse(table_text(table.key, table.symbols, table.points, table.slots, table.variables), context))
+        compiled = codegen.emit_object(module, target)
+    else:
+        compiled, (table, translated) = codegen.call_beside(partial(codegen.emit_object, module, target), describe)
+    completed, constant = _complete_object(compiled, table, distance, prepared.data)
+    machine_code = Code(text, allowed, definitions, prepared.aliases, compiled)
+    return translated(
+        requires=requirements_of(machine_code, prepared.exports, [*startup, *constructors.functions()], request.machine),
         constructors=constructors,
-        startup=startup,
-        entries=entries,
-        slots=table.slots,
-        key=key,
-        bitcode=bitcode,
-        level=request.level,
         object=completed,
-        entry_objects=EntryObjects() if distance is None else _entry_objects(entries.points, request.level)._replace(table=constant),
-        digests=request.digests,
-        stubs=tuple(optional),
-        types=_read_types(text, written, prepared),
-        makers=request.makers,
+        entry_objects=EntryObjects() if distance is None else _entry_objects(table.points, request.level)._replace(table=constant),
     )
 
 
@@ -165,20 +165,21 @@ def _prepare_module(module: Any, text: str, context: Any, constructors: Construc
     doubtful = assembly_parts(text)
     if doubtful is not None:  # invalid assembly would end this process
         codegen.call_in_caller(try_in_child, doubtful, request.machine, 0)
-    bitcode = b""
+    code = b""
     if request.keep_bitcode:
-        bitcode, module = _store_and_read_back(module, context)
+        code, module = _write_and_read_back(module, context)
     if constructors.functions():
         module = codegen.parse(with_init_arrays(text, constructors), context)
-    return bitcode, module
+    return code, module
 
 
 class _Table(NamedTuple):
-    """The contents of a module's table.
+    """The contents of a module's table. `key` is the digest of the image's inputs.
 
     `renamed` maps an exported variable to its name in the object, if the module also imports a variable of its name.
     """
 
+    key: bytes
     symbols: list[str]
     points: tuple[EntryPoint, ...]
     slots: tuple[str, ...]
@@ -186,7 +187,59 @@ class _Table(NamedTuple):
     renamed: dict[str, str]
 
 
-def _make_table(prepared: Prepared, definitions: Mapping[str, Definition], entries: Entries, stubs: tuple[str, ...]) -> _Table:
+def _describe(
+    text: str,
+    code: bytes,
+    written: Mapping[str, Definition],
+    definitions: dict[str, Definition],
+    prepared: Prepared,
+    request: Request,
+    stubs: tuple[str, ...],
+    startup: tuple[str, ...],
+) -> tuple[_Table, Callable[..., Translated]]:
+    """Describe an optimized module, without LLVM.
+
+    Args:
+        text: the module as LLVM prints it.
+        code: its bitcode, or b"" if none is stored.
+        written: the global values in the text.
+        definitions: the same with the symbols of the image (`with_image_symbols`).
+        prepared: the properties of the module before optimization.
+        request: the request for the module.
+        stubs: the exported symbols that have a stub.
+        startup: the functions that run while the image is mapped or unmapped.
+
+    Returns:
+        The contents of the module's table, and a function that makes the result of `emit` from the fields that depend on the object.
+
+    Raises:
+        SignatureMismatchError: a signature does not match a function's LLVM type.
+    """
+    entries = make_entries(prepared.exports, definitions, prepared.aliases, lines_from(text, "attributes #"))
+    table = _make_table(_image_key(text, request, prepared), prepared, definitions, entries, stubs)
+    return table, partial(
+        Translated,
+        machine=request.machine,
+        prepared=prepared._replace(data={}, find_bodies=tuple, find_contents=dict),
+        definitions=definitions,
+        startup=startup,
+        entries=entries,
+        slots=table.slots,
+        needs=read_needs(definitions, prepared.resolution, {INITIALIZE, *table.slots}.intersection(definitions), startup),
+        key=table.key,
+        bitcode=deflate(code) if code else b"",
+        graph=_encode_symbols(definitions, entries, prepared),
+        level=request.level,
+        digests=request.digests,
+        stubs=stubs,
+        bodies=prepared.find_bodies(),
+        contents=prepared.find_contents(),
+        types=_read_types(text, written, prepared),
+        makers=request.makers,
+    )
+
+
+def _make_table(key: bytes, prepared: Prepared, definitions: Mapping[str, Definition], entries: Entries, stubs: tuple[str, ...]) -> _Table:
     """Return the contents of the module's table. `stubs` are the exported symbols that have a stub."""
     resolution = prepared.resolution
     exported = {export.symbol for export in prepared.exports if definitions[export.symbol].kind == "variable"}
@@ -194,12 +247,10 @@ def _make_table(prepared: Prepared, definitions: Mapping[str, Definition], entri
     renamed = {name: _OWN + name for name in variables if name in resolution.imports}
     symbols = [renamed.get(name, name) for name in table_symbols(prepared, definitions, stubs)]
     slots = tuple([name for name in (*resolution.slots, *resolution.storage) if name in definitions])
-    return _Table(symbols, entries.points, slots, [renamed.get(name, name) for name in variables], renamed)
+    return _Table(key, symbols, entries.points, slots, [renamed.get(name, name) for name in variables], renamed)
 
 
-def _complete_object(
-    compiled: bytes, key: bytes, table: _Table, distance: int | None, data: Mapping[str, bytes]
-) -> tuple[bytes, DistanceTable | None]:
+def _complete_object(compiled: bytes, table: _Table, distance: int | None, data: Mapping[str, bytes]) -> tuple[bytes, DistanceTable | None]:
     """Return the object with the values of its large variables and its renamed variables, and the table to add to it.
 
     `distance` is the kind of the relocations in the table, or None if the code contains the table. Renamed variables require the table's
@@ -210,7 +261,7 @@ def _complete_object(
         return completed, None
     in_table = table_symbols_of(table.symbols, table.points, table.slots)
     own = set(table.symbols).difference(table.renamed.values())  # the object has no symbols with these names yet
-    constant = DistanceTable(TABLE_SYMBOL, table_head(key, len(in_table)), in_table, distance, own)
+    constant = DistanceTable(TABLE_SYMBOL, table_head(table.key, len(in_table)), in_table, distance, own)
     return (rename_definitions(with_distances(completed, constant), table.renamed), None) if table.renamed else (completed, constant)
 
 
@@ -220,6 +271,13 @@ def _read_types(text: str, written: Mapping[str, Definition], prepared: Prepared
     slots = {slot: slot.removeprefix(SLOT_PREFIX) for slot in resolution.slots}
     symbols = [export.symbol for export in prepared.exports]
     return read_link_types(text, written, symbols, prepared.aliases, resolution.imports, slots)
+
+
+def _encode_symbols(definitions: Mapping[str, Definition], entries: Entries, prepared: Prepared) -> bytes:
+    """Return the encoded graph of the module's symbols, and of the functions that were inlined into them."""
+    signatures = dict(zip([export.symbol for export in prepared.exports], entries.signatures, strict=True))
+    names = {export.symbol: export.name for export in prepared.exports}
+    return encode_graph(with_inlined(symbol_nodes(definitions, names, prepared.resolution, signatures), prepared.inlined))
 
 
 def _entry_objects(points: tuple[EntryPoint, ...], level: int) -> EntryObjects:
@@ -298,14 +356,14 @@ def _startup_functions(definitions: Mapping[str, Definition], constructors: Cons
     return (*run_by_mapping, INITIALIZE, TERMINATE) if INITIALIZE in definitions else run_by_mapping
 
 
-def _store_and_read_back(module: Any, context: Any) -> tuple[bytes, Any]:
-    """Convert a module to bitcode and back. Return the compressed bitcode and the module that was read from the bitcode.
+def _write_and_read_back(module: Any, context: Any) -> tuple[bytes, Any]:
+    """Convert a module to bitcode and back. Return the bitcode and the module that was read from the bitcode.
 
     The image must be compiled from the returned module. Bitcode does not contain the order of a value's uses, which affects machine code.
     So compiling the stored bitcode (`compcache.build.kept_code`) would not reproduce an image of the original module.
     """
     code = module.as_bitcode()
-    return deflate(code), codegen.read_back(code, context)
+    return code, codegen.read_back(code, context)
 
 
 def _image_key(text: str, request: Request, prepared: Prepared) -> bytes:

@@ -84,13 +84,16 @@ def _without_basic(code: Code, used_by_symbol: Mapping[str, _Features], machine:
     basic = basic_features(platform_name())
     hiding = functions_with_assembly(code.text)
     required = {}
+    closed: dict[_Features, _Features] = {}  # many functions use the same features
     for name, features in used_by_symbol.items():
         allowed = code.allowed.get(name, machine.requires)
         if name in hiding:
             required[name] = used_by(code.text, allowed) - basic
-        else:
-            certain = features - (_READ_OTHERWISE - allowed)
-            required[name] = (table.closure(certain) & table.required if table else certain) - basic
+            continue
+        certain = features - (_READ_OTHERWISE - allowed)
+        if certain not in closed:
+            closed[certain] = (table.closure(certain) & table.required if table else certain) - basic
+        required[name] = closed[certain]
     return required
 
 

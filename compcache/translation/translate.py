@@ -61,9 +61,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from compcache.build.exports import Export
+    from compcache.build.inlining.imported import Inlined
     from compcache.build.pic import Alias
     from compcache.build.recipe import Recipe
     from compcache.build.slots import Resolution
+    from compcache.formats.bodies import Body
     from compcache.targets.machine import Machine
     from compcache.translation.emission import Translated
     from compcache.translation.members import Member
@@ -71,6 +73,8 @@ if TYPE_CHECKING:
 __all__ = ["translate", "translate_again", "translate_member"]
 
 _EXTERNAL, _INTERNAL = "external", "internal"
+#: The length of the text of a small module.
+_SMALL = 1 << 14
 
 
 class _Checked(NamedTuple):
@@ -90,7 +94,7 @@ def translate(context: Any, request: Request) -> Translated:
     """
     if request.members:
         return _translate_group(context, request)
-    module, (printed, values, attributes, data), request, contents = _read_source(context, request)
+    module, (printed, values, attributes, data), request = _read_source(context, request)
     rewritten = with_nobuiltin(for_shared_object(printed), values.functions, request.requests.imports)
     rewritten, request = _with_thread_locals(rewritten, request)
     weak = weak_functions(rewritten) if request.exports is None else frozenset()
@@ -100,8 +104,9 @@ def translate(context: Any, request: Request) -> Translated:
     if rewritten is not printed:
         module, values = codegen.parse(rewritten, context), read_values(rewritten)
     with codegen.borrow_machine(request.machine.cpu, request.machine.features, request.level) as target:
-        translated = _compile(context, module, _Checked(rewritten, values, attributes, data), request, target)
-    return translated._replace(weak=weak - overridden, contents=contents, beside_code=request.beside_code)
+        digests = partial(symbol_digests, printed, data.values())
+        translated = _compile(context, module, _Checked(rewritten, values, attributes, data), request, target, digests)
+    return translated._replace(weak=weak - overridden, beside_code=request.beside_code)
 
 
 def translate_member(context: Any, request: Request, label: str) -> Member:
@@ -109,7 +114,7 @@ def translate_member(context: Any, request: Request, label: str) -> Member:
 
     Raise `CompileError` if the source cannot be compiled.
     """
-    module, (printed, values, _, data), request, _ = _read_source(context, request, f"{label}.")
+    module, (printed, values, _, data), request = _read_source(context, request, f"{label}.")
     rewritten = with_nobuiltin(for_shared_object(printed), values.functions, request.requests.imports)
     if rewritten is not printed:
         module = codegen.parse(rewritten, context)
@@ -148,11 +153,11 @@ def _translate_group(context: Any, request: Request) -> Translated:
         return _compile(context, module, _Checked(rewritten, values, attributes, data), request, target)
 
 
-def _read_source(context: Any, request: Request, label: str = "") -> tuple[Any, _Checked, Request, dict[str, bytes]]:
+def _read_source(context: Any, request: Request, label: str = "") -> tuple[Any, _Checked, Request]:
     """Parse and check a source.
 
     Returns:
-        The module, its properties, the request with a suitable machine, and digests of its functions by symbol.
+        The module, its properties, and the request with a suitable machine.
 
     Raises:
         CompileError: LLVM rejects the source, or it is for another platform.
@@ -173,10 +178,9 @@ def _read_source(context: Any, request: Request, label: str = "") -> tuple[Any, 
     if readable is not printed:
         module, printed, values = codegen.parse(readable, context), readable, read_values(readable)
         attributes = _target_attributes(printed, values)
-    contents = symbol_digests(printed, data.values())
     request = request._replace(machine=_safe_machine(request.machine, attributes))
     _try_if_suspicious(printed, values, request, attributes)
-    return module, _Checked(printed, values, attributes, data), request, contents
+    return module, _Checked(printed, values, attributes, data), request
 
 
 def _check_names(values: GlobalValues) -> None:
@@ -223,8 +227,13 @@ def _with_thread_locals(printed: str, request: Request) -> tuple[str, Request]:
     return with_addresses(printed, sorted(imported), sorted(provided)), request._replace(requests=requests._replace(imports=imports))
 
 
-def _compile(context: Any, module: Any, source: _Checked, request: Request, target: Any) -> Translated:
-    """Compile a checked module, which is changed, to its object. See `translate` for the exceptions."""
+def _compile(
+    context: Any, module: Any, source: _Checked, request: Request, target: Any, digests: Callable[[], dict[str, bytes]] = dict
+) -> Translated:
+    """Compile a checked module, which is changed, to its object. See `translate` for the exceptions.
+
+    `digests` returns digests of the content of its symbols. It is called while LLVM generates code.
+    """
     printed, values = source.printed, source.values
     layout, module.data_layout = codegen.target_data(target)
     variables = lines_of_variables(printed)
@@ -248,7 +257,8 @@ def _compile(context: Any, module: Any, source: _Checked, request: Request, targ
     encoded = encode_checked(resolution)
     # Static libraries may call functions of the module, which therefore must keep their symbols.
     hides = request.exports is not None and not any(isinstance(library, Archive) for library in resolution.libraries)
-    bodies = () if request.members or request.untrusted or not request.keep_bitcode else offered_bodies(printed, exports, resolution)
+    offers = not (request.members or request.untrusted or not request.keep_bitcode)
+    bodies = partial(offered_bodies, printed, exports, resolution) if offers else tuple
     inlined = NOTHING_INLINED
     if request.inlines and request.shared and request.level and not request.members:
         resolution, inlined = link_offered_bodies(
@@ -256,7 +266,7 @@ def _compile(context: Any, module: Any, source: _Checked, request: Request, targ
         )
     _set_linkages(module, values, exports, resolution, context, hide_others=hides, kept_symbols=assembly.mentioned)
     optimized, portable_code = _optimize(context, module, printed, request, target)
-    prepared = Prepared(exports, function_aliases, resolution, encoded, portable_code, source.data, inlined, bodies)
+    prepared = Prepared(exports, function_aliases, resolution, encoded, portable_code, source.data, inlined, bodies, digests)
     return emit(module, optimized, context, target, request, prepared)
 
 
@@ -264,14 +274,17 @@ def _optimize(context: Any, module: Any, printed: str, request: Request, target:
     """Optimize a module, in place. Return its new text, and its bitcode before optimization for other CPUs, or b"" if none is stored."""
     # Code with assembly is never compiled for another CPU, and writing bitcode with invalid assembly aborts the process.
     may_be_portable = request.keep_bitcode and request.level and not has_assembly(printed) and not request.members
-    unoptimized = codegen.copy(module, context) if may_be_portable else None  # takes a sixth of the time of writing bitcode
+    write: Callable[[], bytes] = bytes
+    if may_be_portable and len(printed) < _SMALL:  # copying a tiny module takes a third of the time of writing its bitcode
+        write = codegen.copy(module, context).as_bitcode
+    elif may_be_portable:  # copying a large module takes longer
+        code = module.as_bitcode()
+        write = partial(bytes, code)
     if not request.members:  # members are optimized already
         codegen.optimize(module, target, request.level)
     optimized = str(module)
     # Vectors have the width of the target's registers, so code for other CPUs must be optimized again.
-    if unoptimized is None or not (request.portable or is_vectorized(optimized)):
-        return optimized, b""
-    return optimized, unoptimized.as_bitcode()
+    return optimized, write() if request.portable or is_vectorized(optimized) else b""
 
 
 def _choose_exports(
@@ -307,24 +320,27 @@ def _group_exports(exports: tuple[Export, ...], values: GlobalValues, request: R
     return tuple([export for export in exports if export.symbol not in hidden])
 
 
-def translate_again(context: Any, recipe: Recipe, machine: Machine, *, shared: bool) -> Translated:
+def translate_again(
+    context: Any, recipe: Recipe, machine: Machine, *, shared: bool, inlined: Inlined, bodies: tuple[Body, ...]
+) -> Translated:
     """Compile the stored code of a module to an object for another machine.
 
-    `recipe` has the code and its options. `shared` says whether the image will be a shared object.
+    `recipe` has the code and its options. `shared` says whether the image will be a shared object. `inlined` and `bodies` are those of the
+    stored module.
 
     Raise `CompileError` if the code cannot be compiled, or is not portable to another machine.
     """
     module = codegen.parse(recipe.code, context)
     text = str(module)
     values = read_values(text)
-    inlined = {
+    copied = {
         value.name
         for value in values.functions
         if value.linkage == "available_externally" and is_content_name(recipe.slots.get(value.name, ""))
     }
-    for name in inlined:  # otherwise the new image could need functions that the stored image does not need
+    for name in copied:  # otherwise the new image could need functions that the stored image does not need
         module.get_function(name).linkage = _INTERNAL
-    slots = {symbol: name for symbol, name in recipe.slots.items() if symbol not in inlined}
+    slots = {symbol: name for symbol, name in recipe.slots.items() if symbol not in copied}
     _require_portable(text, values, machine)
     attributes = _target_attributes(text, values)
     machine = _safe_machine(machine, attributes)
@@ -338,7 +354,7 @@ def translate_again(context: Any, recipe: Recipe, machine: Machine, *, shared: b
         resolution = restore_resolution(module, slots, recipe.storage, recipe.libraries)
         encoded = codegen.call_in_caller(encode_values, resolution)
         code = b"" if recipe.optimized else recipe.code
-        prepared = Prepared(recipe.exports, names, resolution, encoded, code, recipe.data)
+        prepared = Prepared(recipe.exports, names, resolution, encoded, code, recipe.data, inlined, lambda: bodies)
         return emit(module, str(module), context, emitter, request, prepared)
 
 
@@ -421,7 +437,8 @@ def _set_linkages(
             value.visibility = "default"
         elif name in exported:
             value = find()
-            value.linkage = _EXTERNAL
+            if linkage != _EXTERNAL:
+                value.linkage = _EXTERNAL
             value.visibility = "hidden"
         elif linkage in VISIBLE_LINKAGES:
             _make_private(find(), internal=hide_others and name not in kept_symbols)

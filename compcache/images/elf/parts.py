@@ -201,17 +201,15 @@ def named(data: bytes, sections: tuple[Section, ...], *, every: bool = False) ->
 
 
 def read_symbols(data: bytes, sections: tuple[Section, ...], table: Section, *, local: bool = False) -> Iterator[Symbol]:
-    """Yield the non-local symbols of a table; with `local`, also the local symbols and the null symbol.
+    """Return the non-local symbols of a table; with `local`, also the local symbols and the null symbol.
 
     Raise `FormatError` for a malformed file.
     """
-    records = read_table(data, table, SYMBOL)
     strings = read_linked_strings(data, sections, table)
-    position = table.offset
-    for fields in SYMBOL.iter_unpack(records):
-        if fields[1] >> 4 != _STB_LOCAL or local:
-            yield Symbol(position, read_string(strings, fields[0]), *fields)
-        position += SYMBOL.size
+    rows = list(SYMBOL.iter_unpack(read_table(data, table, SYMBOL)))
+    positions = range(table.offset, table.offset + table.size, SYMBOL.size)
+    symbols = map(Symbol, positions, [read_string(strings, row[0]) for row in rows], *zip(*rows, strict=True))
+    return symbols if local else (symbol for symbol in symbols if symbol.info >> 4 != _STB_LOCAL)
 
 
 def read_table(data: bytes, table: Section, record: Struct) -> bytes:

@@ -29,7 +29,7 @@ from compcache.images.elf.parts import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from compcache.arch.architecture import Architecture
     from compcache.images.elf.parts import Symbol
@@ -54,13 +54,19 @@ class CodeSection(NamedTuple):
 
     Attributes:
         code: the machine code.
-        places: the ranges that linking may change, as sorted (offset, end).
         functions: the functions, as sorted (offset, end, name).
+        tables: the tables of its relocations, as bytes.
+        changed: returns the range that linking may change, given the offset and the type of a relocation.
     """
 
     code: bytes
-    places: tuple[tuple[int, int], ...]
     functions: tuple[tuple[int, int, str], ...]
+    tables: tuple[bytes, ...]
+    changed: Callable[..., tuple[int, int]]
+
+    def places(self) -> list[tuple[int, int]]:
+        """Return the ranges that linking may change, as sorted (offset, end)."""
+        return sorted([self.changed(*relocation) for table in self.tables for relocation in _RELOCATION.iter_unpack(table)])
 
 
 class Datum(NamedTuple):
@@ -233,16 +239,9 @@ def code_sections(data: bytes) -> tuple[CodeSection, ...]:
         if section.type != SHT_PROGBITS or not section.flags & _SHF_EXECINSTR or not section.size:
             continue
         code = read_bytes(data, section.offset, section.size, "a section of code")
-        places = [
-            changed(*relocation)
-            for table in sections
-            if table.type == SHT_RELA and table.info == number
-            for relocation in _RELOCATION.iter_unpack(read_table(data, table, _RELOCATION))
-        ]
+        tables = [read_table(data, table, _RELOCATION) for table in sections if table.type == SHT_RELA and table.info == number]
         functions = [
-            (symbol.value, symbol.value + symbol.size, symbol.name)
-            for symbol in symbols
-            if symbol.section == number and symbol.type == _STT_FUNC
+            (value, value + size, name) for _, name, _, info, _, home, value, size in symbols if home == number and info & 0xF == _STT_FUNC
         ]
-        code_parts.append(CodeSection(code, tuple(sorted(places)), tuple(sorted(functions))))
+        code_parts.append(CodeSection(code, tuple(sorted(functions)), tuple(tables), changed))
     return tuple(code_parts)

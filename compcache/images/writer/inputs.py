@@ -230,7 +230,8 @@ def _read_symbols(data: bytes, sections: tuple[Section, ...]) -> tuple[tuple[Sym
     if len(tables) != 1:
         raise FormatError(f"the object must have one symbol table, not {len(tables)}")
     symbols = all_object_symbols(data)
-    for symbol in symbols:
+    kinds = {symbol[3:6]: symbol for symbol in symbols}  # by info, visibility and section; names matter for undefined symbols alone
+    for symbol in (*kinds.values(), *[symbol for symbol in symbols if not symbol.section]):
         _check_symbol(symbol, len(sections))
     return symbols, read_linked_strings(data, sections, tables[0])
 
