@@ -584,8 +584,8 @@ def _require_entry(choice: Choice) -> None:
         kind = record.signature.removeprefix(LINK_ONLY)
         advice = "name it in functions=" if kind == "hidden function" else "export a function that returns its value"
         raise SignatureError(
-            f"{record.name!r} of module {choice.module_id.hex()} is a {kind}, which other modules can import but Python cannot call: "
-            f"{advice}"
+            f"the symbol {record.name!r} of module {choice.module_id.hex()} is a {kind}, which other modules can import "
+            f"but Python cannot call: {advice}"
         )
     if record.entry == NO_ENTRY:
         raise SignatureError(
