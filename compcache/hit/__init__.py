@@ -307,10 +307,10 @@ class PlainLoader:
         """Return a mapped module, mapping it if necessary."""
         module = self._loaded(module_id)
         if module is None:
-            opened, path, total, entry = file
+            opened, path, total, (image_size, _, _, _, _, key, _) = file
             with self.mapping():
                 module = self._loaded(module_id) or self._map(
-                    module_id, entry[0], _map_image, runtime, opened.number, path, entry[5], total, self.maps_files
+                    module_id, image_size, _map_image, runtime, opened.number, path, key, total, self.maps_files
                 )
         return module
 

@@ -237,6 +237,8 @@ def _publish_index(store: Store, additions: list[Addition]) -> None:
 def _find_existing(store: Store, module_id: bytes, *, elsewhere: bool) -> tuple[os.stat_result, Order] | None:
     """Return the status and the order of a stored, intact module; None without one. With `elsewhere`, layers are searched too.
 
+    A module that this process holds in memory counts as not stored.
+
     Raise `StorageError` if the file exists in this directory, but cannot be read.
     """
     if store.holds_in_memory(module_id):
