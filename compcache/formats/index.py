@@ -449,7 +449,7 @@ class Index:
         return rank
 
     def _read_requirements(self, segment: Segment) -> dict[bytes, str]:
-        """Return the requirements in a segment by their ids. A damaged segment is set aside. It and an unreadable segment have none."""
+        """Return the requirements in a segment by their ids; none for a damaged or unreadable segment. A damaged segment is set aside."""
         try:
             return segment.requirements
         except FormatError as error:
