@@ -243,7 +243,7 @@ def _item_text(key: str, value: object) -> str:
     if key in _PATHS:
         value = os.path.expanduser(value)
         if not os.path.isabs(value):
-            raise ValueError(f"{value!r} is not an absolute path: begin the path with / or ~")
+            raise ValueError(f"the path {value!r} is not absolute: begin the path with / or ~")
     return value
 
 

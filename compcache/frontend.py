@@ -597,7 +597,7 @@ def _secret_reference(
 
 
 def _remote_references(session: Session, *, as_values: bool) -> str | None:
-    """Return the URLs of the remote stores, or None without one. URLs with secrets become references, unless `as_values` is set."""
+    """Return the URLs of the remote stores, or None if no store is set. URLs with secrets become references, unless `as_values` is set."""
     url = session.remote_url()
     if as_values or not url:
         return url

@@ -157,7 +157,7 @@ def _run_command(shell: Any, line: str) -> None:
     words = _split_line(line)
     if words is None:
         return
-    arguments = [_cached_name(shell.user_ns, word) for word in words]
+    arguments = [_replace_variable(word, shell.user_ns) for word in words]
     completed = subprocess.run(
         [sys.executable, "-m", "compcache", *arguments],
         stdin=subprocess.DEVNULL,
@@ -180,14 +180,14 @@ def _split_line(line: str) -> list[str] | None:
         return None
 
 
-def _cached_name(names: Mapping[str, Any], argument: str) -> str:
-    """Return the function name that a variable's value has, or the argument itself if it does not name such a variable."""
-    value = names.get(argument)
+def _replace_variable(word: str, variables: Mapping[str, Any]) -> str:
+    """Return a word of a command. A word that names a variable with a function is replaced by the function's name in the cache."""
+    value = variables.get(word)
     func_name = getattr(value, "func_name", None)  # of a call target or an Identity
     if isinstance(func_name, str):
         return func_name
     function = getattr(value, "py_func", None)  # of a function that Numba compiles
-    return f"{function.__module__}.{function.__qualname__}" if function is not None else argument
+    return f"{function.__module__}.{function.__qualname__}" if function is not None else word
 
 
 def _compile_cell(shell: Any, line: str, cell: str) -> CompiledFunctions | None:

@@ -117,8 +117,8 @@ class Session:
     def _remote_for_miss(self, names: tuple[str, ...]) -> RemoteStore | None:
         """Return the remote store for a miss of these functions, or None.
 
-        The result is None if `remote` returns None, or if no function has a content name. It is also None while the store is skipped after
-        failures, which is counted.
+        The result is None if `remote` returns None, if the cache is read-only, or if no function has a content name. It is also None while
+        the store is skipped after failures, which is counted.
         """
         url = self.remote_url()
         if not url or self.store.readonly:

@@ -109,7 +109,10 @@ class _Worker:
         self.deadline = float("inf") if self._timeout is None else self.started + self._timeout + allowance
 
     def collect(self) -> Outcome | None:
-        """Return the outcome of the job if the job or the worker has ended; None while both run. A damaged channel ends the worker."""
+        """Return the outcome of the job if the job or the worker has ended; None while both run. A damaged channel ends the worker.
+
+        The time of the job begins when the worker says that it is ready. After an answer, the worker has no job.
+        """
         has_ended = self.has_ended()  # must come before reading, or the last messages of the worker could be missed
         try:
             if self.channel.has_unsent:

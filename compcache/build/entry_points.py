@@ -145,9 +145,7 @@ def read_signature(function: FunctionHead) -> Signature:
         parameters.append(Parameter(_scalar_type(name, text), False, False, _parameter_name(text), 0))
     name = _BY_LLVM_TYPE.get(result)
     if name is None:
-        raise SignatureError(
-            f"no signature type matches the function's result of type {_BEFORE_TYPE.sub('', result)}: return a number, a pointer or nothing"
-        )
+        raise SignatureError(f"no signature type matches the function's result of type {_BEFORE_TYPE.sub('', result)}")
     return Signature(tuple(parameters), _scalar_type(name, head.prefix))
 
 

@@ -281,20 +281,26 @@ def with_deferred_start(text: str, constructors: Constructors) -> str:
 def with_init_arrays(text: str, constructors: Constructors, keep: Iterable[str] = ()) -> str:
     """Return the module's text with its constructors and destructors as pointers in ``.init_array`` and ``.fini_array`` sections.
 
-    GNU ld converts ``.ctors`` to these sections; other linkers drop ``.ctors``. LLVM must also keep the functions in `keep`.
+    The lists ``llvm.global_ctors`` and ``llvm.global_dtors`` are removed: LLVM may write them as ``.ctors``, which GNU ld converts and
+    other linkers drop. ``llvm.used`` is rewritten, so that LLVM also keeps the pointers and the functions in `keep`.
     """
-    lines = []
-    names = [f"ptr @{quote(name)}" for name in keep]
-    for section, items in ((".init_array", constructors.constructors), (".fini_array", constructors.destructors)):
-        for number, (priority, function) in enumerate(items):
-            name = f"compcache{section}.{number}"
-            place = section if priority == _DEFAULT_PRIORITY else f"{section}.{priority:05d}"
-            lines.append(f'@{quote(name)} = internal constant ptr @{quote(function)}, section "{place}"')
-            names.append(f"ptr @{quote(name)}")
+    pointers = _pointers_in(".init_array", constructors.constructors) | _pointers_in(".fini_array", constructors.destructors)
+    used = [f"ptr @{quote(symbol)}" for symbol in (*keep, *pointers)]
     replaced_lines = [line for line in lines_from(text, "@llvm.") if _LIST.match(line) or _USED.match(line)]
     kept_list = next(filter(None, map(_USED.match, replaced_lines)), None)
-    kept = [*re.findall(rf"ptr {_NAME}", kept_list[1]), *names] if kept_list else names
-    lines.append(f'@llvm.used = appending global [{len(kept)} x ptr] [{", ".join(kept)}], section "llvm.metadata"')
+    if kept_list:
+        used = [*re.findall(rf"ptr {_NAME}", kept_list[1]), *used]
     for line in replaced_lines:
         text = text.replace(line + "\n", "\n", 1)
-    return text + "\n" + "\n".join(lines) + "\n"
+    used_line = f'@llvm.used = appending global [{len(used)} x ptr] [{", ".join(used)}], section "llvm.metadata"'
+    return "\n".join([text, *pointers.values(), used_line, ""])
+
+
+def _pointers_in(section: str, functions: Iterable[tuple[int, str]]) -> dict[str, str]:
+    """Return variables that point to functions from a section, each by its name. `functions` are pairs of a priority and a symbol."""
+    variables = {}
+    for number, (priority, symbol) in enumerate(functions):
+        name = f"compcache{section}.{number}"
+        place = section if priority == _DEFAULT_PRIORITY else f"{section}.{priority:05d}"
+        variables[name] = f'@{quote(name)} = internal constant ptr @{quote(symbol)}, section "{place}"'
+    return variables

@@ -455,7 +455,7 @@ def _check_use(text: str, requests: Requests, functions: Collection[str], variab
 
 def _used_names(names: Iterable[str], counts: Mapping[str, int]) -> list[str]:
     """Return the symbols that the module uses and does not only declare, sorted."""
-    return sorted(name for name in names if counts.get(name, 0) > 1)
+    return sorted(name for name in names if counts.get(name, 0) > 1)  # the declaration counts as one
 
 
 def undefined_symbols_error(
@@ -514,8 +514,8 @@ def _function_storage(name: str, definition: GlobalDefinition) -> Storage:
     """Return the storage of a global that is called. Raise `CompileError` if its definition gives a value instead of an address."""
     if definition.kind in _NOT_CALLED:
         raise CompileError(
-            f"the module declares {name!r} as a function, but globals= defines it as {definition!r}: define it as a NativeSymbol, or by a "
-            "kind of your own (compcache.globals.register), because an address is valid only in this process"
+            f"the module declares {name!r} as a function, but globals= gives it the value {definition!r}: define it as a NativeSymbol, or "
+            "by a kind of your own (compcache.globals.register) that gives an address"
         )
     return Storage("pointer", 8)
 

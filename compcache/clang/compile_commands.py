@@ -102,7 +102,9 @@ def _split_command(entry: dict[str, Any], label: str) -> list[str]:
             words = shlex.split(entry["command"])
         except ValueError as error:
             reraise_interrupt(error)
-            raise CompileError(f"{label} has a command that cannot be split into words ({error}): correct its quotes") from error
+            raise CompileError(
+                f"{label} has a command that cannot be split into words ({error}): correct its quotes and backslashes"
+            ) from error
     if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
         raise CompileError(f"{label} must contain the command as a list of strings `arguments` or a string `command`")
     return list(words)

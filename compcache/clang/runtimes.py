@@ -109,7 +109,7 @@ def _query_driver_runtime(unit: Unit) -> _Runtime:
 
 
 def _split_line(line: str) -> list[str]:
-    """Return the words of a command line, or no words if its quotes are not closed."""
+    """Return the words of a command line, or no words if a quote or an escape in it is not complete."""
     with suppress(ValueError):
         return shlex.split(line)
     return []

@@ -71,8 +71,8 @@ def _matching_functions(cache: Cache, name: str) -> Sequence[str]:
         matches = re.compile(fnmatch.translate(name)).match
         names = [summary.func_name for summary in list_functions(cache, literal_prefix((name,)), matches)]
         return [name] if name in names else names
-    named = cache.labelled(name) or [summary.func_name for summary in list_functions(cache, label_of(name) or name, name.__eq__)]
-    return named or [function for group in list_groups(cache, [name]) for function in group.functions if cache.has(function)]
+    variants = cache.labelled(name) or [summary.func_name for summary in list_functions(cache, label_of(name) or name, name.__eq__)]
+    return variants or [function for group in list_groups(cache, [name]) for function in group.functions if cache.has(function)]
 
 
 def literal_prefix(patterns: Sequence[str]) -> str:

@@ -150,7 +150,7 @@ class _Sorter:
 
 
 def _is_reserved(key: str) -> bool:
-    """Return whether a symbol has a meaning for LLVM, this package or the dynamic linker. `LOCAL` names have none."""
+    """Return whether a symbol has a meaning for LLVM, this package or the dynamic linker. `LOCAL` names do not."""
     return key.startswith(_RESERVED) and not key.startswith(LOCAL)
 
 

@@ -198,7 +198,7 @@ class _Reader:
         )
 
     def _scan_variable(self, token: str) -> str:
-        """Scan the line of a variable or alias, unless that was done before, and return its key. Raise `Unreadable` if it has none."""
+        """Scan the line of a variable or alias, unless that was done before, and return its key. Raise `Unreadable` if no key is found."""
         line = self._variables[token]
         if not token[1:].isdigit():
             if token not in self._scanned:

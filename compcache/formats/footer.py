@@ -99,7 +99,11 @@ def decode_footer(data: bytes, file_size: int) -> Footer:
         raise FormatError("the module footer is damaged: its checksum does not match")
     _, version, _, *sizes, module_id, notes_digest = _FOOTER.unpack_from(data)
     if version not in _READABLE:
-        raise UnknownVersionError(f"the module has format version {version}, but this release reads version {_VERSION}")
+        readable = " and ".join(map(str, _READABLE))
+        raise UnknownVersionError(
+            f"the module has format version {version}, but this release of compcache reads the versions {readable}: use the release that "
+            "wrote the module, or compile the module again"
+        )
     if sum(sizes) + FOOTER_SIZE != file_size:
         raise FormatError(f"the module footer describes a file of {sum(sizes) + FOOTER_SIZE} bytes, but the file has {file_size} bytes")
     signed = data[: _FOOTER.size]

@@ -224,7 +224,10 @@ class Segment:
         return self._tables
 
     def _open_file(self) -> tuple[file_ops.Opened, int]:
-        """Open the file, and return it and its size. Raise `FormatError` if it is not a regular file of a trusted user."""
+        """Open the file, set `owner`, and return the file and its size.
+
+        Raise `FormatError` if it is not a regular file of a trusted user.
+        """
         try:
             opened = self._files.open_owned(f"{self._directory}/{self.name}", file_ops.READ_FLAGS)
         except OSError as error:
@@ -321,7 +324,12 @@ class Index:
         return True
 
     def _list_names(self) -> list[str]:
-        """Return the names of the segments, the largest first. An unreadable directory sets `problem`, and has none, like a missing one."""
+        """List the directory, and return the names of its segments, the largest first, without damaged and ignored segments.
+
+        The list is empty if the directory is missing or unreadable.
+
+        Side effects: set `problem` if an existing directory cannot be read. Set `unfinished` if the directory was read.
+        """
         try:
             found = self.files.listdir(self.directory)
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -443,7 +451,7 @@ class Index:
         return rank
 
     def _read_requirements(self, segment: Segment) -> dict[bytes, str]:
-        """Return the requirements in a segment by their ids. A damaged segment is set aside. It and an unreadable segment have none."""
+        """Return the requirements in a segment by their ids; none for a damaged or unreadable segment. A damaged segment is set aside."""
         try:
             return segment.requirements
         except FormatError as error:

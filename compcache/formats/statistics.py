@@ -254,7 +254,7 @@ def is_sum(head: bytes) -> bool:
 
 
 def read_inputs(read: Callable[[int, int], bytes]) -> tuple[str, ...]:
-    """Return the names of the files whose counts are in a sum. Other files have none. `read(offset, size)` returns bytes of the file."""
+    """Return the names of the files whose counts are in a sum; none for another file. `read(offset, size)` returns bytes of the file."""
     head = read(0, _HEAD.size)
     if len(head) != _HEAD.size or head[: len(_MAGIC)] != _MAGIC:
         return ()

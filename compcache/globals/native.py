@@ -40,6 +40,8 @@ class NativeSymbol(GlobalDefinition):
 
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
         address = context.find_symbol(self.name, self.library)
+        if not address and self.library:
+            raise invalid_error(f"the native symbol {self.name!r} is not defined in {self.library}: correct the symbol or the library")
         if not address:
-            raise invalid_error(f"the native symbol {self.name!r} is not defined in {self.library or 'this process'}: name its library")
+            raise invalid_error(f"the native symbol {self.name!r} is not defined in this process: name its library")
         return pack_integer(address, storage), None

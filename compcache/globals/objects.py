@@ -31,7 +31,7 @@ def _find_object(module: str, qualname: str) -> object:
 
 
 def _name_of(value: object) -> tuple[str, str]:
-    """Return the module and the qualified name of an object for `_find_object`. Raise `GlobalValidationError` if it has none."""
+    """Return the module and the qualified name of an object for `_find_object`. Raise `GlobalValidationError` if no name finds it."""
     for module, qualname in _possible_names(value):
         if _is_found(module, qualname, value):
             return module, qualname

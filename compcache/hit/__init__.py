@@ -285,15 +285,18 @@ class PlainLoader:
         return module, record, closure, found[4], parts
 
     def _read_function(self, runtime: "Any", func_name: str, row: "Any", file: "Any") -> "Any":
-        """Return the record of a function, or None if it cannot be used."""
+        """Return the record of a function; None if the module is not a verified image, or this host cannot run the code."""
         segment, _, offset, number, _ = row
-        entry = file[3]
-        if entry is None or entry[3] != _IMAGE_SHARED:
+        opened, _, _, entry = file
+        if entry is None:
             return None
-        record = runtime.read_function(file[0].number, entry, offset & ~_LINKED, func_name)
+        target_id, flags = entry[2:4]
+        if flags != _IMAGE_SHARED:
+            return None
+        record = runtime.read_function(opened.number, entry, offset & ~_LINKED, func_name)
         if record is None:
             return None
-        target_id, accepted = entry[2], self._accepted
+        accepted = self._accepted
         if not (target_id in accepted and record[3] in accepted) and not self._accept_if_usable(
             runtime, segment, number, target_id, record[3]
         ):
@@ -304,10 +307,10 @@ class PlainLoader:
         """Return a mapped module, mapping it if necessary."""
         module = self._loaded(module_id)
         if module is None:
-            opened, path, total, entry = file
+            opened, path, total, (image_size, _, _, _, _, key, _) = file
             with self.mapping():
                 module = self._loaded(module_id) or self._map(
-                    module_id, entry[0], _map_image, runtime, opened.number, path, entry[5], total, self.maps_files
+                    module_id, image_size, _map_image, runtime, opened.number, path, key, total, self.maps_files
                 )
         return module
 

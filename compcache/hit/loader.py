@@ -323,7 +323,10 @@ class Loader(PlainLoader):
         yield from unloaded
 
     def _admitted(self, func_name: str, realizations: Iterator[tuple[bytes, int]], *, linked: bool) -> Iterator[tuple[bytes, int]]:
-        """Yield the candidates except those in linked closures that are not valid. A closure that the function is bound to comes first."""
+        """Yield the candidates except those in linked closures that are not valid. A closure that the function is bound to comes first.
+
+        The first candidate in a linked closure creates `linked`.
+        """
         best = next(realizations, None)  # the look-up renews the index, which affects the bindings
         place = self.linked.bound.place_of(func_name) if self.linked is not None and linked else None
         if place is not None and self.linked is not None and place in self.linked:

@@ -117,7 +117,8 @@ class Parts(dict[str, Part]):
 def collect_imports(loader: "PlainLoader", runtime: "Any", module_id: bytes, where: "Any", record: "tuple[Any, ...]") -> "Parts | None":
     """Return a function with all its direct and indirect imports.
 
-    The result is empty if it imports nothing, or None if one of them is not plain.
+    The result is empty if it imports nothing. It is None if one of them is missing or not plain, has another type than its use, or needs a
+    native symbol that this process does not have.
 
     Args:
         loader: the loader.
@@ -238,7 +239,7 @@ def look_up_together(
 
 
 def _find(loader: "PlainLoader", runtime: "Any", name: str, places: "dict[bytes, Any]") -> "Part | None":
-    """Return the function of this name, or None if it is missing or choosing its realization is not plain."""
+    """Return the function of this name; None if it is missing, its realization is not plain to choose, or too many modules are open."""
     found = runtime.newest(loader._functions, name, runtime.is_ordered(name))
     if found is None or found[2] >= hit._LINKED:
         return None

@@ -392,7 +392,7 @@ class Plan:
         for number, (use, (user, kind)) in enumerate(list(node.uses.items())):
             if not self._fits(choice, user, kind):
                 if number == 0 and name != self._root:
-                    raise _mismatch_error(choice, user, *self._read_link_types(choice, user, kind))
+                    raise _mismatch_error(choice, user, *self._read_both_types(choice, user, kind))
                 self._split_node(name, use, user, kind)
 
     def _fits(self, choice: Choice, user: Choice, kind: bytes) -> bool:
@@ -402,10 +402,10 @@ class Plan:
             return True
         from compcache.hit.link_types import compare_types
 
-        return compare_types(*self._read_link_types(choice, user, kind))[0]
+        return compare_types(*self._read_both_types(choice, user, kind))[0]
 
-    def _read_link_types(self, choice: Choice, user: Choice, kind: bytes) -> tuple[str, str]:
-        """Return the link types of a realization and of its use; see `_read_link_type`."""
+    def _read_both_types(self, choice: Choice, user: Choice, kind: bytes) -> tuple[str, str]:
+        """Return the link type of a realization, and the one that its use expects; see `_read_link_type`."""
         return self._read_link_type(choice, choice.record.link_type), self._read_link_type(user, kind)
 
     def _read_link_type(self, choice: Choice, kind: bytes) -> str:
@@ -581,9 +581,11 @@ def _require_entry(choice: Choice) -> None:
     """Check that Python can call a function. Raise `SignatureError` if it can only be imported."""
     record = choice.record
     if record.signature.startswith(LINK_ONLY):
+        kind = record.signature.removeprefix(LINK_ONLY)
+        advice = "name it in functions=" if kind == "hidden function" else "export a function that returns its value"
         raise SignatureError(
-            f"{record.name!r} of module {choice.module_id.hex()} is a {record.signature.removeprefix(LINK_ONLY)}, which other modules can "
-            "import but Python cannot call: to call a hidden function, name it in functions="
+            f"the symbol {record.name!r} of module {choice.module_id.hex()} is a {kind}, which other modules can import "
+            f"but Python cannot call: {advice}"
         )
     if record.entry == NO_ENTRY:
         raise SignatureError(

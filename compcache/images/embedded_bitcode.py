@@ -61,7 +61,7 @@ def embedded_bitcode(data: bytes) -> tuple[bytes, ...]:
 
 
 def _read_object(data: bytes) -> bytes:
-    """Return the bitcode in an object file. Raise `FormatError` if the file has none."""
+    """Return the bitcode in an object file. Raise `FormatError` if the file has no bitcode."""
     if not is_elf(data):
         kind = next((kind for magic, kind in _OTHER_OBJECTS.items() if data.startswith(magic)), None)
         if kind is None:

@@ -151,7 +151,7 @@ class _Task(Generic[_T]):
     def run(self) -> _T:
         """Start the work, wait for its end even after interrupts, and return or raise its outcome."""
         with self._waiting:
-            interrupt = self._start() or self._answer_requests()
+            interrupt = self._start() or self._run_requested_calls()
         outcome, self._outcome = self._outcome, _Outcome(None, None)
         _local.spent += self._spent
         try:
@@ -170,10 +170,10 @@ class _Task(Generic[_T]):
             with _stack_lock, _stack_size(_STACK_BYTES):
                 is_starting = True
                 # Not `threading.Thread`, because an interrupt could leave it unfinished, which ends the thread.
-                _thread.start_new_thread(self._answer_request, ())
+                _thread.start_new_thread(self._run_work, ())
         except BaseException as error:  # noqa: BLE001 - the caller raises it after the thread has ended
             if isinstance(error, (_thread.error, ValueError)) and interrupt_in(error) is None:
-                self._answer_request()  # the interpreter is ending, or the system cannot start a thread
+                self._run_work()  # the interpreter is ending, or the system cannot start a thread
                 return None
             self.abandoned = True
             if is_starting:
@@ -181,20 +181,25 @@ class _Task(Generic[_T]):
             return error
         return None
 
-    def _answer_requests(self) -> BaseException | None:
-        """Run the requests of the LLVM thread until it has ended. Return the last interrupt in the meantime, or None."""
-        interrupt: BaseException | None = None
+    def _run_requested_calls(self) -> BaseException | None:
+        """Run the calls that the LLVM thread requests (`ask`), until its work has ended.
+
+        Return the last exception in this thread, of a call or of a signal handler, or None. The first exception abandons the work.
+
+        In a child process that a call has forked, return an error at once, because the child has no LLVM thread.
+        """
+        last_error: BaseException | None = None
         while True:
             try:
                 if self._ended:
-                    return interrupt
+                    return last_error
                 request, self._request = self._request, None
                 if request is None:
                     self._await_change(_POLL_SECONDS)
                     continue
                 answer = request()
                 if os.getpid() != self._process:
-                    raise CompileError(
+                    return CompileError(
                         "the process was forked during a compilation, but the child process has no LLVM thread to finish the "
                         "compilation; compile again, or fork before or after compiling"
                     )
@@ -203,7 +208,7 @@ class _Task(Generic[_T]):
                 if os.getpid() != self._process:
                     return error
                 self.abandoned = True
-                interrupt = error
+                last_error = error
 
     def _await_change(self, timeout: float) -> None:
         """Wait for a change of state, at most `timeout` seconds. The import lock, if an interrupt has left it locked, is released first."""
@@ -211,8 +216,8 @@ class _Task(Generic[_T]):
         with contextlib.suppress(Empty):
             self._changes.get(timeout=timeout)
 
-    def _answer_request(self) -> None:
-        """Run the requested work, keep its result or exception for the caller, and free the objects of LLVM."""
+    def _run_work(self) -> None:
+        """Run the work of this task, keep its result or exception for the caller, and free the objects of LLVM."""
         outer, _local.task = _local.task, self
         work, self._work = self._work, None
         _running.add(self)

@@ -89,7 +89,7 @@ def _check_signers(store: Store, holder: Store, module: ModuleFile) -> tuple[Sig
 
 
 def _keyed_digest_status(store: Store, module: ModuleFile) -> str:
-    """Return "own" for a keyed digest by this cache's signing key, "other" for another key, and "" for a module without one."""
+    """Return "own" for a keyed digest by this cache's signing key, "other" for another key, and "" for a module without a keyed digest."""
     footer = module.footer()
     if not any(footer.mac):
         return ""

@@ -65,7 +65,7 @@ def find_separate_state(store: Store, loader: Loader, func_name: str) -> tuple[S
 
 
 def _providing_module(store: Store, loader: Loader, func_name: str) -> bytes | None:
-    """Return the module_id of a function's loaded call target, otherwise of its first existing realization; None without one."""
+    """Return the module_id of a function's loaded call target, otherwise of its first existing realization; None if there is neither."""
     reference = loader.targets.get(func_name)
     target = reference() if reference is not None else None
     if target is not None and target._context is not None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from compcache.usage.module_files import Progress
 
-__all__ = ["GRACE", "compact", "compact_apart"]
+__all__ = ["GRACE", "compact", "compact_at_low_priority"]
 
 #: The seconds for which a file stays beside its volume, for processes on other hosts that do not see the volume yet.
 GRACE = 10.0
@@ -76,8 +76,11 @@ def compact(store: Store, *, grace: float = GRACE, progress: Progress | None = N
     )  # fmt: skip
 
 
-def compact_apart(root: str, *, trust: bool) -> None:
-    """Compact a directory with low priority. This is the main function of the process that an addition starts (see `size_limit`)."""
+def compact_at_low_priority(root: str, *, trust: bool) -> None:
+    """Compact a cache at low priority. `compcache.maintain.size_limit` runs this function in a subprocess.
+
+    Side effect: the calling process keeps the low priority.
+    """
     os.nice(5)
     compact(Store(root, files=LateFiles(), trust=trust, open_beneath=path_opener()), grace=GRACE)
 

@@ -377,13 +377,13 @@ class _Population:
                 provided.update(self.entries[best].provides)
         return rescued
 
-    def dependents(self, number: int, alive: bytearray) -> list[int]:
+    def with_dependents(self, number: int, alive: bytearray) -> list[int]:
         """Return an entry and the live entries that would lose an import without it, the most indirect dependents first."""
         if not self._has_importer(number, alive):
             return [number]  # the usual case, because the least recently used entries are removed first
         group = [number]
         seen = {number}
-        lost: dict[str, int] = {}
+        lost: dict[str, int] = {}  # by name: how many of the live entries with this function are in `group`
         for member in group:  # the loop appends to the list
             for name in self.entries[member].provides:
                 if name not in self.importers:
@@ -535,7 +535,7 @@ def _enforce_limits(population: _Population, policy: PrunePolicy, removable: lis
             break
         if not alive[number] or (reason == "count" and entries[number].is_pack):
             continue
-        group = population.dependents(number, alive)
+        group = population.with_dependents(number, alive)
         if not all(map(is_removable.__getitem__, group)):
             continue
         for member in group:

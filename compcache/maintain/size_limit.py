@@ -110,7 +110,7 @@ def _sweep(store: Store, kept: Callable[[], frozenset[bytes]], limit: int, *, co
     small -= sum(volume.status.st_size for volume in store.volumes.current())
     if compacts and count >= _MANY and small * 2 >= size and can_use_subprocess(store):
         with suppress(OSError):
-            run_in_subprocess(store, "compcache.maintain.compact", "compact_apart")
+            run_in_subprocess(store, "compcache.maintain.compact", "compact_at_low_priority")
             return size
     from compcache.maintain.policy import PrunePolicy
     from compcache.maintain.prune import prune

@@ -199,7 +199,8 @@ def fetch_and_load(session: Session, func_name: str, error: CompcacheError, acce
     `error` is the exception of the look-up in the cache, and `accept` the parameter of `Loader.load`.
 
     Returns:
-        The call target, or None if the function is not fetched in the time that compiling takes, or cannot be loaded.
+        The call target, or None if the function is not fetched in the time that compiling takes, or cannot be loaded. Nothing is fetched
+        if `error` is not about a missing function.
     """
     if not isinstance(error, (NotCachedError, UndefinedSymbolError)):
         return None

@@ -286,23 +286,31 @@ class _Group:
 
 def _digest_of(sources: Sequence[_Source]) -> str:
     """Return a digest of all inputs of a group."""
-    machines = [repr((request.machine[:2], request.target)) for source in sources for request in source.requests]
+    machines = [repr((_processor_of(request), request.target)) for source in sources for request in source.requests]
     parts = [_VERSION, codegen.llvm_version(), *machines]
     return digest([repr(parts).encode(), *[source.content for source in sources]], person=_PERSON).hex()
 
 
 def _member_digest(source: _Source, request: Request) -> str:
-    """Return a digest of all inputs of a member: its code, its target and its compiler."""
+    """Return a digest of all inputs of a member: its code, its target, its compiler, its level, and the functions that it keeps as copies.
+
+    Members are stored under this digest, so a change of its input makes all stored members useless.
+    """
     code = source.source.ir if isinstance(source.source.ir, bytes) else source.source.ir.encode("utf-8", "surrogatepass")
-    settings = _VERSION, codegen.own_makers(), codegen.llvm_version(), request.machine[:2], request.level, sorted(source.copies)
+    settings = _VERSION, codegen.own_makers(), codegen.llvm_version(), _processor_of(request), request.level, sorted(source.copies)
     return digest([repr(settings).encode(), code], person=_PERSON).hex()
+
+
+def _processor_of(request: Request) -> tuple[str, str]:
+    """Return the names of the CPU and of the features for which a request is compiled."""
+    return request.machine.cpu, request.machine.features
 
 
 def _require_same_processors(sources: Sequence[_Source]) -> None:
     """Raise `CompileError` if two sources are for different processors."""
     for source in sources[1:]:
         first = sources[0]
-        if [request.machine[:2] for request in source.requests] != [request.machine[:2] for request in first.requests]:
+        if [*map(_processor_of, source.requests)] != [*map(_processor_of, first.requests)]:
             raise CompileError(
                 f"source {first.number} is for {_describe_machines(first)}, but source {source.number} for {_describe_machines(source)}: "
                 "give all members of a group the same cpu=, features= and targets="

@@ -70,7 +70,7 @@ def _describe_mismatch(name: str, types: Mapping[str, str], provider: Provider, 
     doubtful = [(use, user) for use, user in sorted(types.items()) if compare_types(provider.link_type, use)[1]]
     use, user = doubtful[0] if doubtful else (unite_types(types), "")
     place = f" in {user!r}" if user else ""
-    return f"{name!r} is {provider.link_type} in {provider.where}, but the module uses it as {use}{place}: {reason}"
+    return f"the symbol {name!r} is {provider.link_type} in {provider.where}, but the module uses it as {use}{place}: {reason}"
 
 
 def _stored_providers(session: Session, name: str, expected: bytes) -> Iterator[Provider]:

@@ -125,7 +125,10 @@ class _Addition:
                 remove_modules(self._session.store, [bytes.fromhex(module_id)])
 
     def _compile(self, number: int, source: ModuleSource) -> frozenset[str]:
-        """Compile a source and start linking it. Return the imports that no source has defined yet."""
+        """Compile a source, start linking it, and note the functions that it defines. If that fails, record the failure.
+
+        Return the imports that no source has defined yet; none after a failure.
+        """
         unknown: set[str] = set()
         assumed: dict[str, bool] = {}
 

@@ -252,7 +252,10 @@ class IndexedModules:
 
 
 def _read_module(store: Store, module_id: bytes) -> IndexedModule | None:
-    """Return what the index needs of a module, or None if it is missing, not for this host, or damaged and now in quarantine."""
+    """Return what the index needs of a module, or None if it is missing, unreadable, not for this host, or damaged.
+
+    A damaged module is moved to quarantine. Raise `StorageError` if the system lacks a resource, like memory or descriptors.
+    """
     small = read_small_module(store, module_id)
     if small is not None:
         return small

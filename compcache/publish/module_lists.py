@@ -289,7 +289,7 @@ class _List:
 
         The list of a small segment, and a list that cannot be stored, are kept in memory.
         """
-        store, segment, count = self._store, self.segment, self._count()
+        store, segment, count = self._store, self.segment, self._module_count()
         if count > min(_FEW, _FEWEST) and not store.readonly and not store.exposed:
             with suppress(OSError):
                 _publish_list(store, segment.name, SortedItems(self._read_items()), ())
@@ -301,7 +301,7 @@ class _List:
             segment.listed = made
         return made
 
-    def _count(self) -> int:
+    def _module_count(self) -> int:
         """Return the number of modules in the list's segment, or 0 if the segment cannot be read."""
         with suppress(FormatError, OSError):  # a look-up reports it
             return self.segment.modules.count
@@ -374,7 +374,7 @@ def merge_list(store: Store, segment: str, merged: Iterable[Segment], gone: Cont
     Modules in `gone` are left out. `size_of` returns the size of a module on disk in bytes. It is called in the order of module_ids.
     """
     lists = [_List(store, merged_segment, None) for merged_segment in merged]
-    if store.readonly or store.exposed or sum(module_list._count() for module_list in lists) <= _FEW:
+    if store.readonly or store.exposed or sum(module_list._module_count() for module_list in lists) <= _FEW:
         return
     with suppress(OSError, FormatError):
         items = merge_keys([module_list.between(b"", _END) for module_list in lists])

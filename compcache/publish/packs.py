@@ -138,7 +138,10 @@ def _merge_live_entries(store: Store, packs: Iterable[bytes], is_present: Callab
 
 
 def _own_signature(store: Store, pack: bytes) -> bool | None:
-    """Return whether a pack is signed with this store's publish key; None if it cannot be read, or has signatures of other keys."""
+    """Return whether a pack has only the signature of this store's publish key, True, or no signature, False; otherwise None.
+
+    The result is also None if the pack cannot be read, or has a MAC and this store has no `signing_key`.
+    """
     content = store.signatures_of(pack)
     try:
         with store.open_module(pack, leave_stamp=False) as file:

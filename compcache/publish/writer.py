@@ -235,7 +235,9 @@ def _publish_index(store: Store, additions: list[Addition]) -> None:
 
 
 def _find_existing(store: Store, module_id: bytes, *, elsewhere: bool) -> tuple[os.stat_result, Order] | None:
-    """Return the status and the order of a stored, intact module; None without one. With `elsewhere`, layers are searched too.
+    """Return the status and the order of a stored, intact module, or None. With `elsewhere`, layers are searched too.
+
+    The result is None if there is no such module, it is damaged or for other hosts, or this process holds it in memory.
 
     Raise `StorageError` if the file exists in this directory, but cannot be read.
     """

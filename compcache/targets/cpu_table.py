@@ -52,13 +52,24 @@ class CpuTable:
         Raise `CompileError` if a name is unknown, or a feature does not have the form ``+name`` or ``-name``.
         """
         if cpu not in self.cpus:
-            raise CompileError(f"{cpu!r} is not a CPU of {self.arch} that LLVM knows{_suggestion(cpu, self.cpus)}")
+            raise CompileError(
+                f"cpu= or targets= names {cpu!r}, which is not a CPU of {self.arch} that LLVM knows: {self.suggest_cpu(cpu)}"
+            )
         for feature in filter(None, features.split(",")):
             if feature[0] not in "+-":
-                raise CompileError(f"the feature {feature!r} must begin with + or -: write +{feature} or -{feature}")
+                raise CompileError(
+                    f"the feature {feature!r} in features= or targets= must begin with + or -: write +{feature} or -{feature}"
+                )
             if not self.knows(feature[1:]):
                 names = [*self._implies, *self._other]
-                raise CompileError(f"{feature[1:]!r} is not a CPU feature of {self.arch} that LLVM knows{_suggestion(feature[1:], names)}")
+                similar = _similar(feature[1:], names) or "correct the name, or remove the feature"
+                raise CompileError(
+                    f"features= or targets= names {feature[1:]!r}, which is not a CPU feature of {self.arch} that LLVM knows: {similar}"
+                )
+
+    def suggest_cpu(self, cpu: str) -> str:
+        """Return advice for the end of a message about an unknown CPU: the names similar to `cpu`, or else the CPU levels."""
+        return _similar(cpu, self.cpus) or f"use {' or '.join(architecture(self.arch).levels)}, for example"
 
     def knows(self, feature: str) -> bool:
         """Return whether LLVM knows a feature of this name."""
@@ -103,10 +114,10 @@ class CpuTable:
         return reached
 
 
-def _suggestion(name: str, names: Iterable[str]) -> str:
-    """Return text that suggests similar names, for the end of a message, or "" if no name is similar."""
+def _similar(name: str, names: Iterable[str]) -> str:
+    """Return a question with the names similar to `name`, or "" if no name is similar."""
     similar = difflib.get_close_matches(name, list(names), n=3)
-    return f": did you mean {' or '.join(similar)}?" if similar else ""
+    return f"did you mean {' or '.join(similar)}?" if similar else ""
 
 
 @functools.cache

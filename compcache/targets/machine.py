@@ -74,20 +74,20 @@ def _machine_for(
 ) -> Machine:
     """Return the machine for a requested processor and features, or for this host where none are requested."""
     table = table_of(platform)
-    named = features or ""
+    changes = features or ""
     is_native = cpu is None or cpu == NATIVE
     name = host_cpu if cpu is None or is_native else cpu or baseline(platform)
     if table is None:
-        text = ",".join(filter(None, (host_features if is_native else "", named)))
-        return Machine(name, text, required(text), required(named), identity, is_native and not named)
+        text = ",".join(filter(None, (host_features if is_native else "", changes)))
+        return Machine(name, text, required(text), required(changes), identity, is_native and not changes)
     if not is_native:
-        name, named = _architecture_version(name, named, table)
-        table.check(name, named)
-        return Machine(name, named, table.expand(name, named), table.closure(required(named)), identity)
-    table.check(baseline(platform), named)
-    text = ",".join(filter(None, (adjustments, named)))
+        name, changes = _architecture_version(name, changes, table)
+        table.check(name, changes)
+        return Machine(name, changes, table.expand(name, changes), table.closure(required(changes)), identity)
+    table.check(baseline(platform), changes)
+    text = ",".join(filter(None, (adjustments, changes)))
     unknown = required(host_features) - table.required
-    return Machine(name, text, table.expand(name, text) | unknown, table.closure(required(named)), identity, not features)
+    return Machine(name, text, table.expand(name, text) | unknown, table.closure(required(changes)), identity, not features)
 
 
 def parse_targets(targets: Iterable[str] | str) -> list[tuple[str | None, str | None]]:

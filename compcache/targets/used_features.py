@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from compcache.arch.known import KNOWN, architecture
 from compcache.errors import CompileError
 from compcache.formats.host import platform_name
-from compcache.targets.cpu_table import baseline, table_of
+from compcache.targets.cpu_table import table_of
 from compcache.targets.processor_words import required
 
 if TYPE_CHECKING:
@@ -61,11 +61,11 @@ def check_attributes(attributes: Mapping[str, str], platform: str) -> None:
     table = table_of(platform)
     for name, text in attributes.items():
         cpu = dict(TARGET_ATTRIBUTE.findall(text)).get("target-cpu")
-        if table is not None and cpu is not None:
-            try:
-                table.check(cpu or baseline(platform), "")
-            except CompileError as error:
-                raise CompileError(f'function {name!r} has the attribute "target-cpu"="{cpu}": {error}') from None
+        if table is not None and cpu and cpu not in table.cpus:
+            raise CompileError(
+                f'the attribute "target-cpu" of function {name!r} names {cpu!r}, which is not a CPU of {table.arch} that LLVM knows: '
+                f"{table.suggest_cpu(cpu)}"
+            )
 
 
 def without_unknown_features(text: str, attributes: Mapping[str, str], platform: str) -> str:

@@ -196,4 +196,4 @@ def test_a_checkout_whose_runtime_is_stale_or_missing_is_told_in_one_line(tmp_pa
     assert run("info")[0] == 2
     for extension in checkout.glob("compcache/hit/_runtime*"):
         extension.unlink()
-    assert "is missing" in run("doctor")[1]
+    assert "cannot be imported" in run("doctor")[1]

@@ -516,8 +516,8 @@ def test_a_native_symbol_of_a_library_serves_as_a_function(cache: Cache) -> None
 @pytest.mark.parametrize(
     ("symbol", "culprit"),
     [
-        (NativeSymbol("no_such_symbol_here"), "the native symbol 'no_such_symbol_here' is not defined in this process"),
-        (NativeSymbol("no_such_symbol_here", "libm.so.6"), "is not defined in libm.so.6"),
+        (NativeSymbol("no_such_symbol_here"), "the native symbol 'no_such_symbol_here' is not defined in this process: name its library"),
+        (NativeSymbol("no_such_symbol_here", "libm.so.6"), "is not defined in libm.so.6: correct the symbol or the library"),
     ],
 )
 def test_a_native_symbol_that_is_not_there_is_refused(cache: Cache, symbol: NativeSymbol, culprit: str) -> None:

@@ -305,6 +305,8 @@ def test_hidden_symbols_are_for_the_other_modules(cache: Cache) -> None:
     assert list(cache) == ["outer"]
     with pytest.raises(SignatureError, match=r"hidden function.*name it in functions="):
         cache.get_target("inner")
+    with pytest.raises(SignatureError, match=r"a variable i64, .*: export a function that returns its value$"):
+        cache.get_target("limit")
 
 
 @pytest.mark.parametrize("first", ["read", "bump"])

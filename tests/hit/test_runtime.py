@@ -373,7 +373,7 @@ def test_an_extension_that_is_not_there_is_told(tmp_path: Path) -> None:
     except ImportError as error:
         result = str(error)
     """
-    assert re.search(r"native runtime .* is missing.*pip install -e", run_fresh(tmp_path / "cache", script))
+    assert re.search(r"native runtime .* cannot be imported.*pip install -e", run_fresh(tmp_path / "cache", script))
 
 
 # ------------------------------------------------------------------------------------ how it is built

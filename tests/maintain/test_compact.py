@@ -452,7 +452,7 @@ def test_a_size_limit_puts_small_files_together_before_it_removes_any(directory:
         answers: dict[str, int] = {}
         for number in range(40):
             answers |= fill(cache, 1, first=number)
-        assert {*few} == {"compact_apart"}
+        assert {*few} == {"compact_at_low_priority"}
         require(cache, answers)
         assert cache.stats().evicted_modules == 0
         assert cache.stats().size < 100_000

@@ -138,6 +138,7 @@ def test_no_segment_lists_a_pack_that_was_put_together_with_others(cache: Cache,
 def test_a_process_with_an_older_index_finds_what_was_put_together(cache: Cache, directory: Path) -> None:
     put_each(cache, ["first", "second"])
     with Cache(directory) as other:
+        assert other.exists, "its store has the index"
         assert frontend.get_entry(other, "first", "k") == b"data"
         put_each(cache, [f"name {number}" for number in range(20)])
         assert frontend.get_entry(other, "first", "k") == b"data"

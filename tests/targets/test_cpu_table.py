@@ -87,11 +87,12 @@ def test_a_feature_that_builds_on_a_hidden_one_is_not_supported() -> None:
 @pytest.mark.parametrize(
     ("cpu", "features", "message"),
     [
-        ("haswel", "", r"'haswel' is not a CPU of x86_64 that LLVM knows: did you mean haswell"),
-        ("neoverse-n1", "", r"'neoverse-n1' is not a CPU of x86_64"),
-        ("i386", "", r"'i386' is not a CPU of x86_64"),
-        ("x86-64", "+avx3", r"'avx3' is not a CPU feature of x86_64 that LLVM knows: did you mean avx"),
-        ("x86-64", "avx2", r"the feature 'avx2' must begin with \+ or -: write \+avx2 or -avx2"),
+        ("haswel", "", r"'haswel', which is not a CPU of x86_64 that LLVM knows: did you mean haswell"),
+        ("neoverse-n1", "", r"'neoverse-n1', which is not a CPU of x86_64 .*: use x86-64 or x86-64-v2 or .*, for example$"),
+        ("i386", "", r"'i386', which is not a CPU of x86_64"),
+        ("x86-64", "+avx3", r"'avx3', which is not a CPU feature of x86_64 that LLVM knows: did you mean avx"),
+        ("x86-64", "+zzzz", r"LLVM knows: correct the name, or remove the feature"),
+        ("x86-64", "avx2", r"the feature 'avx2' in features= or targets= must begin with \+ or -: write \+avx2 or -avx2"),
     ],
 )
 def test_names_that_llvm_would_ignore_are_refused(cpu: str, features: str, message: str) -> None:

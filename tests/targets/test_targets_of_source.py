@@ -70,7 +70,7 @@ def test_targets_for_other_hosts_alone_are_stored_for_them(cache: Cache, directo
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"targets": ["x86-64-v2", "x86-64-v9"]}, "'x86-64-v9' is not a CPU of x86_64"),
+        ({"targets": ["x86-64-v2", "x86-64-v9"]}, "'x86-64-v9', which is not a CPU of x86_64"),
         ({"targets": []}, "contains no CPU name"),
         ({"targets": ["+avx2"]}, "comes before the first CPU"),
         ({"targets": ["native"], "cpu": "haswell"}, "use either targets=, or cpu= and features="),

@@ -114,7 +114,7 @@ class Assembler:
         raise NotImplementedError
 
     def load_number(self, register: int, value: int) -> None:
-        """Load a 64-bit number."""
+        """Load an unsigned 64-bit number."""
         raise NotImplementedError
 
     def move(self, register: int, source: int) -> None:

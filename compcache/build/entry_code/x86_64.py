@@ -100,7 +100,7 @@ class X86Assembler(Assembler):
         if value >> 32:
             self._emit(_WIDE | register >> 3, 0xB8 | register & 7)  # mov
             self.code += value.to_bytes(8, "little")
-        else:
+        else:  # a 32-bit mov clears the upper half of the register
             self._emit_prefix(register >> 3)
             self._emit(0xB8 | register & 7)  # mov
             self._emit_number32(value)

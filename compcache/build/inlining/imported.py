@@ -151,7 +151,7 @@ class _BodyLinker:
     def _link_body(self, offer: Provided, max_instructions: float) -> bool:
         """Link in a body of at most `max_instructions` instructions, if its symbols have the same meaning as in its own module.
 
-        Return whether the body was linked in.
+        Return whether the body was linked in. If so, its symbols are known from now on, and the room for further bodies is smaller.
         """
         body = offer.body
         if body.instructions > min(self._room, max_instructions) or not all(map(self._is_platform_function, body.natives)):

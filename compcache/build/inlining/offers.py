@@ -217,7 +217,7 @@ class _Module:
         return platform_symbols.is_platform_symbol(symbol)
 
     def attributes(self, text: str) -> str:
-        """Return the attributes of all attribute groups that occur in a text."""
+        """Return the attributes of all attribute groups that occur in a text. Raise `KeyError` if the module does not define a group."""
         return " ".join([self._attributes[number] for number in _GROUP.findall(text)])
 
     def types_in(self, lines: Iterable[str]) -> list[str]:
@@ -263,7 +263,10 @@ class _Reader:
         return Body(self._name, self._instructions, code, tuple(self._natives), tuple(self._imports))
 
     def _function(self, chunk: str, written: str, *, is_local: bool) -> str:
-        """Return the text by which a function is offered. Raise `_NotOffered` if other modules cannot use its body or it is too large."""
+        """Return the text by which a function is offered, and count its instructions.
+
+        Raise `_NotOffered` if other modules cannot use its body, or the body has too many instructions.
+        """
         head, _, inside = chunk.partition("\n")
         lines = inside.split("\n")
         self._instructions += _count_instructions(lines) if len(lines) <= _MOST_LINES else _MOST_LINES

@@ -148,7 +148,10 @@ class BoundNames:
         return added
 
     def updates(self, added: dict[str, Place]) -> tuple[dict[str, Place], dict[str, Place]]:
-        """Number the bindings that a load commits. Return the table of bindings and its new rows. The caller holds the loader's lock."""
+        """Count a load that commits bindings in `changes`, and give the bindings this number.
+
+        Return the table of bindings, and the new rows, which the caller adds to the table while it holds the loader's lock.
+        """
         self.changes += 1
         for place in added.values():
             place.number = self.changes

@@ -59,7 +59,10 @@ def split_ids(joined: bytes) -> tuple[bytes, ...]:
 
 
 def _read_result(store: Store, name: str, state: bytes) -> tuple[tuple[tuple[bytes, ...], int] | None] | None:
-    """Return the stored result for this state of the index in a tuple, or None without one. The result of an invalid closure is None."""
+    """Return the stored result for this state of the index in a tuple, or None if no result is stored.
+
+    The result of an invalid closure is None.
+    """
     data = store.read_file(CLOSURES, name) or b""
     start = len(MAGIC) + SEAL_SIZE
     sealed, content = data[:start], data[start:]

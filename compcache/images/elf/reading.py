@@ -94,7 +94,7 @@ def undefined_symbols(data: bytes) -> tuple[str, ...]:
     """Return the names of the undefined symbols of a relocatable object, in the order of its symbol table.
 
     Strong and weak references are included. The names that code generation adds are included too, such as `__tls_get_addr` or
-    `_GLOBAL_OFFSET_TABLE_`. An object without a symbol table has none. Raise `FormatError` for a malformed file.
+    `_GLOBAL_OFFSET_TABLE_`. An object without a symbol table has no undefined symbols. Raise `FormatError` for a malformed file.
     """
     return tuple([symbol.name for symbol in object_symbols(data) if not symbol.defined])
 

@@ -90,7 +90,7 @@ def is_named() -> bool:
 
 @functools.lru_cache(maxsize=16)
 def _find_linkers(choice: str | None, path: str) -> tuple[Linker, ...]:
-    """Return the linkers to use, best first: the chosen one, or those on the path and in a wheel. The choice "none" has none."""
+    """Return the linkers to use, best first: the chosen one, or those on the path and in a wheel. The result is empty for "none"."""
     if choice and choice.strip():
         chosen = _linker_for_value(choice.strip(), path)
         return () if chosen is None else (chosen,)

@@ -248,17 +248,21 @@ class Relocator:
             self._add_pair(key, address, content, offset)
         return bytes(content)
 
-    def _add_pair(self, key: Key, address: int, content: bytearray, at: int) -> None:
-        """Add the relocations of the two words by which code finds a thread-local variable."""
+    def _add_pair(self, key: Key, address: int, content: bytearray, position: int) -> None:
+        """Add the relocations of the two words by which code finds a thread-local variable, at an address and a position in `content`.
+
+        The second word of a variable of this image, its distance from the start of the thread's block, is written into `content`.
+        An architecture with one relocation for both words has the distance in the relocation instead.
+        """
         first, *second = self._linking.tls_pair
         if isinstance(key, str):
             self.dynamic.append(DynamicRelocation(key, address, first, 0))
             self.dynamic += [DynamicRelocation(key, address + _SIZE, kind, 0) for kind in second]
             return
-        offset = 0 if key == _MODULE else self._address_of(*key) - self._thread_start
-        self.dynamic.append(DynamicRelocation("", address, first, 0 if second else offset))
+        distance = 0 if key == _MODULE else self._address_of(*key) - self._thread_start
+        self.dynamic.append(DynamicRelocation("", address, first, 0 if second else distance))
         if second:
-            _ENTRY.pack_into(content, at + _SIZE, offset)
+            _ENTRY.pack_into(content, position + _SIZE, distance)
 
     def _address_of(self, owner: int, symbol: int) -> int:
         """Return the address of an object's symbol in this image. Raise `FormatError` if the image does not contain its section."""

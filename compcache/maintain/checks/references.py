@@ -168,6 +168,6 @@ def check_statistics(state: CheckState) -> tuple[int, dict[str, int]]:
     for name in pins:
         is_unlisted = any(name in row.names and state.is_sound(key) for key, row in state.slices.unlisted.items())
         if not is_unlisted and not any(map(state.is_present, state.slices.lists.holders(name))) and not state.is_provided(name):
-            message = f"{name!r} is pinned, but no module holds it; unpin the function, or add it"
+            message = f"the function {name!r} is pinned, but no module holds it; unpin the function, or add it"
             state.report("pin", name, message, note=True)
     return len(uses.files), {"files": len(uses.files), "incomplete": len(uses.torn), "pins": len(pins)}

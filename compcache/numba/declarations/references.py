@@ -45,7 +45,7 @@ class Reference:
         kind = object.__getattribute__(self, "_kind")
         if not kind:
             module, name = object.__getattribute__(self, "_module"), object.__getattribute__(self, "_name")
-            raise NotLazy(f"the function uses {module}.{name}, which only Numba can identify")
+            raise NotLazy(f"the function uses {module}.{name}, for which compcache needs Numba")
         walk.feed_token(kind, object.__getattribute__(self, "_module"), object.__getattribute__(self, "_name"))
 
     def _compcache_context(self) -> str | None:

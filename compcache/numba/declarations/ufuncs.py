@@ -393,4 +393,4 @@ def _find_element_type(argument: Any) -> str:
         return scalar_name(argument.dtype)
     if kind in (bool, int, float, complex):
         return scalar_name(numpy.asarray(argument).dtype)
-    raise NotLazy(f"an argument has the type {kind.__module__}.{kind.__qualname__}, which only Numba supports")
+    raise NotLazy(f"an argument has the type {kind.__module__}.{kind.__qualname__}, for which compcache needs Numba")

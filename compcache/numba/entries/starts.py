@@ -75,7 +75,7 @@ def argument_text(type_: Any, functions: list[Any] | None = None) -> str:
         functions: a list, to which the dispatcher of each jitted function is appended; None if jitted functions are not supported.
 
     Raises:
-        NotLazy: only Numba supports arguments of this type.
+        NotLazy: compcache needs Numba for arguments of this type.
     """
     from numba.core import types
 
@@ -93,7 +93,7 @@ def argument_text(type_: Any, functions: list[Any] | None = None) -> str:
         return "bytes"
     text = str(type_)
     if text not in _SCALAR_TEXTS:
-        raise NotLazy(f"an argument has the type {text}, which only Numba supports")
+        raise NotLazy(f"an argument has the type {text}, for which compcache needs Numba")
     return text
 
 

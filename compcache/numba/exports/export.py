@@ -110,9 +110,7 @@ def _unpack_function(func: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     function = getattr(func, "py_func", func)
     options = {key: dict(value) if isinstance(value, dict) else value for key, value in getattr(func, "targetoptions", {}).items()}
     if not hasattr(function, "__code__"):
-        raise CompileError(
-            f"{func!r} cannot be exported: it is neither a Python function nor a function decorated with njit; pass a function"
-        )
+        raise CompileError(f"the object {func!r} cannot be exported: pass a Python function, or a function decorated with njit")
     return function, options, declared_locals(getattr(func, "locals", None))
 
 

@@ -32,7 +32,7 @@ __all__ = [
     "package_of_implementation",
     "plain_function",
     "registry",
-    "source_function",
+    "source_of_template",
     "user_code_generator",
     "wrapped_by",
 ]
@@ -107,7 +107,7 @@ class _Registry:
             self._seen[kind] = len(templates)
         for _, kind_of_global in builtin_registry.globals[self._seen_globals :]:
             for template in getattr(kind_of_global, "templates", ()):
-                if isinstance(source_function(template), type):
+                if isinstance(source_of_template(template), type):
                     self._add(template)
         self._seen_globals = len(builtin_registry.globals)
         for kind, seen in self._seen_generators.items():
@@ -118,7 +118,7 @@ class _Registry:
 
     def _add(self, template: Any) -> None:
         """Add the implementation behind a typing template, if it is the user's."""
-        function = source_function(template)
+        function = source_of_template(template)
         if function is None:
             return
         key = getattr(template, "key", None)
@@ -160,7 +160,7 @@ def digest_name(name: str) -> int:
     return crc32(name.encode("utf-8", "surrogatepass"))
 
 
-def source_function(template: Any) -> Any:
+def source_of_template(template: Any) -> Any:
     """Return the object from which one of the user's typing templates was created: a function, another callable, or the class itself.
 
     The result is None for Numba's own templates.

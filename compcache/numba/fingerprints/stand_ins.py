@@ -156,5 +156,5 @@ def _feed_by_numbas_handler(walk: Walk, value: Any, where: str) -> None:
     rows = handlers() if kind.__module__.startswith("numba.") else ()
     handler = next((handler for classes, handler in rows if issubclass(kind, classes)), None)
     if handler not in HAVE_STAND_INS:
-        raise NotLazy(f"{where} has the type {kind.__module__}.{kind.__qualname__}, which only Numba supports")
+        raise NotLazy(f"{where} has the type {kind.__module__}.{kind.__qualname__}, for which compcache needs Numba")
     handler(walk, value, where)

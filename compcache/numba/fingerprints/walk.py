@@ -342,8 +342,8 @@ class Walk:
 
         if type(function) is not python_types.FunctionType:
             raise NotLazy(
-                f"{where or repr(function)}, the implementation of an {kind}, has the type "
-                f"{type(function).__qualname__}, which only Numba supports"
+                f"{where or f'the object {function!r}'}, the implementation of an {kind}, has the type "
+                f"{type(function).__qualname__}, for which compcache needs Numba: implement it as a plain function"
             )
         self.feed_token(kind, name_of(function))
         self.registered.append(function)

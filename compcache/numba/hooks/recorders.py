@@ -23,7 +23,7 @@ from compcache.numba.dispatch import Backend
 from compcache.numba.dispatch.gufunc_cache import GufuncCache
 from compcache.numba.entries.mapped_library import make_entry_point
 from compcache.numba.fingerprints.code_digest import file_of, plain_name
-from compcache.numba.fingerprints.implementations import is_asked_by_template, key_name, source_function
+from compcache.numba.fingerprints.implementations import is_asked_by_template, key_name, source_of_template
 from compcache.numba.hooks.replacements import Replacements
 from compcache.numba.identity.kept_results import note_unknown_result
 from compcache.numba.identity.linked import forget_linked
@@ -49,7 +49,7 @@ def start_recording(*, from_the_start: bool) -> None:
     classes: list[type] = [] if from_the_start else [templates.AbstractTemplate]
     for cls in classes:  # the list grows by the subclasses
         classes += type.__subclasses__(cls)
-        function = source_function(cls) if vars(cls).get("_impl_cache") else None
+        function = source_of_template(cls) if vars(cls).get("_impl_cache") else None
         if function is not None:
             note_unknown_result(function)
     _recorders.wrap(compiler, "compile_extra", _make_scope_wrapper(2))
@@ -281,7 +281,7 @@ def _record_template(template: Any) -> None:
     try:
         function = _functions_of_templates[cls]
     except KeyError:
-        function = None if is_asked_by_template(cls) else source_function(cls)
+        function = None if is_asked_by_template(cls) else source_of_template(cls)
         _functions_of_templates[cls] = function
     if function is not None:
         scopes.record_run(function)
@@ -340,7 +340,7 @@ def _wrap_template(original: Any) -> Any:
 
     def resolve(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Resolve as before, and record which of the program's implementations were tried and accepted."""
-        function = source_function(type(self))
+        function = source_of_template(type(self))
         is_attribute = not hasattr(self, "generic")
         if function is None or (is_attribute and [*args, *kwargs.values()][-1] != self._attr):
             return original(self, *args, **kwargs)

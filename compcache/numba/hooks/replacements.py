@@ -22,8 +22,8 @@ class Replacements:
 
     def replace(self, owner: Any, name: str, value: Any) -> None:
         """Set an attribute of a class or module, and keep its original value."""
-        own = vars(owner)
-        self._rows.append((owner, name, own.get(name), name in own))
+        attributes = vars(owner)
+        self._rows.append((owner, name, attributes.get(name), name in attributes))
         setattr(owner, name, value)
 
     def wrap(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:

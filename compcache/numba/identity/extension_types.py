@@ -15,7 +15,7 @@ from compcache.numba.fingerprints.implementations import (
     Implementation,
     is_numbas_attribute_function,
     name_of,
-    source_function,
+    source_of_template,
     user_code_generator,
 )
 from compcache.numba.registered.code_reads import cells_of
@@ -91,7 +91,7 @@ def _templates_of(cls: type) -> Iterator[Any]:
     from numba.core.typing.templates import builtin_registry
 
     for template in builtin_registry.attributes:
-        if _contains_type(cls, [getattr(template, "key", None)]) and source_function(template) in (None, template):
+        if _contains_type(cls, [getattr(template, "key", None)]) and source_of_template(template) in (None, template):
             if is_library_module(template.__module__):
                 yield tuple(_user_values(list(vars(template).values())))
             else:

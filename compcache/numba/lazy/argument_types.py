@@ -66,7 +66,7 @@ def type_text(value: Any, omitted: object, functions: list[Any]) -> str:
         functions: a list to which jitted functions are appended, because each of them has its own type.
 
     Raises:
-        NotLazy: only Numba supports the type.
+        NotLazy: compcache needs Numba for the type.
     """
     if value is omitted:
         return "omitted"
@@ -95,7 +95,7 @@ def type_text(value: Any, omitted: object, functions: list[Any]) -> str:
 
 
 def _scalar_or_function_text(value: Any, numpy: Any, functions: list[Any]) -> str:
-    """Return the text of a NumPy scalar or a jitted function. Raise `NotLazy` if only Numba supports the type."""
+    """Return the text of a NumPy scalar or a jitted function. Raise `NotLazy` for other types."""
     kind = type(value)
     if numpy is not None and isinstance(value, numpy.generic) and kind.__module__ == "numpy":
         name: str = value.dtype.name
@@ -105,7 +105,7 @@ def _scalar_or_function_text(value: Any, numpy: Any, functions: list[Any]) -> st
     if function is not None:
         functions.append(function)
         return FUNCTION
-    raise NotLazy(f"an argument has the type {kind.__module__}.{kind.__qualname__}, which only Numba supports")
+    raise NotLazy(f"an argument has the type {kind.__module__}.{kind.__qualname__}, for which compcache needs Numba")
 
 
 #: The text for jitted functions.
@@ -125,10 +125,12 @@ _seen: set[str] = set()
 
 
 def scalar_name(dtype: Any) -> str:
-    """Return the name of the type of an array's items, in Numba's notation. Raise `NotLazy` if only Numba supports the dtype."""
+    """Return the name of the type of an array's items, in Numba's notation. Raise `NotLazy` if code for the dtype needs Numba."""
     name: str = dtype.name
-    if name not in _SCALARS or not dtype.isnative:
-        raise NotLazy(f"an argument is an array of {dtype}, which only Numba supports: pass another dtype")
+    if name not in _SCALARS:
+        raise NotLazy(f"an argument has the dtype {dtype}, for which compcache needs Numba: pass numbers of one of {', '.join(_SCALARS)}")
+    if not dtype.isnative:
+        raise NotLazy(f"an argument has the dtype {dtype} with the byte order of other machines: pass it as {name}")
     return name
 
 

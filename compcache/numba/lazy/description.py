@@ -58,7 +58,7 @@ class Request:
         self.found: Description | None = None
 
     def accepts(self, data: bytes) -> bool:
-        """Return True if the described entry is valid in this process.
+        """Return True if the described entry is valid in this process, and set `found` to its description.
 
         Raise `GlobalValidationError` if the entry is not valid. The message says why.
         """
@@ -131,7 +131,7 @@ class Description:
         return cls(cpu, lines, tuple(map(tuple, rows)), asked, tuple(answered), payload[at + first : end], payload[end:])
 
     def __repr__(self) -> str:
-        parts = [f"{len(self.pickled)} bytes of description", f"{len(self.bitcode)} bytes of code to link"]
+        parts = [f"description of Numba code: {len(self.pickled)} bytes of metadata", f"{len(self.bitcode)} bytes of code to link"]
         parts += ["reports source lines"] * bool(self.lines)
         parts += [f"used {name}" for name, _ in self.used]
         return f"<{', '.join(parts)}>"

@@ -225,5 +225,5 @@ def _unpickle_constants(pickled: bytes) -> list[Any]:
 
     constants = loads(pickled)  # the cache was opened with allow_pickle
     if not isinstance(constants, list):
-        raise NotLazy("the stored constants of the function are not a list: the function is compiled again")
+        raise NotLazy(f"the constants that are stored with the function are a {type(constants).__name__}, not a list")
     return constants

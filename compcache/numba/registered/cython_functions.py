@@ -94,9 +94,11 @@ def describe_ctypes_function(value: Any) -> tuple[object, ...] | None:
     """Return the properties of a ctypes function that compiled code can use.
 
     Returns:
-        The module, the name and the Cython type, ctypes' flags, the number of parameters, and the names of the types of the result ("none"
-        for no result) and the parameters. None if no Cython module exports the function, or if a parameter or the result is neither a
-        number nor a plain address.
+        A tuple: the module and the name of the function, its type in Cython's spelling, ctypes' flags, the number of parameters, the name
+        of the result's type ("none" for no result), and the name of each parameter's type.
+
+        None if no Cython module exports the function, its `argtypes` are not declared, or a parameter or the result is neither a number
+        nor a plain address.
     """
     import ctypes
 
