@@ -118,8 +118,11 @@ def call_beside(work: Callable[[], _T], function: Callable[[], _S]) -> tuple[_T,
         answer = function()
         return work(), answer
     task.ask(function, ())
-    result = work()
-    return result, task.await_answer()
+    try:
+        result = work()
+    finally:
+        answer = task.await_answer()  # also after an error, otherwise the next request would get this answer
+    return result, answer
 
 
 def check_abandoned() -> None:

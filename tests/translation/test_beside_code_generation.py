@@ -12,7 +12,7 @@ from helpers import adder
 from compcache import Function, ModuleSource, SignatureMismatchError
 from compcache.build import codegen
 from compcache.build.recipe import read_recipe
-from compcache.images.llvm_thread import call_beside, in_llvm_thread
+from compcache.images.llvm_thread import call_beside, call_in_caller, in_llvm_thread
 from compcache.linker import rebuild_module
 from compcache.translation import emission
 
@@ -117,6 +117,15 @@ def test_both_results_are_returned(in_main: bool) -> None:
         thread.start()
         thread.join()
     assert results == [(1, 2)]
+
+
+def test_an_answer_beside_work_that_fails_is_not_that_of_the_next_call() -> None:
+    def work() -> int:
+        with pytest.raises(ZeroDivisionError):
+            call_beside(lambda: 1 // 0, lambda: 2)
+        return call_in_caller(lambda: 3)
+
+    assert in_llvm_thread(work) == 3
 
 
 def test_an_interrupt_beside_code_generation_arrives(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
