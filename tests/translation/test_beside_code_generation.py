@@ -120,9 +120,15 @@ def test_both_results_are_returned(in_main: bool) -> None:
 
 
 def test_an_answer_beside_work_that_fails_is_not_that_of_the_next_call() -> None:
+    called = threading.Event()
+
+    def fail() -> None:
+        called.wait(_SECONDS)
+        raise ZeroDivisionError
+
     def work() -> int:
         with pytest.raises(ZeroDivisionError):
-            call_beside(lambda: 1 // 0, lambda: 2)
+            call_beside(fail, called.set)
         return call_in_caller(lambda: 3)
 
     assert in_llvm_thread(work) == 3
