@@ -13,7 +13,6 @@ from _weakref import ref  # importing `weakref` is slow
 from types import CellType
 
 from compcache.interrupts import suppress
-from compcache.numba.fingerprints.state import state_of
 from compcache.numba.registered.code_reads import MISSING, cells_of
 from compcache.numba.registered.library import is_library_module, is_made_by_library
 
@@ -191,7 +190,11 @@ def _names_in(code: CodeType) -> Iterator[str]:
 def _attributes_of(owner: Any) -> dict[str, Any]:
     """Return the attributes that a class or an object has itself; empty if the program's code raises an exception."""
     with suppress(Exception):
-        return dict(vars(owner)) if issubclass(type(owner), type) else state_of(owner)
+        if issubclass(type(owner), type):
+            return dict(vars(owner))
+        from compcache.numba.fingerprints.state import state_of  # most starts do not need it
+
+        return state_of(owner)
     return {}
 
 
