@@ -273,8 +273,8 @@ class Index:
     """
 
     __slots__ = (
-        "_hint", "_processor", "_ranks", "gathered", "ignored", "_segments", "checked", "damaged", "vouching", "directory", "files", "owners",
-        "problem", "suffix", "temporary", "unfinished",
+        "_hint", "_processor", "_ranks", "gathered", "ignored", "_segments", "checked", "damaged", "vouching", "directory", "files",
+        "owners", "problem", "suffix", "temporary", "unfinished",
     )  # fmt: skip
 
     def __init__(
