@@ -68,7 +68,7 @@ class Store(Directory):
     """
 
     __slots__ = (
-        "_checked_index", "_host", "_in_memory", "_memory_names", "_pack", "listener", "mac_key", "min_llvm", "publish_key", "readonly",
+        "_host", "_in_memory", "_memory_names", "_pack", "listener", "mac_key", "min_llvm", "publish_key", "readonly",
         "stats", "trusted_keys", "verify",
     )  # fmt: skip
     #: The read-only caches that are searched after this directory (`compcache.layers`).
@@ -106,7 +106,6 @@ class Store(Directory):
         self._in_memory: dict[bytes, ModuleFile] = {}
         self._pack: ModuleFile | None = None  # the pack from which the last entry was read
         self._memory_names: dict[str, dict[tuple[bytes, int], None]] = {}
-        self._checked_index = False
         self.listener: Callable[[], Loader | None] | None = None  # returns the loader with modules in memory, while it exists
         if user is None:
             self.check_root()
@@ -216,16 +215,14 @@ class Store(Directory):
 
         Raise `StorageError` if the index cannot be read.
         """
-        if self.index.segments and not self.index.unfinished:
-            self._checked_index = False  # if this index disappears, check again whether to rebuild it
         try:
             changed = look and self.index.refresh()
-            nothing = (self.index.unfinished or not self.index.segments) and not self.index.problem and not self._checked_index
+            nothing = (self.index.unfinished or not self.index.segments) and not self.index.problem and not self.index.checked
         except OSError as error:
             reraise_interrupt(error)
             raise StorageError(f"the index of the cache {self.root} cannot be read ({error}): make it readable", path=self.root) from error
         if nothing or self.index.damaged:
-            self._checked_index = True
+            self.index.checked = True
             if not self._may_be_incomplete():
                 return changed
             try:

@@ -204,7 +204,7 @@ def makers_of_unit(translation: Translation) -> dict[str, str]:
 def translate(unit: Unit, translation: Translation) -> bytes:
     """Compile a unit and return its bitcode.
 
-    The bitcode is not optimized if llvmlite's LLVM can run the same passes later.
+    The bitcode is not optimized if llvmlite's LLVM can run the same passes later, and the code has no coroutines.
 
     Raise `CompileError` if the compiler reports errors, does not write bitcode, or the source has changed since `preprocess`.
     """
@@ -220,11 +220,17 @@ def _run_translation(unit: Unit) -> bytes:
         bitcode = _run_rustc(unit, ["--emit=llvm-bc", "-Ccodegen-units=1"])
     else:
         is_deferred = unit.compiler.language in ("c", "c++") and _can_defer_passes(unit)
-        no_passes = ["-Xclang", "-disable-llvm-passes"] if is_deferred else []
-        bitcode = _run_compiler(unit, ["-fPIC", *unit.flags, *no_passes, "-emit-llvm", "-c", "-o", "-"]).stdout
+        bitcode = _run_clang(unit, ["-Xclang", "-disable-llvm-passes"] if is_deferred else [])
+        if is_deferred and b"llvm.coro." in bitcode:  # only the compiler's LLVM can divide coroutines: the intrinsics change with versions
+            bitcode = _run_clang(unit, [])
     if not bitcode.startswith((b"BC\xc0\xde", b"\xde\xc0\x17\x0b")):
         raise CompileError(_NO_BITCODE.format(unit.compiler.path))
     return bitcode
+
+
+def _run_clang(unit: Unit, flags: list[str]) -> bytes:
+    """Run the compiler with additional flags and return the bitcode of a unit."""
+    return _run_compiler(unit, ["-fPIC", *unit.flags, *flags, "-emit-llvm", "-c", "-o", "-"]).stdout
 
 
 def _can_defer_passes(unit: Unit) -> bool:

@@ -164,7 +164,7 @@ def _find_rust_runtime(unit: Unit, defined: Collection[str]) -> _Runtime:
 def _find_crates(unit: Unit) -> list[str]:
     """Return the Rust libraries in the flags ``--extern name=path`` of a unit, and in the directories of the flags ``-L kind=path``."""
     paths: list[str] = []
-    for word, following in zip(unit.flags, (*unit.flags[1:], ""), strict=True):
+    for word, following in zip(unit.flags, (*unit.flags[1:], ""), strict=False):
         value = following if word in ("--extern", "-L") else word.removeprefix("--extern=").removeprefix("-L")
         path = os.path.join(unit.directory, value.rpartition("=")[2])
         if word.startswith("--extern") and path.endswith(".rlib"):

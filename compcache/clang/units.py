@@ -78,7 +78,7 @@ class Unit(Record):
     def _libraries(self) -> list[str]:
         """Return the paths of the libraries in the flags ``-L`` and ``-l``. Code of static libraries becomes part of the unit's code."""
         directories, names = [], []
-        for word, following in zip(self.flags, (*self.flags[1:], ""), strict=True):
+        for word, following in zip(self.flags, (*self.flags[1:], ""), strict=False):
             value = word[2:] or following
             if word.startswith("-L"):
                 directories.append(os.path.join(self.directory, value.rpartition("=")[2]))

@@ -276,8 +276,8 @@ class Index:
     """
 
     __slots__ = (
-        "_hint", "_processor", "_ranks", "gathered", "ignored", "_segments", "damaged", "vouching", "directory", "files", "owners",
-        "problem", "suffix", "temporary", "unfinished",
+        "_hint", "_processor", "_ranks", "gathered", "ignored", "_segments", "checked", "damaged", "vouching", "directory", "files",
+        "owners", "problem", "suffix", "temporary", "unfinished",
     )  # fmt: skip
 
     def __init__(
@@ -297,6 +297,7 @@ class Index:
         self.owners: frozenset[int] | None = None  # the users whose files are used; None: all users
         self.vouching: frozenset[int] | None = None  # the users whose stamps are trusted; None: all users
         self.unfinished = False  # whether the index is being rebuilt, and therefore incomplete
+        self.checked = False  # whether a look-up has checked if this missing or unfinished index must be rebuilt
         self.problem = ""  # why the last attempt to read the index, or a part of it, failed
         self._ranks: dict[bytes, int] = {}
 
@@ -314,6 +315,8 @@ class Index:
         If the directory cannot be read, there are no segments, and `problem` says why.
         """
         former_problem, self.problem = self.problem, ""
+        if self._segments and not self.unfinished:
+            self.checked = False  # this index may have disappeared
         names = self._list_names()
         former_segments = {segment.name: segment for segment in self._segments or ()}
         if self._segments is not None and names == list(former_segments):

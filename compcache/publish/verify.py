@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from compcache.directory.module_file import ModuleFile
@@ -41,6 +43,8 @@ __all__ = [
 _CHUNK = 1 << 20
 #: For how many seconds a look-up waits for a process that rebuilds the index; then the function is compiled again.
 _PATIENCE = 1.0
+#: The age in seconds of a module whose addition has ended.
+_OLD = 3600.0
 
 
 def verify_module(store: Store, module: ModuleFile, status: os.stat_result, *, leave_stamp: bool, foreign: bool) -> ModuleFile:
@@ -219,7 +223,7 @@ def warn_about_layer(store: Store, source: str, problem: str, extent: str = "as 
 
 
 def recover_index(store: Store) -> None:
-    """Rebuild an index that is damaged or was deleted, and warn about damage. A read-only cache only warns.
+    """Rebuild an index that is damaged or was deleted, and warn about damage. A read-only cache only warns, also about a deleted index.
 
     One process rebuilds the index. Other processes wait for it, up to a second. If the index cannot be rebuilt, a warning says why.
     """
@@ -229,6 +233,9 @@ def recover_index(store: Store) -> None:
         action = "a read-only cache cannot rebuild it" if store.readonly else "rebuilding it"
         warn_once(store, names, f"the index of {store.root} is damaged ({names}: {next(iter(damaged.values()))}); {action}")
     if store.readonly:
+        if not damaged and not store.index.unfinished and _holds_old_module(store):
+            action = f"run 'compcache --dir {store.root} check --repair' where it is writable"
+            warn_once(store, "index", f"the cache {store.root} has no index, so none of its modules is found; {action}")
         return
     try:
         if any(True for _ in store.module_ids()):
@@ -242,6 +249,13 @@ def recover_index(store: Store) -> None:
     except (OSError, FormatError) as error:
         reraise_interrupt(error)
         warn(f"cannot rebuild the index of {store.root}: {error}; until it is rebuilt, functions are compiled again")
+
+
+def _holds_old_module(store: Store) -> bool:
+    """Return whether the first listed module was written more than an hour ago. The index entry of a newer one may be written next."""
+    with suppress(OSError):
+        return any(store.status_of(module_id)[1] < time.time() - _OLD for module_id in islice(store.module_ids(), 1))
+    return False
 
 
 def _refresh_index(store: Store) -> bool:

@@ -223,7 +223,10 @@ def read_parts_and_entries(store: Store, func_name: str) -> tuple[list[FunctionS
 
 
 def functions_of(places: list[tuple[Store, Overview]], select: Callable[[str], object] | None = None) -> Iterable[FunctionSummary]:
-    """Return the functions in overviews of a directory and its layers, or the functions that `select` accepts, in no particular order."""
+    """Return the functions in overviews of a directory and its layers, or the functions that `select` accepts, in no particular order.
+
+    Functions of which only linked closures remain are left out: without the modules of its functions, a closure is not used.
+    """
     by_name, *of_layers = [_functions_in(place, overview, select) for place, overview in places]
     if of_layers:
         copies = {name: [summary] for name, summary in by_name.items()}
@@ -231,6 +234,10 @@ def functions_of(places: list[tuple[Store, Overview]], select: Callable[[str], o
             for name, summary in layer.items():
                 copies.setdefault(name, []).append(summary)
         by_name = {name: _merge_copies(several) for name, several in copies.items()}
+    linked = {key.hex(): row.names for _, overview in places for key, row in overview.rows.items() if row.entries and row.parts}
+    for name in {name for names in linked.values() for name in names}.intersection(by_name):
+        if linked.keys() >= {*by_name[name].modules}:
+            del by_name[name]
     return by_name.values()
 
 

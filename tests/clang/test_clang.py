@@ -26,6 +26,30 @@ echo "$@" >> "{log}"
 exec {clang} "$@"
 """
 
+COROUTINE = """
+#include <coroutine>
+struct Numbers {
+    struct promise_type {
+        long value;
+        Numbers get_return_object() { return {std::coroutine_handle<promise_type>::from_promise(*this)}; }
+        std::suspend_always initial_suspend() { return {}; }
+        std::suspend_always final_suspend() noexcept { return {}; }
+        std::suspend_always yield_value(long next) { value = next; return {}; }
+        void return_void() {}
+        void unhandled_exception() {}
+    };
+    std::coroutine_handle<promise_type> handle;
+};
+static Numbers below(long end) { for (long i = 0; i < end; i++) co_yield i; }
+extern "C" long sum_below(long end) {
+    Numbers numbers = below(end);
+    long sum = 0;
+    for (numbers.handle.resume(); !numbers.handle.done(); numbers.handle.resume()) sum += numbers.handle.promise().value;
+    numbers.handle.destroy();
+    return sum;
+}
+"""
+
 
 @pytest.fixture
 def counting(tmp_path: Path) -> tuple[str, Path]:
@@ -176,13 +200,29 @@ def test_cpp_by_language(cache: Cache) -> None:
 
 
 @pytest.mark.slow
-def test_rust_by_the_ending_of_the_file(cache: Cache, tmp_path: Path) -> None:
+@needs_clang
+def test_coroutines_are_divided_by_the_compiler_that_made_them(cache: Cache, tmp_path: Path) -> None:
+    source = tmp_path / "sum.cpp"
+    source.write_text(COROUTINE, encoding="utf-8")
+    checked = subprocess.run(["clang++", "-std=c++20", "-fsyntax-only", source], capture_output=True, check=False)
+    if checked.returncode:
+        pytest.skip("this C++ library has no coroutines")
+    script = f"""
+    from compcache import Cache, clang
+    result = clang.compile({str(source)!r}, flags=["-O2", "-std=c++20"], cache=Cache(directory)).sum_below(10)
+    """
+    assert run_fresh(cache.path, script) == 45  # LLVM may end the process
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", [None, []])
+def test_rust_by_the_ending_of_the_file(cache: Cache, tmp_path: Path, flags: list[str] | None) -> None:
     if shutil.which("rustc") is None:
         pytest.skip("rustc is not installed")
     source = tmp_path / "triple.rs"
     source.write_text('#[no_mangle]\npub extern "C" fn triple(x: i64) -> i64 { x.wrapping_mul(3) }\n', encoding="utf-8")
     try:
-        kernels = clang.compile(source, cache=cache)
+        kernels = clang.compile(source, cache=cache, flags=flags)
     except CompileError as error:
         if "LLVM does not accept" in str(error):
             pytest.skip(f"this rustc writes bitcode of a newer LLVM: {error}")

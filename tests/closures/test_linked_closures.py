@@ -459,3 +459,14 @@ def test_a_closure_does_not_decide_which_content_is_the_newest(chain: Cache, dir
         with Cache(tmp_path / "above", layers=[directory]) as above:
             assert above.get_target("third")(1) == 31
             assert above.get_target("first")(1) == 34
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_functions_whose_code_is_in_a_missing_layer_are_not_listed(chain: Cache, tmp_path: Path, *, own: bool) -> None:
+    with Cache(tmp_path / "above", layers=[chain.path]) as above:
+        above.link(["first"])
+        assert list(above) == list(chain)
+    with Cache(tmp_path / "above") as alone:
+        if own:
+            alone.add_module(ModuleSource(adder("first", 5)))
+        assert [name for name in ("first", "second", "third") if alone.has(name)] == list(alone) == ["first"] * own

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import warnings
 from typing import TYPE_CHECKING
 
 import pytest
@@ -29,3 +32,33 @@ def test_what_is_damaged_everywhere_is_a_miss(cache: Cache, directory: Path, rea
         with pytest.raises(NotCachedError):
             other.get_target("f")
         assert other.get_or_compile("f", lambda: ModuleSource(adder("f", 1)))(1) == 2
+
+
+@pytest.mark.parametrize("as_layer", [False, True])
+def test_a_missing_index_that_cannot_be_rebuilt_is_reported_once(cache: Cache, tmp_path: Path, *, as_layer: bool) -> None:
+    path = module_file(cache.path, cache.add_module(ModuleSource(adder("f", 1))))
+    cache.close()
+    shutil.rmtree(os.path.join(cache.path, "index-v1"))
+
+    def ask() -> list[str]:
+        with (
+            warnings.catch_warnings(record=True) as caught,
+            Cache(tmp_path / "above", layers=[cache.path]) if as_layer else Cache(cache.path, readonly=True) as reader,
+        ):
+            warnings.simplefilter("always")
+            assert not reader.has("f")
+            assert not reader.has("g")
+        return [str(warning.message) for warning in caught]
+
+    assert not ask()  # another process may be about to write the index entry of the new module
+    os.utime(path, (0, 0))
+    (message,) = ask()
+    assert f"{cache.path} has no index, so none of its modules is found" in message
+
+
+def test_an_open_cache_rebuilds_an_index_that_a_listing_has_missed(cache: Cache) -> None:
+    assert not cache.has("f")  # the directory is empty
+    cache.add_module(ModuleSource(adder("f", 1)))
+    shutil.rmtree(os.path.join(cache.path, "index-v1"))
+    assert list(cache) == ["f"]
+    assert cache.get_target("f")(1) == 2
