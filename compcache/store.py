@@ -309,35 +309,41 @@ class Store(Directory):
 
             record_verified(self, self.index, entry)
 
-    def read_entry(self, kind: str, name: str, *, alone: bool = True, again: bool = True) -> EntryRecord | None:
+    def read_entry(self, kind: str, name: str, *, alone: bool = True) -> EntryRecord | None:
         """Return the latest entry of data with a kind and name, or the record of its removal; None if there is no readable entry.
 
         Args:
             kind: the kind of the entry.
             name: the name of the entry.
             alone: whether an entry is returned only if all modules that it requires exist. False if a remote store may have them.
-            again: whether to repeat the look-up if a file was removed since the index was read.
         """
+        records, vanished = self._read_entries(kind, name)
+        is_repeated = False
+        while vanished and (self.renew_index() or not is_repeated):  # until no other process has merged the file in the meantime
+            records, vanished = self._read_entries(kind, name)
+            is_repeated = True
+        latest = max(records, key=lambda record: record.order, default=None)
+        if latest is None or (alone and not all(map(self.exists, latest.requires))):
+            return None
+        return latest
+
+    def _read_entries(self, kind: str, name: str) -> tuple[list[EntryRecord], bool]:
+        """Return the readable entries with a kind and name, and whether a file was pruned or merged since the index was read."""
         from compcache.formats.entry import index_name
 
         records = []
         vanished = False
         for module_id, offset in self.find(index_name(kind, name)):
             try:
-                records.append(self._read_entry(module_id, offset, kind))
+                record = self._read_entry(module_id, offset, kind)
             except FileNotFoundError as error:
                 reraise_interrupt(error)
-                vanished = True  # pruned or compacted since the index was read
+                vanished = True
             except CompcacheError:
                 continue
-        if vanished and again:
-            self.renew_index()
-            return self.read_entry(kind, name, alone=alone, again=False)
-        named = [record for record in records if record is not None and (record.kind, record.name) == (kind, name)]
-        latest = max(named, key=lambda record: record.order, default=None)
-        if latest is None or (alone and not all(map(self.exists, latest.requires))):
-            return None
-        return latest
+            else:
+                records += [record] if record is not None and (record.kind, record.name) == (kind, name) else []
+        return records, vanished
 
     def _read_entry(self, module_id: bytes, offset: int, kind: str) -> EntryRecord | None:
         """Return the entry at an offset of a module's file; None if entries of the kind must not be read from this file.

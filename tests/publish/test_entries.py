@@ -145,6 +145,27 @@ def test_a_process_with_an_older_index_finds_what_was_put_together(cache: Cache,
         assert frontend.get_entry(other, "second", "k") == b"data", "its file was not open"
 
 
+def test_an_entry_is_found_while_others_merge_its_file_again_and_again(
+    cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a new entry under its name would count as older than the one that was not found."""
+    find, turns = Store.find, iter(range(3))
+
+    def find_before_a_merge(store: Store, name: str) -> list[tuple[bytes, int]]:
+        found = list(find(store, name))
+        if store is reader and next(turns, None) is not None:
+            while store.exists(found[0][0]):
+                put_each(cache, [os.urandom(4).hex()])
+        return found
+
+    put_each(cache, ["first", "second"])
+    with Cache(directory) as other:
+        reader = other._store
+        monkeypatch.setattr(Store, "find", find_before_a_merge)
+        assert reader.read_entry("k", "second") is not None
+        assert next(turns, None) is None, "each turn has merged the file"
+
+
 @pytest.mark.parametrize("plain", [False, True])
 @pytest.mark.parametrize("merges", [False, True])
 def test_the_last_entry_of_a_name_holds(cache: Cache, directory: Path, merges: bool, plain: bool) -> None:
