@@ -60,8 +60,8 @@ def _records(loader: "PlainLoader", runtime: "Any", kind: str, name: str) -> "li
             opened, path, _, entry = loader._open_module(runtime, segment, module_id)
             if entry is None or entry[3] not in _READABLE:
                 raise OSError(f"{path} cannot be read without the checks of a complete look-up")
-            image_size, records_size, _, _, _, key, _ = entry
-            record = runtime.entry_record(runtime.read_frame(opened.number, offset, records_size, key, image_size))
+            image_size, records_size, _, _, _, module_key, _ = entry
+            record = runtime.entry_record(runtime.read_frame(opened.number, offset, records_size, module_key, image_size))
             if record[:2] == (kind, name):
                 records.append((module_id, record))
     return records

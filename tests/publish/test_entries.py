@@ -167,6 +167,23 @@ def test_an_entry_is_found_while_others_merge_its_file_again_and_again(
 
 
 @pytest.mark.parametrize("plain", [False, True])
+def test_a_removed_entry_is_gone_in_whatever_order_files_are_read(tmp_path: Path, plain: bool) -> None:
+    """File systems list by the digests of names, which depend on the content, or by time."""
+    found = []
+    for number in range(12):
+        with Cache(tmp_path / str(number)) as cache:
+            put_each(cache, [f"name {place}" for place in range(10)], b"%d" % number)
+            frontend.remove_entry(cache, "name 3", "k")
+            frontend.write_entries(cache)
+        merged = next((tmp_path / str(number) / "index-v1").glob("01-*"))
+        merged.rename(merged.with_suffix(".moved")).rename(merged)
+        with Cache(tmp_path / str(number)) as other:
+            assert plain or other.exists
+            found.append(frontend.get_entry(other, "name 3", "k"))
+    assert found == [None] * 12
+
+
+@pytest.mark.parametrize("plain", [False, True])
 @pytest.mark.parametrize("merges", [False, True])
 def test_the_last_entry_of_a_name_holds(cache: Cache, directory: Path, merges: bool, plain: bool) -> None:
     for number in range(5):
