@@ -189,7 +189,9 @@ def _find_candidates(store: Store, name: str) -> list[_Candidate]:
     candidates = []
     realizations = store.find_all(name)
     rows = {module_id: (order, content) for order, _, module_id, _, content in store.find_numbered(name)} if is_ordered(name) else {}
-    newest = next((rows[module_id] for module_id, _ in realizations if module_id in rows), (0, b""))
+    known = [rows[module_id] for module_id, _ in realizations if module_id in rows]
+    # The first one has the newest content, but perhaps an older number: of equal content, the code that fits this host best is first.
+    newest = (max([order for order, _ in known]), known[0][1]) if known else (0, b"")
     for module_id, offset in realizations:
         order, content = rows.get(module_id, newest)  # modules in memory have no row
         age = 0 if any(content) and content == newest[1] else newest[0] - order

@@ -136,7 +136,7 @@ def _merge_duplicates(store: Store) -> list[bytes]:
     if not newer:
         return []
     # A module that is the newest for one of its functions stays, although others are newer for its other functions.
-    surplus = newer.keys() - {newest for *_, newest in _modules_by_content(store)}
+    surplus = newer.keys() - {newest for *_, newest in _modules_by_content(store) if newest in newer}
     lists = ModuleLists(store)
     usable = [module_id for module_id in sorted(surplus) if all(_is_usable(store, module) for module in newer[module_id])]
     duplicates = [module_id for module_id in usable if next(lists.entries_requiring(module_id), None) is None]

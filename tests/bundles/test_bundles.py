@@ -192,6 +192,17 @@ def test_targets_get_the_newest_code_that_they_can_run(cache: Cache, tmp_path: P
         assert [realization.cpu for realization in other.realizations("f")] == ["x86-64-v2"]
 
 
+@NEEDS_X86
+@pytest.mark.filterwarnings("ignore:function:compcache.CacheWarning")
+def test_code_that_was_added_again_is_the_newest_for_all_targets(cache: Cache, tmp_path: Path) -> None:
+    for value, target in ((1, "x86-64-v3"), (2, "x86-64-v2"), (1, "x86-64")):
+        cache.add_module(ModuleSource(constant("f", value), targets=[target]))
+    cache.export(["f"], tmp_path / "app.ccb", targets=["haswell"])
+    with Cache(tmp_path / "elsewhere") as other:
+        other.import_bundle(tmp_path / "app.ccb")
+        assert [realization.cpu for realization in other.realizations("f")] == ["x86-64-v3"]
+
+
 def test_a_bundle_gives_the_code_that_a_cache_with_layers_gives(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "function", CacheWarning)
