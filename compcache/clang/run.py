@@ -142,7 +142,7 @@ def _unlisted_inputs(unit: Unit, code: bytes) -> list[bytes]:
     """Return what the inputs that preprocessors do not write add to a unit: the bitcode of code that imports modules, and the names and
     digests of the files that inline assembly reads.
     """
-    if _IMPORT.search(code):
+    if unit.compiler.language != "fortran" and _IMPORT.search(code):  # Fortran's `import` reads no file
         return [_run_translation(unit)]
     if not any(word in code for word in _ASSEMBLER_WORDS):
         return []

@@ -176,8 +176,8 @@ def listed_functions(
     because the name of a group does not tell the names of its functions.
     """
     excerpts = Excerpts(store, progress)
-    has_groups = any(lists.has_members() for lists in excerpts.lists)
-    bases = excerpts.bases("" if folded and has_groups else prefix)
+    has_groups = folded and any(lists.has_members() for lists in excerpts.lists)
+    bases = excerpts.bases("" if has_groups else prefix)
     size = _FIRST
     while batch := list(islice(bases, size)):
         size = min(2 * size, _MOST_AT_ONCE)

@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 
 from compcache import Cache, CompileError, clang
+from compcache.clang.run import preprocess
+from compcache.clang.units import make_unit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -132,6 +134,15 @@ def test_a_process_that_is_forked_while_a_compiler_runs_delays_nobody(cache: Cac
         for child in children:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
+
+
+def test_an_import_in_fortran_reads_no_file(tmp_path: Path) -> None:
+    """Otherwise the compiler runs in each process."""
+    source, compiler = tmp_path / "f.f90", tmp_path / "flang"
+    source.write_text("import :: c_int\n", encoding="utf-8")
+    compiler.write_text("#!/bin/sh\nprintf '#line 1 \"f.f90\"\\nimport :: c_int\\n'\n", encoding="utf-8")
+    compiler.chmod(0o755)
+    assert preprocess(make_unit(source, cc=str(compiler))).files is not None
 
 
 @pytest.mark.parametrize("name", ["-fsyntax-only.c", longer("@options.c"), longer("-.c")])

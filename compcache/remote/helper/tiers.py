@@ -239,13 +239,12 @@ class Chain:
         if len(self._copied) > _MOST_COPIED:
             self._copied.popitem(last=False)
         tier = self.tiers[position]
-        try:
-            # A file is mapped at once, because it is removed soon.
-            content: memoryview | bytes = module if isinstance(module, bytes) else map_file(module)
-        except OSError:
-            return
-        if card.module:  # the card contains the module
-            content = b""
+        content: memoryview | bytes = b""
+        if not card.module:  # otherwise the card contains the module
+            try:
+                content = module if isinstance(module, bytes) else map_file(module)  # at once, because the file is removed soon
+            except OSError:
+                return
 
         def put() -> None:
             upload = Upload(
