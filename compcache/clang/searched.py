@@ -39,17 +39,17 @@ def read_search_path(log: str) -> tuple[SearchPath, str]:
 
 
 def searched_paths(search_path: SearchPath, codes: Mapping[str, bytes], directory: str) -> tuple[list[str], list[str]]:
-    """Return the files that the compiler may have found before it found those that it read, and the paths at which it found nothing.
+    """Return the files that the compiler would find before those that it has read, and the paths at which it found nothing.
 
-    Instead of a path in a directory that does not exist, the path of the directory is returned. Names that code passes to ``__has_include``
-    by a macro are not considered.
+    Such a file may have arrived after the compiler has looked. Instead of a path in a directory that does not exist, the path of the
+    directory is returned. Names that code passes to ``__has_include`` by a macro are not considered.
 
     Args:
         search_path: the compiler's search path. Its paths are relative to `directory`.
         codes: the source and the files that it includes, by their paths.
         directory: the compiler's working directory.
     """
-    folders = [os.path.join(directory, name) for name in search_path.directories]
+    folders = [os.path.join(directory, name).rstrip("/") for name in search_path.directories]
     includers = {os.path.dirname(path): None for path, code in codes.items() if _INCLUDES_BESIDE.search(code)}
     missing = dict.fromkeys([os.path.join(directory, name) for name in search_path.missing])
     found: dict[str, None] = {}

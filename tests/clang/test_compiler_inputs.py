@@ -101,7 +101,7 @@ def test_a_new_file_that_the_compiler_finds_before_another_is_seen(
         "int scale(int x) { return FACTOR * x + SUMMAND; }\n",
         encoding="utf-8",
     )
-    flags = ["-O1", "-include", "nested/summand.h", "-Iabsent", "-Ifirst", "-Isecond", "-Ithird"]
+    flags = ["-O1", "-include", "nested/summand.h", "-Iabsent", "-Ifirst", "-Isecond//", "-Ithird"]
     found = [clang.compile(source, flags=flags, cache=cache).scale(10) for _ in range(2)]
     new.parent.mkdir(parents=True, exist_ok=True)
     new.write_text(content, encoding="utf-8")
@@ -109,6 +109,26 @@ def test_a_new_file_that_the_compiler_finds_before_another_is_seen(
     new.unlink()
     found += [clang.compile(source, flags=flags, cache=cache).scale(10)]
     assert found == [20, 20, 30, 30, 20]
+
+
+@pytest.mark.slow
+def test_a_new_file_that_arrives_after_the_preprocessor_has_looked_is_seen(cache: Cache, tmp_path: Path) -> None:
+    source, compiler, new = tmp_path / "scale.c", tmp_path / "cc", tmp_path / "first" / "factor.h"
+    for directory, factor in (("first", 3), ("second", 2)):
+        (tmp_path / directory).mkdir()
+        (tmp_path / directory / "factor.h").write_text(f"#define FACTOR {factor}\n", encoding="utf-8")
+    new.rename(tmp_path / "new")
+    source.write_text("#include <factor.h>\n" + SCALE, encoding="utf-8")
+    change = f"cp {tmp_path / 'new'} {new}"
+    compiler.write_text(CHANGING.format(run='" -E "', when="after", change=change, clang=shutil.which("clang")), encoding="utf-8")
+    compiler.chmod(0o755)
+    flags = ["-O1", f"-I{new.parent}", f"-I{tmp_path / 'second'}"]
+    time.sleep(0.1)  # the preprocessor runs twice for files that have just been written
+    found = [clang.compile(source, flags=flags, cc=str(compiler), cache=cache).scale(10) for _ in range(2)]
+    for path in (tmp_path / "new", new):
+        path.unlink()
+    found.append(clang.compile(source, flags=flags, cc=str(compiler), cache=cache).scale(10))
+    assert found == [30, 30, 20]
 
 
 @pytest.mark.slow
