@@ -13,6 +13,10 @@ from compcache import Cache, ModuleSource
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from compcache.formats.built_module import BuiltModule, Sections
+    from compcache.formats.manifest import FunctionRecord
+    from compcache.store import Store
+
 PER_MODULE = 10
 
 
@@ -76,20 +80,20 @@ def fill(directory: str, modules: int, *, sync: bool, first: int = 0, functions:
     return Filled(modules, taken, slowest * 1e3, size)
 
 
-def compile_template(store: Any, functions: int) -> tuple[list[bytes], list[Any], Any]:
+def compile_template(store: Store, functions: int) -> tuple[list[bytes], list[FunctionRecord], BuiltModule]:
     """Compile a module of small functions; return the payloads of its records, its function records and the built module."""
     from compcache.formats import manifest, manifest_writer
     from compcache.linker import build_module
 
     source = ModuleSource(sources.small_module([f"template_{number}" for number in range(functions)]))
     built = build_module(source, machine=store.host(), is_cached=lambda _: False)
-    payloads = [payload for _, payload in manifest_writer.iterate_frames(built.sections[1])]
+    payloads = [payload for _, payload in manifest_writer.iterate_frames(built.sections.records)]
     return payloads, [manifest.decode_function(payload) for payload in payloads if payload[:1] == b"F"], built
 
 
 def _publications(
-    store: Any, modules: int, first: int, per_module: int
-) -> Iterator[tuple[Any, list[tuple[str, int]], dict[str, Any]]]:
+    store: Store, modules: int, first: int, per_module: int
+) -> Iterator[tuple[Sections, list[tuple[str, int, str]], dict[str, Any]]]:
     from compcache.formats import manifest, manifest_writer, records
 
     payloads, templates, built = compile_template(store, per_module)
@@ -104,4 +108,4 @@ def _publications(
             fields = (template.symbol, template.signature, template.target_id, template.function, template.entry, template.needs)
             offset = writer.add(manifest_writer.encode_function(manifest.FunctionRecord(name, *fields)))
             functions.append((name, offset, header.requirement(header.features_of(template))))
-        yield (built.sections[0], writer.content(), *built.sections[2:]), functions, keywords
+        yield built.sections._replace(records=writer.content()), functions, keywords

@@ -83,7 +83,7 @@ class Template:
         offset = writer.add(encode_function(FunctionRecord(name, *fields)))
         built = self._built
         graph = graph_of(name, one.symbol, tuple([use[1] for use in imports]))
-        sections = built.sections[0], writer.content(), graph, built.sections[3], encode_notes(0.05, None, {})
+        sections = built.sections._replace(records=writer.content(), graph=graph, notes=encode_notes(0.05, None, {}))
         return Publication(sections, ((name, offset, self._requirement),), built.target, built.flags, built.key)
 
 
@@ -93,7 +93,7 @@ def publish(store: Store, publications: Sequence[Publication], first: int) -> No
     merge(store)
     for number, (publication, module_id) in enumerate(zip(publications, module_ids, strict=True), first):
         store.stats.compiled(0.05)
-        store.stats.added(len(publication.sections[0]))
+        store.stats.added(len(publication.sections.image))
         if number % 2:
             store.stats.hit(publication.indexed[0][0], module_id)
 
