@@ -104,6 +104,19 @@ def test_what_one_cache_compiled_another_one_loads(open_cache: Callable[..., Cac
     assert second.check()
 
 
+@pytest.mark.usefixtures("store")
+def test_a_store_is_created_again_if_its_parent_was_replaced(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    for number in range(2):  # one helper process serves both caches
+        place.mkdir()
+        name = Identity("f", number=number)
+        with Cache(tmp_path / f"cache {number}", remote=(place / "store").as_uri(), remote_mode="write") as cache:
+            cache.get_or_compile(name, lambda: constant("f", 1))
+            upload(cache, name)
+        assert len(objects(place / "store", "f")) == 1
+        shutil.rmtree(place)
+
+
 def test_the_path_of_a_store_need_not_be_utf8(tmp_path: Path) -> None:
     store = f"file://{tmp_path}/\udcff"
     name = Identity("f", code=1)

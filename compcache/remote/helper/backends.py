@@ -24,6 +24,7 @@ from compcache.remote.shelves import LAYOUT
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
+    from compcache.files import Opened
     from compcache.remote.address import RemoteSettings
 
 __all__ = ["Backend", "BackendMissingError", "ObjectInfo", "TooLargeError", "open_backend"]
@@ -132,6 +133,17 @@ def _missing_error(library: str, settings: RemoteSettings) -> BackendMissingErro
     return BackendMissingError(f"{scheme}:// stores need {library}: pip install 'compcache[remote]'")
 
 
+class _Parent(NamedTuple):
+    """The directory that contains a store. While `opened` is open, no other directory has the same inode."""
+
+    opened: Opened
+    status: os.stat_result
+
+    def was_replaced_by(self, other: _Parent) -> bool:
+        """Return whether `other` is another directory on the same device."""
+        return self.status.st_dev == other.status.st_dev and self.status.st_ino != other.status.st_ino
+
+
 class _Directory:
     """A directory, for example on a shared file system. An object becomes visible by a link or rename, complete or not at all.
 
@@ -144,7 +156,7 @@ class _Directory:
     def __init__(self, root: str) -> None:
         self._root = os.path.abspath(root)
         self._files = Tree(LateFiles(), self._root, path_opener())
-        self._existed = os.path.isdir(self._root)
+        self._parent = self._open_parent() if os.path.isdir(self._root) else None  # in which the store has existed
 
     async def get(self, key: str, max_size: int, _: Callable[[], None] | None = None) -> bytes | None:
         return await asyncio.to_thread(self._read, key, max_size)
@@ -211,14 +223,22 @@ class _Directory:
         return True
 
     def _require_root(self) -> None:
-        """Create the root directory before the first upload, if its parent exists. A directory that existed earlier is not recreated.
+        """Create the root directory before the first upload. A root that has existed in the same parent is not created again.
 
-        Raise `FileNotFoundError` if the directory was removed, or its parent does not exist, for example because a disk is not mounted.
+        A parent on another device, for example below an unmounted disk, counts as the same parent.
+
+        Raise `FileNotFoundError` if the parent does not exist.
         """
-        if not self._existed:
+        parent = self._open_parent()
+        if self._parent is None or self._parent.was_replaced_by(parent):
             with suppress(FileExistsError):
                 os.mkdir(self._root, DIRECTORY_MODE)
-            self._existed = True
+            self._parent = parent
+
+    def _open_parent(self) -> _Parent:
+        """Open the directory that contains the root."""
+        opened = LateFiles().open_owned(os.path.dirname(self._root), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        return _Parent(opened, os.fstat(opened.number))
 
     async def stat(self, key: str) -> ObjectInfo | None:
         return await asyncio.to_thread(self._stat, key)
