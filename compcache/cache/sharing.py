@@ -171,7 +171,7 @@ class Sharing(Questions):
         """
         self._require_open()
         remote = self._session().remote()
-        return remote is None or remote.flush(timeout) == 0
+        return remote is None or remote.flush(timeout)
 
 
 install_members(Sharing)

@@ -10,6 +10,7 @@ import os
 import time
 from contextlib import contextmanager
 from itertools import groupby
+from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import CompcacheError, FormatError, StorageError
@@ -48,13 +49,13 @@ def compact(store: Store, *, grace: float = GRACE, progress: Progress | None = N
     Raises:
         StorageError: the cache is read-only, another process compacts it, or a file cannot be written.
         TypeError: `grace` is not a number.
-        ValueError: `grace` is negative.
+        ValueError: `grace` is negative, NaN, or longer than a process can wait.
     """
     store.require_writable()
     if not isinstance(grace, (int, float)):
         raise TypeError(f"grace must be a number of seconds, not {type(grace).__name__}")
-    if not grace >= 0:
-        raise ValueError(f"grace must be 0 seconds or more, not {grace!r}")
+    if not 0 <= grace <= TIMEOUT_MAX:
+        raise ValueError(f"grace must be from 0 to {TIMEOUT_MAX:.0f} seconds, not {grace!r}")
     started = time.perf_counter()
     with _storage_errors(store), wait_lock(store, "compact", timeout=_LOCK_SECONDS) as owned:
         if owned is False:

@@ -171,7 +171,11 @@ class RemoteStore:
 
         With `waits`, wait for the probe and return its result. Otherwise return False.
         """
-        breakers = self.breakers()
+        try:
+            breakers = self.breakers()
+        except OSError as error:
+            reraise_interrupt(error)
+            return True  # the question reports the error
         if not all(breaker.is_open() or breaker.is_half_open() for breaker in breakers):
             return True
         now = time.monotonic()
@@ -182,6 +186,21 @@ class RemoteStore:
                 return bool(probe.answer)
             probe.close()
         return False
+
+    def _request(self, seconds: float, *message: Any) -> tuple[Any, str]:
+        """Send a question to the helper, and wait at most `seconds` for the answer.
+
+        Return the answer and "". Without an answer, return None and the reason, which is "" if the time is over.
+        """
+        try:
+            question = ask(self.settings, *message)
+            if question.wait(seconds):
+                return question.answer, ""
+        except OSError as error:
+            reraise_interrupt(error)
+            return None, str(error)
+        question.close()
+        return None, question.problem
 
     # ---------------------------------------------------------------- fetching
 
@@ -247,11 +266,11 @@ class RemoteStore:
         A function that the stores did not answer for counts as False. A warning is issued once per cache.
         """
         self._check_service(waits=True)
-        question = ask(self.settings, "has", list(names), *self._platform_and_shelves())
-        answers = question.answer if question.wait(_patience(names) + _MARGIN) else [None] * len(names)
+        answer, problem = self._request(_patience(names) + _MARGIN, "has", list(names), *self._platform_and_shelves())
+        answers = answer or [None] * len(names)
         unknown = answers.count(None)
         if unknown:
-            self.report_failure(question.problem or f"no answer for {unknown} of {len(names)} functions")
+            self.report_failure(problem or f"no answer for {unknown} of {len(names)} functions")
         return tuple(map(bool, answers))
 
     def _platform_and_shelves(self) -> tuple[str, list[str]]:
@@ -266,20 +285,16 @@ class RemoteStore:
 
     def explain(self, name: str) -> RemoteAnswer:
         """Ask the stores about a function, and return their answer. Nothing is fetched into the cache, and nothing is counted."""
-        try:
-            if not self._check_service(waits=True):
-                states = [breaker.state() for breaker in self.breakers()]
-                failures, seconds = min(states, key=itemgetter(1))  # of the store that is asked again first
-                return skipped_answer(self.settings.shown, name, failures, seconds)
-            question = ask(self.settings, "find", [name], *self._platform_and_shelves(), b"", (), time.monotonic(), _PATIENCE, None, "", 0)
-        except OSError as error:
-            reraise_interrupt(error)
-            return remote_answer(self._store, self.settings, name, None, str(error))
-        answer = None
-        if question.wait(_PATIENCE + _MARGIN):
-            (row,), _seconds = question.answer
+        if not self._check_service(waits=True):
+            states = [breaker.state() for breaker in self.breakers()]
+            failures, seconds = min(states, key=itemgetter(1))  # of the store that is asked again first
+            return skipped_answer(self.settings.shown, name, failures, seconds)
+        message = "find", [name], *self._platform_and_shelves(), b"", (), time.monotonic(), _PATIENCE, None, "", 0
+        answer, problem = self._request(_PATIENCE + _MARGIN, *message)
+        if answer is not None:
+            (row,), _seconds = answer
             answer = HelperAnswer(*row)
-        return remote_answer(self._store, self.settings, name, answer, question.problem)
+        return remote_answer(self._store, self.settings, name, answer, problem)
 
     def adopt_answers(self, names: tuple[str, ...], answers: list[HelperAnswer], *, insists: bool = False) -> tuple[str, ...]:
         """Verify and publish the modules in the helper's answers, and fetch their imports. Count the answers in the statistics.
@@ -308,7 +323,7 @@ class RemoteStore:
                 distrusts_pack |= answer.packed
                 rejected.setdefault(0 if answer.packed else answer.store + 1, []).append(name)
         if distrusts_pack:
-            ask(self.settings, "distrust", self._process_token()).wait(_PATIENCE)
+            self._request(_PATIENCE, "distrust", self._process_token())
         for first, retry in rejected.items():
             if first < len(self.settings.each):
                 fetched += self.fetch(retry, plain=True, insists=insists, first=first)
@@ -394,24 +409,28 @@ class RemoteStore:
 
     def pack(self, names: Iterable[str]) -> None:
         """Request that these offered functions are also stored as one pack, for hosts that fetch them together. Report a failure."""
+        _, problem = self._request(_PATIENCE, "pack", list(names), *self._platform_and_shelves(), self.settings.writable)
+        if problem:
+            self.report_failure(problem)
+
+    def flush(self, seconds: float) -> bool:
+        """Wait at most `seconds` until the outboxes of the writable stores are empty. Return whether they are. Report a failure."""
+        if not self.writes:
+            return True
         try:
-            ask(self.settings, "pack", list(names), *self._platform_and_shelves(), self.settings.writable).wait(_PATIENCE)
+            boxes = self.outboxes()
         except OSError as error:
             reraise_interrupt(error)
             self.report_failure(str(error))
-
-    def flush(self, seconds: float) -> int:
-        """Wait at most `seconds` until the outboxes are empty. Return the number of uploads that still wait."""
-        boxes = self.outboxes()
+            return False
         waiting = [boxes[position] for position in self.settings.writable]
-        if not any(box.names() for box in waiting) and not (self.writes and self._start_up[1]):
-            return 0  # this process has nothing to add to a pack either
-        question = ask(self.settings, "flush", seconds, self.settings.writable)
-        if not question.wait(seconds + 0.5):
-            question.close()
-            self.report_failure(question.problem)
-            return sum([len(box.names()) for box in waiting])
-        return int(question.answer)
+        if not self._start_up[1] and not any(map(Outbox.names, waiting)):
+            return True  # this process has nothing to add to a pack either
+        answer, problem = self._request(seconds + 0.5, "flush", seconds, self.settings.writable)
+        if answer is None:
+            self.report_failure(problem)
+            return not any(map(Outbox.names, waiting))
+        return bool(answer == 0)
 
     def _make_upload(self, module_id: bytes, *, always: bool) -> Upload | None:
         """Return the upload of a stored module, or None if the module has no function to upload.

@@ -38,6 +38,7 @@ _PEER = Struct("3i")
 
 _HELPER = "import sys; from compcache.remote.helper.server import main; sys.exit(main(sys.argv[1:]))"
 _POLL_SECONDS = 0.005
+_LONGEST_POLL_SECONDS = 86400.0  # `poll` refuses more than 2**31 ms
 #: A process stops waiting for a helper that cannot be reached this many seconds after its start.
 _START_SECONDS = 10.0
 #: A helper that ends before it was reached is started again at once this many times, then only after `_START_SECONDS`.
@@ -228,7 +229,7 @@ class Question:
             return
         poll = select.poll()
         poll.register(connection, select.POLLIN)
-        if not poll.poll(1000 * seconds):
+        if not poll.poll(1000 * min(seconds, _LONGEST_POLL_SECONDS)):
             return
         with suppress(BlockingIOError):
             try:

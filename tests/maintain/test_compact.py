@@ -372,8 +372,9 @@ def test_one_at_a_time_and_never_where_nothing_is_written(cache: Cache) -> None:
         )  # fmt: skip
     assert holder.returncode
     assert "another process is compacting" in holder.stderr
-    with pytest.raises(ValueError, match="grace"):
-        cache.compact(grace=-1)
+    for grace in (-1, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="grace"):
+            cache.compact(grace=grace)
 
 
 @pytest.mark.slow

@@ -168,7 +168,7 @@ def test_directories_give_their_objects_in_parts(tmp_path: Path) -> None:
     with pytest.raises(TooLargeError):
         asyncio.run(parts("key", 1000))
     for absent in ("absent", "link"):
-        with pytest.raises(OSError, match=absent):
+        with pytest.raises(FileNotFoundError, match=absent):
             asyncio.run(parts(absent, 1000))
 
 

@@ -165,7 +165,8 @@ class _Directory:
         return 0.0 if isinstance(error, OSError) and error.errno in _TEMPORARY_ERRORS else None
 
     async def parts(self, key: str, max_size: int) -> AsyncIterator[bytes]:
-        opened = await asyncio.to_thread(self._files.open_owned, self._path(key), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with _special_files_missing():
+            opened = await asyncio.to_thread(self._files.open_owned, self._path(key), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         status = os.fstat(opened.number)
         if not stat.S_ISREG(status.st_mode):
             raise FileNotFoundError(f"the store's file for the object {key} is not a regular file")
@@ -179,15 +180,12 @@ class _Directory:
     def _read(self, key: str, max_size: int) -> bytes | None:
         """Return an object, or None if there is none. Raise `TooLargeError` beyond `max_size` bytes."""
         path = self._path(key)
-        try:
+        with suppress(FileNotFoundError), _special_files_missing():
             status = self._files.stat(path)
             if stat.S_ISREG(status.st_mode):
                 _require_size(key, status.st_size, max_size)
             return read_file(self._files, path, max_size)
-        except OSError as error:
-            if error.errno in _NO_OBJECT:
-                return None
-            raise
+        return None
 
     async def create(self, key: str, data: bytes) -> bool:
         return await asyncio.to_thread(self._write, key, data, self._files.link)
@@ -244,13 +242,10 @@ class _Directory:
         return await asyncio.to_thread(self._stat, key)
 
     def _stat(self, key: str) -> ObjectInfo | None:
-        try:
+        with suppress(FileNotFoundError), _special_files_missing():
             status = self._files.stat(self._path(key))
-        except OSError as error:
-            if error.errno in _NO_OBJECT:
-                return None
-            raise
-        return ObjectInfo(key, status.st_size, status.st_mtime) if stat.S_ISREG(status.st_mode) else None
+            return ObjectInfo(key, status.st_size, status.st_mtime) if stat.S_ISREG(status.st_mode) else None
+        return None
 
     async def delete(self, key: str) -> None:
         with suppress(FileNotFoundError):
@@ -262,18 +257,26 @@ class _Directory:
 
     def _list_below(self, directory: str) -> Iterator[ObjectInfo]:
         """Yield all objects below a directory, none if it does not exist. Hidden and special files are omitted. Raise other `OSError`s."""
-        try:
+        statuses: dict[str, os.stat_result] = {}
+        with suppress(FileNotFoundError), _special_files_missing():
             statuses = self._files.statuses(directory)
-        except OSError as error:
-            if error.errno in _NO_OBJECT:
-                return
-            raise
         for name, status in statuses.items():
             path = f"{directory}/{name}"
             if stat.S_ISDIR(status.st_mode):
                 yield from self._list_below(path)
             elif stat.S_ISREG(status.st_mode) and not name.startswith("."):
                 yield ObjectInfo(path[len(self._root) + 1 :], status.st_size, status.st_mtime)
+
+
+@contextmanager
+def _special_files_missing() -> Iterator[None]:
+    """Convert the errors for links, sockets and other files that are not objects into `FileNotFoundError`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _NO_OBJECT:
+            raise FileNotFoundError(ENOENT, "the store does not have this object", error.filename) from error
+        raise
 
 
 class _ObjectStore:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import os
 import zlib
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgpack
@@ -24,6 +25,7 @@ import msgpack
 from compcache.digest import CHECK_SIZE, check
 from compcache.errors import FormatError
 from compcache.interrupts import as_format_error
+from compcache.remote.helper.backends import TooLargeError
 from compcache.remote.shelves import LAYOUT
 
 if TYPE_CHECKING:
@@ -110,12 +112,9 @@ async def read_deliveries(backend: Backend, places: Iterable[str]) -> dict[str, 
     deliveries: dict[str, Survey] = {}
 
     async def read(place: str) -> None:
-        """Add the deliveries in one object. A damaged or missing object has none."""
-        data = await backend.get(place, _LARGEST)
-        try:
-            deliveries.update(decode_survey(data or b""))
-        except FormatError:
-            return
+        """Add the deliveries in one object. A damaged, oversized or missing object has none."""
+        with suppress(FormatError, TooLargeError):
+            deliveries.update(decode_survey(await backend.get(place, _LARGEST) or b""))
 
     await for_each(read, places)
     return deliveries
