@@ -14,46 +14,34 @@ import socket
 import sys
 import time
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from compcache.remote.address import RemoteSettings
-from compcache.remote.answer import FOUND, MISSING, SKIPPED, STORE_ERROR, STORE_HIT, TIMED_OUT, UNAVAILABLE, HelperAnswer
+from compcache.remote.answer import SKIPPED, STORE_ERROR, UNAVAILABLE, HelperAnswer
 from compcache.remote.breaker import Breaker
 from compcache.remote.connection import COMPILE_SECONDS, LENGTH, LOCK, MAX_MESSAGE, REFUSED, SOCKET, decode, encode, owner_of
 from compcache.remote.helper.backends import BackendMissingError, TooLargeError, open_backend
 from compcache.remote.helper.garbage import GarbageCollector
-from compcache.remote.helper.leases import LONGEST_WAIT
+from compcache.remote.helper.lookups import FindQuestion, LookUp, remove_files
 from compcache.remote.helper.packs import LARGEST_PACK, Packs
-from compcache.remote.helper.reads import LOOKUP_SECONDS, PATIENCE, Room, describe_error, is_intact
+from compcache.remote.helper.reads import PATIENCE, describe_error
 from compcache.remote.helper.tiers import Chain, Tier
 from compcache.remote.outbox import Outbox
-from compcache.remote.shelves import card_key, lease_of
+from compcache.remote.shelves import card_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Sequence
 
     from compcache.remote.card import Card
     from compcache.remote.helper.backends import Backend
-    from compcache.remote.helper.packs import StartUp
 
 __all__ = ["main"]
 
-#: The least time in seconds for a look-up that has already waited for this process to start.
-_SHORTEST_SECONDS = 0.5
 #: The interval between searches for ended start-ups, in seconds.
 _PACKS_SECONDS = 5.0
-_MANY = 4  # names in one question
-#: For how many seconds a look-up waits for the pack of its start-up, with many names and with few: it must notice a silent store.
-_WAIT_OF_MANY, _WAIT_OF_FEW = 2.0, 0.05
 _IDLE_SECONDS = 60.0
-#: Files with modules are removed after this number of seconds, whether the client has opened them or not.
-_TAKEN_SECONDS = 30.0
 #: The interval in seconds at which a helper in use stores notes of uses.
 _NOTES_SECONDS = 3600.0
-#: If compiling a function takes less time than this number of requests, each host that lacks the function compiles it. Callers that will
-#: compile wait for the time of these requests, or for the least number of seconds, to learn whether another host compiles.
-_LEASE_REQUESTS, _LEASE_SECONDS = 6, 0.5
 
 
 class Helper:
@@ -150,122 +138,21 @@ class Helper:
 
     # ---------------------------------------------------------------- requests
 
-    async def _do_find(
-        self, names: list[str], platform: str, shelves: list[str], token: bytes, writes: list[int], asked: float, patience: float,
-        compile_seconds: float | None, place: str, first: int, tell: Callable[[float], None], is_client_gone: Callable[[], bool],
-    ) -> list[list[Any]]:  # fmt: skip
-        """Look up functions.
-
-        If `patience` is 0, each request has one try, for a client that can compile. Otherwise requests are repeated, doubtful stores are
-        probed first, and objects that were missing lately are requested again. If `compile_seconds` is not None, the client compiles
-        missing functions, and keeps its connection open until it has done so. Leases then select one of several hosts (`leases.py`).
+    async def _do_find(self, *fields: Any) -> list[list[Any]]:
+        """Look up functions. `fields` are those of `FindQuestion`.
 
         Return the fields of `HelperAnswer` for each function, and the seconds that the answers of each store took.
-
-        Args:
-            names: the functions.
-            platform: the platform of the client.
-            shelves: the shelves that the client can use, the best first.
-            token: identifies the process whose questions form a start-up.
-            writes: the positions of the stores that the process may write to.
-            asked: the monotonic time since which the client waits.
-            patience: a time limit in seconds. Functions that have not arrived by then are unavailable.
-            compile_seconds: the estimated time of compiling in seconds, 0.0 if it is unknown, or None if the client does not compile.
-            place: the directory for files with large modules, or "" if there is none. The answer contains the paths of these files.
-            first: the position of the first store to ask. The client has rejected the answers of the stores before it.
-            tell: called before a module is fetched, with the seconds that compiling it took.
-            is_client_gone: returns whether the client has closed its connection.
         """
-        chain = self._chain
-        if patience and not chain.is_in_service():
+        question, chain = FindQuestion(*fields), self._chain
+        if question.patience and not chain.is_in_service():
             await chain.probe()
         if not chain.is_in_service():
             by_store = STORE_ERROR * len(chain.tiers)
-            return [[list(HelperAnswer(UNAVAILABLE, SKIPPED, by_store=by_store)) for _ in names], []]
-        waited = max(0.0, time.monotonic() - asked)
-        seconds = LOOKUP_SECONDS if patience else max(_SHORTEST_SECONDS, LOOKUP_SECONDS - waited)
-        wait = self._pack_wait(names, token)
-        start_up = self._packs.join_start_up(token, names, platform, shelves, writes) if not first else None
-        room = Room(tell, place)
-        tier = self._choose_lease_store(writes, compile_seconds, tell) if not patience else None
+            return [[list(HelperAnswer(UNAVAILABLE, SKIPPED, by_store=by_store)) for _ in question.names], []]
         seconds_before = list(chain.seconds)
-
-        async def find(name: str) -> HelperAnswer:
-            """Return the answer for one function: from the start-up pack, or from the stores. The first name also takes the lease."""
-            answer = await self._find_in_pack(start_up, name, wait) if start_up is not None else None
-            if answer is not None:
-                return answer
-            ask_stores = partial(chain.find, name, platform, shelves, room, seconds=seconds, first=first, writes=writes)
-            result = await ask_stores(patience=min(patience, PATIENCE), fresh=patience > 0)
-            # One lease is enough, because a client compiles all its missing functions from one source.
-            if result.answer.outcome == MISSING and name == names[0] and tier is not None:
-                await self._acquire_lease(tier, name, platform, shelves, compile_seconds or 0.0, tell, is_client_gone)
-                result = await ask_stores()
-            if result.card is not None:
-                self._note_use(name)
-                if start_up is not None and start_up.writes and isinstance(result.answer.data, bytes):
-                    self._packs.remember_module(platform, result.shelf, result.card, result.answer.data)
-            return result.answer
-
-        try:
-            time_limit = patience - waited if patience else None
-            answers = await _gather_answers([find(name) for name in names], time_limit, len(chain.tiers))
-            seconds_of_stores = [now - earlier for now, earlier in zip(chain.seconds, seconds_before, strict=True)]
-            return [list(map(list, answers)), seconds_of_stores]
-        finally:
-            asyncio.get_running_loop().call_later(_TAKEN_SECONDS, _remove_files, room.files)
-
-    def _pack_wait(self, names: Sequence[str], token: bytes) -> float:
-        """Return for how many seconds the look-up of these functions waits for the pack of its start-up."""
-        if len(names) >= _MANY:
-            return _WAIT_OF_MANY
-        # The first function of a process must not wait for the complete pack.
-        return _WAIT_OF_FEW if self._packs.knows_process(token) else 0.0
-
-    async def _find_in_pack(self, start_up: StartUp, name: str, seconds: float) -> HelperAnswer | None:
-        """Return the answer from the pack of a start-up, or None if the pack lacks the function or does not arrive within `seconds`."""
-        packed = await start_up.find(name, seconds)
-        if packed is not None and is_intact(packed.card, packed.module):
-            self._chain.tiers[start_up.store].reads.count("found_in_packs")
-            self._note_use(name)
-            by_store = "-" * start_up.store + STORE_HIT
-            return HelperAnswer(FOUND, packed.module, packed.card.signatures, store=start_up.store, packed=True, by_store=by_store)
-        return None
-
-    def _choose_lease_store(self, writes: list[int], compile_seconds: float | None, tell: Callable[[float], None]) -> Tier | None:
-        """Return the store whose lease decides which host compiles, and ask the client by `tell` to wait for that decision.
-
-        The result is None if the client does not compile, or if the decision takes longer than compiling.
-        """
-        tier = self._chain.lease_store(writes) if compile_seconds is not None else None
-        if tier is None:
-            return None
-        least_seconds = _LEASE_REQUESTS * tier.reads.requests.distance
-        if 0 < (compile_seconds or 0.0) < least_seconds:
-            return None
-        tell(min(LOOKUP_SECONDS, max(_LEASE_SECONDS, least_seconds)))
-        return tier
-
-    def _note_use(self, name: str) -> None:
-        """Record, for every store, that the function was used."""
-        for tier in self._chain.tiers:
-            tier.uses.note(name)
-
-    async def _acquire_lease(
-        self, tier: Tier, name: str, platform: str, shelves: list[str], compile_seconds: float, tell: Callable[[float], None],
-        is_client_gone: Callable[[], bool],
-    ) -> None:  # fmt: skip
-        """Acquire the lease of a function, so that the client compiles it, or wait for another host that is compiling it.
-
-        `tell` is called with the longest wait in seconds when the wait begins. Errors of the store are ignored: the client compiles.
-        """
-        seconds = 2 * compile_seconds + 1.0 if compile_seconds else LONGEST_WAIT
-
-        async def is_stored() -> bool:
-            return bool(await tier.reads.cards(name, platform, shelves))
-
-        with suppress(Exception):  # without a lease the client compiles
-            await tier.leases.acquire_or_wait(lease_of(card_key(platform, name)), seconds, is_stored, is_client_gone, lambda: tell(seconds))
+        answers = await LookUp(chain, self._packs, question).answers()
+        seconds_of_stores = [now - earlier for now, earlier in zip(chain.seconds, seconds_before, strict=True)]
+        return [list(map(list, answers)), seconds_of_stores]
 
     async def _do_probe(self) -> bool:
         """Probe the stores. Return whether a store may be asked again."""
@@ -379,27 +266,6 @@ class Helper:
         await self._chain.store_in_each(writes, put)
 
 
-async def _gather_answers(questions: list[Coroutine[Any, Any, HelperAnswer]], seconds: float | None, stores: int) -> list[HelperAnswer]:
-    """Await answers for at most `seconds`, and return them in order. A late answer is replaced by `UNAVAILABLE`. None waits forever.
-
-    `stores` is the number of stores.
-    """
-    tasks = [asyncio.ensure_future(question) for question in questions]
-    await asyncio.wait(tasks, timeout=seconds)
-    unfinished = [task for task in tasks if not task.done()]
-    for task in unfinished:
-        task.cancel()
-    unavailable = HelperAnswer(UNAVAILABLE, TIMED_OUT, by_store=STORE_ERROR * stores)
-    return [unavailable if task in unfinished else task.result() for task in tasks]
-
-
-def _remove_files(paths: list[str]) -> None:
-    """Remove files. A file that is missing or cannot be removed is skipped."""
-    for path in paths:
-        with suppress(OSError):
-            os.unlink(path)
-
-
 def _code_version() -> tuple[int, int]:
     """Return the inode and modification time of this source file, which change with an upgrade; zeros if the file is missing."""
     try:
@@ -434,7 +300,7 @@ def main(arguments: list[str]) -> int:
         with open(REFUSED, "w", encoding="utf-8") as file:
             json.dump(describe_error(error), file)
         return 1
-    _remove_files([REFUSED, SOCKET])
+    remove_files([REFUSED, SOCKET])
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(SOCKET)
     listener.listen(256)
@@ -443,7 +309,7 @@ def main(arguments: list[str]) -> int:
         try:
             await helper.serve(listener)
         finally:
-            _remove_files([SOCKET])
+            remove_files([SOCKET])
             os._exit(0)  # a thread that waits for a silent file system would keep this process alive
 
     asyncio.run(run())

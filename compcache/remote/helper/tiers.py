@@ -168,6 +168,11 @@ class Chain:
         imports = tuple([(item.name, item.module, item.signatures) for item in card.imports if is_intact(item, item.module)])
         return LookupResult(HelperAnswer(FOUND, module, card.signatures, imports, position, by_store="".join(results)), card, shelf)
 
+    def note_use(self, name: str) -> None:
+        """Record, for every store, that the function was used."""
+        for tier in self.tiers:
+            tier.uses.note(name)
+
     async def has(self, name: str, platform: str, shelves: list[str]) -> bool | None:
         """Return whether a store has a card of a function on one of the shelves, or None if that is unknown because a store fails."""
         answer: bool | None = False
