@@ -6,7 +6,8 @@ import asyncio
 import selectors
 from typing import TYPE_CHECKING
 
-from compcache.remote.helper.backends import ObjectInfo, TooLargeError
+from compcache.remote.helper.backends import TooLargeError
+from compcache.remote.maintenance import RemoteObject
 
 if TYPE_CHECKING:
     import random
@@ -149,16 +150,16 @@ class MemoryStore:
     async def replace(self, key: str, data: bytes) -> None:
         await self._request(lambda: self._put(key, data))
 
-    async def stat(self, key: str) -> ObjectInfo | None:
+    async def stat(self, key: str) -> RemoteObject | None:
         await self._request()
         found = self.objects.get(key)
-        return None if found is None else ObjectInfo(key, len(found[0]), found[1])
+        return None if found is None else RemoteObject(key, len(found[0]), found[1])
 
     async def delete(self, key: str) -> None:
         await asyncio.sleep(self._chance.choice((0.0, 1.0, 12.0)) if self.slow else 0.0)
         await self._request(lambda: self.objects.pop(key, None) and None)
 
-    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+    async def list(self, prefix: str) -> AsyncIterator[RemoteObject]:
         await self._request()
         chance = self._chance
         self._snapshots.append(dict(self.objects))
@@ -166,5 +167,5 @@ class MemoryStore:
         for key, (data, when) in list(shown.items()):
             if key.startswith(prefix) and chance.random() >= self.lies:
                 for _ in range(2 if chance.random() < self.lies else 1):
-                    yield ObjectInfo(key, len(data), when)
+                    yield RemoteObject(key, len(data), when)
                 await asyncio.sleep(chance.choice((0.0, 0.0, 0.01, 1.0)) if self.slow else 0.0)

@@ -16,8 +16,9 @@ import pytest
 
 from compcache.remote.address import RemoteSettings
 from compcache.remote.helper import backends
-from compcache.remote.helper.backends import Backend, ObjectInfo, TooLargeError, open_backend
+from compcache.remote.helper.backends import Backend, TooLargeError, open_backend
 from compcache.remote.helper.garbage import GarbageCollector
+from compcache.remote.maintenance import RemoteObject
 from compcache.remote.shelves import LAYOUT
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def run(server: Server, work: Callable[[Backend], Any]) -> Any:
     return asyncio.run(start())
 
 
-async def listed(backend: Backend) -> list[ObjectInfo]:
+async def listed(backend: Backend) -> list[RemoteObject]:
     return [item async for item in backend.list(f"{LAYOUT}/m/")]
 
 
@@ -150,9 +151,9 @@ def test_objects_have_the_time_of_the_server(server: Server) -> None:
         server.clock += 100
         assert not await backend.create(KEY, b"two")
         assert await backend.get(KEY, 10) == b"one"
-        assert await listed(backend) == [await backend.stat(KEY)] == [ObjectInfo(KEY, 3, server.clock - 100)]
+        assert await listed(backend) == [await backend.stat(KEY)] == [RemoteObject(KEY, 3, server.clock - 100)]
         await backend.replace(KEY, b"three")
-        assert await listed(backend) == [ObjectInfo(KEY, 5, server.clock)]
+        assert await listed(backend) == [RemoteObject(KEY, 5, server.clock)]
         server.objects[f"{LAYOUT}/m/cd/of-an-older-version"] = b"x"
         server.clock += 100
         assert [item.modified for item in await listed(backend)] == [server.clock - 100, server.clock]

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from compcache.remote.address import RemoteSettings, Stores
-from compcache.remote.helper.backends import Backend, ObjectInfo, TooLargeError, open_backend
-from compcache.remote.maintenance import collect_garbage
+from compcache.remote.helper.backends import Backend, TooLargeError, open_backend
+from compcache.remote.maintenance import RemoteObject, collect_garbage
 from compcache.remote.shelves import LAYOUT
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def content(place: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in sorted(place.rglob("*")) if path.is_file()}
 
 
-async def listed(backend: Backend, prefix: str) -> list[ObjectInfo]:
+async def listed(backend: Backend, prefix: str) -> list[RemoteObject]:
     return [item async for item in backend.list(prefix)]
 
 

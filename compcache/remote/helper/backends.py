@@ -19,6 +19,7 @@ from compcache.files import DIRECTORY_MODE, Tree, read_file
 from compcache.hit.target import path_opener
 from compcache.processes.detached import LateFiles
 from compcache.publish.atomic_file import make_directories
+from compcache.remote.maintenance import RemoteObject
 from compcache.remote.shelves import LAYOUT
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from compcache.files import Opened
     from compcache.remote.address import RemoteSettings
 
-__all__ = ["Backend", "BackendMissingError", "ObjectInfo", "TooLargeError", "open_backend"]
+__all__ = ["Backend", "BackendMissingError", "TooLargeError", "open_backend"]
 
 _CONNECT_SECONDS = 0.25
 _PART = 1 << 20
@@ -48,14 +49,6 @@ class BackendMissingError(Exception):
 
 class TooLargeError(Exception):
     """Raised if an object or an answer is larger than the caller allows."""
-
-
-class ObjectInfo(NamedTuple):
-    """An object of a store: its key, its size in bytes, and its modification time in seconds since the epoch."""
-
-    key: str
-    size: int
-    modified: float
 
 
 class Backend(Protocol):
@@ -94,13 +87,13 @@ class Backend(Protocol):
         If the store cannot compare (`is_atomic` is False), a change that another host makes at the same moment is lost.
         """
 
-    async def stat(self, key: str) -> ObjectInfo | None:
+    async def stat(self, key: str) -> RemoteObject | None:
         """Return an object's size and modification time without reading its content, or None if the object does not exist."""
 
     async def delete(self, key: str) -> None:
         """Remove an object. Do nothing if it does not exist."""
 
-    def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+    def list(self, prefix: str) -> AsyncIterator[RemoteObject]:
         """Yield the objects whose keys begin with `prefix`. Raise `NotImplementedError` if the store cannot list."""
 
     def retry_delay(self, error: Exception) -> float | None:
@@ -238,24 +231,24 @@ class _Directory:
         opened = LateFiles().open_owned(os.path.dirname(self._root), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         return _Parent(opened, os.fstat(opened.number))
 
-    async def stat(self, key: str) -> ObjectInfo | None:
+    async def stat(self, key: str) -> RemoteObject | None:
         return await asyncio.to_thread(self._stat, key)
 
-    def _stat(self, key: str) -> ObjectInfo | None:
+    def _stat(self, key: str) -> RemoteObject | None:
         with suppress(FileNotFoundError), _special_files_missing():
             status = self._files.stat(self._path(key))
-            return ObjectInfo(key, status.st_size, status.st_mtime) if stat.S_ISREG(status.st_mode) else None
+            return RemoteObject(key, status.st_size, status.st_mtime) if stat.S_ISREG(status.st_mode) else None
         return None
 
     async def delete(self, key: str) -> None:
         with suppress(FileNotFoundError):
             await asyncio.to_thread(self._files.unlink, self._path(key))
 
-    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+    async def list(self, prefix: str) -> AsyncIterator[RemoteObject]:
         for item in await asyncio.to_thread(lambda: sorted(self._list_below(self._path(prefix.rstrip("/"))))):
             yield item
 
-    def _list_below(self, directory: str) -> Iterator[ObjectInfo]:
+    def _list_below(self, directory: str) -> Iterator[RemoteObject]:
         """Yield all objects below a directory, none if it does not exist. Hidden and special files are omitted. Raise other `OSError`s."""
         statuses: dict[str, os.stat_result] = {}
         with suppress(FileNotFoundError), _special_files_missing():
@@ -265,7 +258,7 @@ class _Directory:
             if stat.S_ISDIR(status.st_mode):
                 yield from self._list_below(path)
             elif stat.S_ISREG(status.st_mode) and not name.startswith("."):
-                yield ObjectInfo(path[len(self._root) + 1 :], status.st_size, status.st_mtime)
+                yield RemoteObject(path[len(self._root) + 1 :], status.st_size, status.st_mtime)
 
 
 @contextmanager
@@ -350,12 +343,12 @@ class _ObjectStore:
             return False
         return True
 
-    async def stat(self, key: str) -> ObjectInfo | None:
+    async def stat(self, key: str) -> RemoteObject | None:
         try:  # not HEAD, which some proxies do not forward; the content is not read
             response = await self._obstore.get_async(self._store, key)
         except FileNotFoundError:
             return None
-        return ObjectInfo(key, response.meta["size"], response.meta["last_modified"].timestamp())
+        return RemoteObject(key, response.meta["size"], response.meta["last_modified"].timestamp())
 
     async def replace(self, key: str, data: bytes) -> None:
         await self._obstore.put_async(self._store, key, data, mode="overwrite", use_multipart=False)
@@ -366,10 +359,10 @@ class _ObjectStore:
         except FileNotFoundError:
             return
 
-    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+    async def list(self, prefix: str) -> AsyncIterator[RemoteObject]:
         async for batch in self._obstore.list(self._store, prefix):
             for item in batch:
-                yield ObjectInfo(item["path"], item["size"], item["last_modified"].timestamp())
+                yield RemoteObject(item["path"], item["size"], item["last_modified"].timestamp())
 
 
 async def _compare_and_replace(backend: Backend, key: str, data: bytes, expected: bytes) -> bool:
@@ -494,7 +487,7 @@ class _Redis:
         seconds, microseconds = await self._redis.time()
         await self._redis.zadd(self._times, {key: seconds + microseconds / 1e6}, nx=nx)
 
-    async def stat(self, key: str) -> ObjectInfo | None:
+    async def stat(self, key: str) -> RemoteObject | None:
         size = int(await self._redis.strlen(self._prefix + key))
         if not size:
             return None
@@ -502,13 +495,13 @@ class _Redis:
         if modified is None:
             await self._note_time(key, nx=True)
             modified = await self._redis.zscore(self._times, key)
-        return ObjectInfo(key, size, float(modified or 0.0))
+        return RemoteObject(key, size, float(modified or 0.0))
 
     async def delete(self, key: str) -> None:
         await self._redis.delete(self._prefix + key)
         await self._redis.zrem(self._times, key)
 
-    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+    async def list(self, prefix: str) -> AsyncIterator[RemoteObject]:
         names: set[str] = set()
         with _limit_answer(_LARGEST_ANSWER):
             async for name in self._redis.scan_iter(match=f"{_escape_pattern(self._prefix + prefix)}*", count=100):

@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import suppress
+from itertools import compress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgpack
@@ -33,7 +34,7 @@ from compcache.remote.card import MAX_CARDS, decode_cards, decode_pack
 from compcache.remote.helper.backends import TooLargeError
 from compcache.remote.helper.packs import LARGEST_PACK
 from compcache.remote.helper.reads import LARGEST_MODULE
-from compcache.remote.helper.surveys import DELIVERIES, Survey, for_each, read_deliveries, read_surveys, write_surveys
+from compcache.remote.helper.surveys import DELIVERIES, Survey, call_concurrently, read_deliveries, read_surveys, write_surveys
 from compcache.remote.helper.uses import USES, decode_uses, shortened_key
 from compcache.remote.maintenance import LONGEST_UNUSED
 from compcache.remote.shelves import LAYOUT, card_key, module_key, platform_shelf
@@ -42,7 +43,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
 
     from compcache.remote.card import Card
-    from compcache.remote.helper.backends import Backend, ObjectInfo
+    from compcache.remote.helper.backends import Backend
+    from compcache.remote.maintenance import RemoteObject
 
 __all__ = ["DECISION_SECONDS", "MARKS", "SETTLE_SECONDS", "Collected", "GarbageCollector", "UncertainError"]
 
@@ -55,7 +57,6 @@ _CARDS, _LEASE, _MODULE, _PACK = "f", "l", "m", "p"
 _MAX_SIZES = {_CARDS: MAX_CARDS, _LEASE: MAX_CARDS, _MODULE: LARGEST_MODULE, _PACK: LARGEST_PACK}
 _MAGIC = b"CCMARK1\0"
 _LARGEST_MARK = 64 << 20
-_AT_ONCE = 32
 #: A mark that follows another one by less than this fraction of the grace period is removed.
 _SPACING = 0.125
 
@@ -67,14 +68,14 @@ class UncertainError(Exception):
 class Collected(NamedTuple):
     """The objects that a collection removed, and the garbage that it left for a later collection."""
 
-    removed: list[ObjectInfo]
-    left: list[ObjectInfo]
+    removed: list[RemoteObject]
+    left: list[RemoteObject]
 
 
 class _Mark(NamedTuple):
     """A mark: the listed object in the store, and its rows (size, time) by key."""
 
-    place: ObjectInfo
+    place: RemoteObject
     rows: dict[str, tuple[int, int]]
 
 
@@ -113,7 +114,7 @@ class GarbageCollector:
         else:
             now = await self._write_mark(garbage)
             await write_surveys(self._backend, self._known, self._surveyed)
-            await for_each(self._backend.delete, deliveries)
+            await call_concurrently(self._backend.delete, deliveries)
         earlier_marks = [mark for mark in marks if mark.place.modified + grace <= now]
         confirming = max(earlier_marks, key=_time_of_mark, default=None)
         confirmed = [item for item in garbage if confirming is not None and confirming.rows.get(item.key) == _state_of(item)]
@@ -128,9 +129,9 @@ class GarbageCollector:
                 await self._backend.delete(mark.place.key)
         return Collected(removed, [item for item in garbage if item not in removed])
 
-    async def _list(self, prefix: str) -> dict[str, ObjectInfo]:
+    async def _list(self, prefix: str) -> dict[str, RemoteObject]:
         """Return the objects whose keys begin with a prefix, by key. If a key is listed several times, the newest object is returned."""
-        objects: dict[str, ObjectInfo] = {}
+        objects: dict[str, RemoteObject] = {}
         async for item in self._backend.list(prefix):
             if not item.key.rpartition("/")[2].startswith("."):
                 previous = objects.get(item.key)
@@ -138,8 +139,8 @@ class GarbageCollector:
         return objects
 
     async def _find_garbage(
-        self, cards: dict[str, ObjectInfo], packs: dict[str, ObjectInfo], modules: dict[str, ObjectInfo]
-    ) -> list[ObjectInfo]:
+        self, cards: dict[str, RemoteObject], packs: dict[str, RemoteObject], modules: dict[str, RemoteObject]
+    ) -> list[RemoteObject]:
         """Return the objects in the listings of cards, packs and modules that are garbage.
 
         A survey's row replaces the request of an object that has not changed. The surveys are read into `_known`, and the rows for the
@@ -148,7 +149,7 @@ class GarbageCollector:
         named: set[str] = set()
         self._known = await read_surveys(self._backend, [*cards, *packs])
 
-        async def lacks_modules(item: ObjectInfo) -> bool:
+        async def lacks_modules(item: RemoteObject) -> bool:
             """Return whether an object of cards is damaged, or names only modules that the store does not have."""
             row = self._find_survey(item)
             if row is not None and (not row.modules or any(key in modules for key in row.modules)):
@@ -167,7 +168,7 @@ class GarbageCollector:
             self._surveyed[item.key] = Survey(_state_of(item), tuple(keys))
             return modules.keys().isdisjoint(keys) and await self._lack_modules(cards.values())
 
-        async def is_damaged(item: ObjectInfo) -> bool:
+        async def is_damaged(item: RemoteObject) -> bool:
             """Return whether an object is damaged. An object that was examined before is not read again."""
             if self._find_survey(item) is None and await self._is_garbage(item.key):
                 return True
@@ -179,7 +180,7 @@ class GarbageCollector:
         leases = await self._list(f"{LAYOUT}/{_LEASE}/")  # all count as garbage: the holder of a lease changes it each second
         return [*garbage, *[item for key, item in modules.items() if key not in named], *leases.values()]
 
-    def _find_survey(self, item: ObjectInfo) -> Survey | None:
+    def _find_survey(self, item: RemoteObject) -> Survey | None:
         """Return the survey or delivery that describes an object in its listed state, or None if it was not examined in this state."""
         for rows in (self._known, self._delivered):
             row = rows.get(item.key)
@@ -187,21 +188,20 @@ class GarbageCollector:
                 return row._replace(state=_state_of(item))
         return None
 
-    async def _find_unused(self, card_files: Iterable[ObjectInfo], now: float, seconds: float) -> list[ObjectInfo]:
+    async def _find_unused(self, card_files: Iterable[RemoteObject], now: float, seconds: float) -> list[RemoteObject]:
         """Return the cards and packs that are older than `seconds` and were not used since, and notes of uses that nobody needs."""
         notes = await self._list(USES)
         used = await self._read_uses([note for note in notes.values() if note.modified >= now - seconds])
         unused = [item for item in card_files if 0 < item.modified < now - seconds and shortened_key(item.key) not in used]
         return unused + [note for note in notes.values() if 0 < note.modified < now - LONGEST_UNUSED]
 
-    async def _read_uses(self, notes: list[ObjectInfo]) -> set[bytes]:
+    async def _read_uses(self, notes: list[RemoteObject]) -> set[bytes]:
         """Read notes of uses, and return the shortened keys of the functions that they name."""
-        used_keys: set[bytes] = set()
-        for start in range(0, len(notes), _AT_ONCE):
-            batch = notes[start : start + _AT_ONCE]
-            contents = await asyncio.gather(*[self._get(note.key, _LARGEST_MARK) for note in batch])
-            used_keys.update(*[decode_uses(data or b"") for data in contents])
-        return used_keys
+
+        async def read(note: RemoteObject) -> set[bytes]:
+            return decode_uses(await self._get(note.key, _LARGEST_MARK) or b"")
+
+        return set[bytes]().union(*await call_concurrently(read, notes))
 
     async def _get(self, key: str, max_size: int) -> bytes | None:
         """Return an object, or None if it does not exist. Return b"" for an object that is too large, which then counts as damaged."""
@@ -210,7 +210,7 @@ class GarbageCollector:
         except TooLargeError:
             return b""
 
-    async def _remove(self, item: ObjectInfo, *, only_garbage: bool) -> bool:
+    async def _remove(self, item: RemoteObject, *, only_garbage: bool) -> bool:
         """Remove an object if it has not changed since the listing; with `only_garbage`, only if it still is garbage.
 
         Return whether the object was removed.
@@ -263,7 +263,7 @@ class GarbageCollector:
         except FormatError:
             return False
 
-    async def _write_mark(self, garbage: list[ObjectInfo]) -> float:
+    async def _write_mark(self, garbage: list[RemoteObject]) -> float:
         """Store a mark for later collections. Return its modification time by the store's clock.
 
         Raise `UncertainError` if the store does not report the mark or its modification time.
@@ -283,7 +283,7 @@ class GarbageCollector:
         marks = [await self._read_mark(item) for item in (await self._list(MARKS)).values()]
         return [mark for mark in marks if mark is not None]
 
-    async def _read_mark(self, item: ObjectInfo) -> _Mark | None:
+    async def _read_mark(self, item: RemoteObject) -> _Mark | None:
         """Read and decode a mark. Return None if it was removed. A damaged mark has no rows."""
         data = await self._get(item.key, _LARGEST_MARK)
         place = await self._backend.stat(item.key)
@@ -296,7 +296,7 @@ class GarbageCollector:
         return _Mark(place, rows)
 
 
-def _state_of(item: ObjectInfo) -> tuple[int, int]:
+def _state_of(item: RemoteObject) -> tuple[int, int]:
     """Return an object's size and its modification time in whole seconds, which identify one version of the object.
 
     Fractions are dropped, because only listings contain them.
@@ -318,15 +318,10 @@ def _marks_to_remove(marks: list[_Mark], confirming: _Mark | None, grace: float)
             last_time = _time_of_mark(mark)
 
 
-async def _select_concurrently(items: Iterable[ObjectInfo], choose: Callable[[ObjectInfo], Awaitable[bool]]) -> list[ObjectInfo]:
-    """Return the items for which `choose` returns True. At most `_AT_ONCE` calls run concurrently."""
+async def _select_concurrently(items: Iterable[RemoteObject], choose: Callable[[RemoteObject], Awaitable[bool]]) -> list[RemoteObject]:
+    """Return the items for which `choose` returns True. Some calls run concurrently."""
     items = list(items)
-    selected: list[ObjectInfo] = []
-    for start in range(0, len(items), _AT_ONCE):
-        batch = items[start : start + _AT_ONCE]
-        answers = await asyncio.gather(*[choose(item) for item in batch])
-        selected += [item for item, answer in zip(batch, answers, strict=True) if answer]
-    return selected
+    return list(compress(items, await call_concurrently(choose, items)))
 
 
 def _card_keys_of(data: bytes) -> Iterator[str]:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from typing import TypeVar
 
-    from compcache.remote.helper.backends import Backend, ObjectInfo
+    from compcache.remote.helper.backends import Backend
+    from compcache.remote.maintenance import RemoteObject
 
     _T = TypeVar("_T")
 
@@ -128,7 +129,7 @@ class Requests:
         """See `Backend.replace`."""
         await self._send(lambda _: self._backend.replace(key, data), *_limits(data), size=len(data))
 
-    async def stat(self, key: str) -> ObjectInfo | None:
+    async def stat(self, key: str) -> RemoteObject | None:
         """See `Backend.stat`."""
         return await self._send(lambda _: self._backend.stat(key))
 
@@ -136,7 +137,7 @@ class Requests:
         """See `Backend.delete`. The request is not repeated: a repetition could remove an object that was stored since."""
         await self._backend.delete(key)
 
-    def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+    def list(self, prefix: str) -> AsyncIterator[RemoteObject]:
         """See `Backend.list`. The request is not repeated."""
         return self._backend.list(prefix)
 
@@ -187,7 +188,7 @@ class Requests:
         on_response = asyncio.Event()
         copy = partial(request, on_response.set)
         running = {asyncio.ensure_future(copy())}
-        silence = max(_SHORTEST_SILENCE, _SILENCE * self.latency) if self.latency else _UNKNOWN_SILENCE
+        silence = self.silence()
         try:
             async with asyncio.timeout(seconds):
                 while True:
@@ -201,6 +202,10 @@ class Requests:
         finally:
             for task in running:
                 task.cancel()
+
+    def silence(self) -> float:
+        """Return after how many seconds without an answer a try gets a copy, and the next store is asked too."""
+        return max(_SHORTEST_SILENCE, _SILENCE * self.latency) if self.latency else _UNKNOWN_SILENCE
 
     def _spend_on_repeat(self, size: int) -> bool:
         """Take the price of a try for an object of this size from the budget. Return False if the budget is too small."""

@@ -18,7 +18,8 @@ import asyncio
 import os
 import zlib
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgpack
 
@@ -34,9 +35,12 @@ if TYPE_CHECKING:
     from compcache.remote.helper.backends import Backend
 
 __all__ = [
-    "DELIVERIES", "Deliveries", "Survey", "decode_survey", "encode_survey", "for_each", "read_deliveries", "read_surveys", "write_surveys",
+    "DELIVERIES", "Deliveries", "Survey", "call_concurrently", "decode_survey", "encode_survey", "read_deliveries", "read_surveys",
+    "write_surveys",
 ]  # fmt: skip
 
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 DELIVERIES = f"{LAYOUT}/d/"
 #: The number of rows in a delivery, and the most rows that wait if the store accepts none.
 _ROWS, _MOST_ROWS = 1000, 100_000
@@ -116,7 +120,7 @@ async def read_deliveries(backend: Backend, places: Iterable[str]) -> dict[str, 
         with suppress(FormatError, TooLargeError):
             deliveries.update(decode_survey(await backend.get(place, _LARGEST) or b""))
 
-    await for_each(read, places)
+    await call_concurrently(read, places)
     return deliveries
 
 
@@ -131,7 +135,7 @@ async def write_surveys(backend: Backend, known_rows: dict[str, Survey], rows: d
 
     places = _group_by_survey(rows)
     known_places = _group_by_survey(known_rows)
-    await for_each(write, places)
+    await call_concurrently(write, places)
 
 
 def _group_by_survey(cards: Iterable[str]) -> dict[str, list[str]]:
@@ -144,9 +148,9 @@ def _group_by_survey(cards: Iterable[str]) -> dict[str, list[str]]:
     return places
 
 
-async def for_each(work: Callable[[str], Awaitable[None]], places: Iterable[str]) -> None:
-    """Await `work(place)` for each place, at most `_AT_ONCE` at a time."""
-    remaining = list(places)
-    while remaining:
-        batch, remaining = remaining[:_AT_ONCE], remaining[_AT_ONCE:]
-        await asyncio.gather(*map(work, batch))
+async def call_concurrently(work: Callable[[_T], Awaitable[_R]], items: Iterable[_T]) -> list[_R]:
+    """Await `work(item)` for each item, at most `_AT_ONCE` at a time, and return the results in order. Raise the first exception."""
+    remaining, results = iter(items), list[_R]()
+    while batch := list(islice(remaining, _AT_ONCE)):
+        results += await asyncio.gather(*map(work, batch))
+    return results

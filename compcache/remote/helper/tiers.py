@@ -40,9 +40,6 @@ if TYPE_CHECKING:
 __all__ = ["Chain", "LookupResult", "Tier"]
 
 _PACK_SECONDS = 10.0
-#: The next store is asked after this many times the usual latency without an answer, but not earlier than the shortest silence in seconds;
-#: the third value applies while the latency is unknown.
-_SHORTEST_SILENCE, _SILENCE, _UNKNOWN_SILENCE = 0.1, 3.0, 0.25
 #: For how many seconds a card is not copied again into the same nearer store, and how many copies are remembered.
 _COPIED_SECONDS, _MOST_COPIED = 60.0, 1 << 12
 
@@ -81,8 +78,7 @@ class Tier:
 
     def silence(self) -> float:
         """Return after how many seconds without an answer the next store is asked too."""
-        latency = self.reads.requests.latency
-        return max(_SHORTEST_SILENCE, _SILENCE * latency) if latency else _UNKNOWN_SILENCE
+        return self.reads.requests.silence()
 
 
 class LookupResult:
