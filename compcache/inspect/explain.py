@@ -150,15 +150,8 @@ def explain(
     stored last. `remote` is the answer of the remote store; None without a remote store.
     """
     copies = {bytes.fromhex(copy.module_id): copy for copy in realizations(store, loader, func_name)}
-    verdicts = []
-    for module_id, offset in store.find_all(func_name):
-        if module_id in copies:
-            single_loader = _OneRealization(store, func_name, (module_id, offset), allow_pickle=loader.allow_pickle)
-            error = _load_error(single_loader, func_name)
-            reason = "" if error is None else miss_reason(error)
-            skipped = describe_passed_over(store, module_id, offset)
-            inlined = describe_inlined(store, module_id, offset)
-            verdicts.append(Verdict(copies[module_id], reason, "" if error is None else str(error), skipped, inlined))
+    candidates = [candidate for candidate in store.find_all(func_name) if candidate[0] in copies]
+    verdicts = tuple([_try_realization(store, loader, func_name, candidate, copies[candidate[0]]) for candidate in candidates])
     error = _load_error(Loader(store, allow_pickle=loader.allow_pickle), func_name)
     components = identity.components() if identity is not None else _read_identity_components(store, copies)
     label = identity.label if identity is not None else label_of(func_name) or func_name
@@ -179,7 +172,17 @@ def explain(
     if identity is not None:  # the variants that differ least come first
         variants.sort(key=lambda variant: _MAX_COMPARED if variant.differences is None else len(variant.differences))
     shown_variants = tuple(variants[:_MAX_SHOWN])
-    return Explanation(func_name, error is None, reason, message, tuple(verdicts), shown_variants, refusals, overloads, remote, separate)
+    return Explanation(func_name, error is None, reason, message, verdicts, shown_variants, refusals, overloads, remote, separate)
+
+
+def _try_realization(store: Store, loader: Loader, func_name: str, candidate: tuple[bytes, int], copy: Realization) -> Verdict:
+    """Try to load one realization of a function with the settings of `loader`, and return the result.
+
+    `candidate` is the module_id and the offset of the record. `copy` describes the realization.
+    """
+    error = _load_error(_OneRealization(store, func_name, candidate, allow_pickle=loader.allow_pickle), func_name)
+    reason, message = ("", "") if error is None else (miss_reason(error), str(error))
+    return Verdict(copy, reason, message, describe_passed_over(store, *candidate), describe_inlined(store, *candidate))
 
 
 def newest_of_label(store: Store, name: str) -> str:

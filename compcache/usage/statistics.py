@@ -18,7 +18,7 @@ from compcache.usage.snapshot import Present, Slices, count_all, seconds_of
 from compcache.usage.summaries import CacheStats, RemoteStats, StatsPeriod
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from compcache.store import Store
     from compcache.usage.module_files import Progress
@@ -42,15 +42,9 @@ def cache_stats(store: Store, max_size: int | None, since: float | None = None, 
     def number(counter: str) -> int:
         return round(totals.get(counter, 0))
 
-    reasons = {name.removeprefix(_MISSES): round(n) for name, n in totals.items() if name.startswith(_MISSES)}
-    plain_counters: dict[str, float] = {}
-    counters_of_stores: dict[str, dict[str, float]] = {}
-    for name, value in sorted(totals.items()):
-        counter, address = store_of(name)
-        if address:
-            counters_of_stores.setdefault(address, {})[counter] = value
-        else:
-            plain_counters[name.replace("_bytes", "_size")] = value  # journals name sizes "_bytes"
+    reasons = _miss_reasons(totals)
+    counters_by_store = _group_by_store(totals)
+    plain_counters = counters_by_store.pop("", {})
     return CacheStats(
         directory=store.root,
         modules=counts.modules,
@@ -61,7 +55,7 @@ def cache_stats(store: Store, max_size: int | None, since: float | None = None, 
         since=start,
         hits=number("hits"),
         misses=sum(reasons.values()),
-        miss_reasons=dict(sorted(reasons.items())),
+        miss_reasons=reasons,
         loads=number("loads"),
         compilations=number("compilations"),
         compile_seconds=totals.get("compile_seconds", 0.0),
@@ -72,9 +66,23 @@ def cache_stats(store: Store, max_size: int | None, since: float | None = None, 
         evicted_size=number("evicted_bytes"),
         corrupt=number("corrupt"),
         remote=_remote_stats(totals),
-        remote_stores={address: _remote_stats(counters_of_stores[address]) for address in sorted(counters_of_stores)},
-        counters=plain_counters,
+        remote_stores={address: _remote_stats(counters_by_store[address]) for address in sorted(counters_by_store)},
+        counters={name.replace("_bytes", "_size"): value for name, value in plain_counters.items()},  # journals name sizes "_bytes"
     )
+
+
+def _miss_reasons(totals: Mapping[str, float]) -> dict[str, int]:
+    """Return the number of misses for each reason, sorted by reason."""
+    return {name.removeprefix(_MISSES): round(number) for name, number in sorted(totals.items()) if name.startswith(_MISSES)}
+
+
+def _group_by_store(totals: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """Group counters by the address of their remote store, or "" for counters of the cache. The counters are sorted by name."""
+    groups: dict[str, dict[str, float]] = {}
+    for name, value in sorted(totals.items()):
+        counter, address = store_of(name)
+        groups.setdefault(address, {})[counter] = value
+    return groups
 
 
 def _remote_stats(totals: dict[str, float]) -> RemoteStats:
@@ -86,8 +94,7 @@ def _remote_stats(totals: dict[str, float]) -> RemoteStats:
 def hits_and_misses(store: Store) -> tuple[int, int]:
     """Return the hits and misses of all processes since the statistics were zeroed."""
     totals, _ = _totals(Uses(store).counters, None)
-    missed = sum(number for name, number in totals.items() if name.startswith(_MISSES))
-    return round(totals.get("hits", 0)), round(missed)
+    return round(totals.get("hits", 0)), sum(_miss_reasons(totals).values())
 
 
 def _totals(counters: Mapping[tuple[int, str], float], since: float | None) -> tuple[dict[str, float], float]:
@@ -123,13 +130,12 @@ def history(store: Store, since: float | None = None, progress: Progress | None 
     for (hour, name), value in counters.items():
         if hour >= first_hour and name != "zeroed":
             hours.setdefault(hour, {})[name] = value
-    return tuple(_period(hour, hours[hour].items()) for hour in sorted(hours))
+    return tuple(_period(hour, hours[hour]) for hour in sorted(hours))
 
 
-def _period(hour: int, items: Iterable[tuple[str, float]]) -> StatsPeriod:
+def _period(hour: int, counters: Mapping[str, float]) -> StatsPeriod:
     """Return the counters of an hour as a period."""
-    counters = dict(items)
-    reasons = {name.removeprefix(_MISSES): round(n) for name, n in sorted(counters.items()) if name.startswith(_MISSES)}
+    reasons = _miss_reasons(counters)
     return StatsPeriod(
         start=float(hour * HOUR),
         hits=round(counters.get("hits", 0)),

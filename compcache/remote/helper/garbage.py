@@ -157,12 +157,12 @@ class GarbageCollector:
                 self._surveyed[item.key] = row
                 return False
             data = await self._get(item.key, MAX_CARDS)
+            if data is None:
+                return False
             try:
-                cards = decode_cards(data) if data is not None else None
+                cards = decode_cards(data)
             except FormatError:
                 return True
-            if cards is None:
-                return False
             keys = [module_key(card.module_id) for card in cards.values() if not card.module]
             named.update(keys)
             self._surveyed[item.key] = Survey(_state_of(item), tuple(keys))
@@ -175,10 +175,11 @@ class GarbageCollector:
             self._surveyed[item.key] = Survey(_state_of(item), ())
             return False
 
-        garbage = await _select_concurrently(cards.values(), lacks_modules)
-        garbage += await _select_concurrently(packs.values(), is_damaged)
+        garbage_cards = await _select_concurrently(cards.values(), lacks_modules)
+        damaged_packs = await _select_concurrently(packs.values(), is_damaged)
+        unnamed_modules = [item for key, item in modules.items() if key not in named]
         leases = await self._list(f"{LAYOUT}/{_LEASE}/")  # all count as garbage: the holder of a lease changes it each second
-        return [*garbage, *[item for key, item in modules.items() if key not in named], *leases.values()]
+        return [*garbage_cards, *damaged_packs, *unnamed_modules, *leases.values()]
 
     def _find_survey(self, item: RemoteObject) -> Survey | None:
         """Return the survey or delivery that describes an object in its listed state, or None if it was not examined in this state."""

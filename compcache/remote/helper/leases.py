@@ -57,13 +57,9 @@ class Leases:
         return key in self._held
 
     async def acquire_or_wait(
-        self,
-        key: str,
-        seconds: float,
-        is_stored: Callable[[], Awaitable[bool]],
-        is_client_gone: Callable[[], bool],
+        self, key: str, seconds: float, is_stored: Callable[[], Awaitable[bool]], is_client_gone: Callable[[], bool],
         on_wait: Callable[[], None],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Acquire the lease of a function, or wait until another host has stored the function.
 
         An acquired lease is held until the client has closed its connection and the uploads are done. Errors of the store's client are
@@ -88,8 +84,7 @@ class Leases:
                 is_acquired = await self._requests.exchange(key, own_content, other_content)
                 since = loop_time()
             if is_acquired:
-                self._held[key] = asyncio.ensure_future(self._renew_lease(key, own_content, is_client_gone))
-                self._held[key].add_done_callback(lambda task: self._end_holding(key, task))
+                self._hold(key, own_content, is_client_gone)
             has_ended = is_acquired or (stored is None and other_content)
             if has_ended and await is_stored():  # another host has stored the function, and then released the lease
                 return
@@ -101,6 +96,11 @@ class Leases:
                 other_content, since = stored or b"", loop_time()
             await asyncio.sleep(min(pause * random.uniform(0.5, 1.5), max(0.0, end - loop_time())))  # noqa: S311 - hosts must not ask in step
             pause = min(2 * pause, _LAST_LOOK)
+
+    def _hold(self, key: str, content: bytes, is_client_gone: Callable[[], bool]) -> None:
+        """Begin to renew an acquired lease, and to release it when the client has gone and the uploads are done."""
+        self._held[key] = asyncio.ensure_future(self._renew_lease(key, content, is_client_gone))
+        self._held[key].add_done_callback(lambda task: self._end_holding(key, task))
 
     def _end_holding(self, key: str, task: asyncio.Future[None]) -> None:
         """Forget a lease whose renewal has ended."""

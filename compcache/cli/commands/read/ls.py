@@ -83,10 +83,7 @@ def command(
         raise click.UsageError("--uncached cannot be combined with --modules or --all")
     with session.open_to_read() as cache:
         rows = _read_rows(cache, patterns, by_module=by_module, unfolds=unfolds, is_refused=is_refused)
-        if sort != "name" or reverse:  # rows are read in the order of their names, and need not be in memory together
-            key = _SORTS[sort] if sort != "name" else lambda _: 0
-            rows = _sort_rows(rows, key, reverse=reverse, limit=limit, is_refused=is_refused)
-        rows = islice(rows, limit)
+        rows = islice(_sort_rows(rows, sort, reverse=reverse, limit=limit, is_refused=is_refused), limit)
         listed = list(rows) if is_terminal() else rows  # in a pipe, rows are printed while they are read
         if as_lines:
             print_json_lines(listed)
@@ -109,8 +106,11 @@ def _nothing_found_text(directory: str, patterns: tuple[str, ...], *, is_refused
     return f"nothing {'was refused' if is_refused else 'is cached'} in {printable(directory)}"
 
 
-def _sort_rows(rows: Iterator[Any], key: Callable[[Any], Any], *, reverse: bool, limit: int | None, is_refused: bool) -> Iterator[Any]:
-    """Return the rows in the order of `key`: of functions and modules, which may be too many for memory, only the first `limit` rows."""
+def _sort_rows(rows: Iterator[Any], sort: str, *, reverse: bool, limit: int | None, is_refused: bool) -> Iterator[Any]:
+    """Return the rows in the order of --sort: of functions and modules, which may be too many for memory, only the first `limit` rows."""
+    if sort == "name" and not reverse:
+        return rows  # rows are read in the order of their names
+    key = _SORTS[sort] if sort != "name" else lambda _: 0
     if is_refused:
         refused = sorted(rows, key=key)
         return iter(refused[::-1] if reverse else refused)

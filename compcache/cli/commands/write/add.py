@@ -104,26 +104,9 @@ class _WithFlags(click.Command):
 @json_option
 @pass_session
 def command(
-    session: Session,
-    files: tuple[str, ...],
-    optimize: int,
-    exports: tuple[str, ...],
-    imports: tuple[str, ...],
-    globals_: tuple[str, ...],
-    nogil: bool,
-    cpu: str | None,
-    features: str | None,
-    targets: str | None,
-    libraries: tuple[str, ...],
-    archives: tuple[str, ...],
-    database: str | None,
-    name: str | None,
-    replace: bool,
-    cc: str | None,
-    untrusted: bool,
-    no_bitcode: bool,
-    as_json: bool,
-) -> int:
+    session: Session, /, files: tuple[str, ...], database: str | None, name: str | None, replace: bool, cc: str | None, as_json: bool,
+    **options: Any,
+) -> int:  # fmt: skip
     """Compile LLVM assembly (.ll), bitcode (.bc) or source files into the cache.
 
     C, C++, Fortran and Rust files (.c .cpp .f90 .rs) are compiled by clang, clang++, flang and rustc, or by the compiler that
@@ -135,27 +118,15 @@ def command(
     group; --replace removes the older group. A FILE that fails is reported together with the FILEs that need it. The other FILEs are
     added, unless --replace is given. Use --import for functions of files that are added separately.
     """
-    options = {
-        "functions": _parse_exports(exports, nogil=nogil),
-        "globals": dict(_parse_global_option(text) for text in globals_) or None,
-        "imports": _parse_imports(imports),
-        "optimize": optimize,
-        "cpu": cpu,
-        "features": features,
-        "targets": targets,
-        "keep_bitcode": not no_bitcode,
-        "untrusted": untrusted,
-        "libraries": libraries,
-        "archives": archives,
-    }
+    source_arguments = _parse_source_options(**options)
     flags = click.get_current_context().meta.get(_FLAGS)
-    commands = read_commands(database) if database is not None else {}
-    files = files or tuple([os.path.relpath(path) for path in commands])
+    commands = read_commands(database) if database is not None else None
+    files = files or tuple([os.path.relpath(path) for path in commands or ()])
     if not files:
         raise click.MissingParameter(ctx=click.get_current_context(), param_type="argument", param_hint="'FILE...'")
     group = name or (_group_name(files) if len(files) > 1 else None)
     with session.open_or_create() as cache, ProgressBar("files added") as bar:
-        reading = Reading(files, options, cc, flags, commands if database is not None else None, bar)
+        reading = Reading(files, source_arguments, cc, flags, commands, bar)
         added = _add_files(cache, reading, group, replace=replace)
         cells = [] if as_json else [_row_cells(cache, row) for row in added]
     for line in [*error_lines(files, reading.errors), *reading.common_errors]:
@@ -167,6 +138,19 @@ def command(
     elif added:
         print_rows(_COLUMNS, cells)
     return 2 if reading.errors or reading.common_errors else 0
+
+
+def _parse_source_options(
+    *, exports: tuple[str, ...], imports: tuple[str, ...], globals_: tuple[str, ...], nogil: bool, no_bitcode: bool, **others: Any
+) -> dict[str, Any]:
+    """Return the arguments of `ModuleSource` that these options stand for. Raise `click.UsageError` if an option is not valid."""
+    return {
+        "functions": _parse_exports(exports, nogil=nogil),
+        "globals": dict(map(_parse_global_option, globals_)) or None,
+        "imports": _parse_imports(imports),
+        "keep_bitcode": not no_bitcode,
+        **others,
+    }
 
 
 def _group_name(files: Sequence[str]) -> str:

@@ -42,17 +42,9 @@ _INTERRUPTED = 130
 @json_option
 @pass_session
 def command(
-    session: Session,
-    specs: tuple[str, ...],
-    workers: int | None,
-    timeout: float | None,
-    untrusted: bool,
-    scheduler: str | None,
-    worker_dir: str | None,
-    link: str | None,
-    quiet: bool,
-    as_json: bool,
-) -> int:
+    session: Session, specs: tuple[str, ...], workers: int | None, timeout: float | None, untrusted: bool, scheduler: str | None,
+    worker_dir: str | None, link: str | None, quiet: bool, as_json: bool,
+) -> int:  # fmt: skip
     """Compile many modules in several processes. Modules in the cache are skipped.
 
     Each SPEC is an LLVM assembly or bitcode file (.ll, .bc), a Python file (its attribute "jobs", or FILE.py:ATTRIBUTE),
@@ -77,9 +69,8 @@ def command(
     with session.open_or_create() as cache, _open_cluster(scheduler) as executor:
         try:
             report = compile_many(
-                cache, jobs, workers=workers, executor=executor, timeout=timeout, progress=not quiet,
-                worker_directory=worker_dir,
-            )  # fmt: skip
+                cache, jobs, workers=workers, executor=executor, timeout=timeout, progress=not quiet, worker_directory=worker_dir
+            )
         except (TypeError, ConflictingJobsError) as error:
             raise click.UsageError(str(error)) from error
         except BatchInterrupted as interrupt:
