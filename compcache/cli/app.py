@@ -206,21 +206,13 @@ def _print_version(ctx: click.Context, _: click.Parameter, is_requested: bool) -
 @click.option("--dir", "directory", metavar="DIR", help="The cache directory. Without it: $COMPCACHE_DIR, else the user's cache directory.")
 @click.option("--trust", is_flag=True, help="Use the directory even if other users own it or can write to it.")
 @click.option(
-    "-v",
-    "--verbose",
-    is_flag=True,
-    expose_value=False,
-    callback=_use_verbose,
+    "-v", "--verbose", is_flag=True, expose_value=False, callback=_use_verbose,
     help="Log each hit, miss and compilation on standard error, like COMPCACHE_DEBUG=1.",
-)
+)  # fmt: skip
 @click.option(
-    "-q",
-    "--quiet",
-    is_flag=True,
-    expose_value=False,
-    callback=_use_quiet,
+    "-q", "--quiet", is_flag=True, expose_value=False, callback=_use_quiet,
     help="Write only results and errors: no warnings, notes or progress.",
-)
+)  # fmt: skip
 @click.option("-V", "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Show the version.")
 @click.pass_context
 def group(ctx: click.Context, directory: str | None, trust: bool) -> None:

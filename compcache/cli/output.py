@@ -22,34 +22,10 @@ if TYPE_CHECKING:
     from compcache.batch.progress import TerminalBar
 
 __all__ = [
-    "PROGRAM",
-    "QUIET",
-    "Column",
-    "ProgressBar",
-    "age_text",
-    "confirm_removal",
-    "did_you_mean",
-    "end_progress",
-    "fullness_text",
-    "id_shortener",
-    "is_quiet",
-    "is_terminal",
-    "join_lines",
-    "plural",
-    "print_code",
-    "print_fields",
-    "print_message",
-    "print_note",
-    "print_rows",
-    "print_text",
-    "printable",
-    "seconds_text",
-    "short_id",
-    "show_progress",
-    "size_text",
-    "style",
-    "time_text",
-]
+    "PROGRAM", "QUIET", "Column", "ProgressBar", "age_text", "confirm_removal", "did_you_mean", "end_progress", "fullness_text",
+    "id_shortener", "is_quiet", "is_terminal", "join_lines", "plural", "print_code", "print_fields", "print_message", "print_note",
+    "print_rows", "print_text", "printable", "seconds_text", "short_id", "show_progress", "size_text", "style", "time_text",
+]  # fmt: skip
 
 PROGRAM = "compcache"
 QUIET = "compcache.quiet"  # a key in the `meta` of a context of click

@@ -14,16 +14,8 @@ if TYPE_CHECKING:
     from compcache.usage.summaries import EntrySummary, FunctionSummary
 
 __all__ = [
-    "CacheInfo",
-    "FunctionGraph",
-    "FunctionReport",
-    "GlobalReport",
-    "GraphNode",
-    "LoadedState",
-    "Provenance",
-    "Realization",
-    "Signer",
-]
+    "CacheInfo", "FunctionGraph", "FunctionReport", "GlobalReport", "GraphNode", "LoadedState", "Provenance", "Realization", "Signer",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,16 +8,8 @@ from typing import NamedTuple
 from compcache.display import Shown
 
 __all__ = [
-    "CheckReport",
-    "CheckStep",
-    "CompactReport",
-    "Finding",
-    "LinkReport",
-    "LinkedClosure",
-    "PruneReport",
-    "PrunedFile",
-    "PrunedModule",
-]
+    "CheckReport", "CheckStep", "CompactReport", "Finding", "LinkReport", "LinkedClosure", "PruneReport", "PrunedFile", "PrunedModule",
+]  # fmt: skip
 
 
 class PrunedModule(NamedTuple):

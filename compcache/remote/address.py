@@ -20,20 +20,9 @@ if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
 __all__ = [
-    "LONGEST_URL",
-    "MODES",
-    "OFF",
-    "READ",
-    "WRITE",
-    "RemoteSettings",
-    "Stores",
-    "has_secret",
-    "read_mode",
-    "read_settings",
-    "read_url",
-    "shown_url",
-    "split_urls",
-]
+    "LONGEST_URL", "MODES", "OFF", "READ", "WRITE", "RemoteSettings", "Stores", "has_secret", "read_mode", "read_settings", "read_url",
+    "shown_url", "split_urls",
+]  # fmt: skip
 
 #: The longest setting that names stores, in characters.
 LONGEST_URL = 3000

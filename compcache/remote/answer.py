@@ -16,21 +16,9 @@ if TYPE_CHECKING:
     from compcache.store import Store
 
 __all__ = [
-    "FOUND",
-    "MISSING",
-    "NO_STORE",
-    "SKIPPED",
-    "STORE_ERROR",
-    "STORE_HIT",
-    "STORE_MISS",
-    "TIMED_OUT",
-    "UNAVAILABLE",
-    "HelperAnswer",
-    "RemoteAnswer",
-    "map_file",
-    "remote_answer",
-    "skipped_answer",
-]
+    "FOUND", "MISSING", "NO_STORE", "SKIPPED", "STORE_ERROR", "STORE_HIT", "STORE_MISS", "TIMED_OUT", "UNAVAILABLE", "HelperAnswer",
+    "RemoteAnswer", "map_file", "remote_answer", "skipped_answer",
+]  # fmt: skip
 
 #: Outcomes: the first field of the helper's answer about a function.
 FOUND, MISSING, UNAVAILABLE = "found", "missing", "unavailable"

@@ -544,12 +544,9 @@ def _read_contained(store: Store, names: Iterable[str]) -> set[str]:
     """Return the names of the files that the statistics files `names` contain, from their heads. Unreadable files contain none."""
     contained: set[str] = set()
     for name in names:
-        try:
+        with suppress(OSError, FormatError):
             opened = store.files.open_owned(store.path(STATISTICS, name), file_ops.READ_FLAGS)
             contained.update(read_inputs(partial(file_ops.read_at, store.files, opened)))
-        except (OSError, FormatError) as error:
-            reraise_interrupt(error)
-            continue
     return contained
 
 

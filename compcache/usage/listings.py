@@ -34,17 +34,8 @@ if TYPE_CHECKING:
     from compcache.usage.summaries import EntrySummary
 
 __all__ = [
-    "describe_module",
-    "functions",
-    "functions_of",
-    "listed_functions",
-    "listed_modules",
-    "look_over_all",
-    "module_key",
-    "modules",
-    "modules_of",
-    "read_parts_and_entries",
-    "uses_by_module",
+    "describe_module", "functions", "functions_of", "listed_functions", "listed_modules", "look_over_all", "module_key", "modules",
+    "modules_of", "read_parts_and_entries", "uses_by_module",
 ]  # fmt: skip
 
 _NEVER = (0, 0.0)

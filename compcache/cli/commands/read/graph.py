@@ -41,16 +41,9 @@ _FORMATS = ("text", "dot", "svg", "html", "json", "jsonl")
 @jsonl_option
 @pass_session
 def command(
-    session: Session,
-    names: tuple[str, ...],
-    everything: bool,
-    format_: str | None,
-    output: str | None,
-    reverse: bool,
-    functions_only: bool,
-    as_json: bool,
-    as_lines: bool,
-) -> None:
+    session: Session, names: tuple[str, ...], everything: bool, format_: str | None, output: str | None, reverse: bool,
+    functions_only: bool, as_json: bool, as_lines: bool,
+) -> None:  # fmt: skip
     """Draw the dependencies of functions, or (--reverse) their dependents, across modules.
 
     The formats: text is a tree, dot the language of Graphviz, and svg a picture. html is a page in one file that shows packages

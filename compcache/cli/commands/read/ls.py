@@ -45,29 +45,18 @@ _SORTS: dict[str, Callable[[Any], Any]] = {
 @click.option("-a", "--all", "unfolds", is_flag=True, help="List each variant, each part and each entry of data on its own row.")
 @click.option("--uncached", "is_refused", is_flag=True, help="List functions that were compiled and not cached, with the reason.")
 @click.option(
-    "--sort",
-    type=click.Choice(list(_SORTS)),
-    default="name",
-    show_default=True,
+    "--sort", type=click.Choice(list(_SORTS)), default="name", show_default=True,
     help="The order. The largest, newest or most used rows come first.",
-)
+)  # fmt: skip
 @click.option("-r", "--reverse", is_flag=True, help="Reverse the order.")
 @click.option("-n", "--limit", type=click.IntRange(0), metavar="N", help="List only the first N rows.")
 @json_option
 @jsonl_option
 @pass_session
 def command(
-    session: Session,
-    patterns: tuple[str, ...],
-    by_module: bool,
-    unfolds: bool,
-    is_refused: bool,
-    sort: str,
-    reverse: bool,
-    limit: int | None,
-    as_json: bool,
-    as_lines: bool,
-) -> None:
+    session: Session, patterns: tuple[str, ...], by_module: bool, unfolds: bool, is_refused: bool, sort: str, reverse: bool,
+    limit: int | None, as_json: bool, as_lines: bool,
+) -> None:  # fmt: skip
     """List the functions of the cache, its modules (--modules), or the functions that it refused to cache (--uncached).
 
     The functions of a label are one row. The row counts their parts, such as loops and wrappers, and their entries of data.

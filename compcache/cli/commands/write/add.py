@@ -47,37 +47,24 @@ class _WithFlags(click.Command):
 @click.command("add", cls=_WithFlags)
 @click.argument("files", metavar="FILE...", nargs=-1, shell_complete=complete_files)
 @click.option(
-    "-O",
-    "--optimize",
-    type=click.IntRange(0, 3),
-    default=2,
-    show_default=True,
+    "-O", "--optimize", type=click.IntRange(0, 3), default=2, show_default=True,
     help="LLVM's optimization level. 0 keeps the code as it is.",
-)
+)  # fmt: skip
 @click.option(
-    "--export",
-    "exports",
-    metavar="NAME[=SIGNATURE]",
-    multiple=True,
+    "--export", "exports", metavar="NAME[=SIGNATURE]", multiple=True,
     help="Export this function, for example --export 'dot=f64(const f64[:], const f64[:])'. Repeatable. By default every "
     "visible function is exported with the signature of its LLVM type.",
-)
+)  # fmt: skip
 @click.option(
-    "--import",
-    "imports",
-    metavar="NAME",
-    multiple=True,
+    "--import", "imports", metavar="NAME", multiple=True,
     help="Import this declared function from another module, which may be added later. Repeatable. SYMBOL=NAME if "
     "the code uses another name for it.",
-)
+)  # fmt: skip
 @click.option(
-    "--global",
-    "globals_",
-    metavar="NAME=VALUE",
-    multiple=True,
+    "--global", "globals_", metavar="NAME=VALUE", multiple=True,
     help="Define an external global: a number, true or false, text:TEXT, bytes:HEX, @FILE (the bytes of FILE), "
     "native:SYMBOL[@LIBRARY] or object:MODULE:NAME. Repeatable.",
-)
+)  # fmt: skip
 @click.option("--nogil", is_flag=True, help="Release the GIL while the exported functions run.")
 @click.option("--cpu", metavar="NAME", help="Compile for this CPU, e.g. x86-64-v3, instead of the CPU of this machine.")
 @click.option("--features", metavar="LIST", help="CPU features in LLVM's terms, e.g. +avx2,-avx512f.")
@@ -87,12 +74,10 @@ class _WithFlags(click.Command):
 )
 @click.option("--archive", "archives", metavar="FILE", multiple=True, help="Link this static library. Repeatable.")
 @click.option(
-    "--compile-commands",
-    "database",
-    metavar="PATH",
+    "--compile-commands", "database", metavar="PATH",
     help="Compile source files with the flags in this compile_commands.json, or in the compile_commands.json of this directory. "
     "CMake, Meson and Bear write such files. Without FILE, compile all its files in C, C++ and Fortran. Flags after -- come last.",
-)
+)  # fmt: skip
 @click.option("--name", metavar="GROUP", help="The name of the group of several files. The default is the joined file names.")
 @click.option("--replace", is_flag=True, help="Remove the older group of this name, or the older module of one FILE.")
 @click.option("--cc", metavar="COMPILER", help="The compiler for source files, instead of clang, clang++, flang or rustc.")

@@ -134,12 +134,9 @@ def _store_prefix(store: str, stores: Sized) -> str:
     "--unused-for", type=DURATION, help="Also remove cards and packs that no host has fetched for this long, like 30d; 90d at most."
 )
 @click.option(
-    "--grace",
-    type=DURATION,
-    default="1d",
-    show_default=True,
+    "--grace", type=DURATION, default="1d", show_default=True,
     help="The time for which garbage stays in the store. It must be longer than any upload.",
-)
+)  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 @_url_option
 @json_option
