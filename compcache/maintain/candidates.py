@@ -100,14 +100,14 @@ class Chooser:
         fresh = self._fresh_generations() if self._policy.stale is not None else frozenset()
         copies = self._possible_duplicates() if self._policy.duplicates else frozenset()
         size, count = self._excess()
-        others = _ByRecency()
-        selected = {entry.module_id: entry for entry in self._entries() if self._select_or_offer(entry, fresh, copies, others)}
+        by_recency = _ByRecency()
+        selected = {entry.module_id: entry for entry in self._entries() if self._select_or_offer(entry, fresh, copies, by_recency)}
         while True:
-            oldest, horizon = others.oldest(size, count)
-            found = selected | {module_id: others.packs[module_id] for module_id in oldest if module_id in others.packs}
-            found.update(self._read_entries({*oldest, *self._linked, *self._slices.unlisted} - found.keys()))
-            self._add_related(found)
-            plan = self._make_plan(found, fresh, horizon)
+            oldest, horizon = by_recency.oldest(size, count)
+            relevant = selected | {module_id: by_recency.packs[module_id] for module_id in oldest if module_id in by_recency.packs}
+            relevant.update(self._read_entries({*oldest, *self._linked, *self._slices.unlisted} - relevant.keys()))
+            self._add_related(relevant)
+            plan = self._make_plan(relevant, fresh, horizon)
             if not plan.exceeded or horizon == inf:
                 return plan
             size, count = size * _GROWTH, count * _GROWTH
@@ -119,69 +119,69 @@ class Chooser:
         count = census.modules - policy.max_modules if policy.max_modules is not None else 0
         return max(size, 0), max(count, 0)
 
-    def _make_plan(self, found: dict[bytes, Entry], fresh: Container[object], horizon: float) -> Plan:
-        """Return the policy's plan for the entries in `found`, the candidates and the modules that affect the decision.
+    def _make_plan(self, relevant: dict[bytes, Entry], fresh: Container[object], horizon: float) -> Plan:
+        """Return the policy's plan for the entries in `relevant`, the candidates and the modules that affect the decision.
 
-        `found` is emptied. Code of the generations in `fresh` is not stale. Entries used since `horizon` are not removed for a limit.
+        `relevant` is emptied. Code of the generations in `fresh` is not stale. Entries used since `horizon` are not removed for a limit.
         """
 
         def limit_to_candidates(entry: Entry) -> Entry:
             """Return an entry without parts outside the candidates. If its generation is fresh, it is replaced by `_FRESH`."""
             if entry.parts:  # parts outside the candidates stay: the entry's own id replaces them, because it must have parts
-                parts = [part for part in entry.parts if part in found or not self._store.exists(part)]
+                parts = [part for part in entry.parts if part in relevant or not self._store.exists(part)]
                 entry = entry._replace(parts=(*parts, entry.module_id))
             return entry._replace(generation=_FRESH) if entry.generation in fresh else entry
 
-        self._mark_newest(found)
-        entries = [limit_to_candidates(found[key]) for key in sorted(found)]
-        found.clear()  # otherwise a prune of many modules would keep a second table in memory
+        self._mark_newest(relevant)
+        entries = [limit_to_candidates(relevant[key]) for key in sorted(relevant)]
+        relevant.clear()  # otherwise a prune of many modules would keep a second table in memory
         modules = len(entries) - sum(entry.is_pack for entry in entries)
         size = sum(entry.size for entry in entries)
         outside = Outside(self._census.size - size, self._census.modules - modules, horizon, _FRESH)
         return plan_prune(entries, self._policy, self._now, outside)
 
-    def _mark_newest(self, found: dict[bytes, Entry]) -> None:
-        """Set `newest`, and the imports of older code, of the entries whose plain names have several realizations in `found`."""
+    def _mark_newest(self, relevant: dict[bytes, Entry]) -> None:
+        """Set `newest`, and the imports of older code, of the entries whose plain names have several realizations in `relevant`."""
         holders: dict[str, int] = {}
-        for entry in found.values():
+        for entry in relevant.values():
             for name in filter(is_ordered, entry.functions):
                 holders[name] = holders.get(name, 0) + 1
         for name in sorted(name for name, count in holders.items() if count > 1):
-            rows = [row for row in self._store.index.find_numbered(name_key(name)) if row[2] in found and row[3] < LINKED]
+            rows = [row for row in self._store.index.find_numbered(name_key(name)) if row[2] in relevant and row[3] < LINKED]
             order_of_newest, _, _, _, newest = max(rows, default=(0, 0, b"", 0, b""))
             for order, _, module_id, _, content in rows:
-                entry, need = found[module_id], (f"\0{name}",)
+                entry, need = relevant[module_id], (f"\0{name}",)
                 if order == order_of_newest or (any(content) and content == newest):
-                    found[module_id] = entry._replace(newest=entry.newest + need)
+                    relevant[module_id] = entry._replace(newest=entry.newest + need)
                 else:
-                    found[module_id] = entry._replace(imports=entry.imports + need)
+                    relevant[module_id] = entry._replace(imports=entry.imports + need)
 
     def _read_part_uses(self) -> dict[bytes, float]:
         """Return when the parts of linked closures were last used through a closure, in seconds since the epoch."""
-        used = self._uses.of(self._linked).last_uses()
-        found: dict[bytes, float] = {}
+        last_uses = self._uses.of(self._linked).last_uses()
+        part_uses: dict[bytes, float] = {}
         for module_id, entry in self._linked.items():
-            for part in entry.requires if module_id in used else ():
-                found[part] = max(used[module_id], found.get(part, 0.0))
-        return found
+            for part in entry.requires if module_id in last_uses else ():
+                part_uses[part] = max(last_uses[module_id], part_uses.get(part, 0.0))
+        return part_uses
 
     def _entries(self) -> Iterator[Entry]:
         """Yield the entries of all modules, packs last. The entry of an unreadable module has no functions and no imports."""
         slices = self._slices
         packs = {module_id: _Pack() for module_id in self._census.packs}
         for slice_ in slices:
-            used = {module_id: last for module_id, (_, last) in self._uses.of_directory(slice_.first).items()}
+            last_uses = {module_id: last for module_id, (_, last) in self._uses.of_directory(slice_.first).items()}
             rows = slice_.rows()
             for module_id, row in rows.items():
                 if row.is_pack and module_id in packs:
-                    packs[module_id].set_status(slice_.present[module_id], used.get(module_id, 0.0))
+                    packs[module_id].set_status(slice_.present[module_id], last_uses.get(module_id, 0.0))
                     for required in {key for _, _, _, requires, *_ in row.entries for key in requires}:
                         self._add_requirement(packs[module_id], required)
-            yield from self._entries_of(slice_.present, rows, used)
+            yield from self._entries_of(slice_.present, rows, last_uses)
             for required, holder in slices.lists.requirements_of_directory(slice_.first):
                 if required in slice_.present and holder in packs:
                     protected = required in rows and self._is_pinned(rows[required])
-                    last = max(used.get(required, 0.0), self._part_uses.get(required, 0.0))
+                    last = max(last_uses.get(required, 0.0), self._part_uses.get(required, 0.0))
                     packs[holder].add_requirement(slice_.present[required].modified, last, protected=protected)
         for module_id, pack in packs.items():
             if pack.size >= 0:  # a negative size: the pack was removed since
@@ -193,13 +193,15 @@ class Chooser:
             last = self._uses.of([required]).last_uses().get(required, 0.0)
             pack.add_requirement(status.modified, max(last, self._part_uses.get(required, 0.0)), protected=required in self._spare)
 
-    def _entries_of(self, present: Mapping[bytes, FileStatus], rows: Mapping[bytes, Row], used: Mapping[bytes, float]) -> Iterator[Entry]:
-        """Yield the entries of the modules in `present`, except packs. `used` has the times of their last uses.
+    def _entries_of(
+        self, present: Mapping[bytes, FileStatus], rows: Mapping[bytes, Row], last_uses: Mapping[bytes, float]
+    ) -> Iterator[Entry]:
+        """Yield the entries of the modules in `present`, except packs. `last_uses` has the times of their last uses.
 
         A module without a row in `rows` gets an entry without functions.
         """
         for module_id, (size, created) in present.items():
-            last = max(used.get(module_id, 0.0), self._part_uses.get(module_id, 0.0))
+            last = max(last_uses.get(module_id, 0.0), self._part_uses.get(module_id, 0.0))
             row = rows.get(module_id)
             if row is None:
                 yield Entry(module_id, size, created, last, (), (), module_id, None, module_id in self._spare)
@@ -226,14 +228,14 @@ class Chooser:
 
         Targets and generations are numbered, because numbers are faster to compare than platforms.
         """
-        known = self._platforms.get(id(platform))  # rows share their platform objects
-        if known is None:
+        cached = self._platforms.get(id(platform))  # rows share their platform objects
+        if cached is None:
             target = self._targets.setdefault((platform.abi, platform.triple, platform.features), len(self._targets))
             makers = platform.made_by()
             self.makers.update([maker.name for maker in makers])
             same = self._generations.setdefault(platform._replace(makers=""), (target, len(self._generations)))
-            known = self._platforms[id(platform)] = platform, (*same, makers, known_faults.fault_of(makers))
-        return known[1]
+            cached = self._platforms[id(platform)] = platform, (*same, makers, known_faults.fault_of(makers))
+        return cached[1]
 
     def _read_entries(self, module_ids: Iterable[bytes]) -> dict[bytes, Entry]:
         """Return the entries of the existing modules among `module_ids`, except packs, by module_id."""
@@ -243,8 +245,8 @@ class Chooser:
         rows.update({module_id: slices.unlisted[module_id] for module_id in present if module_id in slices.unlisted})
         return {entry.module_id: entry for entry in self._entries_of(present, rows, self._uses.of(present).last_uses())}
 
-    def _select_or_offer(self, entry: Entry, fresh: Container[object], copies: Container[bytes], others: _ByRecency) -> bool:
-        """Return whether a criterion of the policy may select an entry. If not, add the entry to `others`, from which limits remove.
+    def _select_or_offer(self, entry: Entry, fresh: Container[object], copies: Container[bytes], by_recency: _ByRecency) -> bool:
+        """Return whether a criterion of the policy may select an entry. If not, add the entry to `by_recency`, from which limits remove.
 
         Pinned entries, and entries that `match` excludes, are not selected and not added.
         """
@@ -262,7 +264,7 @@ class Chooser:
             return True
         if any(versions.includes(maker) for versions in self._selected for maker in entry.makers):
             return True
-        others.add(recency, entry)
+        by_recency.add(recency, entry)
         return False
 
     def _fresh_generations(self) -> frozenset[object]:
@@ -271,7 +273,7 @@ class Chooser:
         for entry in self._entries():
             recency = min(max(entry.used, entry.created), self._now)
             newest[entry.generation] = max(recency, newest.get(entry.generation, recency))
-        return frozenset([key for key, used in newest.items() if used >= cutoff(self._policy.stale, self._now)])
+        return frozenset([key for key, last_use in newest.items() if last_use >= cutoff(self._policy.stale, self._now)])
 
     def _possible_duplicates(self) -> frozenset[bytes]:
         """Return the ids of the modules that may realize the same functions as other modules, except removed modules.
@@ -284,26 +286,26 @@ class Chooser:
             module_ids.update([row.module_id, *[module_id for name in row.names for module_id in slices.lists.holders(name)]])
         return frozenset(module_ids - slices.gone)
 
-    def _add_related(self, found: dict[bytes, Entry]) -> None:
-        """Add to `found` the importers and the duplicates of its modules, and transitively those of the added modules."""
+    def _add_related(self, relevant: dict[bytes, Entry]) -> None:
+        """Add to `relevant` the importers and the duplicates of its modules, and transitively those of the added modules."""
         slices, lists = self._slices, self._slices.lists
-        names = {name for entry in found.values() for name in entry.functions}
+        names = {name for entry in relevant.values() for name in entry.functions}
         if not (self._policy.duplicates or lists.has_imports() or slices.unlisted or any(map(is_ordered, names))):
             return
-        seen: set[str] = set()
+        visited_names: set[str] = set()
         while names:
-            seen |= names
-            wanted = dict[bytes, None]()
+            visited_names |= names
+            related_ids = dict[bytes, None]()
             imported = set(filter(is_ordered, names))  # older code of these names needs the newest code
             for name, module_id in lists.importers_of(names):
                 imported.add(name)
-                wanted[module_id] = None
+                related_ids[module_id] = None
             if slices.unlisted or self._policy.duplicates:  # duplicates, and importers that no list has, need the holders of all names
                 imported = names
-            wanted.update((module_id, None) for _, module_id in lists.holders_of(imported))
-            more = self._read_entries(wanted.keys() - found.keys())
-            found.update(more)
-            names = {name for entry in more.values() for name in entry.functions} - seen
+            related_ids.update((module_id, None) for _, module_id in lists.holders_of(imported))
+            new_entries = self._read_entries(related_ids.keys() - relevant.keys())
+            relevant.update(new_entries)
+            names = {name for entry in new_entries.values() for name in entry.functions} - visited_names
 
 
 _new: Callable[[tuple[Any, ...]], Entry] = partial(tuple.__new__, Entry)

@@ -75,6 +75,6 @@ def _remove_former_segments(store: LayeredStore, name: str) -> None:
     """Remove segments of former states except the latest few, which caches with other layers may use."""
     directory = store.directory(MERGED_LAYERS)
     statuses = store.files.statuses(directory)
-    others = [other for other in statuses if MERGED_LAYERS.includes(other) and other != name]
-    for other in sorted(others, key=lambda other: statuses[other].st_mtime_ns, reverse=True)[_KEPT:]:
+    former_names = [other for other in statuses if MERGED_LAYERS.includes(other) and other != name]
+    for other in sorted(former_names, key=lambda other: statuses[other].st_mtime_ns, reverse=True)[_KEPT:]:
         store.files.unlink(f"{directory}/{other}")

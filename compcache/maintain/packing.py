@@ -139,32 +139,32 @@ class Packing:
             small = self._small_files(fan) if self._small else {}
             old = [(volume, members_of(volume, first)) for volume in self._old]
             kept = [volume for volume in self._store.volumes.current() if volume not in self._old and self._store.volumes.is_own(volume)]
-            others = [(volume, members_of(volume, first)) for volume in (kept if small else ())]
+            staying = [(volume, members_of(volume, first)) for volume in (kept if small else ())]
             for module_id in sorted({*small, *chain.from_iterable(members for _, members in old)}):
-                found = None
+                content_and_entry = None
                 if module_id in small:
-                    found = self._file_content(module_id, small[module_id], others)
+                    content_and_entry = self._file_content(module_id, small[module_id], staying)
                     done += 1
                     if self._progress is not None:
                         self._progress(done, self._small)
-                if found is None:
-                    found = self._volume_content(module_id, old)
-                if found is not None:
-                    content, entry = found
+                if content_and_entry is None:
+                    content_and_entry = self._volume_content(module_id, old)
+                if content_and_entry is not None:
+                    content, entry = content_and_entry
                     self._entries.write(entry)
                     yield content
 
-    def _file_content(self, module_id: bytes, file: _SmallFile, others: list[_Members]) -> tuple[Content, bytes] | None:
-        """Return the content and an index entry of a module file, or None if it is unusable or one of `others` has the same content.
+    def _file_content(self, module_id: bytes, file: _SmallFile, staying: list[_Members]) -> tuple[Content, bytes] | None:
+        """Return the content and an index entry of a module file, or None if it is unusable or one of `staying` has the same content.
 
-        `others` are the volumes that stay. A usable file is recorded as packed. A module with other notes in a volume that stays is marked
+        `staying` are the volumes that stay. A usable file is recorded as packed. A module with other notes in a volume that stays is marked
         as removed.
         """
-        found = self._read_file(module_id, file)
-        if found is None:
+        content_and_entry = self._read_file(module_id, file)
+        if content_and_entry is None:
             return None
-        content, _ = found
-        for volume, members in others:
+        content, _ = content_and_entry
+        for volume, members in staying:
             if module_id not in members:
                 continue
             if volume.content(members[module_id]) == (content.data, content.signatures):
@@ -173,7 +173,7 @@ class Packing:
             mark_gone(self._store, volume, [module_id])  # its notes differ from the notes of the file, which takes precedence
         self._files.write(module_id + file.stamp)
         self.packed += 1
-        return found
+        return content_and_entry
 
     def _read_file(self, module_id: bytes, file: _SmallFile) -> tuple[Content, bytes] | None:
         """Verify a module file, and return its content and an index entry.
@@ -221,7 +221,7 @@ class Packing:
         """Remove files whose unchanged content is in a volume, replaced or empty volumes, and empty directories. Skip missing files."""
         store = self._store
         for first, records in groupby(self._files.pieces(DIGEST_SIZE + STAMP_SIZE), key=itemgetter(0)):
-            own = [members_of(volume, first) for volume in store.volumes.current() if store.volumes.is_own(volume)]
+            own_members = [members_of(volume, first) for volume in store.volumes.current() if store.volumes.is_own(volume)]
             for record in records:
                 module_id = record[:DIGEST_SIZE]
                 path = store.module_path(module_id)
@@ -230,7 +230,7 @@ class Packing:
                 except FileNotFoundError as error:
                     reraise_interrupt(error)
                     continue
-                if Stamp.packed(status) == record[DIGEST_SIZE:] and any(module_id in members for members in own):
+                if Stamp.packed(status) == record[DIGEST_SIZE:] and any(module_id in members for members in own_members):
                     unlink(store, path)
                     unlink(store, store.path(SIGNATURES, SIGNATURES.file_name(module_id.hex())))
         for volume in (*store.volumes.replaced(), *(self._old if self.volume is None else ())):

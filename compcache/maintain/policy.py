@@ -230,8 +230,8 @@ def plan_prune(entries: Sequence[Entry], policy: PrunePolicy, now: float, outsid
     faulty = [entry for entry in entries if entry.fault and not entry.pinned]  # look-ups do not use modules with a known fault
     faulty += _derived_closures(entries, {entry.module_id for entry in faulty})
     if faulty:
-        gone = {entry.module_id for entry in faulty}
-        sound = [entry for entry in entries if entry.module_id not in gone]
+        faulty_ids = {entry.module_id for entry in faulty}
+        sound = [entry for entry in entries if entry.module_id not in faulty_ids]
         plan = plan_prune(sound, policy, now, outside)
         return plan._replace(removed=(*[Removal(entry, "fault") for entry in faulty], *plan.removed))
     if not policy.removes_modules:
@@ -255,11 +255,11 @@ def plan_prune(entries: Sequence[Entry], policy: PrunePolicy, now: float, outsid
 
 def _append(numbers: dict[str, Sequence[int]], name: str, number: int) -> None:
     """Add a number to the numbers of a name. A single number, the usual case, is in a tuple, which takes half the memory of a list."""
-    known = numbers.get(name)
-    if isinstance(known, list):
-        known.append(number)
+    existing = numbers.get(name)
+    if isinstance(existing, list):
+        existing.append(number)
     else:
-        numbers[name] = (number,) if known is None else [*known, number]
+        numbers[name] = (number,) if existing is None else [*existing, number]
 
 
 class _Population:
@@ -305,45 +305,45 @@ class _Population:
         order.sort(key=recency.__getitem__, reverse=True)
         return array("q", order)
 
-    def propagate_uses(self, gone: Collection[int]) -> None:
-        """Propagate uses to dependencies and rank the entries, except those in `gone`.
+    def propagate_uses(self, removed: Collection[int]) -> None:
+        """Propagate uses to dependencies and rank the entries, except those in `removed`.
 
         A depth-first walk that starts at the most recently used entries reaches each entry first with the latest use of all its
-        dependents, and leaves it before its dependents. Entries in `gone` keep their ranks, which come before all other ranks.
+        dependents, and leaves it before its dependents. Entries in `removed` keep their ranks, which come before all other ranks.
         """
-        alive = [number for number in self._order if number not in gone] if gone else self._order
-        seen = bytearray(len(self.entries))
+        alive = [number for number in self._order if number not in removed] if removed else self._order
+        visited = bytearray(len(self.entries))
         finished = array("q")
         for root in alive:
-            if seen[root]:
+            if visited[root]:
                 continue
-            seen[root] = 1
-            walk = [(root, self._dependencies(root, gone))]
+            visited[root] = 1
+            walk = [(root, self._dependencies(root, removed))]
             while walk:
                 number, dependencies = walk[-1]
                 for dependency in dependencies:
-                    if not seen[dependency]:
-                        seen[dependency] = 1
-                        walk.append((dependency, self._dependencies(dependency, gone)))
+                    if not visited[dependency]:
+                        visited[dependency] = 1
+                        walk.append((dependency, self._dependencies(dependency, removed)))
                         break
                 else:
                     self.used[number] = self.recency[root]
                     finished.append(number)
                     walk.pop()
         # The least recently used entries come first. Among entries used at the same time, dependents come before dependencies.
-        first = len(self.entries) if gone else 0
+        first = len(self.entries) if removed else 0
         finished.reverse()
         for place, number in enumerate(sorted(finished, key=self.used.__getitem__)):
             self.rank[number] = first + place
 
-    def _dependencies(self, number: int, gone: Collection[int]) -> Iterator[int]:
-        """Yield, for each import of an entry, the most recently used provider that is not in `gone`."""
+    def _dependencies(self, number: int, removed: Collection[int]) -> Iterator[int]:
+        """Yield, for each import of an entry, the most recently used provider that is not in `removed`."""
         for name in self.entries[number].imports:
-            found = self.providers.get(name, ())
-            if gone:
-                found = [provider for provider in found if provider not in gone]
-            if found:
-                yield found[0] if len(found) == 1 else min(found, key=self.place.__getitem__)
+            providers = self.providers.get(name, ())
+            if removed:
+                providers = [provider for provider in providers if provider not in removed]
+            if providers:
+                yield providers[0] if len(providers) == 1 else min(providers, key=self.place.__getitem__)
 
     def protected_entries(self, policy: PrunePolicy) -> set[int]:
         """Return the entries that are pinned or match `keep`, and their dependencies."""
@@ -351,13 +351,13 @@ class _Population:
         protected = [
             number for number, entry in enumerate(self.entries) if entry.pinned or (policy.keep and any(map(matches, entry.functions)))
         ]
-        seen = set(protected)
+        visited = set(protected)
         for number in protected:  # the loop appends to the list
             for dependency in self._dependencies(number, ()):
-                if dependency not in seen:
-                    seen.add(dependency)
+                if dependency not in visited:
+                    visited.add(dependency)
                     protected.append(dependency)
-        return seen
+        return visited
 
     def keep_needed(self, reasons: dict[int, str]) -> set[int]:
         """Remove from `reasons` the entries that a kept entry needs and no kept entry replaces. Return the removed entries."""
@@ -382,7 +382,7 @@ class _Population:
         if not self._has_importer(number, alive):
             return [number]  # the usual case, because the least recently used entries are removed first
         group = [number]
-        seen = {number}
+        visited = {number}
         lost: dict[str, int] = {}  # by name: how many of the live entries with this function are in `group`
         for member in group:  # the loop appends to the list
             for name in self.entries[member].provides:
@@ -392,8 +392,8 @@ class _Population:
                 if lost[name] < sum(alive[other] for other in self.providers[name]):
                     continue
                 for other in self.importers[name]:
-                    if alive[other] and other not in seen:
-                        seen.add(other)
+                    if alive[other] and other not in visited:
+                        visited.add(other)
                         group.append(other)
         return group[::-1]
 
@@ -457,21 +457,21 @@ def _stale_generations(population: _Population, policy: PrunePolicy, now: float,
     if policy.stale is None:
         return set()
     newest: dict[object, float] = {}
-    for entry, used in zip(population.entries, population.recency, strict=True):
-        newest[entry.generation] = max(used, newest.get(entry.generation, used))
+    for entry, last_use in zip(population.entries, population.recency, strict=True):
+        newest[entry.generation] = max(last_use, newest.get(entry.generation, last_use))
     oldest = cutoff(policy.stale, now)
-    return {generation for generation, used in newest.items() if used < oldest and generation is not fresh}
+    return {generation for generation, last_use in newest.items() if last_use < oldest and generation is not fresh}
 
 
 def _add_duplicates(population: _Population, removable: list[int], reasons: dict[int, str]) -> None:
     """Select modules whose functions are all in other modules for the same hosts, the least recently used first; update `reasons`."""
     entries = population.entries
-    several = {name for name, providers in population.providers.items() if len(providers) > 1}
-    removable = [number for number in removable if number not in reasons and several.issuperset(entries[number].provides)]
+    shared_names = {name for name, providers in population.providers.items() if len(providers) > 1}
+    removable = [number for number in removable if number not in reasons and shared_names.issuperset(entries[number].provides)]
     copies: dict[tuple[str, object], int] = {}
     for number, entry in enumerate(entries if removable else ()):
         if number not in reasons:
-            for name in several.intersection(entry.provides):
+            for name in shared_names.intersection(entry.provides):
                 copies[name, entry.target] = copies.get((name, entry.target), 0) + 1
     for number in sorted(removable, key=population.place.__getitem__, reverse=True):
         keys = [(name, entries[number].target) for name in entries[number].provides]
@@ -481,15 +481,15 @@ def _add_duplicates(population: _Population, removable: list[int], reasons: dict
                 copies[key] -= 1
 
 
-def _derived_closures(entries: Iterable[Entry], gone: Container[bytes]) -> list[Entry]:
-    """Return the linked closures that are derived from a module in `gone`, except closures in `gone`."""
-    return [entry for entry in entries if entry.module_id not in gone and any(part in gone for part in entry.parts)]
+def _derived_closures(entries: Iterable[Entry], removed_ids: Container[bytes]) -> list[Entry]:
+    """Return the linked closures that are derived from a module in `removed_ids`, except closures in `removed_ids`."""
+    return [entry for entry in entries if entry.module_id not in removed_ids and any(part in removed_ids for part in entry.parts)]
 
 
 def _add_derived(entries: Sequence[Entry], reasons: dict[int, str]) -> None:
     """Add to `reasons` the linked closures with a part that is removed or does not exist."""
-    kept = {entry.module_id for number, entry in enumerate(entries) if number not in reasons}
-    lost = [number for number, entry in enumerate(entries) if entry.parts and not kept.issuperset(entry.parts)]
+    kept_ids = {entry.module_id for number, entry in enumerate(entries) if number not in reasons}
+    lost = [number for number, entry in enumerate(entries) if entry.parts and not kept_ids.issuperset(entry.parts)]
     reasons |= {number: "derived" for number in lost if number not in reasons}
 
 

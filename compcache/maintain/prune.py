@@ -133,10 +133,10 @@ def propose(
     chooser = Chooser(slices, uses, policy, now, census, spare)
     plan = chooser.choose() if reads else Plan((), ())
     leftovers = (*find_leftovers(store, policy, now, uses.torn), *_damaged_files(store, unindexed))
-    gone = {removal.entry.module_id for removal in plan.removed}
+    removed_ids = {removal.entry.module_id for removal in plan.removed}
     report = _make_report(census.modules, census.size, policy, plan, leftovers, dry_run=True)
     unknown, makers = _unknown_makers(policy, chooser.makers)
-    indexed = tuple([module_id.hex() for module_id in sorted(unindexed.sound) if module_id not in gone])
+    indexed = tuple([module_id.hex() for module_id in sorted(unindexed.sound) if module_id not in removed_ids])
     seconds = time.perf_counter() - started
     report = dataclasses.replace(report, indexed=indexed, seconds=seconds, unknown_makers=unknown, known_makers=makers)
     return PruneProposal(policy, plan, unindexed, uses, report, start_time, young)
@@ -163,10 +163,10 @@ def carry_out(store: Store, proposal: PruneProposal) -> PruneReport:
         if removed:
             free_removed(store)
     leftovers = clear_leftovers(store, planned.leftovers)
-    gone = {removal.entry.module_id for removal in removed}
+    removed_ids = {removal.entry.module_id for removal in removed}
     indexed: tuple[bytes, ...] = ()
     with suppress(OSError):  # the modules stay without index entries
-        indexed = index_modules(store, [module_id for module_id in proposal.unindexed.sound if module_id not in gone])
+        indexed = index_modules(store, [module_id for module_id in proposal.unindexed.sound if module_id not in removed_ids])
     plan = proposal.plan._replace(removed=removed)
     report = _make_report(planned.modules_before, planned.size_before, proposal.policy, plan, leftovers, dry_run=False)
     return dataclasses.replace(
@@ -178,11 +178,11 @@ def carry_out(store: Store, proposal: PruneProposal) -> PruneReport:
     )
 
 
-def _unknown_makers(policy: PrunePolicy, known: Collection[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _unknown_makers(policy: PrunePolicy, makers: Collection[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the policy's makers that made no module, and the sorted makers of all modules; two empty tuples if each made a module."""
     names = [Versions.parse(versions).name for versions in policy.made_by]
-    unknown = dict.fromkeys([name for name in names if name not in known])
-    return tuple(unknown), tuple(sorted(known)) if unknown else ()
+    unknown = dict.fromkeys([name for name in names if name not in makers])
+    return tuple(unknown), tuple(sorted(makers)) if unknown else ()
 
 
 def _make_report(
@@ -213,8 +213,8 @@ def _damaged_files(store: Store, unindexed: Unindexed) -> Iterator[PrunedFile]:
 
 
 def _describe(removal: Removal) -> PrunedModule:
-    (module_id, size, created, used, functions, *_), reason = removal
-    return _describe_fields((module_id.hex(), functions, size, created, used, reason))
+    (module_id, size, created, last_used, functions, *_), reason = removal
+    return _describe_fields((module_id.hex(), functions, size, created, last_used, reason))
 
 
 #: Makes a `PrunedModule` from its fields without a constructor call in Python.
@@ -267,47 +267,47 @@ def _modules_to_keep(store: Store, proposal: PruneProposal) -> set[bytes]:
         for name in removal.entry.functions:
             providers.setdefault(name, []).append(removal.entry)
     newcomers = [module_id for module_id in _changed_since(store, proposal.begun - _CLOCKS) if module_id not in proposal.young]
-    wanted = [name for row in map(partial(read_row, store), newcomers) if row is not None for name in row.imports]
-    wanted += [name for name in pinned(store) if name in providers]
-    used = last_uses_since(store, proposal.uses)
+    needed_names = [name for row in map(partial(read_row, store), newcomers) if row is not None for name in row.imports]
+    needed_names += [name for name in pinned(store) if name in providers]
+    last_uses = last_uses_since(store, proposal.uses)
     spared: set[bytes] = set()
-    for entry in [removal.entry for removal in plan.removed if used.get(removal.entry.module_id, 0.0) > removal.entry.used]:
+    for entry in [removal.entry for removal in plan.removed if last_uses.get(removal.entry.module_id, 0.0) > removal.entry.used]:
         spared.add(entry.module_id)
-        wanted += entry.imports
-    seen = set(wanted)
-    for name in wanted:  # the loop appends to the list
+        needed_names += entry.imports
+    visited_names = set(needed_names)
+    for name in needed_names:  # the loop appends to the list
         for entry in providers.get(name, ()):
             if entry.module_id not in spared:
                 spared.add(entry.module_id)
-                wanted += [imported for imported in entry.imports if imported not in seen]
-                seen.update(entry.imports)
+                needed_names += [imported for imported in entry.imports if imported not in visited_names]
+                visited_names.update(entry.imports)
     return spared
 
 
 def _changed_since(store: Store, when: float) -> Iterator[bytes]:
     """Yield the modules whose files have changed since a time in seconds since the epoch."""
-    for found in statuses_by_directory(store, since=when):
-        yield from [module_id for module_id, status in found.items() if status.st_ctime >= when]
+    for statuses in statuses_by_directory(store, since=when):
+        yield from [module_id for module_id, status in statuses.items() if status.st_ctime >= when]
 
 
-def rewrite_index(store: Store, gone: Collection[bytes], *, resized: bool = False) -> None:
+def rewrite_index(store: Store, removed: Collection[bytes], *, resized: bool = False) -> None:
     """Publish the index without entries of modules that do not exist, and remove entries of data that require removed modules.
 
     A failure is ignored, because stale entries are harmless.
 
     Args:
         store: the cache directory.
-        gone: the ids of the removed modules.
+        removed: the ids of the removed modules.
         resized: update the sizes in the module lists.
     """
-    remove_results(store, gone)
+    remove_results(store, removed)
     with wait_lock(store, "index-merge", timeout=_INDEX_LOCK_SECONDS):
         segments = readable_segments(store.index)
         try:
-            left_out = {*gone, *clean_packs(store, segments, gone)}
+            left_out = {*removed, *clean_packs(store, segments, removed)}
         except (CompcacheError, OSError) as problem:  # packs with unneeded entries only take space
             reraise_interrupt(problem)
-            left_out = set(gone)
+            left_out = set(removed)
         try:
             merge_all(store, left_out, Present(Slices(store)), Present(Slices(store)).size_of if resized else None)
         except (FormatError, OSError) as problem:
@@ -329,19 +329,19 @@ def find_leftovers(store: Store, policy: PrunePolicy, now: float, torn: Iterable
     """
     assert isinstance(policy.grace, float | int)  # the policy converted durations to seconds
     assert isinstance(policy.quarantine_for, float | int)
-    found = [
+    leftovers = [
         *_older_files(store, store.temporary, now - policy.grace, "temporary file"),
         *_older_files(store, store.directory(QUARANTINE), now - policy.quarantine_for, "in quarantine"),
     ]
-    found += _older_files(store, store.directory(STATISTICS), now - policy.grace, "damaged statistics", torn)
+    leftovers += _older_files(store, store.directory(STATISTICS), now - policy.grace, "damaged statistics", torn)
     lists = store.directory(MODULE_LISTS)
-    found += _older_files(store, lists, now - policy.grace, "a list of modules without its index segment", stray_lists(store))
+    leftovers += _older_files(store, lists, now - policy.grace, "a list of modules without its index segment", stray_lists(store))
     for directory in unused_bundles(store, now):
-        found += [PrunedFile(path, size, "an unpacked bundle that is not used") for path, size, _ in files_below(store, directory)]
+        leftovers += [PrunedFile(path, size, "an unpacked bundle that is not used") for path, size, _ in files_below(store, directory)]
     if policy.stale is not None:
         assert isinstance(policy.stale, float | int)
-        found += _other_formats(store, now - policy.stale)
-    return tuple(found)
+        leftovers += _other_formats(store, now - policy.stale)
+    return tuple(leftovers)
 
 
 def _older_files(store: Store, directory: str, before: float, reason: str, names: Iterable[str] | None = None) -> Iterator[PrunedFile]:
@@ -363,12 +363,12 @@ def _older_files(store: Store, directory: str, before: float, reason: str, names
 
 def _other_formats(store: Store, before: float) -> list[PrunedFile]:
     """Return the files in directories of other formats, except directories in which a file has changed since `before`."""
-    found: list[PrunedFile] = []
+    leftovers: list[PrunedFile] = []
     for name in other_formats(store):
         files = list(files_below(store, f"{store.root}/{name}"))
         if all(changed < before for _, _, changed in files):
-            found += [PrunedFile(path, size, "another format") for path, size, _ in files]
-    return found
+            leftovers += [PrunedFile(path, size, "another format") for path, size, _ in files]
+    return leftovers
 
 
 def clear_leftovers(store: Store, leftovers: tuple[PrunedFile, ...]) -> tuple[PrunedFile, ...]:

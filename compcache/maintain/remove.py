@@ -77,8 +77,8 @@ def _owner_names(func_name: str, rows: Mapping[bytes, Row]) -> set[str]:
     These are the function itself and its label, if no other function has this label.
     """
     label = label_of(func_name)
-    others = label is not None and any(name != func_name and label_of(name) == label for row in rows.values() for name in row.names)
-    return {func_name} if label is None or others else {func_name, label}
+    is_shared = label is not None and any(name != func_name and label_of(name) == label for row in rows.values() for name in row.names)
+    return {func_name} if label is None or is_shared else {func_name, label}
 
 
 def _part_modules(store: Store, owners: set[str], holders: Container[bytes], rows: Mapping[bytes, Row], *, force: bool) -> list[bytes]:
@@ -93,13 +93,13 @@ def _part_modules(store: Store, owners: set[str], holders: Container[bytes], row
 
 def _remove_entries(store: Store, keys: Iterable[tuple[str, str]]) -> None:
     """Remove the entries of data with these kinds and names."""
-    known = [store.read_entry(kind, name, alone=False) for kind, name in sorted(keys)]
-    gone = [
+    entries = [store.read_entry(kind, name, alone=False) for kind, name in sorted(keys)]
+    removals = [
         EntryRecord(entry.kind, entry.name, sequence_after(entry), (), b"", gone=True)
-        for entry in known if entry is not None and not entry.gone
+        for entry in entries if entry is not None and not entry.gone
     ]  # fmt: skip
-    if gone:
-        publish_modules(store, [encode_pack(gone)])
+    if removals:
+        publish_modules(store, [encode_pack(removals)])
         merge(store)
 
 
@@ -145,9 +145,11 @@ def remove_linked(store: Store, func_name: str | None) -> tuple[str, ...]:
     return tuple([module_id.hex() for module_id in remove_modules(store, sorted(linked))])
 
 
-def _derived_closures(store: Store, gone: list[bytes]) -> list[bytes]:
+def _derived_closures(store: Store, removed_ids: list[bytes]) -> list[bytes]:
     """Return the ids of the linked closures that are derived from these modules, without closures among these modules."""
-    return [key for key, entry in linked_closures(store).items() if key not in gone and not set(gone).isdisjoint(entry.requires)]
+    return [
+        key for key, entry in linked_closures(store).items() if key not in removed_ids and not set(removed_ids).isdisjoint(entry.requires)
+    ]
 
 
 def _has_short_index(store: Store) -> bool:
@@ -166,15 +168,15 @@ def _require_unused(store: Store, func_name: str, names: set[str], holders: Mapp
     That is so if its modules hold other functions, if other modules import one of its functions, `names`, or if one of these is pinned.
     `holders` are the rows of its modules, and `rows` those of all modules that may import it.
     """
-    others = tuple(sorted({name for row in holders.values() for name in row.names} - names))
+    other_functions = tuple(sorted({name for row in holders.values() for name in row.names} - names))
     importing = [row for module_id, row in rows.items() if module_id not in holders and not names.isdisjoint(row.imports)]
     importers = tuple(sorted([name for row in importing for name in row.names]))
     reasons = []
-    groups = sorted({group for row in holders.values() for group in _group_names(row)}) if others else []
+    groups = sorted({group for row in holders.values() for group in _group_names(row)}) if other_functions else []
     if groups:
         reasons.append(f"it is a part of the group {groups[0]!r}, which can only be removed completely")
-    elif others:
-        reasons.append(f"its module also holds {join_first(map(repr, others), _MOST_NAMED)}")
+    elif other_functions:
+        reasons.append(f"its module also holds {join_first(map(repr, other_functions), _MOST_NAMED)}")
     if importers:
         reasons.append(f"{join_first(map(repr, importers), _MOST_NAMED)} import{'s' if len(importers) == 1 else ''} it")
     if not names.isdisjoint(pinned(store)):
@@ -184,6 +186,6 @@ def _require_unused(store: Store, func_name: str, names: set[str], holders: Mapp
         raise FunctionInUseError(
             f"{kind} {func_name!r} was not removed: {'; '.join(reasons)}; pass force=True (rm --force) to remove it anyway",
             func_name=func_name,
-            others=others,
+            others=other_functions,
             importers=importers,
         )

@@ -65,43 +65,43 @@ def note_additions(
         warn_once(store, store.path(SIZE), message)
 
 
-def _add_and_sweep(store: Store, kept: Callable[[], frozenset[bytes]], size: int, limit: int) -> None:
+def _add_and_sweep(store: Store, find_kept: Callable[[], frozenset[bytes]], size: int, limit: int) -> None:
     """Add `size` bytes to the estimate. If it then exceeds the limit, sweep, unless another process is sweeping.
 
-    `kept` returns the module_ids that a sweep must not remove.
+    `find_kept` returns the module_ids that a sweep must not remove.
     """
     added, store.stats.unaccounted = store.stats.unaccounted + size, 0
     try:
-        known = add_to_estimate(store, added)
+        estimate = add_to_estimate(store, added)
     except OSError as error:  # usually a full disk; the next addition counts these bytes, too
         reraise_interrupt(error)
         store.stats.unaccounted += added
         return
     # If pinned modules exceed the limit, the next sweep waits for more additions.
-    if known is not None and not known.is_long:
-        excess = known.settled + limit // 8 if known.settled > limit else 0
-        if known.size <= max(limit, excess):
+    if estimate is not None and not estimate.is_long:
+        excess = estimate.settled + limit // 8 if estimate.settled > limit else 0
+        if estimate.size <= max(limit, excess):
             return
     with try_lock(store, "size") as owned:
         if not owned:
             return
-        if known is None or known.size > limit:
-            size = settled = _sweep(store, kept, limit, compacts=known is None or known.settled <= limit)
+        if estimate is None or estimate.size > limit:
+            size = settled = _sweep(store, find_kept, limit, compacts=estimate is None or estimate.settled <= limit)
         else:
-            size, settled = known.size, known.settled
+            size, settled = estimate.size, estimate.settled
         write_estimate(store, size, settled)
 
 
-def _sweep(store: Store, kept: Callable[[], frozenset[bytes]], limit: int, *, compacts: bool) -> int:
+def _sweep(store: Store, find_kept: Callable[[], frozenset[bytes]], limit: int, *, compacts: bool) -> int:
     """Prune to `_LOW` of the limit, or with `compacts` start a process that packs small files. Return the size of the cache now, in bytes.
 
-    Nothing is done if the cache is within the limit. `kept` returns the modules that stay.
+    Nothing is done if the cache is within the limit. `find_kept` returns the modules that stay.
     """
     from compcache.maintain.packing import SMALL
 
     size = count = small = 0
-    for _, found in modules_by_directory(store):
-        sizes = [status.size for status in found.values()]
+    for _, statuses in modules_by_directory(store):
+        sizes = [status.size for status in statuses.values()]
         size += sum(sizes)
         count += len(sizes)
         small += sum(filter(SMALL.__ge__, sizes))
@@ -116,5 +116,5 @@ def _sweep(store: Store, kept: Callable[[], frozenset[bytes]], limit: int, *, co
     from compcache.maintain.prune import prune
 
     store.stats.flush(now_held=True)  # modules in memory count as used now
-    report = prune(store, PrunePolicy(max_bytes=int(limit * _LOW)), spare=kept())
+    report = prune(store, PrunePolicy(max_bytes=int(limit * _LOW)), spare=find_kept())
     return report.size_after

@@ -94,11 +94,11 @@ class _NamedModules:
 
     def _read_range(self) -> None:
         """Add the modules of all function entries to the current range."""
-        known = self._known
+        module_ids = self._known
         for segment in self._segments:
             for entry in all_entries(segment.functions):
-                if entry[KEY_SIZE] in known:
-                    known[entry[KEY_SIZE]] += entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE]
+                if entry[KEY_SIZE] in module_ids:
+                    module_ids[entry[KEY_SIZE]] += entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE]
 
 
 def _is_indexable(store: Store, module_id: bytes) -> bool:

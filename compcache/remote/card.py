@@ -87,13 +87,13 @@ def _fields_without_imports(card: Card) -> list[Any]:
     return fields
 
 
-def merge_cards(known: dict[str, Card], shelf: str, card: Card) -> bytes:
+def merge_cards(stored_cards: dict[str, Card], shelf: str, card: Card) -> bytes:
     """Add a card to the known cards of its function, and return the encoded cards. The new card replaces the known card of its shelf.
 
     If the result would have more than `_LARGE_CARDS` bytes, the imports of the new card are left out. If it would have more than
     `MAX_CARDS` bytes, the oldest cards are left out.
     """
-    other_cards = {other: known_card for other, known_card in known.items() if other != shelf and known_card.name == card.name}
+    other_cards = {other: known_card for other, known_card in stored_cards.items() if other != shelf and known_card.name == card.name}
     data = encode_cards({**other_cards, shelf: card})
     if len(data) > _LARGE_CARDS and card.imports:
         return merge_cards(other_cards, shelf, card._replace(imports=()))

@@ -66,11 +66,11 @@ def _shares_in(slices: Slices, uses: Uses, place: bytes) -> Iterator[Item]:
     `place` is one byte, which differs between the directory and its layers.
     """
     for slice_ in slices:
-        used = uses.of_directory(slice_.first)
+        module_uses = uses.of_directory(slice_.first)
         for module_id, row in slice_.rows().items():
             size = slice_.present[module_id].size
             share = 1 / max(len(row.names), 1)
-            loads, _ = used.get(module_id, (0, 0.0))
+            loads, _ = module_uses.get(module_id, (0, 0.0))
             for name, signature in zip(row.names, row.signatures, strict=True):
                 key = relation_key(base_of(name), name.encode("utf-8", "surrogatepass") + b"\0", module_id + place)
                 yield key, _SHARE.pack(row.seconds * share, size * share, loads * share, size, not signature.startswith(LINK_ONLY))

@@ -36,12 +36,12 @@ class LastUses:
         self._latest = array("d")
         names = SortedItems()
         for slice_ in slices if not uses.is_empty else ():
-            used = uses.of_directory(slice_.first)
+            directory_uses = uses.of_directory(slice_.first)
             self._starts[slice_.first] = len(self._latest)
             for module_id, row in slice_.rows().items():
                 number = len(self._latest).to_bytes(_NUMBER_SIZE, "big")
                 self._module_ids += module_id
-                _, last_use = used.get(module_id, (0, 0.0))
+                _, last_use = directory_uses.get(module_id, (0, 0.0))
                 self._latest.append(last_use)
                 for relation, functions in ((REALIZES, row.names), (IMPORTS, row.imports)):
                     for name in functions:
@@ -52,14 +52,14 @@ class LastUses:
     def of_directory(self, first: int) -> dict[bytes, float]:
         """Return the time of the last use of each used module whose id begins with this byte."""
         start = self._starts.get(first, len(self._latest))
-        found = {}
+        last_uses = {}
         for number in range(start, len(self._latest)):
             module_id = bytes(self._module_ids[number * DIGEST_SIZE : (number + 1) * DIGEST_SIZE])
             if module_id[0] != first:
                 break
             if self._latest[number]:
-                found[module_id] = self._latest[number]
-        return found
+                last_uses[module_id] = self._latest[number]
+        return last_uses
 
     def _imports(self, names: SortedItems) -> tuple[array[int], array[int]]:
         """Return the modules that each module imports from: the position of its first import, by number, and the numbers of the providers.
@@ -91,8 +91,8 @@ class LastUses:
         """Set the last use of each module to that of the last used module that needs it. `_imports` returns the arguments."""
         latest = self._latest
         visited = bytearray(len(latest))
-        used = [number for number, last_use in enumerate(latest) if last_use]
-        for root in sorted(used, key=latest.__getitem__, reverse=True):
+        used_modules = [number for number, last_use in enumerate(latest) if last_use]
+        for root in sorted(used_modules, key=latest.__getitem__, reverse=True):
             pending = [] if visited[root] else [root]
             visited[root] = 1
             for number in pending:  # the loop appends to the list

@@ -192,13 +192,13 @@ class Uses:
 
     def of_directory(self, first: int) -> dict[bytes, tuple[int, float]]:
         """Return the number of uses and the time of the last use of each module whose id begins with this byte."""
-        found: dict[bytes, tuple[int, float]] = {}
+        totals: dict[bytes, tuple[int, float]] = {}
         end = bytes([first + 1]) if first < 0xFF else _AFTER_ALL  # noqa: PLR2004 - the largest byte
         for (module_id, key), count, last_use in self.all(bytes([first]), end):
             if module_id != MISSES_ID:
-                counted, latest = found.get(module_id, (0, 0.0))
-                found[module_id] = counted + (count if key != LOADS_KEY else 0), max(last_use, latest)
-        return found
+                counted, latest = totals.get(module_id, (0, 0.0))
+                totals[module_id] = counted + (count if key != LOADS_KEY else 0), max(last_use, latest)
+        return totals
 
     def ledger(self) -> Ledger:
         """Return the sum of all statistics files as a ledger, which is held in memory."""

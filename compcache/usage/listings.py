@@ -63,11 +63,11 @@ def _all_modules(place: Store, uses: Uses, progress: Progress | None) -> Iterato
     last_uses = LastUses(slices, uses)
     problem_of = _Problems(place)
     for slice_ in slices:
-        used, last = uses.of_directory(slice_.first), last_uses.of_directory(slice_.first)
+        directory_uses, last = uses.of_directory(slice_.first), last_uses.of_directory(slice_.first)
         for module_id, row in slice_.rows().items():
             if not row.is_pack:
                 size, modified = slice_.present[module_id]
-                count, _ = used.get(module_id, _NEVER)
+                count, _ = directory_uses.get(module_id, _NEVER)
                 last_use = last.get(module_id, 0.0)
                 yield _summary(row, size, min(modified, now), problem_of[row.platform], (count, last_use), place.source)
 
@@ -91,8 +91,8 @@ def _modules_in(store: Store, overview: Overview) -> list[ModuleSummary]:
         if row.is_pack:
             continue
         size, modified = present[module_id]
-        used = counts.get(module_id, 0), last_uses.get(module_id, 0.0)
-        summaries.append(_summary(row, size, min(modified, now), problem_of[row.platform], used, store.source))
+        uses = counts.get(module_id, 0), last_uses.get(module_id, 0.0)
+        summaries.append(_summary(row, size, min(modified, now), problem_of[row.platform], uses, store.source))
     return summaries
 
 
@@ -139,8 +139,8 @@ def describe_module(store: Store, module_id: str) -> ModuleSummary:
         raise FileNotFoundError(f"the cache {store.root} has no module {module_id} that can be read: modules() lists its modules")
     ledger = Uses(store).of([key])
     counts = [count for (name, used_id), (count, _) in ledger.uses.items() if used_id == key and name != LOADS_KEY]
-    used = sum(counts), ledger.last_uses().get(key, 0.0)
-    return _summary(row, size, modified, _platform_problem(store, row.platform), used, holder.source)
+    uses = sum(counts), ledger.last_uses().get(key, 0.0)
+    return _summary(row, size, modified, _platform_problem(store, row.platform), uses, holder.source)
 
 
 def functions(
@@ -224,7 +224,7 @@ def functions_of(places: list[tuple[Store, Overview]], select: Callable[[str], o
         for layer in of_layers:
             for name, summary in layer.items():
                 copies.setdefault(name, []).append(summary)
-        by_name = {name: _merge_copies(several) for name, several in copies.items()}
+        by_name = {name: _merge_copies(summaries) for name, summaries in copies.items()}
     linked = {key.hex(): row.names for _, overview in places for key, row in overview.rows.items() if row.entries and row.parts}
     for name in {name for names in linked.values() for name in names}.intersection(by_name):
         if linked.keys() >= {*by_name[name].modules}:
@@ -299,16 +299,16 @@ def _last_uses(ledger: Ledger, rows: Mapping[bytes, Row]) -> tuple[dict[bytes, f
     A use of a module counts as a use of its dependencies.
     """
     latest = ledger.last_uses()
-    used = sorted(latest.keys() & rows.keys(), key=latest.__getitem__)
-    if not any(rows[module_id].imports for module_id in used):
+    used_ids = sorted(latest.keys() & rows.keys(), key=latest.__getitem__)
+    if not any(rows[module_id].imports for module_id in used_ids):
         return latest, {}
     providers = {name: module_id for module_id, row in rows.items() for name in row.names}
     if len(providers) < sum([len(row.names) for row in rows.values()]):
         # Of several modules that realize a function, the module used last is its provider.
-        providers.update({name: module_id for module_id in used for name in rows[module_id].names})
+        providers.update({name: module_id for module_id in used_ids for name in rows[module_id].names})
     imported: dict[str, float] = {}
     visited: set[bytes] = set()
-    for root in reversed(used):
+    for root in reversed(used_ids):
         if root in visited:
             continue
         visited.add(root)
@@ -324,13 +324,13 @@ def _last_uses(ledger: Ledger, rows: Mapping[bytes, Row]) -> tuple[dict[bytes, f
     return latest, imported
 
 
-def _summary(row: Row, size: int, created: float, problem: str, used: tuple[int, float], directory: str) -> ModuleSummary:
-    """Return the summary of a module. `used` has the number of uses and the time of the last use, in seconds since the epoch."""
+def _summary(row: Row, size: int, created: float, problem: str, uses: tuple[int, float], directory: str) -> ModuleSummary:
+    """Return the summary of a module. `uses` has the number of uses and the time of the last use, in seconds since the epoch."""
     platform = row.platform
     signatures = [signature.removeprefix(LINK_ONLY) for signature in row.signatures]
     return ModuleSummary(
         row.module_id.hex(), tuple(map(_exported, zip(row.names, signatures, strict=True))), row.imports, size, created,
-        row.seconds, platform.cpu, _feature_text(platform), platform.llvm_version, platform.image_kind, problem, *used, directory,
+        row.seconds, platform.cpu, _feature_text(platform), platform.llvm_version, platform.image_kind, problem, *uses, directory,
     )  # fmt: skip
 
 

@@ -234,29 +234,29 @@ class Excerpts:
 
     def of_bases(self, first: str, last: str) -> list[tuple[Store, Overview]]:
         """Return the data about functions with bases from `first` to `last`: their modules, parts, groups, entries of data and users."""
-        wanted = [_Wanted(lists.of_bases(first, last), dict(_by_place(lists.entries(first, last)))) for lists in self.lists]
-        return self._read_wanted(wanted)
+        selections = [_Selection(lists.of_bases(first, last), dict(_by_place(lists.entries(first, last)))) for lists in self.lists]
+        return self._read_selections(selections)
 
     def of_modules(self, module_ids: Iterable[bytes]) -> list[tuple[Store, Overview]]:
         """Return the data about the modules with these module_ids."""
         requested = set(module_ids)
-        return self._read_wanted(_Wanted(set(requested), {}) for _ in self._places)
+        return self._read_selections(_Selection(set(requested), {}) for _ in self._places)
 
-    def _read_wanted(self, wanted: Iterable[_Wanted]) -> list[tuple[Store, Overview]]:
-        """Return the wanted modules and entries that exist in the directory and in each layer, with their users and uses.
+    def _read_selections(self, selections: Iterable[_Selection]) -> list[tuple[Store, Overview]]:
+        """Return the selected modules and entries that exist in the directory and in each layer, with their users and uses.
 
-        `wanted` has one item for each directory. The modules that the entries require are added to the items.
+        `selections` has one item for each directory. The modules that the entries require are added to the items.
         """
-        parts = list(zip(self._places, wanted, strict=True))
-        rows = [self._read_rows(lists, part) for (_, lists), part in parts]
+        searches = list(zip(self._places, selections, strict=True))
+        rows = [self._read_rows(lists, selection) for (_, lists), selection in searches]
         if self._has_requirements:
-            module_ids = {module_id for _, part in parts for module_id in part.module_ids}
-            for (_, lists), part in parts:
-                self._add_entries(lists, part, module_ids)
-        for ((_, lists), part), layer_rows in zip(parts, rows, strict=True):
-            part.module_ids |= {module_id for module_id, _ in part.entries}
-            layer_rows.update(lists.rows(part.module_ids - layer_rows.keys()))
-            _fill_packs(layer_rows, [(module_id, entry) for (module_id, _), entry in part.entries.items()])
+            module_ids = {module_id for _, selection in searches for module_id in selection.module_ids}
+            for (_, lists), selection in searches:
+                self._add_entries(lists, selection, module_ids)
+        for ((_, lists), selection), layer_rows in zip(searches, rows, strict=True):
+            selection.module_ids |= {module_id for module_id, _ in selection.entries}
+            layer_rows.update(lists.rows(selection.module_ids - layer_rows.keys()))
+            _fill_packs(layer_rows, [(module_id, entry) for (module_id, _), entry in selection.entries.items()])
             if not self._uses.is_empty:
                 _add_importers(lists, layer_rows)
         all_rows = [row for layer_rows in rows for row in layer_rows.values()]
@@ -270,29 +270,29 @@ class Excerpts:
         return overviews
 
     @staticmethod
-    def _read_rows(lists: ModuleLists, part: _Wanted) -> dict[bytes, Row]:
-        """Return the rows of the wanted modules and of the owners of wanted parts. Add the owners to `part`."""
-        rows = lists.rows(part.module_ids)
+    def _read_rows(lists: ModuleLists, selection: _Selection) -> dict[bytes, Row]:
+        """Return the rows of the selected modules and of the owners of selected parts. Add the owners to `selection`."""
+        rows = lists.rows(selection.module_ids)
         for owner in {base_of(row.part_of) for row in rows.values() if row.part_of}:
-            part.module_ids |= lists.of_bases(owner, owner)
-        rows.update(lists.rows(part.module_ids - rows.keys()))
+            selection.module_ids |= lists.of_bases(owner, owner)
+        rows.update(lists.rows(selection.module_ids - rows.keys()))
         return rows
 
     @staticmethod
-    def _add_entries(lists: ModuleLists, part: _Wanted, module_ids: set[bytes]) -> None:
-        """Add to `part` the entries that require these modules, and all entries with the same names, because only the latest counts."""
+    def _add_entries(lists: ModuleLists, selection: _Selection, module_ids: set[bytes]) -> None:
+        """Add the entries that require these modules, and all entries with the same names, because only the latest counts."""
         bases = set()
         for module_id in module_ids:
             for holder, entry in lists.entries_requiring(module_id):
-                part.module_ids.add(holder)
+                selection.module_ids.add(holder)
                 if entry is not None:
                     _, name, *_ = entry
                     bases.add(base_of(name))
         for base in bases:
-            part.entries.update(_by_place(lists.entries(base, base)))
+            selection.entries.update(_by_place(lists.entries(base, base)))
 
 
-class _Wanted:
+class _Selection:
     """The modules and the entries of packs to read. Entries are by module_id and offset.
 
     Entries in modules need only the module_id, because rows contain them.

@@ -171,8 +171,8 @@ def _times(step: _Step) -> dict[str, Any]:
     }
 
 
-def _vertical_axis(field: str, title: str, format_: str = ",~f", **more: Any) -> dict[str, Any]:
-    return {"field": field, "type": "quantitative", "axis": {"title": title, "format": format_, "tickCount": 4}, **more}
+def _vertical_axis(field: str, title: str, format_: str = ",~f", **settings: Any) -> dict[str, Any]:
+    return {"field": field, "type": "quantitative", "axis": {"title": title, "format": format_, "tickCount": 4}, **settings}
 
 
 def _axis_unit(size: float) -> tuple[str, int]:
@@ -189,14 +189,14 @@ def _hit_rate_chart(steps: Sequence[_Step]) -> Chart:
     rated = list(zip(requested, rates, strict=True))
     values = [{**_times(step), "rate": rate, "text": f"{step.label}: {rate:.1%} hits"} for step, rate in rated]
     total = sum(step.hits for step in requested) / sum(step.hits + step.misses for step in requested)
-    y = _vertical_axis("rate", "", "%", scale={"domain": [0, 1]})
-    y["axis"] = {"title": None, "format": "%", "tickCount": 4}
-    x = {**_time_axis(steps), "field": "middle"}
+    y_axis = _vertical_axis("rate", "", "%", scale={"domain": [0, 1]})
+    y_axis["axis"] = {"title": None, "format": "%", "tickCount": 4}
+    x_axis = {**_time_axis(steps), "field": "middle"}
     spec = {
         "height": 150, "data": {"values": values},
         "layer": [
-            {"mark": {"type": "line", "color": _HIT, "strokeWidth": 2, "aria": False}, "encoding": {"x": x, "y": y}},
-            {"mark": {"type": "circle", "color": _HIT, "size": 45, "opacity": 1}, "encoding": {"x": x, "y": y, **_DESCRIBED}},
+            {"mark": {"type": "line", "color": _HIT, "strokeWidth": 2, "aria": False}, "encoding": {"x": x_axis, "y": y_axis}},
+            {"mark": {"type": "circle", "color": _HIT, "size": 45, "opacity": 1}, "encoding": {"x": x_axis, "y": y_axis, **_DESCRIBED}},
         ],
     }  # fmt: skip
     return Chart(
@@ -257,8 +257,8 @@ def _seconds_chart(steps: Sequence[_Step]) -> Chart:
         saved, spent = saved + step.saved, spent + step.spent
         for kind, value in (("saved by loads", saved), ("spent on compilation", spent)):
             values.append({**_times(step), "kind": kind, "value": value, "text": f"{step.label}: {seconds_text(value)} {kind} so far"})
-    x = {**_time_axis(steps), "field": "end"}
-    y = _vertical_axis("value", "seconds, summed up")
+    x_axis = {**_time_axis(steps), "field": "end"}
+    y_axis = _vertical_axis("value", "seconds, summed up")
     colour = {
         "field": "kind", "type": "nominal",
         "scale": {"domain": ["saved by loads", "spent on compilation"], "range": [_HIT, _MISS]},
@@ -266,8 +266,8 @@ def _seconds_chart(steps: Sequence[_Step]) -> Chart:
     spec = {
         "height": 150, "data": {"values": values},
         "layer": [
-            {"mark": {"type": "line", "strokeWidth": 2, "interpolate": "step-after", "aria": False}, "encoding": {"x": x, "y": y, "color": colour}},  # noqa: E501
-            {"mark": {"type": "circle", "size": 24, "opacity": 1}, "encoding": {"x": x, "y": y, "color": colour, **_DESCRIBED}},
+            {"mark": {"type": "line", "strokeWidth": 2, "interpolate": "step-after", "aria": False}, "encoding": {"x": x_axis, "y": y_axis, "color": colour}},  # noqa: E501
+            {"mark": {"type": "circle", "size": 24, "opacity": 1}, "encoding": {"x": x_axis, "y": y_axis, "color": colour, **_DESCRIBED}},
         ],
     }  # fmt: skip
     return Chart(

@@ -51,9 +51,9 @@ def check_index(state: CheckState) -> tuple[int, dict[str, int]]:
         if entry is not None:
             kind, name, offset, *_ = entry
             state.indexed.add(encode_entry(index_name(kind, name), module_id, offset))
-    wanted = (entry for entry, _ in state.indexed if state.is_present(entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE]))
+    required = (entry for entry, _ in state.indexed if state.is_present(entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE]))
     missing, stale, checked = _Differences(state), _Differences(state), 0
-    for entries, expected in _read_ranges(state, segments, wanted):
+    for entries, expected in _read_ranges(state, segments, required):
         checked += len(entries)
         missing.add(_still_missing(state, expected - entries), lambda _, exists: exists)
         stale.add(entries - expected, lambda module_id, exists: _was_read(state, module_id) if exists else module_id not in state.unusable)
@@ -122,12 +122,12 @@ class _Differences:
 
 def _was_read(state: CheckState, module_id: bytes) -> bool:
     """Return whether a module existed and was intact when the check read the modules."""
-    known = module_id in state.slices.unlisted or module_id in state.slices.lists.rows([module_id])
-    return known and state.is_present(module_id) and module_id not in state.unusable
+    is_listed = module_id in state.slices.unlisted or module_id in state.slices.lists.rows([module_id])
+    return is_listed and state.is_present(module_id) and module_id not in state.unusable
 
 
-def _read_ranges(state: CheckState, segments: list[Segment], wanted: Iterator[bytes]) -> Iterator[tuple[set[bytes], set[bytes]]]:
-    """Yield (entries in all segments, entries in `wanted`) of each range of keys, in order. `wanted` is sorted.
+def _read_ranges(state: CheckState, segments: list[Segment], required: Iterator[bytes]) -> Iterator[tuple[set[bytes], set[bytes]]]:
+    """Yield (entries in all segments, entries in `required`) of each range of keys, in order. `required` is sorted.
 
     A damaged segment is recorded in the index, removed from `segments`, and left out.
     """
@@ -138,7 +138,7 @@ def _read_ranges(state: CheckState, segments: list[Segment], wanted: Iterator[by
             if any(data[_NUMBER] not in texts for data in all_entries(segment.functions)):
                 raise FormatError(f"a function entry in the segment {segment.name} refers to a requirement that it does not have")
     bits = (sum(segment.functions.count for segment in segments) // _RANGE).bit_length()
-    waiting = next(wanted, None)
+    waiting = next(required, None)
     for number in range(1 << bits):
         entries: set[bytes] = set()
         for segment in list(segments):
@@ -147,7 +147,7 @@ def _read_ranges(state: CheckState, segments: list[Segment], wanted: Iterator[by
         expected = set()
         while waiting is not None and int.from_bytes(waiting[:4], "big") >> (32 - bits) == number:
             expected.add(waiting)
-            waiting = next(wanted, None)
+            waiting = next(required, None)
         yield entries, expected
         state.show((number + 1) * _RANGE, _RANGE << bits)
 
@@ -173,10 +173,10 @@ def _count_unverified(state: CheckState, segments: list[Segment]) -> int:
     unverified = 0
     entries = heapq.merge(*[all_entries(segment.modules) for segment in segments])
     entry = next(entries, None)
-    for wanted in state.stamps.pieces(DIGEST_SIZE + STAMP_SIZE):
-        module_id, is_stamped = wanted[:DIGEST_SIZE], False
+    for record in state.stamps.pieces(DIGEST_SIZE + STAMP_SIZE):
+        module_id, is_stamped = record[:DIGEST_SIZE], False
         while entry is not None and entry[:DIGEST_SIZE] <= module_id:
-            is_stamped = is_stamped or entry.startswith(wanted)
+            is_stamped = is_stamped or entry.startswith(record)
             entry = next(entries, None)
         unverified += not is_stamped and state.is_sound(module_id)
     return unverified

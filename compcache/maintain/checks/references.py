@@ -81,12 +81,12 @@ def _read_types(state: CheckState, compared: Iterable[Item]) -> Iterator[Item]:
     Each module is read once. An unreadable module is skipped, because another step reports it.
     """
     for number, (module_id, keys) in enumerate(groupby((key for key, _ in compared), lambda key: key[:DIGEST_SIZE])):
-        wanted = {_decode(key[DIGEST_SIZE:]) for key in keys}
+        names = {_decode(key[DIGEST_SIZE:]) for key in keys}
         with suppress(OSError, FormatError, KeyError):
             with ModuleSections(state.store, module_id) as reader:
                 payloads = dict(iterate_frames(reader.records()))
             for key, text in link_types(module_id, payloads):
-                if _decode(_name_of(key)) in wanted:
+                if _decode(_name_of(key)) in names:
                     yield key, text
         if number % 256 == 0:
             state.show(number, max(number, state.total))
@@ -99,15 +99,15 @@ def link_types(module_id: bytes, payloads: Mapping[int, bytes]) -> Iterator[Item
 
     Raise `FormatError` if a record is malformed, or `KeyError` if a record refers to a record that does not exist.
     """
-    needs, own = [], {}
+    needs, own_types = [], {}
     for payload in payloads.values():
         if payload[:1] == FUNCTION:
             function = decode_function(payload)
-            own[function.name] = function.link_type
+            own_types[function.name] = function.link_type
         elif payload[:1] == NEEDS:
             needs.append(decode_needs(payload))
-    types = [(name, REALIZES, kind) for name, kind in own.items()]
-    types += [(name, IMPORTS, kind) for record in needs for _, name, _, kind in record.imports if name not in own]
+    types = [(name, REALIZES, kind) for name, kind in own_types.items()]
+    types += [(name, IMPORTS, kind) for record in needs for _, name, _, kind in record.imports if name not in own_types]
     for name, relation, kind in types:
         yield relation_key(name, relation, module_id), read_type(payloads.__getitem__, kind).encode("utf-8", "surrogatepass")
 
@@ -120,42 +120,42 @@ def _check_types(state: CheckState, types: Iterable[Item]) -> tuple[int, int]:
     mismatched = unchecked = 0
     sound = (item for item in types if state.is_sound(item[0][-DIGEST_SIZE:]))  # a later step may have reported the module
     for name, items in groupby(sound, lambda item: _name_of(item[0])):
-        known: list[tuple[bytes, str]] = []
+        realizations: list[tuple[bytes, str]] = []
         for key, value in items:
-            module_id, used = key[-DIGEST_SIZE:], _decode(value)
+            module_id, expected = key[-DIGEST_SIZE:], _decode(value)
             if _realizes(key):
-                known.append((module_id, used))
-            elif not used or not all(text for _, text in known):
+                realizations.append((module_id, expected))
+            elif not expected or not all(text for _, text in realizations):
                 unchecked += 1
-            elif known and not _fits_any(used, known) and _has_only(state, _decode(name), module_id, known):
+            elif realizations and not _fits_any(expected, realizations) and _has_only(state, _decode(name), module_id, realizations):
                 mismatched += 1
-                _report_mismatch(state, _decode(name), module_id, used, known[0])
+                _report_mismatch(state, _decode(name), module_id, expected, realizations[0])
     return mismatched, unchecked
 
 
-def _fits_any(used: str, known: Iterable[tuple[bytes, str]]) -> bool:
-    """Return whether one of the `known` realizations, given as (module_id, type), has a type that an importer can use as `used`."""
-    for _, text in known:
-        is_fitting, _ = compare_types(text, used)
+def _fits_any(expected: str, realizations: Iterable[tuple[bytes, str]]) -> bool:
+    """Return whether one of the `realizations`, given as (module_id, type), has a type that an importer can use as `expected`."""
+    for _, text in realizations:
+        is_fitting, _ = compare_types(text, expected)
         if is_fitting:
             return True
     return False
 
 
-def _report_mismatch(state: CheckState, name: str, importer: bytes, used: str, known: tuple[bytes, str]) -> None:
-    """Report a module that imports a function with another type than the `known` module defines."""
-    provider, text = known
+def _report_mismatch(state: CheckState, name: str, importer: bytes, expected: str, realization: tuple[bytes, str]) -> None:
+    """Report a module that imports a function with another type than the `realization` module defines."""
+    provider, text = realization
     message = (
-        f"module {importer.hex()} imports {name!r} with the type {used}, but no module holds it with this type: module "
+        f"module {importer.hex()} imports {name!r} with the type {expected}, but no module holds it with this type: module "
         f"{provider.hex()} defines it as {text}; functions that need it are misses; add {name!r} with the imported type"
     )
     state.report("dangling", name, message, note=True)
 
 
-def _has_only(state: CheckState, name: str, importer: bytes, known: Iterable[tuple[bytes, str]]) -> bool:
-    """Return whether the importer still exists, and all current realizations of the function, layers included, are in `known`."""
+def _has_only(state: CheckState, name: str, importer: bytes, realizations: Iterable[tuple[bytes, str]]) -> bool:
+    """Return whether the importer still exists, and all current realizations of the function, layers included, are in `realizations`."""
     current = {module_id for module_id, _ in state.store.find_all(name)}
-    return state.store.exists(importer) and current <= {module_id for module_id, _ in known}
+    return state.store.exists(importer) and current <= {module_id for module_id, _ in realizations}
 
 
 def check_statistics(state: CheckState) -> tuple[int, dict[str, int]]:

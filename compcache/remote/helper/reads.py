@@ -343,12 +343,12 @@ class Reads:
         self.counts[counter] = self.counts.get(counter, 0) + amount
 
 
-def _remember(known: OrderedDict[str, _V], key: str, value: _V, most: int) -> None:
+def _remember(values: OrderedDict[str, _V], key: str, value: _V, most: int) -> None:
     """Remember a value. Beyond `most` values, the oldest is forgotten."""
-    known[key] = value
-    known.move_to_end(key)
-    if len(known) > most:
-        known.popitem(last=False)
+    values[key] = value
+    values.move_to_end(key)
+    if len(values) > most:
+        values.popitem(last=False)
 
 
 def is_intact(card: Card, module: bytes | str) -> bool:

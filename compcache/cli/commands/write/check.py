@@ -63,8 +63,8 @@ def _print_report(report: CheckReport) -> None:
 
 def _step_cells(step: CheckStep) -> tuple[str, ...]:
     """Return the row of a step: its name, how many items it checked, its time, and what it found."""
-    found = ", ".join(f"{name} {number:,}" for name, number in step.numbers.items() if number)
-    return step.name, f"{step.checked:,}", seconds_text(step.seconds), found
+    counts_text = ", ".join(f"{name} {number:,}" for name, number in step.numbers.items() if number)
+    return step.name, f"{step.checked:,}", seconds_text(step.seconds), counts_text
 
 
 def _finding_cells(finding: Finding) -> tuple[str, ...]:
