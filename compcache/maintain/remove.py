@@ -116,7 +116,7 @@ def remove_modules(store: Store, module_ids: list[bytes]) -> list[bytes]:
     """
     removed: list[bytes] = []
     try:
-        chosen = [*module_ids, *_derived_closures(store, module_ids)]
+        chosen = [*module_ids, *_derived_closures(store, set(module_ids))]
         removed.extend(module_id for module_id in chosen if remove_file(store, module_id))  # item by item: an error keeps earlier items
     except OSError as error:
         reraise_interrupt(error)
@@ -145,11 +145,9 @@ def remove_linked(store: Store, func_name: str | None) -> tuple[str, ...]:
     return tuple([module_id.hex() for module_id in remove_modules(store, sorted(linked))])
 
 
-def _derived_closures(store: Store, removed_ids: list[bytes]) -> list[bytes]:
+def _derived_closures(store: Store, removed: set[bytes]) -> list[bytes]:
     """Return the ids of the linked closures that are derived from these modules, without closures among these modules."""
-    return [
-        key for key, entry in linked_closures(store).items() if key not in removed_ids and not set(removed_ids).isdisjoint(entry.requires)
-    ]
+    return [key for key, entry in linked_closures(store).items() if key not in removed and not removed.isdisjoint(entry.requires)]
 
 
 def _has_short_index(store: Store) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,7 +13,7 @@ from compcache.cli.names import resolve_all
 from compcache.cli.output import plural, print_fields, print_text, printable, size_text
 from compcache.cli.params import DURATION
 from compcache.cli.session import Session, pass_session
-from compcache.remote.maintenance import LONGEST_UNUSED
+from compcache.remote import maintenance
 from compcache.settings import setting
 
 if TYPE_CHECKING:
@@ -108,8 +109,8 @@ def push(session: Session, names: tuple[str, ...], timeout: float, url: str | No
 def verify(session: Session, url: str | None, as_json: bool) -> int:
     """Read every card of each store and look for its module. Exit status 1 if a card is damaged or its module is missing."""
     with session.open_with_remote(url, "read") as cache:
-        remote = _require_remote(cache, url)
-        reports = list(zip([store.shown for store in remote.settings.each], remote.verify(), strict=True))
+        stores = _require_remote(cache, url).settings
+        reports = [(store.shown, maintenance.verify(store)) for store in stores.separately()]
     if as_json:
         print_json([{"url": store, **report._asdict()} for store, report in reports])
     for store, report in () if as_json else reports:
@@ -147,23 +148,23 @@ def gc(
     """Remove damaged cards, cards without their module, modules without a card, and on demand old or unused cards.
 
     A run records garbage objects in the store. A later run removes the objects if they are still garbage. If the store does not
-    answer a request, the command ends with status 1.
+    answer a request, the command ends with status 2.
     """
     with session.open_with_remote(url, "write") as cache:
-        if unused_for is not None and unused_for > LONGEST_UNUSED:
-            raise click.UsageError(f"--unused-for must be at most {LONGEST_UNUSED / 86400:.0f}d: records of use are not kept longer")
-        remote = _require_remote(cache, url)
-        reports = remote.collect_garbage(older_than=older_than, unused_for=unused_for, grace=grace, dry_run=dry_run)
-        stores = [remote.settings.each[place].shown for place in remote.settings.writable]
+        if unused_for is not None and unused_for > maintenance.LONGEST_UNUSED:
+            raise click.UsageError(
+                f"--unused-for must be at most {maintenance.LONGEST_UNUSED / 86400:.0f}d: records of use are not kept longer"
+            )
+        collect = partial(maintenance.collect_garbage, older_than=older_than, unused_for=unused_for, grace=grace, dry_run=dry_run)
+        reports = [(store.shown, collect(store)) for store in _require_remote(cache, url).settings.separately() if store.writable]
     if as_json:
-        rows = [{name: [item._asdict() for item in items] for name, items in report._asdict().items()} for report in reports]
-        print_json([{"url": store, "dry_run": dry_run, **row} for store, row in zip(stores, rows, strict=True)])
+        print_json([{"url": store, "dry_run": dry_run, **report._asdict()} for store, report in reports])
         return
     verb = "would remove" if dry_run else "removed"
-    for store, report in zip(stores, reports, strict=True):
+    for store, report in reports:
         size = size_text(sum(item.size for item in report.removed))
         remainder = f"; {plural(len(report.left), 'garbage object')} left for a later run" if report.left else ""
-        print_text(f"{_store_prefix(store, stores)}{verb} {plural(len(report.removed), 'object')}, {size}{remainder}")
+        print_text(f"{_store_prefix(store, reports)}{verb} {plural(len(report.removed), 'object')}, {size}{remainder}")
 
 
 def _require_remote(cache: Cache, url: str | None) -> RemoteStore:
