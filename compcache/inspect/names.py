@@ -97,7 +97,7 @@ def suggestion(store: Store, name: str) -> str:
         return f"; there is {names}, named by content: give the full name, or the Identity or source of the function"
     similar = _most_similar(store, name)
     if similar == name:  # the list of modules has the name, the index does not
-        return "; a stored module defines the function, but its file or the index cannot be read: run 'compcache check'"
+        return "; a stored module defines the function, but look-ups do not find it: run 'compcache check'"
     return f"; did you mean {similar!r}?" if similar else ""
 
 

@@ -139,7 +139,7 @@ class Gate:
     def is_shut(self) -> bool:
         """Return whether all breakers are open. While they are, their files are read at most four times a second.
 
-        False if a file cannot be read: the look-up reports the error.
+        False if the directory of a breaker is not private: the look-up reports the error.
         """
         now = time.time()
         if 0 < self._known_open_until - now <= _RECHECK_SECONDS:

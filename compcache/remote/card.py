@@ -182,7 +182,7 @@ def decode_pack(data: bytes) -> dict[str, Packed]:
     with as_format_error("the pack is malformed"):
         content = decompressor.decompress(packed, MAX_UNPACKED)
         if not decompressor.eof:
-            raise FormatError(f"the content of the pack does not end within {MAX_UNPACKED} bytes")
+            raise FormatError(f"the decompressed pack has more than {MAX_UNPACKED} bytes")
         cards, rows = msgpack.unpackb(content, unicode_errors="surrogatepass")
         modules = {bytes(module_id): bytes(module) for module_id, module in rows}
         known_cards = [_decode_card(card, []) for card in cards]

@@ -192,7 +192,10 @@ class Question:
             self._socket = None
 
     def _connect(self) -> bool:
-        """Send the question to the helper process. If that fails, return False and set `problem`; a missing helper is started."""
+        """Connect to the helper, and send the question. Return whether that succeeded. A missing helper is started.
+
+        If the helper cannot be reached or started, set `problem`.
+        """
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         folder = -1
         try:
@@ -286,7 +289,7 @@ def _start_helper(directory: str, stores: Stores) -> str:
     pid, started, failed_starts = _started.get(directory, _NOT_STARTED)
     if pid and _is_running(pid):
         is_expected = directory in _reached or time.monotonic() - started < _START_SECONDS
-        return "" if is_expected else "its helper process does not answer"
+        return "" if is_expected else f"its helper process (PID {pid}) does not answer; end this process"
     if pid and directory not in _reached and time.monotonic() - started < _START_SECONDS:
         if os.path.exists(refused):
             import json

@@ -136,7 +136,7 @@ def _read_ranges(state: CheckState, segments: list[Segment], required: Iterator[
         with _record_damage(store, segments, segment):
             texts = segment.requirements
             if any(data[_NUMBER] not in texts for data in all_entries(segment.functions)):
-                raise FormatError(f"a function entry in the segment {segment.name} refers to a requirement that it does not have")
+                raise FormatError(f"the segment {segment.name} lacks the CPU requirement of a function")
     bits = (sum(segment.functions.count for segment in segments) // _RANGE).bit_length()
     waiting = next(required, None)
     for number in range(1 << bits):

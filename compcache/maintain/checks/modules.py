@@ -146,7 +146,7 @@ def _required_table(payloads: Iterable[bytes]) -> tuple[str, Table]:
         elif kind == GLOBAL:
             highest = max(highest, decode_global(payload).slot)
     if header is None:
-        raise FormatError("the module has no module record")
+        raise FormatError("the module lacks its module record")
     return header.image_kind, Table(header.key, header.abi, highest + 1)
 
 

@@ -276,7 +276,7 @@ class GarbageCollector:
         if place is None:
             raise UncertainError(f"the store lacks the object {key}, which was just stored: try again later")
         if not place.modified:
-            raise UncertainError(f"the store reports no modification time for the object {key}: garbage can be removed only where it does")
+            raise UncertainError(f"the store reports no modification time for the object {key}, so its garbage cannot be removed safely")
         return place.modified
 
     async def _read_marks(self) -> list[_Mark]:
