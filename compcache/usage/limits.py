@@ -107,12 +107,10 @@ def limit_setting(variable: str, read: Callable[[str], _T], root: str) -> _T | N
 def effective_limit(max_size: int | None, root: str) -> int | None:
     """Return the size limit of a cache directory in bytes: `max_size`, else the setting, else the default; None for no limit (0).
 
-    Raise `ValueError` if `max_size` is negative, or `SettingError` if the setting is not a valid size.
+    Raise `SettingError` if the setting is not a valid size.
     """
     if max_size is None:
         max_size = limit_setting("COMPCACHE_MAX_SIZE", parse_size, root)
         if max_size is None:
             return DEFAULT_MAX_SIZE
-    if max_size < 0:
-        raise ValueError(f"max_size must be 0 or more, not {max_size}")
     return max_size or None

@@ -17,6 +17,7 @@ from web_store import WebStore
 from compcache import Cache, Identity, ModuleSource
 from compcache.remote.address import read_settings, read_url
 from compcache.remote.answer import FOUND
+from compcache.remote.helper.reads import StoreAnswer
 from compcache.remote.helper.tiers import Chain
 from compcache.signing.keys import generate_key
 
@@ -161,17 +162,17 @@ def test_a_mirror_that_says_nothing_does_not_keep_the_question() -> None:
     """However long its own request may take."""
 
     def tier(*answer: Any) -> Any:
-        async def find(*_: Any, **__: Any) -> list[Any]:
+        async def find(*_: Any, **__: Any) -> StoreAnswer:
             if not answer:
                 await asyncio.Event().wait()
-            return list(answer)
+            return StoreAnswer(*answer)
 
         return SimpleNamespace(check_service=lambda: True, silence=lambda: 0.25, reads=SimpleNamespace(find=find))
 
     async def ask() -> Any:
         chain = Chain()
         chain.add(tier())
-        chain.add(tier(FOUND, b"module", SimpleNamespace(imports=(), signatures=()), "shelf"))
+        chain.add(tier(FOUND, "", b"module", SimpleNamespace(imports=(), signatures=()), "shelf"))
         return await asyncio.wait_for(chain.find("f", "platform", []), 15)
 
     assert asyncio.run(ask()).answer.data == b"module"

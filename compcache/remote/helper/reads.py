@@ -6,7 +6,7 @@ import asyncio
 import os
 import re
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from compcache.errors import FormatError
 from compcache.formats.footer import intact_footer
@@ -14,7 +14,7 @@ from compcache.remote.answer import FOUND, MISSING, SKIPPED, TIMED_OUT, UNAVAILA
 from compcache.remote.breaker import PROBE_SECONDS
 from compcache.remote.card import MAX_CARDS, decode_cards
 from compcache.remote.helper.backends import TooLargeError
-from compcache.remote.helper.requests import Requests
+from compcache.remote.helper.requests import Requests, loop_time
 from compcache.remote.shelves import LAYOUT, card_key, module_key
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T", int | None, bytes | None)
 _V = TypeVar("_V")
 
-__all__ = ["LARGEST_MODULE", "LOOKUP_SECONDS", "PATIENCE", "STREAMED", "Reads", "Room", "describe_error", "is_intact"]
+__all__ = ["LARGEST_MODULE", "LOOKUP_SECONDS", "PATIENCE", "STREAMED", "Reads", "Room", "StoreAnswer", "describe_error", "is_intact"]
 
 LOOKUP_SECONDS = 1.0
 #: For how many seconds the requests of a look-up are repeated if its caller waits as long as necessary.
@@ -91,6 +91,24 @@ class Room:
         return True
 
 
+class StoreAnswer(NamedTuple):
+    """The answer of one store about a function.
+
+    Attributes:
+        outcome: `FOUND`, `MISSING` or `UNAVAILABLE`.
+        problem: the reason why the store is unavailable, or "".
+        module: the bytes of the module that was found, or the path of its file.
+        card: the card of the module that was found, or None.
+        shelf: the shelf of the card, or "".
+    """
+
+    outcome: str
+    problem: str = ""
+    module: bytes | str = b""
+    card: Card | None = None
+    shelf: str = ""
+
+
 class Reads:
     """Reads from one store, and records the store's health.
 
@@ -117,8 +135,8 @@ class Reads:
     async def find(
         self, name: str, platform: str, shelves: list[str], room: Room | None = None, *, seconds: float = LOOKUP_SECONDS,
         patience: float = 0.0, fresh: bool = True,
-    ) -> list[Any]:  # fmt: skip
-        """Look up a function. Return `FOUND`, the module, its card and its shelf; or `MISSING` and ""; or `UNAVAILABLE` and the reason.
+    ) -> StoreAnswer:  # fmt: skip
+        """Look up a function, and return the answer of the store. Errors of the store's client make it unavailable.
 
         Args:
             name: the function.
@@ -133,7 +151,7 @@ class Reads:
         try:
             cards = await self.cards(name, platform, shelves, seconds, patience, fresh=fresh)
         except Exception as failure:  # noqa: BLE001 - whatever the client raises
-            return [UNAVAILABLE, describe_error(failure)]
+            return StoreAnswer(UNAVAILABLE, describe_error(failure))
         for shelf, card in cards.items():
             try:
                 module = await self.fetch_module(card, room, patience)
@@ -141,8 +159,8 @@ class Reads:
                 error = failure
                 continue
             if module is not None:
-                return [FOUND, module, card, shelf]
-        return [MISSING, ""] if error is None else [UNAVAILABLE, describe_error(error)]
+                return StoreAnswer(FOUND, "", module, card, shelf)
+        return StoreAnswer(MISSING) if error is None else StoreAnswer(UNAVAILABLE, describe_error(error))
 
     async def has(self, name: str, platform: str, shelves: list[str]) -> bool | None:
         """Return whether a function has a card on one of the shelves, or None if the store does not answer."""
@@ -262,14 +280,14 @@ class Reads:
         limit, stored_count = max(seconds, patience), self._stored_count
         data = await self._count_request(self.requests.get(key, max_size, seconds=seconds, patience=limit, require=self._require_service))
         if data is None and stored_count == self._stored_count:  # otherwise the object may have been stored meanwhile
-            _remember(self._missed, key, asyncio.get_running_loop().time(), _MOST_MISSED)
+            _remember(self._missed, key, loop_time(), _MOST_MISSED)
         elif data is not None:
             self._missed.pop(key, None)
         return data
 
     def is_recent_miss(self, key: str) -> bool:
         """Return whether an object was missing at this key lately. Count the saved request."""
-        is_known = asyncio.get_running_loop().time() - self._missed.get(key, float("-inf")) < _MISSED_SECONDS
+        is_known = loop_time() - self._missed.get(key, float("-inf")) < _MISSED_SECONDS
         self.count("remembered_misses", is_known)
         return is_known
 

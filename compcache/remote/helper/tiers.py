@@ -13,28 +13,28 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.remote.answer import FOUND, MISSING, SKIPPED, STORE_ERROR, STORE_HIT, STORE_MISS, UNAVAILABLE, HelperAnswer, map_file
 from compcache.remote.card import encode_cards
 from compcache.remote.helper.leases import Leases
 from compcache.remote.helper.packs import LARGEST_PACK
 from compcache.remote.helper.reads import LOOKUP_SECONDS, Reads, describe_error, is_intact
-from compcache.remote.helper.requests import Requests
+from compcache.remote.helper.requests import Requests, loop_time
 from compcache.remote.helper.uploads import CONCURRENT, Uploads
 from compcache.remote.helper.uses import Uses
 from compcache.remote.outbox import Upload
 from compcache.remote.shelves import card_key, module_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
     from typing import Any
 
     from compcache.remote.breaker import Breaker
     from compcache.remote.card import Card
     from compcache.remote.helper.backends import Backend
     from compcache.remote.helper.packs import Packs
-    from compcache.remote.helper.reads import Room
+    from compcache.remote.helper.reads import Room, StoreAnswer
     from compcache.remote.outbox import Outbox
 
 __all__ = ["Chain", "LookupResult", "Tier"]
@@ -81,13 +81,18 @@ class Tier:
         return self.reads.requests.silence()
 
 
-class LookupResult:
+class LookupResult(NamedTuple):
     """The result of a look-up: the answer for the client and, if a module was found, its card and shelf."""
 
-    def __init__(self, answer: HelperAnswer, card: Card | None = None, shelf: str = "") -> None:
-        self.answer = answer
-        self.card = card
-        self.shelf = shelf
+    answer: HelperAnswer
+    card: Card | None = None
+    shelf: str = ""
+
+
+def _found_result(answer: StoreAnswer, card: Card, position: int, by_store: str) -> LookupResult:
+    """Return the result of a look-up for the module of the store at `position`, with the intact imported modules in its card."""
+    imports = tuple([(item.name, item.module, item.signatures) for item in card.imports if is_intact(item, item.module)])
+    return LookupResult(HelperAnswer(FOUND, answer.module, card.signatures, imports, position, by_store=by_store), card, answer.shelf)
 
 
 class Chain:
@@ -113,10 +118,10 @@ class Chain:
         The client has rejected the answers of the stores before `first`. A module that is found is copied into the nearer stores of
         `writes`.
         """
-        results = ["-"] * len(self.tiers)
+        key, results = card_key(platform, name), ["-"] * len(self.tiers)
         problems: list[str] = []
         waiting = list(range(first, len(self.tiers)))
-        running: dict[asyncio.Task[list[Any]], int] = {}
+        running: dict[asyncio.Task[StoreAnswer], int] = {}
         try:
             while waiting or running:
                 if waiting:
@@ -132,37 +137,28 @@ class Chain:
                 done, _ = await asyncio.wait(running, timeout=silence, return_when=asyncio.FIRST_COMPLETED) if running else ((), ())
                 for task in done:
                     position = running.pop(task)
-                    outcome, *details = task.result()
-                    if outcome == FOUND:
+                    answer = task.result()
+                    if answer.card is not None:
                         results[position] = STORE_HIT
-                        return self._copy_to_nearer_tiers(name, platform, position, details, results, first, writes)
-                    results[position] = STORE_MISS if outcome == MISSING else STORE_ERROR
-                    problems += details if outcome == UNAVAILABLE else []
+                        for target in writes:
+                            if target < first or (target < position and results[target] == STORE_MISS):
+                                self._copy(target, key, answer.shelf, answer.card, answer.module, replaces=target < first)
+                        return _found_result(answer, answer.card, position, "".join(results))
+                    results[position] = STORE_MISS if answer.outcome == MISSING else STORE_ERROR
+                    problems += [answer.problem] if answer.outcome == UNAVAILABLE else []
         finally:
             for task in running:
                 task.cancel()
         outcome, problem = (UNAVAILABLE, problems[0]) if problems else (MISSING, "")
         return LookupResult(HelperAnswer(outcome, problem, by_store="".join(results)))
 
-    async def _measure(self, position: int, look_up: Any) -> list[Any]:
+    async def _measure(self, position: int, look_up: Awaitable[StoreAnswer]) -> StoreAnswer:
         """Await and return a store's answer. Add the time that it takes to the store's total."""
-        started = asyncio.get_running_loop().time()
+        started = loop_time()
         try:
-            answer: list[Any] = await look_up
+            return await look_up
         finally:
-            self.seconds[position] += asyncio.get_running_loop().time() - started
-        return answer
-
-    def _copy_to_nearer_tiers(
-        self, name: str, platform: str, position: int, details: list[Any], results: list[str], first: int, writes: Sequence[int]
-    ) -> LookupResult:
-        """Copy the module of an answer into nearer stores, and return the result of the look-up."""
-        module, card, shelf = details
-        for tier in writes:
-            if tier < first or (tier < position and results[tier] == STORE_MISS):
-                self._copy(tier, card_key(platform, name), shelf, card, module, replaces=tier < first)
-        imports = tuple([(item.name, item.module, item.signatures) for item in card.imports if is_intact(item, item.module)])
-        return LookupResult(HelperAnswer(FOUND, module, card.signatures, imports, position, by_store="".join(results)), card, shelf)
+            self.seconds[position] += loop_time() - started
 
     def note_use(self, name: str) -> None:
         """Record, for every store, that the function was used."""
@@ -231,7 +227,7 @@ class Chain:
 
         A card that was copied less than `_COPIED_SECONDS` ago is ignored. With `replaces`, the card replaces the store's own card.
         """
-        now = asyncio.get_running_loop().time()
+        now = loop_time()
         identity = position, key, shelf, card.module_id
         if now - self._copied.get(identity, float("-inf")) < _COPIED_SECONDS:
             return
