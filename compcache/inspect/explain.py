@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.display import Shown
 from compcache.errors import CompcacheError
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from compcache.store import IsNear, Store
     from compcache.usage.module_files import Progress
 
-    #: The time when the file of a module was written, the name of a function in the module, and the module_id.
-    _Addition = tuple[float, str, bytes]
 
 __all__ = ["Explanation", "Overload", "Variant", "Verdict", "explain", "newest_of_label"]
 
@@ -119,6 +117,14 @@ class Explanation(Shown):
     separate: tuple[SeparateState, ...] = ()
 
 
+class _Addition(NamedTuple):
+    """A stored function: the time when its file was written, in seconds since the epoch, its name, and its module."""
+
+    written: float
+    func_name: str
+    module_id: bytes
+
+
 class _OneRealization(Loader):
     """A loader that knows only one realization of one function."""
 
@@ -167,7 +173,7 @@ def explain(
         error, reason, message = None, "", ""
     separate = find_separate_state(store, loader, func_name) if copies else ()
     variants = _compare_variants(store, same_label, components)
-    older = [(copy.created, func_name, module_id) for module_id, copy in islice(copies.items(), 1, None)]
+    older = [_Addition(copy.created, func_name, module_id) for module_id, copy in islice(copies.items(), 1, None)]
     variants += [variant for variant in _compare_variants(store, older, components) if variant.differences]
     if identity is not None:  # the variants that differ least come first
         variants.sort(key=lambda variant: _MAX_COMPARED if variant.differences is None else len(variant.differences))
@@ -192,7 +198,7 @@ def newest_of_label(store: Store, name: str) -> str:
     """
     if any(True for _ in store.find_all(name)):
         return name
-    names = [func_name for _, func_name, _ in _functions_of_label(store, name, name, None)]
+    names = [addition.func_name for addition in _functions_of_label(store, name, name, None)]
     return names[0] if len(set(map(label_of, names))) == 1 else name
 
 
@@ -238,7 +244,7 @@ def _functions_of_label(store: Store, func_name: str, label: str, progress: Prog
         listed = [pair for prefix in (f"{label}\0", f"{label}(") for pair in lists.functions(prefix)]
         pairs = [(name, module_id) for name, module_id in listed if name != func_name and _is_of_label(label_of(name), label)]
         existing = statuses_of(layer, {module_id for _, module_id in pairs})
-        additions += [(existing[module_id].modified, name, module_id) for name, module_id in pairs if module_id in existing]
+        additions += [_Addition(existing[module_id].modified, name, module_id) for name, module_id in pairs if module_id in existing]
     return sorted(additions, reverse=True)
 
 
@@ -246,23 +252,23 @@ def _overloads(store: Store, loader: Loader, func_name: str, additions: list[_Ad
     """Return the latest stored function for each combination of argument types, sorted by label."""
     by_label: dict[str, list[_Addition]] = {}
     for addition in additions:
-        _, name, _ = addition
-        label = label_of(name) or ""
+        label = label_of(addition.func_name) or ""
         if label.startswith(f"{func_name}("):
             by_label.setdefault(label, []).append(addition)
     overloads = []
-    for label, ((_, name, module_id), *older) in sorted(by_label.items()):
-        error = _load_error(Loader(store, allow_pickle=loader.allow_pickle), name)
-        previous = _compare_variants(store, older[:1], _read_identity_components(store, {module_id: None}))
-        overloads.append(Overload(label, name, error is None, "" if error is None else str(error), previous[0] if previous else None))
+    for label, (latest, *older) in sorted(by_label.items()):
+        error = _load_error(Loader(store, allow_pickle=loader.allow_pickle), latest.func_name)
+        previous = _compare_variants(store, older[:1], _read_identity_components(store, {latest.module_id: None}))
+        message = "" if error is None else str(error)
+        overloads.append(Overload(label, latest.func_name, error is None, message, previous[0] if previous else None))
     return tuple(overloads)
 
 
 def _compare_variants(store: Store, additions: list[_Addition], components: dict[str, str] | None) -> list[Variant]:
-    """Compare the identities of additions with the components of an identity. Only the first 64 additions are compared."""
+    """Compare the identities of additions with the components of an identity. Only the first `_MAX_COMPARED` additions are compared."""
     variants = []
-    for created, name, module_id in additions[:_MAX_COMPARED]:
-        stored = _read_identity_components(store, {module_id: None})
+    for addition in additions[:_MAX_COMPARED]:
+        stored = _read_identity_components(store, {addition.module_id: None})
         differences = None if components is None or stored is None else compare(components, stored)
-        variants.append(Variant(name, module_id.hex(), created, differences))
+        variants.append(Variant(addition.func_name, addition.module_id.hex(), addition.written, differences))
     return variants

@@ -11,7 +11,7 @@ from __future__ import annotations
 from array import array
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.digest import DIGEST_SIZE, name_key
 from compcache.formats import known_faults
@@ -63,6 +63,18 @@ class Census:
         self.size += sum(status.size for status in slice_.present.values())
 
 
+class _PlatformFacts(NamedTuple):
+    """Facts about the code for one platform: `target` and `generation` as in `Entry`, its makers, and the known fault of a maker or "".
+
+    Targets and generations are numbered, because numbers are faster to compare than platforms.
+    """
+
+    target: int
+    generation: int
+    makers: tuple[Maker, ...]
+    fault: str
+
+
 class Chooser:
     """Chooses the modules that a prune removes. Each prune has its own chooser.
 
@@ -91,7 +103,7 @@ class Chooser:
         self._part_uses = self._read_part_uses()
         self._targets: dict[tuple[object, ...], int] = {}
         self._generations: dict[Platform, tuple[int, int]] = {}
-        self._platforms: dict[int, tuple[Platform, tuple[int, int, tuple[Maker, ...], str]]] = {}
+        self._platforms: dict[int, tuple[Platform, _PlatformFacts]] = {}
         #: The names of all makers.
         self.makers: set[str] = set()
 
@@ -223,19 +235,17 @@ class Chooser:
         """Return whether a module is spared, or holds a pinned function."""
         return row.module_id in self._spare or (bool(self._pins) and not self._pins.isdisjoint(row.names))
 
-    def _platform_facts(self, platform: Platform) -> tuple[int, int, tuple[Maker, ...], str]:
-        """Return numbers for a platform's target and generation, its makers, and the known fault of a maker or "".
-
-        Targets and generations are numbered, because numbers are faster to compare than platforms.
-        """
+    def _platform_facts(self, platform: Platform) -> _PlatformFacts:
+        """Return the facts about a platform, and add its makers to `makers`."""
         cached = self._platforms.get(id(platform))  # rows share their platform objects
         if cached is None:
             target = self._targets.setdefault((platform.abi, platform.triple, platform.features), len(self._targets))
             makers = platform.made_by()
             self.makers.update([maker.name for maker in makers])
             same = self._generations.setdefault(platform._replace(makers=""), (target, len(self._generations)))
-            cached = self._platforms[id(platform)] = platform, (*same, makers, known_faults.fault_of(makers))
-        return cached[1]
+            cached = self._platforms[id(platform)] = platform, _PlatformFacts(*same, makers, known_faults.fault_of(makers))
+        _, facts = cached
+        return facts
 
     def _read_entries(self, module_ids: Iterable[bytes]) -> dict[bytes, Entry]:
         """Return the entries of the existing modules among `module_ids`, except packs, by module_id."""

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = [
-    "IMPORTS_LIMIT", "INLINE_LIMIT", "MAX_CARDS", "MAX_UNPACKED", "Card", "Packed", "decode_cards", "decode_pack", "encode_cards",
-    "encode_pack", "merge_cards",
+    "IMPORTS_LIMIT", "INLINE_LIMIT", "MAX_CARDS", "MAX_UNPACKED", "Card", "Packed", "checked_content", "decode_cards", "decode_pack",
+    "encode_cards", "encode_pack", "merge_cards",
 ]  # fmt: skip
 
 _MAGIC = b"CCCARD2\0"
@@ -70,6 +70,18 @@ class Card(NamedTuple):
     module: bytes
     signatures: bytes = b""
     imports: tuple[Card, ...] = ()
+
+
+def checked_content(data: bytes, magic: bytes, subject: str) -> bytes:
+    """Return the bytes between a magic and a check.
+
+    Raise `FormatError` if the magic differs or the check does not match. The message names the `subject`, like "the card".
+    """
+    if data[: len(magic)] != magic:
+        raise FormatError(f"{subject} starts with {data[: len(magic)]!r}, not with {magic!r}: another version has written it")
+    if check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
+        raise FormatError(f"{subject} is damaged: its checksum does not match")
+    return data[len(magic) : -CHECK_SIZE]
 
 
 def encode_cards(cards: dict[str, Card]) -> bytes:
@@ -110,12 +122,9 @@ def decode_cards(data: bytes) -> dict[str, Card]:
     """
     if len(data) > MAX_CARDS:
         raise FormatError(f"the card has {len(data)} bytes, more than the maximum of {MAX_CARDS}")
-    if data[: len(_MAGIC)] != _MAGIC:
-        raise FormatError(f"the card starts with {data[: len(_MAGIC)]!r}, not with {_MAGIC!r}: another version has written it")
-    if check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
-        raise FormatError("the card is damaged: its checksum does not match")
+    content = checked_content(data, _MAGIC, "the card")
     with as_format_error("the card is malformed"):
-        name, rows = msgpack.unpackb(data[len(_MAGIC) : -CHECK_SIZE], unicode_errors="surrogatepass")
+        name, rows = msgpack.unpackb(content, unicode_errors="surrogatepass")
         cards = {shelf: _decode_card([name, *fields], imports) for shelf, *fields, imports in rows}
     if not all(isinstance(shelf, str) for shelf in cards):
         raise FormatError("the card is malformed: the name of a shelf is not text")
@@ -168,14 +177,11 @@ def decode_pack(data: bytes) -> dict[str, Packed]:
 
     Raise `FormatError` if the bytes are not a pack of a known version, the pack is damaged, or this Python cannot decompress it.
     """
-    magic, packed = data[:8], data[8:-CHECK_SIZE]
-    if magic not in _PACK_MAGICS.values():
-        raise FormatError(f"the pack starts with {magic!r}, which this version does not know: another version has written it")
-    if check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
-        raise FormatError("the pack is damaged: its checksum does not match")
+    is_xz = data.startswith(_PACK_MAGICS["xz"])
+    packed = checked_content(data, _PACK_MAGICS["xz" if is_xz else "zlib"], "the pack")
     lzma = _import_lzma()
     decompressor: Any = zlib.decompressobj()
-    if magic == _PACK_MAGICS["xz"]:
+    if is_xz:
         if lzma is None:
             raise FormatError("the pack is compressed with LZMA, but this Python has no LZMA support")
         decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MAX_UNPACKED)

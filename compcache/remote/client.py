@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.errors import CompcacheError, FormatError
 from compcache.formats.entry import is_pack
@@ -131,6 +131,14 @@ class Inquiry:
     def record_compilation(self, seconds: float) -> None:
         """Record that this process compiled the functions in `seconds`."""
         self._remote.record_compile_time(self._names, seconds)
+
+
+class _StoredModule(NamedTuple):
+    """A module of the cache: a card that does not contain the module, the bytes of its file, and its manifest."""
+
+    card: Card
+    data: bytes
+    manifest: WholeManifest
 
 
 class RemoteStore:
@@ -465,8 +473,8 @@ class RemoteStore:
             is_rejected or is_pack(header.image_kind),
         )
 
-    def _read_module(self, name: str, module_id: bytes) -> tuple[Card, bytes, WholeManifest]:
-        """Return a card for the function `name` ("": of no function) without the module; the module; and its manifest.
+    def _read_module(self, name: str, module_id: bytes) -> _StoredModule:
+        """Read a module, and make a card for its function `name` ("": for no function).
 
         Raise `CompcacheError` or `OSError` if the module cannot be read.
         """
@@ -476,7 +484,7 @@ class RemoteStore:
             footer = module.footer()
             seconds = float(decode_notes(module.read(footer.content, footer.notes)).get("seconds", 0.0))
         signatures = self._store.signatures_of(module_id)
-        return Card(name, module_id, len(data), seconds, b"", signatures), data, manifest
+        return _StoredModule(Card(name, module_id, len(data), seconds, b"", signatures), data, manifest)
 
     def _imported_cards(self, manifest: WholeManifest, shelf: str) -> Iterator[Card]:
         """Yield cards of the modules that a module imports, directly or indirectly.

@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 import msgpack
 
-from compcache.digest import CHECK_SIZE, check
+from compcache.digest import check
 from compcache.errors import FormatError
 from compcache.interrupts import as_format_error, suppress
 from compcache.processes.detached import LateFiles
 from compcache.publish.atomic_file import publish, unique_name
+from compcache.remote.card import checked_content
 
 __all__ = ["LIMIT", "Outbox", "Upload"]
 
@@ -110,12 +111,9 @@ class Outbox:
         """
         with open(os.path.join(self._directory, name), "rb") as file:
             data = file.read()
-        if data[: len(_MAGIC)] != _MAGIC:
-            raise FormatError(f"the upload {name} starts with {data[: len(_MAGIC)]!r}, not with {_MAGIC!r}: another version has written it")
-        if check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
-            raise FormatError(f"the upload {name} is damaged: its checksum does not match")
+        content = checked_content(data, _MAGIC, f"the upload {name}")
         with as_format_error(f"the upload {name} is malformed"):
-            fields = msgpack.unpackb(data[len(_MAGIC) : -CHECK_SIZE], unicode_errors="surrogatepass")
+            fields = msgpack.unpackb(content, unicode_errors="surrogatepass")
             key, module, cards, seconds, always, replaces = fields
             upload = Upload(key, module, [(card_key, card) for card_key, card in cards], seconds, always, replaces)
         fields = [("key", key, str), ("module", module, bytes), ("seconds", seconds, float), ("always", always, bool)]

@@ -6,7 +6,7 @@ The cards of a function for all shelves are one object. A host requests this obj
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.arch.known import architecture
 from compcache.digest import digest, name_key
@@ -36,21 +36,21 @@ def shelf_of(requirement: str) -> str:
     It is the lowest CPU level that can run the code. If no level can, it is the processor model that the code was compiled for.
     """
     _, platform, _, _, made_for, made_on, features = requirement.split("\0")
-    for level, _, processor in _levels(platform):
-        if processor.meets(features):
-            return level
+    for level in _levels(platform):
+        if level.processor.meets(features):
+            return level.name
     return _SAME + (made_on or digest([made_for.encode()], size=8).hex())
 
 
 def usable_shelves(processor: Processor) -> tuple[str, ...]:
     """Return the shelves whose code a processor can run, the best first."""
-    levels = [level for level, words, _ in _levels(platform_name()) if processor.meets(words)]
+    levels = [level.name for level in _levels(platform_name()) if processor.meets(level.words)]
     return (_SAME + processor.identity, *reversed(levels))
 
 
 def includes(shelf: str, other: str, platform: str | None = None) -> bool:
     """Return whether every processor that can run the code on a shelf can also run the code on the shelf `other`."""
-    levels = [level for level, *_ in _levels(platform or platform_name())]
+    levels = [level.name for level in _levels(platform or platform_name())]
     return shelf == other or (shelf in levels and other in levels[: levels.index(shelf)])
 
 
@@ -84,10 +84,18 @@ def module_key(module_id: bytes) -> str:
     return f"{LAYOUT}/m/{name[:2]}/{name}.ccm"
 
 
+class _Level(NamedTuple):
+    """A CPU level: its name, its features as words (`words_of`), and a processor with exactly these features."""
+
+    name: str
+    words: str
+    processor: Processor
+
+
 @cache
-def _levels(platform: str) -> tuple[tuple[str, str, Processor], ...]:
-    """Return the CPU levels of a platform, each as (name, feature words, processor with exactly these features)."""
+def _levels(platform: str) -> tuple[_Level, ...]:
+    """Return the CPU levels of a platform, the lowest first."""
     arch = platform.partition("-")[0]
     table = cpu_table(arch, _TABLE_VERSION)
     levels = [(level, table.expand(level)) for level in architecture(arch).levels] if table else []
-    return tuple([(level, words_of(features, arch)[0], processor_with(features, platform, level)) for level, features in levels])
+    return tuple([_Level(level, words_of(features, arch)[0], processor_with(features, platform, level)) for level, features in levels])

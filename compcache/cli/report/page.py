@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from compcache.cli.report.charts import Chart
-    from compcache.cli.report.story import Group, ModuleRow, Story
+    from compcache.cli.report.story import Duplicate, Group, ModuleRow, Story
     from compcache.usage.costs import Cost
 
 __all__ = ["page"]
@@ -150,10 +150,7 @@ def _list_sections(story: Story) -> Iterator[str]:
     yield from _module_section("Slowest to compile", story.slowest)
     yield from _function_section("Most used", story.most_used)
     yield from _function_section("Most missed", story.most_missed)
-    yield from _section("Stored several times", _table(
-        "Functions with several realizations", ("function", "realizations", "size"),
-        ((row.name, f"{row.realizations:,}", size_text(row.size)) for row in story.duplicates), numeric=(1, 2),
-    ) if story.duplicates else ())  # fmt: skip
+    yield from _duplicate_section(story.duplicates)
     yield from _group_section("Compiled for", "CPU", story.cpus)
     yield from _group_section("Compiled by LLVM", "version", story.llvm_versions)
 
@@ -175,6 +172,13 @@ def _function_section(title: str, rows: Sequence[Cost]) -> Iterator[str]:
         (row.name, f"{row.uses:,}", f"{row.misses:,}", seconds_text(row.seconds), size_text(row.size), f"{row.realizations:,}") for row in rows  # noqa: E501
     )  # fmt: skip
     yield from _section(title, _table(title, heads, cells, numeric=range(1, 6)) if rows else ())
+
+
+def _duplicate_section(rows: Sequence[Duplicate]) -> Iterator[str]:
+    """Yield a section with a table of functions that several modules realize; nothing without such functions."""
+    heads = ("function", "realizations", "size")
+    cells = ((row.name, f"{row.realizations:,}", size_text(row.size)) for row in rows)
+    yield from _section("Stored several times", _table("Functions with several realizations", heads, cells, numeric=(1, 2)) if rows else ())
 
 
 def _group_section(title: str, head: str, rows: Sequence[Group]) -> Iterator[str]:

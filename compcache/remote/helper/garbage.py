@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgpack
 
-from compcache.digest import CHECK_SIZE, check
+from compcache.digest import check
 from compcache.errors import FormatError
 from compcache.formats.footer import intact_footer, sections_of
 from compcache.formats.manifest_writer import WholeManifest
-from compcache.remote.card import MAX_CARDS, decode_cards, decode_pack
+from compcache.remote.card import MAX_CARDS, checked_content, decode_cards, decode_pack
 from compcache.remote.helper.backends import TooLargeError
 from compcache.remote.helper.packs import LARGEST_PACK
 from compcache.remote.helper.reads import LARGEST_MODULE
@@ -291,9 +291,8 @@ class GarbageCollector:
         if data is None or place is None:
             return None
         rows = {}
-        if data[: len(_MAGIC)] == _MAGIC and check(data[:-CHECK_SIZE]) == data[-CHECK_SIZE:]:
-            with suppress(ValueError, TypeError):
-                rows = {key: (size, time) for key, size, time in msgpack.unpackb(data[len(_MAGIC) : -CHECK_SIZE])}
+        with suppress(FormatError, ValueError, TypeError):
+            rows = {key: (size, time) for key, size, time in msgpack.unpackb(checked_content(data, _MAGIC, "the mark"))}
         return _Mark(place, rows)
 
 

@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgpack
 
-from compcache.digest import CHECK_SIZE, check
+from compcache.digest import check
 from compcache.errors import FormatError
 from compcache.interrupts import as_format_error
+from compcache.remote.card import checked_content
 from compcache.remote.helper.backends import TooLargeError
 from compcache.remote.shelves import LAYOUT
 
@@ -93,12 +94,9 @@ def encode_survey(rows: dict[str, Survey]) -> bytes:
 
 def decode_survey(data: bytes) -> dict[str, Survey]:
     """Decode a survey, and return its rows by key. Raise `FormatError` if the bytes are not a survey of a known version, or are damaged."""
-    if data[: len(_MAGIC)] != _MAGIC:
-        raise FormatError(f"the survey starts with {data[: len(_MAGIC)]!r}, not with {_MAGIC!r}: another version has written it")
-    if check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
-        raise FormatError("the survey is damaged: its checksum does not match")
+    content = checked_content(data, _MAGIC, "the survey")
     with as_format_error("the survey is malformed"):
-        plain = zlib.decompressobj().decompress(data[len(_MAGIC) : -CHECK_SIZE], _LARGEST)
+        plain = zlib.decompressobj().decompress(content, _LARGEST)
         rows = msgpack.unpackb(plain)
         return {str(key): Survey((int(size), int(time)), tuple(map(str, modules))) for key, size, time, modules in rows}
 

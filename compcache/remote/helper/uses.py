@@ -14,7 +14,9 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from compcache.digest import CHECK_SIZE, check, name_key
+from compcache.digest import check, name_key
+from compcache.errors import FormatError
+from compcache.remote.card import checked_content
 from compcache.remote.shelves import LAYOUT
 
 if TYPE_CHECKING:
@@ -87,10 +89,11 @@ def encode_uses(names: set[bytes]) -> bytes:
 
 def decode_uses(data: bytes) -> set[bytes]:
     """Decode a note, and return its shortened keys. The result is empty if the note is damaged."""
-    if data[: len(_MAGIC)] != _MAGIC or check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
+    try:
+        keys = checked_content(data, _MAGIC, "the note")
+    except FormatError:
         return set()
-    names = data[len(_MAGIC) : -CHECK_SIZE]
-    return {names[start : start + _SIZE] for start in range(0, len(names), _SIZE)}
+    return {keys[start : start + _SIZE] for start in range(0, len(keys), _SIZE)}
 
 
 def shortened_key(key: str) -> bytes:
