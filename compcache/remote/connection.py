@@ -196,7 +196,12 @@ class Question:
 
         If the helper cannot be reached or started, set `problem`.
         """
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        except OSError as error:
+            reraise_interrupt(error)
+            self.problem = f"no socket can be opened: {error.strerror or error}"
+            return False
         folder = -1
         try:
             # The path is relative to a descriptor, because the path of a socket has at most 107 bytes.

@@ -10,8 +10,10 @@ import socket
 import sys
 import time
 import warnings
+from errno import EMFILE
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -132,6 +134,21 @@ def test_a_directory_that_is_not_private_is_a_warning(open_cache: Callable[..., 
         assert cache.has_many(["f"]) == (False,)
     with open_cache("a") as cache, pytest.warns(CacheWarning, match="not private"):
         assert not cache.flush_uploads(1)
+
+
+def test_a_process_without_free_descriptors_compiles(open_cache: Callable[..., Cache], monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+
+    def open_socket(*arguments: object) -> socket.socket:
+        if opened:
+            raise OSError(EMFILE, os.strerror(EMFILE))
+        opened.append(arguments)
+        return socket.socket(*arguments)  # type: ignore[arg-type]
+
+    with open_cache("a") as cache:
+        monkeypatch.setattr("compcache.remote.connection.socket", SimpleNamespace(**{**vars(socket), "socket": open_socket}))
+        with pytest.warns(CacheWarning, match="no socket can be opened: Too many open files"):
+            assert cache.get_or_compile(Identity("f", number=1), lambda: constant("f", 1))() == 1
 
 
 def test_the_path_of_a_store_need_not_be_utf8(tmp_path: Path) -> None:
