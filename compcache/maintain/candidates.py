@@ -15,11 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.digest import DIGEST_SIZE, name_key
 from compcache.formats import known_faults
-from compcache.formats.makers import Versions
 from compcache.formats.manifest import LINKED
-from compcache.formats.records import version_numbers
 from compcache.maintain.pins import pinned
-from compcache.maintain.policy import Entry, Outside, Plan, cutoff, matcher, plan_prune
+from compcache.maintain.policy import Criteria, Entry, Outside, Plan, cutoff, matcher, plan_prune
 from compcache.store import is_ordered
 from compcache.usage.linked import linked_closures
 from compcache.usage.snapshot import statuses_of
@@ -97,8 +95,7 @@ class Chooser:
         self._spare = spare
         self._pins = frozenset(pinned(store))
         self._matches = matcher(policy.match)
-        self._selected = [Versions.parse(versions) for versions in policy.made_by]
-        self._oldest_llvm = version_numbers(policy.min_llvm) if policy.min_llvm is not None else ()
+        self._criteria = Criteria(policy, now)
         self._linked = linked_closures(store)
         self._part_uses = self._read_part_uses()
         self._targets: dict[tuple[object, ...], int] = {}
@@ -267,12 +264,7 @@ class Chooser:
             return False
         recency = min(max(entry.used, entry.created), self._now)
         is_stale = policy.stale is not None and entry.generation not in fresh
-        is_of_old_llvm = self._oldest_llvm and entry.llvm and version_numbers(entry.llvm) < self._oldest_llvm
-        if policy.matches_alone or is_stale or is_of_old_llvm or entry.module_id in copies:
-            return True
-        if recency < cutoff(policy.unused_for, self._now) or entry.created < cutoff(policy.older_than, self._now):
-            return True
-        if any(versions.includes(maker) for versions in self._selected for maker in entry.makers):
+        if self._criteria.reason(entry, recency, is_stale=is_stale) or entry.module_id in copies:
             return True
         by_recency.add(recency, entry)
         return False

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from compcache.formats.makers import Maker
 
-__all__ = ["Entry", "Outside", "Plan", "PrunePolicy", "Removal", "cutoff", "matcher", "plan_prune"]
+__all__ = ["Criteria", "Entry", "Outside", "Plan", "PrunePolicy", "Removal", "cutoff", "matcher", "plan_prune"]
 
 
 _DURATIONS = ("unused_for", "older_than", "stale", "grace", "quarantine_for")
@@ -427,24 +427,37 @@ def _select_by_criteria(population: _Population, policy: PrunePolicy, now: float
     """Return the entries that a criterion other than a limit selects, with the reason for each. The generation `fresh` is not stale."""
     entries, reasons = population.entries, dict[int, str]()
     stale = _stale_generations(population, policy, now, fresh)
-    oldest = version_numbers(policy.min_llvm) if policy.min_llvm is not None else ()
-    selected = [Versions.parse(versions) for versions in policy.made_by]
-    unused_since = cutoff(policy.unused_for, now)
-    created_before = cutoff(policy.older_than, now)
+    criteria = Criteria(policy, now)
     for number in removable:
-        if policy.matches_alone:
-            reasons[number] = "matched"
-        elif selected and any(versions.includes(maker) for versions in selected for maker in entries[number].makers):
-            reasons[number] = "made_by"
-        elif population.used[number] < unused_since:
-            reasons[number] = "unused"
-        elif entries[number].created < created_before:
-            reasons[number] = "old"
-        elif entries[number].generation in stale:
-            reasons[number] = "stale"
-        elif oldest and entries[number].llvm and version_numbers(entries[number].llvm) < oldest:
-            reasons[number] = "llvm"
+        reason = criteria.reason(entries[number], population.used[number], is_stale=entries[number].generation in stale)
+        if reason:
+            reasons[number] = reason
     return reasons
+
+
+class Criteria:
+    """The criteria of a policy that concern single modules. The time `now` is in seconds since the epoch."""
+
+    def __init__(self, policy: PrunePolicy, now: float) -> None:
+        self._matches_alone = policy.matches_alone
+        self._makers = [Versions.parse(versions) for versions in policy.made_by]
+        self._unused_since = cutoff(policy.unused_for, now)
+        self._created_before = cutoff(policy.older_than, now)
+        self._oldest_llvm = version_numbers(policy.min_llvm) if policy.min_llvm is not None else ()
+
+    def reason(self, entry: Entry, used: float, *, is_stale: bool) -> str:
+        """Return the reason to remove an entry that was last used at the time `used`, as in `Removal`; "" if no criterion selects it."""
+        if self._matches_alone:
+            return "matched"
+        if self._makers and any(versions.includes(maker) for versions in self._makers for maker in entry.makers):
+            return "made_by"
+        if used < self._unused_since:
+            return "unused"
+        if entry.created < self._created_before:
+            return "old"
+        if is_stale:
+            return "stale"
+        return "llvm" if self._oldest_llvm and entry.llvm and version_numbers(entry.llvm) < self._oldest_llvm else ""
 
 
 def cutoff(age: object, now: float) -> float:

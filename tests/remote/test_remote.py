@@ -137,7 +137,7 @@ def test_a_directory_that_is_not_private_is_a_warning(open_cache: Callable[..., 
 
 
 def test_a_process_without_free_descriptors_compiles(open_cache: Callable[..., Cache], monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = []
+    opened: list[tuple[object, ...]] = []
 
     def open_socket(*arguments: object) -> socket.socket:
         if opened:
