@@ -255,7 +255,7 @@ def print_message(kind: str, message: str) -> None:
 
 
 def confirm_removal(text: str, *, advice: str = "") -> None:
-    """Ask whether to remove what `text` describes. `advice` follows `text` in the message that there is no terminal to ask on.
+    """Ask whether to remove the modules or functions that `text` describes. `advice` is the end of the message without a terminal.
 
     Raises:
         click.UsageError: there is no terminal to ask on.

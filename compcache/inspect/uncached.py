@@ -55,7 +55,7 @@ def _file_name(name: str) -> str:
 def record_refusal(store: Store, name: str, reason: str) -> None:
     """Store the reason why a function is not cached, and replace an earlier reason. Do nothing in a read-only cache.
 
-    A file that cannot be written is not an error.
+    Long texts are cut. The oldest reasons beyond `_MAX_KEPT` are removed. A file that cannot be written is not an error.
     """
     name, reason = name[:_MAX_TEXT], reason[:_MAX_TEXT]
     if store.readonly:

@@ -44,23 +44,23 @@ class Adopted(NamedTuple):
     imports: tuple[str, ...]
 
 
-def adopt_module(store: Store, data: bytes | memoryview, *, wanted: str, signatures: bytes) -> Adopted:
+def adopt_module(store: Store, data: bytes | memoryview, *, func_name: str, signatures: bytes) -> Adopted:
     """Verify and publish the module in `data`, the bytes of a module file.
 
     Args:
         store: the cache directory that receives the module.
         data: the bytes of the module file.
-        wanted: a function that the module must realize.
+        func_name: a function that the module must realize.
         signatures: the content of the publisher's signature file for the module. If the store has trusted keys, one of them must have
             signed the module. If the store has only its own key (`publish_key`), that key must have signed the module.
 
     Raises:
         FormatError: the bytes are not an intact module of this version of the format.
-        IntegrityError: the module does not realize `wanted`, or a required signature is missing.
+        IntegrityError: the module does not realize `func_name`, or a required signature is missing.
         PickleNotAllowedError: a global variable is pickled, and the cache has no key to check signatures with.
         StorageError: the module could not be stored.
     """
-    footer, sections, manifest = require_acceptable(store, data, wanted=wanted, signatures=signatures)
+    footer, sections, manifest = require_acceptable(store, data, func_name=func_name, signatures=signatures)
     header, indexed, name = manifest.header, manifest.indexed(), footer.module_id.hex()
     keys = _accepted_keys(store)
     if signatures and keys:
@@ -88,7 +88,7 @@ def _accepted_keys(store: Store) -> tuple[PublicKey, ...]:
     return (store.publish_key.public(),)
 
 
-def require_acceptable(store: Store, data: bytes | memoryview, *, wanted: str, signatures: bytes) -> Acceptable:
+def require_acceptable(store: Store, data: bytes | memoryview, *, func_name: str, signatures: bytes) -> Acceptable:
     """Verify the bytes of a module file, and return its decoded parts.
 
     See `adopt_module` for the arguments and exceptions. Nothing is published.
@@ -111,6 +111,6 @@ def require_acceptable(store: Store, data: bytes | memoryview, *, wanted: str, s
     elif manifest.is_pickled() and not store.signing_key:
         reason = "is accepted only with a trusted signature; open the cache with trusted_keys"
         raise PickleNotAllowedError(f"module {name} contains a pickled global variable and {reason}")
-    if wanted not in [name for name, _, _ in manifest.indexed()]:
-        raise IntegrityError(f"module {name} from the remote store does not define {wanted!r}, although its card says so", path=name)
+    if func_name not in [name for name, _, _ in manifest.indexed()]:
+        raise IntegrityError(f"module {name} from the remote store does not define {func_name!r}, although its card says so", path=name)
     return Acceptable(footer, sections, manifest)

@@ -111,7 +111,7 @@ def remote_answer(store: Store, stores: Stores, name: str, answer: HelperAnswer 
     url = stores.each[answer.store].shown
     data: Any = answer.data
     try:
-        module = require_acceptable(store, data, wanted=name, signatures=answer.signatures)
+        module = require_acceptable(store, data, func_name=name, signatures=answer.signatures)
     except CompcacheError as error:
         return RemoteAnswer(url, "rejected", str(error), is_asked)
     module_id = module.footer.module_id.hex()

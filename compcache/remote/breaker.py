@@ -78,7 +78,8 @@ class Breaker:
     def record_failure(self, *, is_doubtful: bool = False, probe: bool = False) -> None:
         """Record that all tries of a request timed out or failed with an error of the store.
 
-        With `is_doubtful`, the store is doubtful until the helper has probed it. `probe` says that the request was a probe.
+        With `is_doubtful`, the store is doubtful until the helper has probed it. `probe` says that the request was a probe. While look-ups
+        may not ask the store, only failures of probes count.
         """
         failures, until, pause = self._read()
         if until and not probe:

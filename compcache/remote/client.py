@@ -120,7 +120,7 @@ class Inquiry:
             self.close()
 
     def record_late_answer(self) -> None:
-        """Count the answer as late. The caller compiles the functions itself."""
+        """Count the answer as late if there is none yet. The caller compiles the functions itself."""
         if self.fetched is None:
             self._remote.count("remote_late")
 
@@ -355,7 +355,7 @@ class RemoteStore:
         """
         try:
             module = data if isinstance(data, bytes) else self._map_and_remove(data)
-            adopted = adopt_module(self._store, module, wanted=name, signatures=signatures)
+            adopted = adopt_module(self._store, module, func_name=name, signatures=signatures)
         except (CompcacheError, OSError) as error:
             reraise_interrupt(error)
             self._count_for_store(store, "remote_rejected")

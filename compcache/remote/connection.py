@@ -283,7 +283,7 @@ def ask(stores: Stores, *message: Any, keeps: bool = False) -> Question:
 
 
 def wake_helper(stores: Stores) -> None:
-    """Tell the helper that an outbox has something to upload. Start the helper if it does not run."""
+    """Tell the helper that an outbox has something to upload. Start the helper if it does not run. A failure is ignored."""
     with suppress(OSError):
         ask(stores, "news").close()
 

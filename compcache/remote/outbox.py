@@ -82,13 +82,13 @@ class Outbox:
         return [name for name in self._files() if name.endswith(_ENDING + _STORED)]
 
     def mark_finished(self, name: str) -> str:
-        """Mark an upload as finished without removing it. Return its new file name."""
+        """Mark an upload as finished without removing it. Return its new file name. A failure to rename the file is ignored."""
         with suppress(OSError):
             os.rename(os.path.join(self._directory, name), os.path.join(self._directory, name + _STORED))
         return name + _STORED
 
     def requeue(self, name: str) -> None:
-        """Queue a finished upload again, because the store does not have it."""
+        """Queue a finished upload again, because the store does not have it. A failure to rename the file is ignored."""
         with suppress(OSError):
             os.rename(os.path.join(self._directory, name), os.path.join(self._directory, name.removesuffix(_STORED)))
 

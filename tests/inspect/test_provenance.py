@@ -53,7 +53,7 @@ def test_what_comes_in_bundles_from_stores_and_in_layers(directory: Path, tmp_pa
     imported = provenance_of(directory)
     assert (imported.origin, imported.compiled, imported.order) == ("bundle", 0.0, 1)  # bundles of the same code are the same bytes
     with Cache(tmp_path / "other") as cache:
-        adopt_module(cache._store, module_file(layer, module_id).read_bytes(), wanted="f", signatures=b"")
+        adopt_module(cache._store, module_file(layer, module_id).read_bytes(), func_name="f", signatures=b"")
     assert provenance_of(tmp_path / "other").origin == "remote"
     below = provenance_of(tmp_path / "above", layers=[layer])
     assert (below.origin, below.layer) == ("compiled", str(layer))

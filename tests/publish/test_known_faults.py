@@ -170,7 +170,7 @@ def test_what_a_remote_store_has(directory: Path, tmp_path: Path, monkeypatch: p
     module_id = stored(tmp_path / "source")
     set_faults(monkeypatch, FAULT)
     with Cache(directory) as cache:
-        adopt_module(cache._store, module_file(tmp_path / "source", module_id).read_bytes(), wanted="f", signatures=b"")
+        adopt_module(cache._store, module_file(tmp_path / "source", module_id).read_bytes(), func_name="f", signatures=b"")
     for _ in range(2):
         assert_passed_over(directory)
 

@@ -138,7 +138,7 @@ class _Parent(NamedTuple):
 
 
 class _Directory:
-    """A directory, for example on a shared file system. An object becomes visible by a link or rename, complete or not at all.
+    """A `Backend` for a directory, for example on a shared file system. A link or rename makes an object visible, complete or not at all.
 
     Other users who can write there can create links, pipes and devices. So nothing below the directory is read, written or removed
     through a link, and only regular files are objects.
@@ -273,7 +273,7 @@ def _special_files_missing() -> Iterator[None]:
 
 
 class _ObjectStore:
-    """S3, Google Cloud Storage, Azure Blob Storage, and HTTP servers that accept PUT (WebDAV), through `obstore`."""
+    """A `Backend` for S3, Google Cloud Storage, Azure Blob Storage, and HTTP servers that accept PUT (WebDAV), through `obstore`."""
 
     def __init__(self, settings: RemoteSettings) -> None:
         try:
@@ -412,7 +412,7 @@ def _boto3_options(settings: RemoteSettings) -> dict[str, Any]:
 
 
 class _Redis:
-    """A Redis (or Valkey) server. Objects are strings. The server's policy decides how long they stay.
+    """A `Backend` for a Redis (or Valkey) server. Objects are strings. The server's policy decides how long they stay.
 
     A sorted set has the time when each object was written, by the server's clock. An object that is missing in the set counts as
     written when that is noticed.

@@ -190,7 +190,7 @@ class GarbageCollector:
         return None
 
     async def _find_unused(self, card_files: Iterable[RemoteObject], now: float, seconds: float) -> list[RemoteObject]:
-        """Return the cards and packs that are older than `seconds` and were not used since, and notes of uses that nobody needs."""
+        """Return the cards and packs that are older than `seconds` and were not used since, and notes older than `LONGEST_UNUSED`."""
         notes = await self._list(USES)
         used_keys = await self._read_uses([note for note in notes.values() if note.modified >= now - seconds])
         unused = [item for item in card_files if 0 < item.modified < now - seconds and shortened_key(item.key) not in used_keys]

@@ -70,7 +70,7 @@ class FindQuestion(NamedTuple):
 
 
 class LookUp:
-    """The look-up for one question. The stores are in service.
+    """Answers one question for functions. A store must be in service.
 
     Args:
         chain: the stores.

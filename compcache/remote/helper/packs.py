@@ -82,7 +82,7 @@ class StartUp:
 class Packs:
     """Fetches and assembles the packs of one helper process's stores.
 
-    The last argument of each callable is the positions of the stores.
+    The last argument of each callable has the positions of the stores that it may use.
 
     Args:
         fetch: returns an object and the position of the store that had it, or None.

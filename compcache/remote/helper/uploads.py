@@ -60,7 +60,7 @@ class Uploads:
         self._stored: dict[str, float] = {}  # by file name in the outbox: when it was first known to be stored
 
     async def run(self) -> None:
-        """Upload the files of the outbox, forever: when they are added, and now and then the files that wait."""
+        """Upload the files of the outbox, forever: when files are added, and every `_LOOK_AGAIN` seconds."""
         while True:
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self.news.wait(), _LOOK_AGAIN)
