@@ -168,13 +168,15 @@ def _read_needs(loader: "PlainLoader", runtime: "Any", part: "Part", natives: "s
     uses: list[Use] = []
     loaded = loader._loaded(part.module_id)
     waiting = [part.record[6]] if part.record[6] else []
+    listed = set(waiting)
     for offset in waiting:  # the list grows in the loop
         imports, variables, symbols, children = runtime.needs_record(_read_payload(runtime, part, offset))
         if not _read_variables(runtime, part, variables):
             return None
         uses += [use for use in imports if use[0] not in loaded.slots] if loaded is not None else imports
         natives.update(symbols)
-        waiting += [child for child in children if child not in waiting]
+        waiting += [child for child in children if child not in listed]
+        listed.update(children)
     return uses
 
 
