@@ -52,9 +52,9 @@ class _Bits:
     def vbr(self, width: int) -> int:
         """Return a number in chunks of `width` bits; their highest bits say whether more follow. Raise `FormatError` beyond 64 bits."""
         value = shift = 0
-        continuation_bit = 1 << width - 1
         while True:
-            chunk = self.fixed(width)
+            chunk = self.fixed(width)  # raises for a width beyond the data, before numbers of that size are computed
+            continuation_bit = 1 << width - 1
             value |= (chunk & continuation_bit - 1) << shift
             if not chunk & continuation_bit:
                 return value
