@@ -42,7 +42,7 @@ from compcache.formats.order import order_of, with_number
 from compcache.interrupts import reraise_interrupt, suppress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
 
 __all__ = [
@@ -126,7 +126,7 @@ def open_bundle(path: str, file: BinaryIO | None = None) -> Iterator[Bundle]:
                 raise FormatError(f"{path} is not a compcache bundle of a known version: it has no member {LISTING}")
             member_names = [name for name in names if MODULE_MEMBER.fullmatch(name) or SIGNATURE_MEMBER.fullmatch(name)]
             _require_valid_members(path, [archive.getinfo(name) for name in member_names], os.fstat(opened.fileno()).st_size)
-            yield Bundle(archive, tuple(member_names))
+            yield Bundle(archive, dict.fromkeys(member_names))
     except FormatError:
         raise
     except OSError as error:
@@ -155,7 +155,7 @@ class Bundle:
     The file may have holes.
     """
 
-    def __init__(self, archive: zipfile.ZipFile, names: tuple[str, ...]) -> None:
+    def __init__(self, archive: zipfile.ZipFile, names: Collection[str]) -> None:
         self._archive = archive
         self.names = names
 
