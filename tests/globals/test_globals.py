@@ -228,6 +228,17 @@ def test_an_array_refuses_buffers_of_other_elements_or_another_number(cache: Cac
     assert not cache.has("f")
 
 
+@pytest.mark.parametrize("llvm_type", ["[4 x i8]", "{ptr, i64}"])
+def test_a_buffer_of_empty_elements_is_a_value_like_others(cache: Cache, llvm_type: str) -> None:
+    source = array_source(llvm_type, Buffer(b"", "0x"))
+    if llvm_type == "{ptr, i64}":
+        cache.add_module(source)
+        assert ctypes.c_int64.from_address(cache.get_target("f")() + 8).value == 0
+    else:
+        with pytest.raises(GlobalValidationError, match="a buffer of 0 elements of format '0x' does not fit the variable's type"):
+            cache.add_module(source)
+
+
 def test_decoded_values_live_as_long_as_the_code(cache: Cache) -> None:
     cache.add_module(source_of("long enough not to be interned by anybody", "text"))
     target = cache.get_target("f")
