@@ -76,6 +76,8 @@ def strip_compilation_data(data: bytes, number: int | None = None) -> bytes:
     """Return a module file without the time and the duration of its compilation, and without its keyed digest.
 
     If `number` is not None, it becomes the addition number. The module_id does not change, because it does not cover this data.
+
+    Raise `FormatError` if the module's footer or notes are damaged.
     """
     *content, notes = sections_of(data, decode_footer(data[-FOOTER_SIZE:], len(data)))
     image, records, graph, bitcode = content
