@@ -133,8 +133,8 @@ def test_errors_about_damaged_sections_name_the_module(directory: Path, tmp_path
     with Cache(directory) as cache:
         cache.add_module(ModuleSource(constant("f", 1)))
     module_id = with_section(directory, "graph", b"no graph")
-    with Cache(directory) as cache, pytest.raises(FormatError, match=rf"^{directory}/.*{module_id}.ccm: the graph section of the module is "):
+    with Cache(directory) as cache, pytest.raises(FormatError, match=rf"^{directory}/.*{module_id}.ccm: the graph section of "):
         cache.function("f")
     module_id = with_section(directory, "notes", b"\xc1")
-    with Cache(directory) as cache, pytest.raises(FormatError, match=f"^module {module_id} cannot be exported: the notes section .* damaged"):
+    with Cache(directory) as cache, pytest.raises(FormatError, match=f"^module {module_id} cannot be exported: the notes section "):
         cache.export(["f"], tmp_path / "f.ccb")
