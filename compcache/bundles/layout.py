@@ -46,16 +46,9 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "LISTING",
-    "MODULE_MEMBER",
-    "SIGNATURE_MEMBER",
-    "Bundle",
-    "module_member_name",
-    "open_bundle",
-    "signature_member_name",
-    "strip_compilation_data",
-    "write_bundle",
-]
+    "LISTING", "MODULE_MEMBER", "SIGNATURE_MEMBER", "Bundle", "module_member_name", "open_bundle", "signature_member_name",
+    "strip_compilation_data", "write_bundle",
+]  # fmt: skip
 
 LISTING = "compcache-bundle-1.txt"
 MODULE_MEMBER = re.compile(rf"modules/([0-9a-f]{{32}}){re.escape(MODULES.suffix)}")

@@ -23,23 +23,8 @@ if TYPE_CHECKING:
     from compcache.store import Store
 
 __all__ = [
-    "NAMES",
-    "NamedSource",
-    "SealedSource",
-    "as_source",
-    "content_digest",
-    "digest_beside_code",
-    "digest_of",
-    "encode_names",
-    "exported_as",
-    "freeze",
-    "has_archives",
-    "option_parts",
-    "parts_given_by_name",
-    "read_names",
-    "seal",
-    "source_digests",
-    "source_of",
+    "NAMES", "NamedSource", "SealedSource", "as_source", "content_digest", "digest_beside_code", "digest_of", "encode_names",
+    "exported_as", "freeze", "has_archives", "option_parts", "parts_given_by_name", "read_names", "seal", "source_digests", "source_of",
     "text_of_export",
 ]  # fmt: skip
 

@@ -21,13 +21,7 @@ if TYPE_CHECKING:
     from compcache.signature import Parameter
 
 __all__ = [
-    "describe",
-    "missing_function_error",
-    "missing_key_error",
-    "pointer_address",
-    "raise_arity",
-    "raise_not_copyable",
-    "raise_unloaded",
+    "describe", "missing_function_error", "missing_key_error", "pointer_address", "raise_arity", "raise_not_copyable", "raise_unloaded",
     "raise_value",
 ]  # fmt: skip
 

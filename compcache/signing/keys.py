@@ -19,16 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = [
-    "PublicKey",
-    "SecretKey",
-    "generate_key",
-    "parse_public_key",
-    "parse_public_keys",
-    "parse_secret_key",
-    "read_public_keys",
-    "read_publish_key",
-    "read_trusted_keys",
-]
+    "PublicKey", "SecretKey", "generate_key", "parse_public_key", "parse_public_keys", "parse_secret_key", "read_public_keys",
+    "read_publish_key", "read_trusted_keys",
+]  # fmt: skip
 
 _SIZE = 32  # bytes of a key
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,99}")
