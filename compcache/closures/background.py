@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from compcache.digest import DIGEST_SIZE, digest, key_suffix, name_key
+from compcache.digest import digest, key_suffix, name_key
 from compcache.directory.places import CLOSURES
-from compcache.hit.closures import HEAD, MAGIC, SEAL_SIZE, seal
+from compcache.hit.closures import HEAD, read_sealed
 from compcache.hit.memory import modules_behind
 from compcache.miss.retarget import loads_native_code
 from compcache.processes.detached import has_ended, start_detached
@@ -103,10 +103,7 @@ def unlinkable_file_name(store: Store) -> str:
 
 def keys_not_linked(store: Store) -> set[bytes]:
     """Return the name keys of the functions that could not be linked in the current state of the index."""
-    file_name = unlinkable_file_name(store)
-    data = store.read_file(CLOSURES, file_name) or b""
-    content_start = len(MAGIC) + SEAL_SIZE
-    content = data[content_start:]
-    if data[:content_start] != MAGIC + seal(content, file_name, store.stamp_key) or content[DIGEST_SIZE : 2 * DIGEST_SIZE] != store.state():
+    content = read_sealed(store, unlinkable_file_name(store))
+    if content is None or HEAD.unpack_from(content)[1] != store.state():
         return set()
-    return {content[content_start : content_start + _KEY_SIZE] for content_start in range(HEAD.size, len(content), _KEY_SIZE)}
+    return {content[start : start + _KEY_SIZE] for start in range(HEAD.size, len(content), _KEY_SIZE)}
