@@ -99,7 +99,7 @@ def _encode_component(value: Any, component: str) -> str:
     try:
         return _canonical_text(value, component)
     except RecursionError:
-        message = f"the component {component!r} of an identity contains itself or is nested too deeply: pass a shallower value"
+        message = f"the component {component!r} of an identity is nested more deeply than Python's recursion limit: pass a shallower value"
         raise TypeError(message) from None
 
 

@@ -323,7 +323,8 @@ def _inlined_sources(exports: Iterable[Export], closure: Closure, parts: Iterabl
     """Return the functions whose code may be in the requested functions: all functions that were linked."""
     modules = {closure.parts[number].module_id for number in parts}
     sources = {name: (name, module_id.hex()) for name, module_id in reached.bound.items() if module_id in modules}
-    requested = [export.symbol for export in exports if export.name in closure.roots]
+    roots = frozenset(closure.roots)
+    requested = [export.symbol for export in exports if export.name in roots]
     return Inlined(sources, (), {**dict.fromkeys(sources, ()), **dict.fromkeys(requested, tuple(sources))})
 
 

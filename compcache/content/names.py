@@ -203,7 +203,7 @@ def _module_text(module: Any) -> str:
     if not hasattr(module, "as_bitcode"):
         return str(module)
     if module.closed:
-        raise CompileError("the llvmlite module is closed, or linked into another module: give it to the cache before you close or link it")
+        raise CompileError("the llvmlite module is closed: give it to the cache before you close it, or link it into another module")
     from compcache.images.llvm_thread import in_llvm_thread
 
     return in_llvm_thread(lambda: str(module))

@@ -62,9 +62,7 @@ def raise_unloaded(target: TypedCallTarget) -> NoReturn:
     """Raise `TargetUnloadedError` for a call target that was unloaded."""
     name = target._name
     raise TargetUnloadedError(
-        f"the compiled function {name!r} was unloaded, by Cache.unload() or because its cache was closed: "
-        f"request it again from an open cache with get_target({name!r})",
-        func_name=name,
+        f"the compiled function {name!r} was unloaded: request it again from an open cache with get_target({name!r})", func_name=name
     )
 
 
