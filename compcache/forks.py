@@ -175,10 +175,10 @@ def _is_one_of(item: Any, items: list[Any]) -> bool:
     return any(item is other for other in items)
 
 
-def _release(taken: list[Any]) -> None:
+def _release(locks: list[Any]) -> None:
     """Release all locks of the list, and empty the list."""
-    release = map(methodcaller("release"), iter(taken.pop, None))
-    while taken:
+    release = map(methodcaller("release"), iter(locks.pop, None))
+    while locks:
         next(release)  # in one call of C
 
 

@@ -77,9 +77,9 @@ class Identity:
         Args:
             named: more components.
         """
-        new = Identity(self.label, named)
+        added = Identity(self.label, named)
         extended = Identity(self.label)
-        extended._parts = tuple({**dict(self._parts), **dict(new._parts)}.items())
+        extended._parts = tuple({**dict(self._parts), **dict(added._parts)}.items())
         return extended
 
     def __eq__(self, other: object) -> bool:

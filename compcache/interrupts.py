@@ -50,11 +50,11 @@ def _is_own(error: BaseException) -> bool:
 
 def interrupt_in(error: BaseException) -> BaseException | None:
     """Return the exception itself, or the one of its contexts, that is an interrupt; None if no interrupt caused the exception."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     frames: set[int] = set()
     cause: BaseException | None = error
-    while cause is not None and id(cause) not in seen:
-        seen.add(id(cause))
+    while cause is not None and id(cause) not in visited:
+        visited.add(id(cause))
         steps = list(_traceback_steps(cause))
         # A context that was not caught below the caller is an exception that the program was already handling.
         if cause is not error and (not steps or id(steps[0].tb_frame) not in frames):

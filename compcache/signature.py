@@ -132,7 +132,7 @@ class Signature(Record):
 
     def text(self) -> str:
         """Return the text of the signature with the names of the parameters."""
-        parts = [f"{p.name}: {p}" if p.name else str(p) for p in self.parameters]
+        parts = [f"{parameter.name}: {parameter}" if parameter.name else str(parameter) for parameter in self.parameters]
         return f"{self.result}({', '.join(parts)})"
 
     def parameter_names(self) -> tuple[str, ...]:

@@ -132,7 +132,7 @@ def _numbers(modules: Mapping[bytes, _Exported]) -> dict[bytes, int]:
     newest: dict[str, tuple[int, int]] = {}
     for order, module_id in sorted((module.order, module_id) for module_id, module in modules.items() if module.order):
         names = [name for name in modules[module_id].row.names if is_ordered(name)]
-        older = [number + (known < order) for known, number in (newest[name] for name in names if name in newest)]
+        older = [number + (other_order < order) for other_order, number in (newest[name] for name in names if name in newest)]
         numbers[module_id] = max([order & GREATEST_NUMBER, *older])
         newest.update(dict.fromkeys(names, (order, numbers[module_id])))
     return numbers
@@ -189,9 +189,9 @@ def _find_candidates(store: Store, name: str) -> list[_Candidate]:
     candidates = []
     realizations = store.find_all(name)
     rows = {module_id: (order, content) for order, _, module_id, _, content in store.find_numbered(name)} if is_ordered(name) else {}
-    known = [rows[module_id] for module_id, _ in realizations if module_id in rows]
+    indexed_rows = [rows[module_id] for module_id, _ in realizations if module_id in rows]
     # The first one has the newest content, but perhaps an older number: of equal content, the code that fits this host best is first.
-    newest = (max([order for order, _ in known]), known[0][1]) if known else (0, b"")
+    newest = (max([order for order, _ in indexed_rows]), indexed_rows[0][1]) if indexed_rows else (0, b"")
     for module_id, offset in realizations:
         order, content = rows.get(module_id, newest)  # modules in memory have no row
         age = 0 if any(content) and content == newest[1] else newest[0] - order

@@ -225,9 +225,9 @@ class _Linker:
 
     def _include(self, places: Iterable[tuple[int, str]]) -> bool:
         """Add definitions to the work list, unless they are in it. Return True, the result of the callers, because they are included."""
-        new = [place for place in places if place not in self._seen]
-        self._seen.update(new)
-        self._waiting.extend(new)
+        new_places = [place for place in places if place not in self._seen]
+        self._seen.update(new_places)
+        self._waiting.extend(new_places)
         return True
 
     def _place_of(self, name: str) -> tuple[int, str] | None:

@@ -171,15 +171,15 @@ class _Linking:
         """Return one plan for all functions of a group. It is requested if one of them is."""
         if len(group) == 1:
             return group[0]
-        names = dict.fromkeys([name for found in group for name in found.names])
-        return self._plan([*names])._replace(is_requested=any(found.is_requested for found in group))
+        names = dict.fromkeys([name for plan in group for name in plan.names])
+        return self._plan([*names])._replace(is_requested=any(plan.is_requested for plan in group))
 
     def _plan(self, names: Sequence[str]) -> _Planned:
         """Return which modules are linked for these functions. Functions that cannot be found are left out and listed as failures."""
         chosen = choose(self._store, names)
-        wanted = [name for name in names if name not in chosen.failures]
+        roots = [name for name in names if name not in chosen.failures]
         modules = dict.fromkeys([bound.module_id for bound in chosen.bound.values()])
-        closure = Closure(list(filter(None, map(self._get_part, modules))), chosen.bound, wanted)
+        closure = Closure(list(filter(None, map(self._get_part, modules))), chosen.bound, roots)
         return _Planned(names, chosen, closure, moving_modules(closure), is_requested=True)
 
     def link(self, planned: _Planned) -> _Outcome:
@@ -238,15 +238,15 @@ class _Linking:
 
     def _found_names(self, recipe: Recipe, module_id: bytes) -> dict[str, bool] | None:
         """Return `Part.found` for a module, or None if look-ups find other content under the name of one of its exports."""
-        found: dict[str, bool] = {}
+        is_found_by_name: dict[str, bool] = {}
         for name in [export.name for export in recipe.exports]:
-            found[name] = self._is_found(name, module_id)
-            if not found[name]:
+            is_found_by_name[name] = self._is_found(name, module_id)
+            if not is_found_by_name[name]:
                 newest = next(iter(self._store.find(name)), (b"", 0))[0]
                 content = self._content_digest(name, module_id)
                 if not any(content) or content != self._content_digest(name, newest):
                     return None
-        return found
+        return is_found_by_name
 
     def _is_for_this_machine(self, cpu: str, features: str) -> bool:
         """Return whether code was compiled for this machine, for which closures are linked."""
@@ -315,7 +315,7 @@ def _remove_replaced(session: Session, linked: Sequence[LinkedClosure], into: st
     A closure is replaced by a closure for the same set (`into`) or function, and by a closure that contains the same modules (`homes`).
     """
     store = session.store
-    new = {bytes.fromhex(closure.module_id) for closure in linked}
+    new_ids = {bytes.fromhex(closure.module_id) for closure in linked}
     names = {into} if into is not None else {name for closure in linked for name in closure.functions}
     present, ledger = list_modules(store), read_ledger(store)
     entries = {key: entry for key, entry in linked_closures(store).items() if key in present}
@@ -323,11 +323,11 @@ def _remove_replaced(session: Session, linked: Sequence[LinkedClosure], into: st
     replaced = {
         key
         for key, closure in rows.items()
-        if key not in new and (closure.label in names or not homes.keys().isdisjoint(entries[key].requires[: closure.homes]))
+        if key not in new_ids and (closure.label in names or not homes.keys().isdisjoint(entries[key].requires[: closure.homes]))
     }
     limit, last_uses = effective_limit(session.max_size, store.root), ledger.last_uses()
     size = sum(present[key].size for key in rows if key not in replaced)
-    for key in sorted(rows.keys() - replaced, key=lambda key: (key in new, last_uses.get(key, 0.0), present[key].modified, key)):
+    for key in sorted(rows.keys() - replaced, key=lambda key: (key in new_ids, last_uses.get(key, 0.0), present[key].modified, key)):
         if limit is None or size <= limit * _MOST_OF_LIMIT:
             break
         replaced.add(key)

@@ -132,7 +132,7 @@ def _shown_name(target: TypedCallTarget) -> str:
 
 def _list_parameters(target: TypedCallTarget) -> str:
     """Return the parameters with their names and types, separated by commas."""
-    return ", ".join(f"{p.name}: {p}" if p.name else str(p) for p in target.signature.parameters)
+    return ", ".join(f"{parameter.name}: {parameter}" if parameter.name else str(parameter) for parameter in target.signature.parameters)
 
 
 def _name_parameter(target: TypedCallTarget, index: int) -> str:
