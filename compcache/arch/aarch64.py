@@ -101,6 +101,7 @@ def _page_bits(distance: int) -> int:
 
 
 def _store_page(data: bytearray, offset: int, distance: int) -> None:
+    """Write a distance between pages into an adrp instruction. Raise `ValueError` if the distance does not fit."""
     _replace_bits(data, offset, 0x60FFFFE0, _page_bits(distance))
 
 

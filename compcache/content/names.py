@@ -323,6 +323,7 @@ def _encode_texts(texts: list[str]) -> list[bytes]:
 
 
 def _function_texts(source: ModuleSource) -> list[str]:
+    """Return the export options of the functions as texts for a digest."""
     if source.functions is None:
         return ["every function"]
     return [text_of_export(name, exported_as(value, name)) for name, value in source.functions.items()]
