@@ -14,6 +14,7 @@ from compcache.digest import digest, key_suffix, name_key
 from compcache.directory.places import CLOSURES
 from compcache.hit.closures import HEAD, read_sealed
 from compcache.hit.memory import modules_behind
+from compcache.interrupts import suppress
 from compcache.miss.retarget import loads_native_code
 from compcache.processes.detached import has_ended, start_detached
 from compcache.processes.secret_references import literal
@@ -48,7 +49,7 @@ _KEY_SIZE = len(name_key(""))
 
 
 def start_background_work(session: Session, processes: dict[str, int], target: TypedCallTarget, *, tunes: bool) -> None:
-    """Start a background process after a load, if it may improve later loads.
+    """Start a background process after a load, if it may improve later loads. Do nothing if the system cannot start a process.
 
     Args:
         session: the open cache.
@@ -62,7 +63,8 @@ def start_background_work(session: Session, processes: dict[str, int], target: T
     needs_code = tunes and not loads_native_code(session, name)
     links = not processes.get(_LINKS) and _is_loaded_again(session, target)
     if needs_code or links:
-        processes[_LINKS if links else name] = _start_process(session, name, tunes=needs_code, links=links)
+        with suppress(OSError):  # the next process tries again
+            processes[_LINKS if links else name] = _start_process(session, name, tunes=needs_code, links=links)
 
 
 def reap_processes(processes: dict[str, int]) -> None:
