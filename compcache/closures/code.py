@@ -49,8 +49,8 @@ class Part(NamedTuple):
     """A module whose code may be copied.
 
     `found_names` says, for each exported name, whether a look-up finds this module (True) or another module with the same content (False).
-    It is None if a look-up finds other content, so that the module cannot move. `text` is the code as LLVM prints it (`read_part`). `copies`
-    has the definitions that can be copied.
+    It is None if a look-up finds other content, so that the module cannot move. `text` is the code as LLVM prints it. `copies` has the
+    definitions that can be copied.
     """
 
     module_id: bytes
