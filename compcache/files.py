@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DIRECTORY_MODE", "FILE_MODE", "READ_FLAGS", "WRITABLE_BY_OTHERS", "Files", "Tree", "absolute_path", "read_at", "read_file",
-    "reraise_interrupt", "writer",
+    "writer",
 ]  # fmt: skip
 
 DIRECTORY_MODE = 0o700
@@ -254,6 +254,7 @@ class Tree(Files):
         raise OSError(f"the path {path} is not in the directory {self.root}")
 
     def _is_outside(self, path: str) -> bool:
+        """Return whether a path is neither the root nor below it."""
         return path != self.root and not path.startswith(self._prefix)
 
     def _open_at(self, root: _Root, relative: str, flags: int, mode: int = 0) -> Opened:

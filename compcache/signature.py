@@ -205,7 +205,7 @@ def _reject_c_order(part: str, text: str) -> None:
 
 
 def _parse_parameter(part: str, text: str) -> Parameter:
-    """Return a parameter. Raise `SignatureError` if it is not valid, and advise readers who write it in C's order."""
+    """Return a parameter. Raise `SignatureError` if it is not valid. If the name follows the type, the message says how to write it."""
     try:
         return _read_parameter(part, text)
     except SignatureError:

@@ -97,7 +97,7 @@ class Sharing(Questions):
 
     @property
     def remote(self) -> RemoteStore | None:
-        """The remote stores that the cache was opened with, for their `status`, `verify` and `collect_garbage`; None without any."""
+        """The remote stores of the cache, with the methods `status`, `verify` and `collect_garbage`; None if there are none."""
         self._require_open()
         return self._session().remote()
 

@@ -56,18 +56,20 @@ def encode_removed(module_id: bytes) -> bytes:
 
 
 def reraise_interrupt(error: BaseException) -> None:
-    """Call `compcache.files.reraise_interrupt`."""
-    from compcache import files
+    """Raise an interrupt, as `compcache.interrupts.reraise_interrupt` does. That file is imported when an error occurs."""
+    from compcache import interrupts
 
-    files.reraise_interrupt(error)
+    interrupts.reraise_interrupt(error)
 
 
 def _checksum(data: bytes) -> bytes:
+    """Return the checksum of data in a volume, `CHECK_SIZE` bytes."""
     checksum: bytes = runtime.digest(data, CHECK_SIZE)
     return checksum
 
 
 def _damaged_error(reason: str) -> "FormatError":
+    """Return a `FormatError`. It is imported when a volume is damaged, because hits import this file."""
     from compcache.errors import FormatError
 
     return FormatError(reason)

@@ -106,6 +106,7 @@ def read_trusted_keys(trusted: Any) -> tuple[PublicKey, ...]:
 
 
 def _read_text(path: str) -> str:
+    """Return the content of a file in UTF-8. Raise `OSError` or `UnicodeDecodeError`."""
     with open(path, encoding="utf-8") as file:
         return file.read()
 
