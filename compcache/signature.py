@@ -228,7 +228,7 @@ def _read_parameter(part: str, text: str) -> Parameter:
         raise SignatureError(f"the signature {text!r} has the parameter name {name!r}: use letters, digits and _")
     words = type_text.split()
     is_const = words[:1] == ["const"]
-    type_ = _parse_type("".join(words[1:] if is_const else words), text)
+    type_ = _parse_type(" ".join(words[1:] if is_const else words), text)
     if type_.kind == VOID:
         problem = "but only results may be void"
     elif is_buffer and type_.kind in (POINTER, CSTR, OBJECT):
