@@ -268,8 +268,8 @@ def _read_settings_copy(copy_path: str, states: list[str]) -> dict[str, str] | N
     if check(data[CHECK_SIZE:]) != data[:CHECK_SIZE]:
         return None  # the system crashed before the content was on disk
     header, _, body = data[CHECK_SIZE:].decode(errors="surrogateescape").partition("\n\n")
-    lines = [line.partition("=") for line in body.splitlines()]
-    return {name: value for name, _, value in lines} if header.split("\n") == states else None
+    lines = [line.partition("=") for line in body.split("\n")]  # values may contain other characters at which `splitlines` splits
+    return {name: value for name, equals, value in lines if equals} if header.split("\n") == states else None
 
 
 def _write_settings_copy(copy_path: str, states: list[str], settings: Mapping[str, str]) -> None:

@@ -79,7 +79,7 @@ def functions_of(graph: Any) -> tuple[TypedCallTarget, ...]:
     """
     targets: dict[tuple[str, str], TypedCallTarget] = {}
     layers = graph.__dask_graph__() if hasattr(graph, "__dask_graph__") else graph
-    for target in _find_targets(layers, set()):
+    for target in _find_targets(layers, {}):
         targets.setdefault(_pickled_location(target), target)
     return tuple(targets.values())
 
@@ -90,14 +90,17 @@ def _pickled_location(target: TypedCallTarget) -> tuple[str, str]:
     return path, name
 
 
-def _find_targets(part: Any, visited: set[int]) -> Iterator[TypedCallTarget]:
-    """Yield the call targets in a part of a graph: in containers, and in Dask's tasks (`func`, `args`, `kwargs`, `value`)."""
+def _find_targets(part: Any, visited: dict[int, Any]) -> Iterator[TypedCallTarget]:
+    """Yield the call targets in a part of a graph: in containers, and in Dask's tasks (`func`, `args`, `kwargs`, `value`).
+
+    `visited` receives the visited objects by `id`, and keeps them alive, so that no other object gets the same `id`.
+    """
     if isinstance(part, TypedCallTarget):
         yield part
     elif isinstance(part, (str, bytes, int, float, complex)) or part is None or id(part) in visited:
         return
     else:
-        visited.add(id(part))
+        visited[id(part)] = part
         if hasattr(part, "items") and callable(part.items):
             values = [value for _, value in part.items()]
         elif isinstance(part, (list, tuple, set, frozenset)):

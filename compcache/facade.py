@@ -130,7 +130,7 @@ class Later:
             __import__(f"compcache.cache.{self._part}")
         member = members.get(self._name, self)
         if member is self:  # this thread is in the middle of importing it
-            message = f"Cache.{self._name} was used by a signal handler or finalizer while compcache.cache is imported: retry later"
+            message = f"Cache.{self._name} was used by code that interrupts the import of compcache.cache: retry later"
             raise getattr(getattr(compcache, "errors", None), "ReentrantLoadError", RuntimeError)(message)
         return member.__get__(cache, owner) if hasattr(member, "__get__") else member
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DIRECTORY_MODE", "FILE_MODE", "READ_FLAGS", "WRITABLE_BY_OTHERS", "Files", "Tree", "absolute_path", "read_at", "read_file",
-    "reraise_interrupt", "writer",
+    "writer",
 ]  # fmt: skip
 
 DIRECTORY_MODE = 0o700
@@ -254,6 +254,7 @@ class Tree(Files):
         raise OSError(f"the path {path} is not in the directory {self.root}")
 
     def _is_outside(self, path: str) -> bool:
+        """Return whether a path is neither the root nor below it."""
         return path != self.root and not path.startswith(self._prefix)
 
     def _open_at(self, root: _Root, relative: str, flags: int, mode: int = 0) -> Opened:
@@ -404,21 +405,21 @@ class Tree(Files):
     def mkdir(self, path: str, mode: int = DIRECTORY_MODE) -> None:  # type: ignore[override]
         """Create a directory as `os.mkdir` does, with this mode, independent of the umask. The root can also be created."""
 
-        def make(root: _Root, relative: str) -> None:
+        def create(root: _Root, relative: str) -> None:
             parent, name = self._open_parent(root, relative)
             self.system.mkdir(name, mode, dir_fd=parent.number)
-            made = self._open_child(parent, name)
-            self._set_mode(made.number, mode)
+            created = self._open_child(parent, name)
+            self._set_mode(created.number, mode)
 
         if path != self.root and path.startswith(self._prefix):
-            self._run_in_root(path, make)
+            self._run_in_root(path, create)
             return
         if self._above is not None:
             self._above.mkdir(path, mode)
             return
         self.system.mkdir(path, mode)
-        made = self._open_outside(path, _ENTERING)
-        self._set_mode(made.number, mode)
+        created = self._open_outside(path, _ENTERING)
+        self._set_mode(created.number, mode)
 
     def rename(self, source: str, target: str) -> None:  # type: ignore[override]
         """Rename a file, replacing the target, as `os.replace` does."""

@@ -111,14 +111,14 @@ OTHERS = {
 _taken: dict[int, list[list[Any]]] = {}
 
 
-def before(taken: list[Any]) -> None:
+def before(acquired: list[Any]) -> None:
     """Wait at most 5 seconds for the imports of other threads, and acquire the locks that become free within their `patience`.
 
-    The list `taken` belongs to this fork, and collects the acquired locks.
+    The list `acquired` belongs to this fork, and collects the acquired locks.
     """
     held = _taken.setdefault(get_ident(), [])
-    if not _is_one_of(taken, held):
-        held.append(taken)
+    if not _is_one_of(acquired, held):
+        held.append(acquired)
     deadline = time.monotonic() + _IMPORT_SECONDS
     while True:
         while _unfinished_imports() and time.monotonic() < deadline:
@@ -126,35 +126,35 @@ def before(taken: list[Any]) -> None:
         for lock in LOCKS:
             current = lock.find() if lock.patience else None
             if current is not None and not _is_among(current, held):
-                taken.extend(filter(methodcaller("acquire", timeout=lock.patience), (current,)))  # in one call of C
+                acquired.extend(filter(methodcaller("acquire", timeout=lock.patience), (current,)))  # in one call of C
         if not _unfinished_imports() or time.monotonic() >= deadline:
             return
-        _release(taken)  # the import of another thread may need one of the locks
+        _release(acquired)  # the import of another thread may need one of the locks
 
 
-def after_in_parent(done: list[Any]) -> None:
-    """Release the locks of the forks in `done` in the parent. Each item is a fork's list `taken`.
+def after_in_parent(ended: list[Any]) -> None:
+    """Release the locks of the forks in `ended` in the parent. Each item is a fork's list `acquired`.
 
-    An empty `done` receives the list of this thread's latest fork.
+    An empty `ended` receives the list of this thread's latest fork.
     """
     held = _taken.get(get_ident(), [])
-    if held and not done:
-        done.append(held[-1])
-    for taken in done:
-        _release(taken)
-    held[:] = [taken for taken in held if not _is_one_of(taken, done)]
+    if held and not ended:
+        ended.append(held[-1])
+    for acquired in ended:
+        _release(acquired)
+    held[:] = [acquired for acquired in held if not _is_one_of(acquired, ended)]
     if not held:
         _taken.pop(get_ident(), None)
 
 
-def after_in_child(done: list[Any]) -> None:
+def after_in_child(ended: list[Any]) -> None:
     """Release the acquired locks in the child, replace all other locks, and drop the state of threads that the child does not have."""
     held = _taken.get(get_ident(), [])
     for lock in LOCKS:
         current = lock.find()
         if current is not None and not _is_among(current, held):
             lock.renew()
-    after_in_parent(done)
+    after_in_parent(ended)
     for thread in _taken.keys() - {get_ident()}:
         del _taken[thread]
     for name in _unfinished_imports():
@@ -167,7 +167,7 @@ def after_in_child(done: list[Any]) -> None:
 
 def _is_among(lock: Any, held: list[list[Any]]) -> bool:
     """Return whether a lock is in one of the lists `held`, by identity."""
-    return any(_is_one_of(lock, taken) for taken in held)
+    return any(_is_one_of(lock, acquired) for acquired in held)
 
 
 def _is_one_of(item: Any, items: list[Any]) -> bool:
@@ -175,10 +175,10 @@ def _is_one_of(item: Any, items: list[Any]) -> bool:
     return any(item is other for other in items)
 
 
-def _release(taken: list[Any]) -> None:
+def _release(locks: list[Any]) -> None:
     """Release all locks of the list, and empty the list."""
-    release = map(methodcaller("release"), iter(taken.pop, None))
-    while taken:
+    release = map(methodcaller("release"), iter(locks.pop, None))
+    while locks:
         next(release)  # in one call of C
 
 

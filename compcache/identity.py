@@ -77,9 +77,9 @@ class Identity:
         Args:
             named: more components.
         """
-        new = Identity(self.label, named)
+        added = Identity(self.label, named)
         extended = Identity(self.label)
-        extended._parts = tuple({**dict(self._parts), **dict(new._parts)}.items())
+        extended._parts = tuple({**dict(self._parts), **dict(added._parts)}.items())
         return extended
 
     def __eq__(self, other: object) -> bool:
@@ -99,7 +99,7 @@ def _encode_component(value: Any, component: str) -> str:
     try:
         return _canonical_text(value, component)
     except RecursionError:
-        message = f"the component {component!r} of an identity contains itself or is nested too deeply: pass a shallower value"
+        message = f"the component {component!r} of an identity is nested more deeply than Python's recursion limit: pass a shallower value"
         raise TypeError(message) from None
 
 

@@ -50,11 +50,11 @@ def _is_own(error: BaseException) -> bool:
 
 def interrupt_in(error: BaseException) -> BaseException | None:
     """Return the exception itself, or the one of its contexts, that is an interrupt; None if no interrupt caused the exception."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     frames: set[int] = set()
     cause: BaseException | None = error
-    while cause is not None and id(cause) not in seen:
-        seen.add(id(cause))
+    while cause is not None and id(cause) not in visited:
+        visited.add(id(cause))
         steps = list(_traceback_steps(cause))
         # A context that was not caught below the caller is an exception that the program was already handling.
         if cause is not error and (not steps or id(steps[0].tb_frame) not in frames):
@@ -83,7 +83,7 @@ class suppress:  # noqa: N801 - the name in the standard library
 
 
 class as_format_error:  # noqa: N801 - like `suppress`
-    """Replaces an exception of a decoder by a `FormatError` with the text "{problem}: {exception}".
+    """Replaces an exception of a decoder by a `FormatError`, whose text is `problem`, a colon, and the text or the class of the exception.
 
     Exceptions that do not come from the decoded bytes pass unchanged: `OSError`, `MemoryError` and interrupts. So does a `FormatError`,
     which already says what is wrong.
@@ -102,7 +102,7 @@ class as_format_error:  # noqa: N801 - like `suppress`
 
         if not isinstance(error, FormatError):
             reraise_interrupt(error)
-            raise FormatError(f"{self._problem}: {error}") from error
+            raise FormatError(f"{self._problem}: {str(error) or type(error).__name__}") from error
 
 
 def _traceback_steps(error: BaseException) -> Iterator[TracebackType]:

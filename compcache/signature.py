@@ -132,7 +132,7 @@ class Signature(Record):
 
     def text(self) -> str:
         """Return the text of the signature with the names of the parameters."""
-        parts = [f"{p.name}: {p}" if p.name else str(p) for p in self.parameters]
+        parts = [f"{parameter.name}: {parameter}" if parameter.name else str(parameter) for parameter in self.parameters]
         return f"{self.result}({', '.join(parts)})"
 
     def parameter_names(self) -> tuple[str, ...]:
@@ -205,7 +205,7 @@ def _reject_c_order(part: str, text: str) -> None:
 
 
 def _parse_parameter(part: str, text: str) -> Parameter:
-    """Return a parameter. Raise `SignatureError` if it is not valid, and advise readers who write it in C's order."""
+    """Return a parameter. Raise `SignatureError` if it is not valid. If the name follows the type, the message says how to write it."""
     try:
         return _read_parameter(part, text)
     except SignatureError:
@@ -228,7 +228,7 @@ def _read_parameter(part: str, text: str) -> Parameter:
         raise SignatureError(f"the signature {text!r} has the parameter name {name!r}: use letters, digits and _")
     words = type_text.split()
     is_const = words[:1] == ["const"]
-    type_ = _parse_type("".join(words[1:] if is_const else words), text)
+    type_ = _parse_type(" ".join(words[1:] if is_const else words), text)
     if type_.kind == VOID:
         problem = "but only results may be void"
     elif is_buffer and type_.kind in (POINTER, CSTR, OBJECT):

@@ -364,7 +364,7 @@ class Store(Directory):
             raise self.condemn(file, error) from error
 
     def _open_pack(self, module_id: bytes) -> ModuleFile | None:
-        """Return the start-up pack if it has this module and its file is not removed; None otherwise."""
+        """Return the pack that is kept open if it is this module and its file still exists; None otherwise."""
         pack = self._pack
         if pack is None or pack.module_id != module_id:
             return None

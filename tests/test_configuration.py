@@ -156,6 +156,13 @@ def test_the_path_of_a_file_need_not_be_utf8(home: dict[str, str], write: Any, t
     assert seen(home, "MIN_LLVM", COMPCACHE_CONFIG=str(other)) == {"COMPCACHE_MIN_LLVM": "20"}
 
 
+def test_a_value_may_contain_what_splits_lines_elsewhere(home: dict[str, str], write: Any) -> None:
+    directory = "/caches/a\u2028b\x85c"
+    write(f'dir = "{directory}"\n')
+    for _ in range(2):  # the second process reads the parsed copy
+        assert seen(home, "DIR") == {"COMPCACHE_DIR": directory}
+
+
 @pytest.mark.slow
 def test_one_file_can_be_named_in_place_of_others_and_none_too(home: dict[str, str], write: Any, tmp_path: Path) -> None:
     write('max_size = "7G"\n')

@@ -96,6 +96,12 @@ def test_a_signature_comes_back_from_its_text(result: str, parameters: list[str]
     assert pickle.loads(pickle.dumps(signature)) == signature
 
 
+@pytest.mark.parametrize("text", ["i64(f 64)", "i64(const u 8[:])", "i64(x: f 64)"])
+def test_a_type_has_no_blanks_in_it(text: str) -> None:
+    with pytest.raises(SignatureError, match=r"has the unknown type '[fu] "):
+        Signature.parse(text)
+
+
 def test_names_show_but_do_not_count() -> None:
     named = Signature.parse(" f64 ( values : const f64[:] , n:i64, values: u8 ) ")
     assert named == Signature.parse("f64(const f64[:],i64,u8)")

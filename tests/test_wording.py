@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import ast
+import shutil
 from typing import TYPE_CHECKING
 
 import msgpack
 import pytest
-from helpers import PACKAGE_ROOT
+from helpers import PACKAGE_ROOT, constant
 
+from compcache import Cache, ModuleSource
 from compcache.digest import DIGEST_SIZE, check
 from compcache.errors import FormatError, StorageError
+from compcache.formats.footer import encode_container, intact_footer, sections_of
 from compcache.interrupts import as_format_error
 from compcache.remote.card import Card, decode_cards, encode_cards
 from compcache.wording import join_first, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -103,3 +107,34 @@ def test_other_errors_become_format_errors(error: Exception) -> None:
     with pytest.raises(FormatError, match=r"^the part is damaged: ") as caught, as_format_error("the part is damaged"):
         raise error
     assert caught.value.__cause__ is error
+
+
+def test_an_error_without_a_text_is_named_by_its_class() -> None:
+    with pytest.raises(FormatError, match=r"^the part is damaged: ExtraData$"), as_format_error("the part is damaged"):
+        raise type("ExtraData", (ValueError,), {})
+
+
+def with_section(directory: Path, name: str, content: bytes) -> str:
+    """Replace a section of the only module of a cache, and return the new module_id. The digests of the file are right."""
+    (path,) = directory.glob("modules-v1/*/*.ccm")
+    data = path.read_bytes()
+    footer = intact_footer(data)
+    sections = dict(zip(("image", "records", "graph", "bitcode", "notes"), sections_of(data, footer), strict=True))
+    module_id, parts = encode_container(**{**sections, name: content}, signing_key=None)
+    path.unlink()
+    place = directory / "modules-v1" / module_id.hex()[:2] / f"{module_id.hex()}.ccm"
+    place.parent.mkdir(mode=0o700, exist_ok=True)
+    place.write_bytes(b"".join(parts))
+    shutil.rmtree(directory / "index-v1")
+    return module_id.hex()
+
+
+def test_errors_about_damaged_sections_name_the_module(directory: Path, tmp_path: Path) -> None:
+    with Cache(directory) as cache:
+        cache.add_module(ModuleSource(constant("f", 1)))
+    module_id = with_section(directory, "graph", b"no graph")
+    with Cache(directory) as cache, pytest.raises(FormatError, match=rf"^{directory}/.*{module_id}.ccm: the graph section of "):
+        cache.function("f")
+    module_id = with_section(directory, "notes", b"\xc1")
+    with Cache(directory) as cache, pytest.raises(FormatError, match=f"^module {module_id} cannot be exported: the notes section "):
+        cache.export(["f"], tmp_path / "f.ccb")

@@ -19,13 +19,16 @@ from compcache.arch.architecture import (
     LOW,
     NOTHING,
     PAGE,
+    SIGNED32,
     SYMBOL,
     TABLE,
     TLS_PAIR,
+    UNSIGNED32,
     Architecture,
     Fixup,
     Linking,
     Relocations,
+    store64,
 )
 
 if TYPE_CHECKING:
@@ -38,97 +41,34 @@ _VERSION = re.compile(r"armv([89](?:\.[0-9])?)-a")
 _ABS64, _PREL32, _GLOB_DAT, _JUMP_SLOT = 257, 261, 1025, 1026
 _INSTRUCTION = 4
 
-#: (the word of the processor, the bits that must all be set, LLVM's name of the feature)
-_HWCAPS: tuple[tuple[str, tuple[int, ...], str], ...] = (
-    ("hwcap", (0,), "fp-armv8"),
-    ("hwcap", (1,), "neon"),
-    ("hwcap", (3, 4), "aes"),
-    ("hwcap", (5, 6), "sha2"),
-    ("hwcap", (7,), "crc"),
-    ("hwcap", (8,), "lse"),
-    ("hwcap", (9, 10), "fullfp16"),
-    ("hwcap", (12,), "rdm"),
-    ("hwcap", (13,), "jsconv"),
-    ("hwcap", (14,), "complxnum"),
-    ("hwcap", (15,), "rcpc"),
-    ("hwcap", (16,), "ccpp"),
-    ("hwcap", (17, 21), "sha3"),
-    ("hwcap", (18, 19), "sm4"),
-    ("hwcap", (20,), "dotprod"),
-    ("hwcap", (22,), "sve"),
-    ("hwcap", (23,), "fp16fml"),
-    ("hwcap", (24,), "dit"),
-    ("hwcap", (25,), "lse2"),
-    ("hwcap", (26,), "rcpc-immo"),
-    ("hwcap", (27,), "flagm"),
-    ("hwcap", (28,), "ssbs"),
-    ("hwcap", (29,), "sb"),
-    ("hwcap", (30, 31), "pauth"),
-    ("hwcap", (32,), "gcs"),
-    ("hwcap", (33,), "cmpbr"),
-    ("hwcap", (34,), "fprcvt"),
-    ("hwcap", (35,), "f8f16mm"),
-    ("hwcap", (36,), "f8f32mm"),
-    ("hwcap", (37,), "sve-f16f32mm"),
-    ("hwcap", (39,), "sve-aes2"),
-    ("hwcap", (40,), "sve-bfscale"),
-    ("hwcap", (41,), "sve2p2"),
-    ("hwcap", (42,), "sme2p2"),
-    ("hwcap", (43,), "ssve-bitperm"),
-    ("hwcap", (44,), "ssve-aes"),
-    ("hwcap", (45,), "ssve-fexpa"),
-    ("hwcap", (46,), "sme-tmop"),
-    ("hwcap", (47,), "sme-mop4"),
-    ("hwcap2", (0,), "ccdp"),
-    ("hwcap2", (1,), "sve2"),
-    ("hwcap2", (2, 3), "sve-aes"),
-    ("hwcap2", (4,), "sve-bitperm"),
-    ("hwcap2", (5,), "sve-sha3"),
-    ("hwcap2", (6,), "sve-sm4"),
-    ("hwcap2", (7,), "altnzcv"),
-    ("hwcap2", (8,), "fptoint"),
-    ("hwcap2", (10,), "f32mm"),
-    ("hwcap2", (11,), "f64mm"),
-    ("hwcap2", (13,), "i8mm"),
-    ("hwcap2", (14,), "bf16"),
-    ("hwcap2", (16,), "rand"),
-    ("hwcap2", (17,), "bti"),
-    ("hwcap2", (18,), "mte"),
-    ("hwcap2", (23,), "sme"),
-    ("hwcap2", (24,), "sme-i16i64"),
-    ("hwcap2", (25,), "sme-f64f64"),
-    ("hwcap2", (30,), "sme-fa64"),
-    ("hwcap2", (31,), "wfxt"),
-    ("hwcap2", (34,), "cssc"),
-    ("hwcap2", (36,), "sve2p1"),
-    ("hwcap2", (37,), "sme2"),
-    ("hwcap2", (38,), "sme2p1"),
-    ("hwcap2", (41,), "sme-b16b16"),
-    ("hwcap2", (42,), "sme-f16f16"),
-    ("hwcap2", (43,), "mops"),
-    ("hwcap2", (44,), "hbc"),
-    ("hwcap2", (45,), "sve-b16b16"),
-    ("hwcap2", (46,), "rcpc3"),
-    ("hwcap2", (47,), "lse128"),
-    ("hwcap2", (49,), "lut"),
-    ("hwcap2", (50,), "faminmax"),
-    ("hwcap2", (51,), "fp8"),
-    ("hwcap2", (52,), "fp8fma"),
-    ("hwcap2", (53,), "fp8dot4"),
-    ("hwcap2", (54,), "fp8dot2"),
-    ("hwcap2", (57,), "sme-lutv2"),
-    ("hwcap2", (58,), "sme-f8f16"),
-    ("hwcap2", (59,), "sme-f8f32"),
-    ("hwcap2", (60,), "ssve-fp8fma"),
-    ("hwcap2", (61,), "ssve-fp8dot4"),
-    ("hwcap2", (62,), "ssve-fp8dot2"),
-    ("hwcap3", (2,), "lsfe"),
-)
+#: The bits that must all be set, by the word of the processor and by LLVM's name of the feature.
+_HWCAPS: dict[str, dict[str, tuple[int, ...]]] = {
+    "hwcap": {
+        "fp-armv8": (0,), "neon": (1,), "aes": (3, 4), "sha2": (5, 6), "crc": (7,), "lse": (8,), "fullfp16": (9, 10), "rdm": (12,),
+        "jsconv": (13,), "complxnum": (14,), "rcpc": (15,), "ccpp": (16,), "sha3": (17, 21), "sm4": (18, 19), "dotprod": (20,),
+        "sve": (22,), "fp16fml": (23,), "dit": (24,), "lse2": (25,), "rcpc-immo": (26,), "flagm": (27,), "ssbs": (28,), "sb": (29,),
+        "pauth": (30, 31), "gcs": (32,), "cmpbr": (33,), "fprcvt": (34,), "f8f16mm": (35,), "f8f32mm": (36,), "sve-f16f32mm": (37,),
+        "sve-aes2": (39,), "sve-bfscale": (40,), "sve2p2": (41,), "sme2p2": (42,), "ssve-bitperm": (43,), "ssve-aes": (44,),
+        "ssve-fexpa": (45,), "sme-tmop": (46,), "sme-mop4": (47,),
+    },
+    "hwcap2": {
+        "ccdp": (0,), "sve2": (1,), "sve-aes": (2, 3), "sve-bitperm": (4,), "sve-sha3": (5,), "sve-sm4": (6,), "altnzcv": (7,),
+        "fptoint": (8,), "f32mm": (10,), "f64mm": (11,), "i8mm": (13,), "bf16": (14,), "rand": (16,), "bti": (17,), "mte": (18,),
+        "sme": (23,), "sme-i16i64": (24,), "sme-f64f64": (25,), "sme-fa64": (30,), "wfxt": (31,), "cssc": (34,), "sve2p1": (36,),
+        "sme2": (37,), "sme2p1": (38,), "sme-b16b16": (41,), "sme-f16f16": (42,), "mops": (43,), "hbc": (44,), "sve-b16b16": (45,),
+        "rcpc3": (46,), "lse128": (47,), "lut": (49,), "faminmax": (50,), "fp8": (51,), "fp8fma": (52,), "fp8dot4": (53,),
+        "fp8dot2": (54,), "sme-lutv2": (57,), "sme-f8f16": (58,), "sme-f8f32": (59,), "ssve-fp8fma": (60,), "ssve-fp8dot4": (61,),
+        "ssve-fp8dot2": (62,),
+    },
+    "hwcap3": {
+        "lsfe": (2,),
+    },
+}  # fmt: skip
 
 
 def _feature_words() -> dict[str, str]:
     """Return the bits of HWCAP that each feature needs, as ``word:mask``, by feature."""
-    return {name: f"{word_number}:{sum(1 << bit for bit in bits):x}" for word_number, bits, name in _HWCAPS}
+    return {name: f"{word}:{sum(1 << bit for bit in bits):x}" for word, features in _HWCAPS.items() for name, bits in features.items()}
 
 
 def _version_changes(name: str) -> str | None:
@@ -143,18 +83,13 @@ def _changed_range(offset: int, kind: int) -> tuple[int, int]:
     return start, start + (8 if kind == _ABS64 else _INSTRUCTION)
 
 
-_SIGNED32, _UNSIGNED32, _BITS64 = Struct("<i"), Struct("<I"), Struct("<Q")
 _STUB = Struct("<IIII")
 _PAGES = 1 << 20  # the range of adrp in pages, in both directions
 
 
-def _store64(data: bytearray, offset: int, value: int) -> None:
-    _BITS64.pack_into(data, offset, value & 0xFFFFFFFFFFFFFFFF)
-
-
 def _replace_bits(data: bytearray, offset: int, mask: int, bits: int) -> None:
     """Replace the masked bits of an instruction."""
-    _UNSIGNED32.pack_into(data, offset, _UNSIGNED32.unpack_from(data, offset)[0] & ~mask | bits)
+    UNSIGNED32.pack_into(data, offset, UNSIGNED32.unpack_from(data, offset)[0] & ~mask | bits)
 
 
 def _page_bits(distance: int) -> int:
@@ -166,6 +101,7 @@ def _page_bits(distance: int) -> int:
 
 
 def _store_page(data: bytearray, offset: int, distance: int) -> None:
+    """Write a distance between pages into an adrp instruction. Raise `ValueError` if the distance does not fit."""
     _replace_bits(data, offset, 0x60FFFFE0, _page_bits(distance))
 
 
@@ -205,9 +141,9 @@ def _store_nothing(_: bytearray, __: int, ___: int) -> None:
 _LINKING = Linking(
     page=0x10000,
     fixups={
-        257: Fixup(SYMBOL, ADDRESS, _store64),  # R_AARCH64_ABS64
-        260: Fixup(SYMBOL, DISTANCE, _store64),  # PREL64
-        _PREL32: Fixup(SYMBOL, DISTANCE, _SIGNED32.pack_into),
+        257: Fixup(SYMBOL, ADDRESS, store64),  # R_AARCH64_ABS64
+        260: Fixup(SYMBOL, DISTANCE, store64),  # PREL64
+        _PREL32: Fixup(SYMBOL, DISTANCE, SIGNED32.pack_into),
         275: Fixup(SYMBOL, PAGE, _store_page),  # ADR_PREL_PG_HI21
         277: Fixup(SYMBOL, LOW, _low_bits_store(0)),  # ADD_ABS_LO12_NC
         278: Fixup(SYMBOL, LOW, _low_bits_store(0)),  # LDST8_ABS_LO12_NC
@@ -217,7 +153,7 @@ _LINKING = Linking(
         299: Fixup(SYMBOL, LOW, _low_bits_store(4)),
         282: Fixup(CALL, DISTANCE, _store_branch),  # JUMP26
         283: Fixup(CALL, DISTANCE, _store_branch),  # CALL26
-        314: Fixup(CALL, DISTANCE, _SIGNED32.pack_into),  # PLT32
+        314: Fixup(CALL, DISTANCE, SIGNED32.pack_into),  # PLT32
         311: Fixup(TABLE, PAGE, _store_page),  # ADR_GOT_PAGE
         312: Fixup(TABLE, LOW, _low_bits_store(3)),  # LD64_GOT_LO12_NC
         562: Fixup(TLS_PAIR, PAGE, _store_page),  # TLSDESC_ADR_PAGE21
@@ -225,7 +161,7 @@ _LINKING = Linking(
         564: Fixup(TLS_PAIR, LOW, _low_bits_store(0)),  # TLSDESC_ADD_LO12
         569: Fixup(NOTHING, LOW, _store_nothing),  # TLSDESC_CALL
     },
-    debug={257: _store64, 258: _UNSIGNED32.pack_into, 1029: _store64},
+    debug={257: store64, 258: UNSIGNED32.pack_into, 1029: store64},
     debug_tls=frozenset((1029,)),
     relative=1027,
     absolute=_ABS64,

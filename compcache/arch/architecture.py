@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -11,22 +12,8 @@ if TYPE_CHECKING:
     Store = Callable[[bytearray, int, int], None]
 
 __all__ = [
-    "ADDRESS",
-    "CALL",
-    "DISTANCE",
-    "LOW",
-    "NOTHING",
-    "PAGE",
-    "SYMBOL",
-    "TABLE",
-    "TLS_MODULE",
-    "TLS_OFFSET",
-    "TLS_PAIR",
-    "Architecture",
-    "CodeReader",
-    "Fixup",
-    "Linking",
-    "Relocations",
+    "ADDRESS", "CALL", "DISTANCE", "LOW", "NOTHING", "PAGE", "SIGNED32", "SYMBOL", "TABLE", "TLS_MODULE", "TLS_OFFSET", "TLS_PAIR",
+    "UNSIGNED32", "Architecture", "CodeReader", "Fixup", "Linking", "Relocations", "store64",
 ]  # fmt: skip
 
 #: The target of a relocation. SYMBOL: the symbol. CALL: the symbol or a stub that jumps to it. TABLE: the entry of the global offset table
@@ -36,6 +23,12 @@ SYMBOL, CALL, TABLE, TLS_PAIR, TLS_MODULE, TLS_OFFSET, NOTHING = range(7)
 #: The number that a relocation stores. ADDRESS: the target's address, which depends on the address of the image. DISTANCE: the distance of
 #: the target. PAGE: the distance of the target's page. LOW: the low bits of the address.
 ADDRESS, DISTANCE, PAGE, LOW = range(4)
+SIGNED32, UNSIGNED32, _BITS64 = Struct("<i"), Struct("<I"), Struct("<Q")
+
+
+def store64(data: bytearray, offset: int, value: int) -> None:
+    """Store the lowest 64 bits of a number."""
+    _BITS64.pack_into(data, offset, value & 0xFFFFFFFFFFFFFFFF)
 
 
 class Relocations(NamedTuple):

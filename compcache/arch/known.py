@@ -8,8 +8,8 @@ from compcache.arch.architecture import Architecture
 __all__ = ["KNOWN", "architecture", "architecture_of_elf"]
 
 KNOWN: tuple[Architecture, ...] = tuple([file.ARCHITECTURE for file in (x86_64, aarch64, riscv64, loongarch64, ppc64le)])
-_BY_NAME = {name: known for known in KNOWN for name in (known.name, *known.spellings)}
-_BY_ELF = {known.elf_machine: known for known in KNOWN}
+_BY_NAME = {name: properties for properties in KNOWN for name in (properties.name, *properties.spellings)}
+_BY_ELF = {properties.elf_machine: properties for properties in KNOWN}
 
 
 def architecture(platform: str) -> Architecture:

@@ -19,15 +19,18 @@ from compcache.arch.architecture import (
     CALL,
     DISTANCE,
     LOW,
+    SIGNED32,
     SYMBOL,
     TABLE,
     TLS_MODULE,
     TLS_OFFSET,
     TLS_PAIR,
+    UNSIGNED32,
     Architecture,
     Fixup,
     Linking,
     Relocations,
+    store64,
 )
 from compcache.interrupts import reraise_interrupt
 
@@ -116,16 +119,11 @@ def _changed_range(offset: int, kind: int) -> tuple[int, int]:
     return max(start, 0), offset + (8 if kind in _OF_8_BYTES else 4)
 
 
-_SIGNED32, _UNSIGNED32, _BITS64 = Struct("<i"), Struct("<I"), Struct("<Q")
 #: A relaxed instruction has an opcode of two bytes, and addresses relative to its end, four bytes behind the place.
 _RELAXED_OPCODE_SIZE, _TO_NEXT_INSTRUCTION = 2, -4
 _LOAD, _LEA, _JUMP, _NOP = 0x8B, 0x8D, 0xE9, 0x90
 _INDIRECT_CALL, _INDIRECT_JUMP, _CALL = b"\xff\x15", b"\xff\x25", b"\x67\xe8"  # the call with a prefix without effect
 _STUB = Struct("<2si2s")  # jmp *entry(%rip), and a nop
-
-
-def _store64(data: bytearray, offset: int, value: int) -> None:
-    _BITS64.pack_into(data, offset, value & 0xFFFFFFFFFFFFFFFF)
 
 
 def _stub_code(address: int, entry: int) -> bytes:
@@ -152,24 +150,24 @@ def _relax(code: bytearray, offset: int, distance: int) -> None:
     else:
         code[offset - 2], code[offset + 3] = _JUMP, _NOP
         offset, distance = offset - 1, distance + 1
-    _SIGNED32.pack_into(code, offset, distance)
+    SIGNED32.pack_into(code, offset, distance)
 
 
 _LINKING = Linking(
     page=0x1000,
     fixups={
-        1: Fixup(SYMBOL, ADDRESS, _store64),  # R_X86_64_64
-        _PC32: Fixup(SYMBOL, DISTANCE, _SIGNED32.pack_into),
-        4: Fixup(CALL, DISTANCE, _SIGNED32.pack_into),  # PLT32
-        9: Fixup(TABLE, DISTANCE, _SIGNED32.pack_into),  # GOTPCREL
-        19: Fixup(TLS_PAIR, DISTANCE, _SIGNED32.pack_into),  # TLSGD
-        20: Fixup(TLS_MODULE, DISTANCE, _SIGNED32.pack_into),  # TLSLD
-        21: Fixup(TLS_OFFSET, LOW, _SIGNED32.pack_into),  # DTPOFF32
-        24: Fixup(SYMBOL, DISTANCE, _store64),  # PC64
-        41: Fixup(TABLE, DISTANCE, _SIGNED32.pack_into, relaxes=True),  # GOTPCRELX
-        42: Fixup(TABLE, DISTANCE, _SIGNED32.pack_into, relaxes=True),  # REX_GOTPCRELX
+        1: Fixup(SYMBOL, ADDRESS, store64),  # R_X86_64_64
+        _PC32: Fixup(SYMBOL, DISTANCE, SIGNED32.pack_into),
+        4: Fixup(CALL, DISTANCE, SIGNED32.pack_into),  # PLT32
+        9: Fixup(TABLE, DISTANCE, SIGNED32.pack_into),  # GOTPCREL
+        19: Fixup(TLS_PAIR, DISTANCE, SIGNED32.pack_into),  # TLSGD
+        20: Fixup(TLS_MODULE, DISTANCE, SIGNED32.pack_into),  # TLSLD
+        21: Fixup(TLS_OFFSET, LOW, SIGNED32.pack_into),  # DTPOFF32
+        24: Fixup(SYMBOL, DISTANCE, store64),  # PC64
+        41: Fixup(TABLE, DISTANCE, SIGNED32.pack_into, relaxes=True),  # GOTPCRELX
+        42: Fixup(TABLE, DISTANCE, SIGNED32.pack_into, relaxes=True),  # REX_GOTPCRELX
     },
-    debug={1: _store64, 10: _UNSIGNED32.pack_into, 17: _store64, 21: _UNSIGNED32.pack_into},
+    debug={1: store64, 10: UNSIGNED32.pack_into, 17: store64, 21: UNSIGNED32.pack_into},
     debug_tls=frozenset((17, 21)),
     relative=8,
     absolute=_ABS64,

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.bundles.layout import LISTING, module_member_name, signature_member_name, strip_compilation_data, write_bundle
-from compcache.errors import CompcacheError, NotCachedError, StorageError
+from compcache.errors import CompcacheError, FormatError, NotCachedError, StorageError
 from compcache.formats import host
 from compcache.formats.footer import encode_container
 from compcache.formats.manifest import decode_function
@@ -80,7 +80,7 @@ def export(
         if modules.keys() >= {*entry.requires}:
             modules[module_id] = _read_module(store, module_id)
     numbers = _numbers(modules)
-    contents = {key: strip_compilation_data(module.content, numbers.get(key)) for key, module in modules.items()}
+    contents = {key: _member_content(key, module, numbers.get(key)) for key, module in modules.items()}
     signatures = {key: module.signatures for key, module in modules.items()}
     pack = _make_pack(store, contents, exported_names)
     if pack is not None:
@@ -132,7 +132,7 @@ def _numbers(modules: Mapping[bytes, _Exported]) -> dict[bytes, int]:
     newest: dict[str, tuple[int, int]] = {}
     for order, module_id in sorted((module.order, module_id) for module_id, module in modules.items() if module.order):
         names = [name for name in modules[module_id].row.names if is_ordered(name)]
-        older = [number + (known < order) for known, number in (newest[name] for name in names if name in newest)]
+        older = [number + (other_order < order) for other_order, number in (newest[name] for name in names if name in newest)]
         numbers[module_id] = max([order & GREATEST_NUMBER, *older])
         newest.update(dict.fromkeys(names, (order, numbers[module_id])))
     return numbers
@@ -189,9 +189,9 @@ def _find_candidates(store: Store, name: str) -> list[_Candidate]:
     candidates = []
     realizations = store.find_all(name)
     rows = {module_id: (order, content) for order, _, module_id, _, content in store.find_numbered(name)} if is_ordered(name) else {}
-    known = [rows[module_id] for module_id, _ in realizations if module_id in rows]
+    indexed_rows = [rows[module_id] for module_id, _ in realizations if module_id in rows]
     # The first one has the newest content, but perhaps an older number: of equal content, the code that fits this host best is first.
-    newest = (max([order for order, _ in known]), known[0][1]) if known else (0, b"")
+    newest = (max([order for order, _ in indexed_rows]), indexed_rows[0][1]) if indexed_rows else (0, b"")
     for module_id, offset in realizations:
         order, content = rows.get(module_id, newest)  # modules in memory have no row
         age = 0 if any(content) and content == newest[1] else newest[0] - order
@@ -221,6 +221,17 @@ def _read_module(store: Store, module_id: bytes) -> _Exported:
         requirement = decode_module(module.read_record(0)).requirement()
     holder = next((layer for layer in (store, *store.layers) if module.path.startswith(layer.root + "/")), store)
     return _Exported(data, row, _add_own_signature(store, holder.signatures_of(module_id), module_id, requirement))
+
+
+def _member_content(module_id: bytes, module: _Exported, number: int | None) -> bytes:
+    """Return the content of a module's member in the bundle, with an addition number unless `number` is None.
+
+    Raise `FormatError` if the notes of the module are damaged.
+    """
+    try:
+        return strip_compilation_data(module.content, number)
+    except FormatError as error:
+        raise FormatError(f"module {module_id.hex()} cannot be exported: {error}; remove it, and compile its functions again") from error
 
 
 def _add_own_signature(store: Store, signatures: bytes, module_id: bytes, requirement: str) -> bytes:

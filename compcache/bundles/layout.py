@@ -42,20 +42,13 @@ from compcache.formats.order import order_of, with_number
 from compcache.interrupts import reraise_interrupt, suppress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
 
 __all__ = [
-    "LISTING",
-    "MODULE_MEMBER",
-    "SIGNATURE_MEMBER",
-    "Bundle",
-    "module_member_name",
-    "open_bundle",
-    "signature_member_name",
-    "strip_compilation_data",
-    "write_bundle",
-]
+    "LISTING", "MODULE_MEMBER", "SIGNATURE_MEMBER", "Bundle", "module_member_name", "open_bundle", "signature_member_name",
+    "strip_compilation_data", "write_bundle",
+]  # fmt: skip
 
 LISTING = "compcache-bundle-1.txt"
 MODULE_MEMBER = re.compile(rf"modules/([0-9a-f]{{32}}){re.escape(MODULES.suffix)}")
@@ -76,6 +69,8 @@ def strip_compilation_data(data: bytes, number: int | None = None) -> bytes:
     """Return a module file without the time and the duration of its compilation, and without its keyed digest.
 
     If `number` is not None, it becomes the addition number. The module_id does not change, because it does not cover this data.
+
+    Raise `FormatError` if the module's footer or notes are damaged.
     """
     *content, notes = sections_of(data, decode_footer(data[-FOOTER_SIZE:], len(data)))
     image, records, graph, bitcode = content
@@ -126,7 +121,7 @@ def open_bundle(path: str, file: BinaryIO | None = None) -> Iterator[Bundle]:
                 raise FormatError(f"{path} is not a compcache bundle of a known version: it has no member {LISTING}")
             member_names = [name for name in names if MODULE_MEMBER.fullmatch(name) or SIGNATURE_MEMBER.fullmatch(name)]
             _require_valid_members(path, [archive.getinfo(name) for name in member_names], os.fstat(opened.fileno()).st_size)
-            yield Bundle(archive, tuple(member_names))
+            yield Bundle(archive, dict.fromkeys(member_names))
     except FormatError:
         raise
     except OSError as error:
@@ -155,7 +150,7 @@ class Bundle:
     The file may have holes.
     """
 
-    def __init__(self, archive: zipfile.ZipFile, names: tuple[str, ...]) -> None:
+    def __init__(self, archive: zipfile.ZipFile, names: Collection[str]) -> None:
         self._archive = archive
         self.names = names
 

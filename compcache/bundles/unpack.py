@@ -130,6 +130,16 @@ def _require_signature(path: str, module: _Module, keys: tuple[PublicKey, ...]) 
     raise IntegrityError(f"the module {name} in the bundle {path} is refused: {reason}", path=path, reason=reason)
 
 
+def _publish_signatures(store: Store, module: _Module, keys: tuple[PublicKey, ...]) -> None:
+    """Write the signature file of a module: its stored signatures, and those in the bundle."""
+    from compcache.signing.signatures import merge_signatures
+
+    stored_signatures = store.signatures_of(module.module_id)
+    content = merge_signatures(stored_signatures, module.signatures, keys, module.module_id, module.requirement)
+    path = store.path(SIGNATURES, SIGNATURES.file_name(module.module_id.hex()))
+    publish(store.files, store.temporary, path, [content], sync=False)
+
+
 def _publish_modules(store: Store, modules: list[_Module], keys: tuple[PublicKey, ...]) -> None:
     """Write the missing modules and the signatures, and add all modules to the index in one segment.
 
@@ -140,14 +150,8 @@ def _publish_modules(store: Store, modules: list[_Module], keys: tuple[PublicKey
     rows = []
     requirements: set[str] = set()
     for module in modules:
-        name = module.module_id.hex()
         if module.signatures:
-            from compcache.signing.signatures import merge_signatures
-
-            file_name = SIGNATURES.file_name(name)
-            stored_signatures = store.signatures_of(module.module_id)
-            merged_content = merge_signatures(stored_signatures, module.signatures, keys, module.module_id, module.requirement)
-            publish(store.files, store.temporary, store.path(SIGNATURES, file_name), [merged_content], sync=False)
+            _publish_signatures(store, module, keys)
         path = store.module_path(module.module_id)
         if not Store.exists(store, module.module_id) or _read_addition_number(store, module) < module.order.number:
             publish(store.files, store.temporary, path, module.parts, sync=False)

@@ -54,6 +54,7 @@ class Sharing(Questions):
         Raises:
             ValueError: no function is named, or there is no `publish_key` for `minisign`.
             NotCachedError: one of the functions is not in the cache, or has no realization for a target.
+            FormatError: the notes of a module are damaged.
             StorageError: the file could not be written.
         """
         self._require_open()
@@ -96,7 +97,7 @@ class Sharing(Questions):
 
     @property
     def remote(self) -> RemoteStore | None:
-        """The remote stores that the cache was opened with, for their `status`, `verify` and `collect_garbage`; None without any."""
+        """The remote stores of the cache, with the methods `status`, `verify` and `collect_garbage`; None if there are none."""
         self._require_open()
         return self._session().remote()
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from compcache.digest import DIGEST_SIZE, digest, key_suffix, name_key
+from compcache.digest import digest, key_suffix, name_key
 from compcache.directory.places import CLOSURES
-from compcache.hit.closures import HEAD, MAGIC, SEAL_SIZE, seal
+from compcache.hit.closures import HEAD, read_sealed
 from compcache.hit.memory import modules_behind
+from compcache.interrupts import suppress
 from compcache.miss.retarget import loads_native_code
 from compcache.processes.detached import has_ended, start_detached
 from compcache.processes.secret_references import literal
@@ -48,7 +49,7 @@ _KEY_SIZE = len(name_key(""))
 
 
 def start_background_work(session: Session, processes: dict[str, int], target: TypedCallTarget, *, tunes: bool) -> None:
-    """Start a background process after a load, if it may improve later loads.
+    """Start a background process after a load, if it may improve later loads. Do nothing if the system cannot start a process.
 
     Args:
         session: the open cache.
@@ -62,7 +63,8 @@ def start_background_work(session: Session, processes: dict[str, int], target: T
     needs_code = tunes and not loads_native_code(session, name)
     links = not processes.get(_LINKS) and _is_loaded_again(session, target)
     if needs_code or links:
-        processes[_LINKS if links else name] = _start_process(session, name, tunes=needs_code, links=links)
+        with suppress(OSError):  # the next process tries again
+            processes[_LINKS if links else name] = _start_process(session, name, tunes=needs_code, links=links)
 
 
 def reap_processes(processes: dict[str, int]) -> None:
@@ -103,10 +105,7 @@ def unlinkable_file_name(store: Store) -> str:
 
 def keys_not_linked(store: Store) -> set[bytes]:
     """Return the name keys of the functions that could not be linked in the current state of the index."""
-    file_name = unlinkable_file_name(store)
-    data = store.read_file(CLOSURES, file_name) or b""
-    content_start = len(MAGIC) + SEAL_SIZE
-    content = data[content_start:]
-    if data[:content_start] != MAGIC + seal(content, file_name, store.stamp_key) or content[DIGEST_SIZE : 2 * DIGEST_SIZE] != store.state():
+    content = read_sealed(store, unlinkable_file_name(store))
+    if content is None or HEAD.unpack_from(content)[1] != store.state():
         return set()
-    return {content[content_start : content_start + _KEY_SIZE] for content_start in range(HEAD.size, len(content), _KEY_SIZE)}
+    return {content[start : start + _KEY_SIZE] for start in range(HEAD.size, len(content), _KEY_SIZE)}

@@ -48,14 +48,14 @@ _VARIABLE = re.compile(r"(?:[a-z_]+(?:\([^)]*\))? )*?(global|constant|alias) ")
 class Part(NamedTuple):
     """A module whose code may be copied.
 
-    `found` says, for each exported name, whether a look-up finds this module (True) or another module with the same content (False). It is
-    None if a look-up finds other content, so that the module cannot move. `text` is the code as LLVM prints it (`read_part`). `copies` has
-    the definitions that can be copied.
+    `found_names` says, for each exported name, whether a look-up finds this module (True) or another module with the same content (False).
+    It is None if a look-up finds other content, so that the module cannot move. `text` is the code as LLVM prints it. `copies` has the
+    definitions that can be copied.
     """
 
     module_id: bytes
     recipe: Recipe
-    found: Mapping[str, bool] | None
+    found_names: Mapping[str, bool] | None
     text: str
     copies: Copies
 
@@ -122,19 +122,19 @@ def link_code(context: Any, closure: Closure, request: Request) -> Linked | None
     return Linked(translated, names, modules, reached.bound, homes)
 
 
-def read_part(context: Any, module_id: bytes, recipe: Recipe, found: Mapping[str, bool] | None) -> Part:
+def read_part(context: Any, module_id: bytes, recipe: Recipe, found_names: Mapping[str, bool] | None) -> Part:
     """Return a part with the stored code of a module. If LLVM cannot read the code, the part has no definitions to copy.
 
-    `found` is `Part.found`.
+    `found_names` is `Part.found_names`.
     """
     try:
         module = codegen.read_back(recipe.code, context)
     except RuntimeError as error:
         reraise_interrupt(error)
-        return Part(module_id, recipe, found, "", copies_of("!", recipe))  # a newer LLVM wrote the code, so no definition is readable
+        return Part(module_id, recipe, found_names, "", copies_of("!", recipe))  # a newer LLVM wrote the code, so no definition is readable
     text = without_static_runtime(str(module))
     context.modules.pop().close()
-    return Part(module_id, recipe, found, text, copies_of(text, recipe))
+    return Part(module_id, recipe, found_names, text, copies_of(text, recipe))
 
 
 def moving_modules(closure: Closure) -> frozenset[bytes]:
@@ -162,9 +162,9 @@ class _Linker:
         self._seen: set[tuple[int, str]] = set()  # the places that were added to `_waiting`
         self._movable: dict[str, tuple[int, str]] = {}  # the definitions of names in parts that can move
         for number, part in enumerate(closure.parts):
-            found = [name for name, is_here in part.found.items() if is_here] if part.found is not None else []
-            if found and part.copies.whole and all(self._is_only_definition(name, part.module_id) for name in found):
-                self._moved[number] = {name: self._exports[number][name] for name in found if name in self._exports[number]}
+            own_names = [name for name, is_here in (part.found_names or {}).items() if is_here]
+            if own_names and part.copies.whole and all(self._is_only_definition(name, part.module_id) for name in own_names):
+                self._moved[number] = {name: self._exports[number][name] for name in own_names if name in self._exports[number]}
                 self._movable |= {name: (number, export.symbol) for name, export in self._moved[number].items()}
 
     def _is_only_definition(self, name: str, module_id: bytes) -> bool:
@@ -225,9 +225,9 @@ class _Linker:
 
     def _include(self, places: Iterable[tuple[int, str]]) -> bool:
         """Add definitions to the work list, unless they are in it. Return True, the result of the callers, because they are included."""
-        new = [place for place in places if place not in self._seen]
-        self._seen.update(new)
-        self._waiting.extend(new)
+        new_places = [place for place in places if place not in self._seen]
+        self._seen.update(new_places)
+        self._waiting.extend(new_places)
         return True
 
     def _place_of(self, name: str) -> tuple[int, str] | None:
@@ -323,7 +323,8 @@ def _inlined_sources(exports: Iterable[Export], closure: Closure, parts: Iterabl
     """Return the functions whose code may be in the requested functions: all functions that were linked."""
     modules = {closure.parts[number].module_id for number in parts}
     sources = {name: (name, module_id.hex()) for name, module_id in reached.bound.items() if module_id in modules}
-    requested = [export.symbol for export in exports if export.name in closure.roots]
+    roots = frozenset(closure.roots)
+    requested = [export.symbol for export in exports if export.name in roots]
     return Inlined(sources, (), {**dict.fromkeys(sources, ()), **dict.fromkeys(requested, tuple(sources))})
 
 

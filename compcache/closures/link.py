@@ -81,8 +81,8 @@ def link(session: Session, names: Iterable[str] | None, into: str | None) -> Lin
     session.store.require_writable()
     if into is not None:
         check_name(into, "name of a set")
-    checked = None if names is None else dict.fromkeys([check_name(name, "func_name") for name in names])
-    requested = _all_functions(session.store) if checked is None else list(checked)
+    checked = None if names is None else [check_name(name, "func_name") for name in names]
+    requested = dict.fromkeys(_all_functions(session.store) if checked is None else checked)
     if not making.makes_shared_objects():
         raise CompileError(
             "closures cannot be linked, because this platform requires a linker for shared objects, but none is installed: run "
@@ -92,11 +92,11 @@ def link(session: Session, names: Iterable[str] | None, into: str | None) -> Lin
     unlinked: dict[str, str] = {}
     homes: dict[bytes, None] = {}
     linking = _Linking(session, into)
-    for planned in linking.plan_sets([requested] if into is not None else [[name] for name in requested]):
-        closure, moved, reasons = linking.link(planned)
-        linked += [closure] if closure is not None else []
-        homes |= dict.fromkeys(moved)
-        unlinked |= {name: reason for name, reason in reasons.items() if name in requested}
+    for planned in linking.plan_sets([list(requested)] if into is not None else [[name] for name in requested]):
+        outcome = linking.link(planned)
+        linked += [outcome.closure] if outcome.closure is not None else []
+        homes |= dict.fromkeys(outcome.homes)
+        unlinked |= {name: reason for name, reason in outcome.unlinked.items() if name in requested}
     if linked:
         _remove_replaced(session, linked, into, homes)
         compact(session.store)
@@ -128,6 +128,14 @@ class _Planned(NamedTuple):
     closure: Closure
     homes: frozenset[bytes]
     is_requested: bool
+
+
+class _Outcome(NamedTuple):
+    """The result of a link: the published closure or None, the modules that have moved into it, and the reasons of functions not in it."""
+
+    closure: LinkedClosure | None
+    homes: tuple[bytes, ...]
+    unlinked: dict[str, str]
 
 
 class _Linking:
@@ -163,38 +171,39 @@ class _Linking:
         """Return one plan for all functions of a group. It is requested if one of them is."""
         if len(group) == 1:
             return group[0]
-        names = dict.fromkeys([name for found in group for name in found.names])
-        return self._plan([*names])._replace(is_requested=any(found.is_requested for found in group))
+        names = dict.fromkeys([name for plan in group for name in plan.names])
+        return self._plan([*names])._replace(is_requested=any(plan.is_requested for plan in group))
 
     def _plan(self, names: Sequence[str]) -> _Planned:
         """Return which modules are linked for these functions. Functions that cannot be found are left out and listed as failures."""
         chosen = choose(self._store, names)
-        wanted = [name for name in names if name not in chosen.failures]
+        roots = [name for name in names if name not in chosen.failures]
         modules = dict.fromkeys([bound.module_id for bound in chosen.bound.values()])
-        closure = Closure(list(filter(None, map(self._get_part, modules))), chosen.bound, wanted)
+        closure = Closure(list(filter(None, map(self._get_part, modules))), chosen.bound, roots)
         return _Planned(names, chosen, closure, moving_modules(closure), is_requested=True)
 
-    def link(self, planned: _Planned) -> tuple[LinkedClosure | None, tuple[bytes, ...], dict[str, str]]:
-        """Link and publish a closure.
-
-        Return the linked closure or None, the modules that have moved into it, and the reasons why functions are not in it, by function.
-        """
+    def link(self, planned: _Planned) -> _Outcome:
+        """Link and publish a closure. Nothing is published if the modules cannot be linked, or if look-ups would bind names differently."""
         unlinked = {name: str(error) for name, error in planned.chosen.failures.items()}
         requested = planned.closure.roots
         try:
             linked = self._link_code(planned.closure) if len(planned.closure.parts) > 1 else None
         except CompcacheError as error:
             reraise_interrupt(error)
-            return None, (), unlinked | dict.fromkeys(requested, str(error))
-        left_out = [name for name in requested if linked is None or name not in linked.names]
-        unlinked |= dict.fromkeys(left_out, "it cannot be copied, or reaches no code of other modules that can be copied")
-        if linked is None or not self._is_as_bound(linked):
-            return None, (), unlinked
+            return _Outcome(None, (), unlinked | dict.fromkeys(requested, str(error)))
+        if linked is None:
+            reason = "of the code that it reaches, only code of one module can be copied, so there is nothing to link"
+            return _Outcome(None, (), unlinked | dict.fromkeys(requested, reason))
+        linked_names = frozenset(linked.names)
+        unlinked |= {name: "its code cannot be copied" for name in requested if name not in linked_names}
+        if not self._is_as_bound(linked):
+            return _Outcome(None, (), unlinked)
         built = self._build_module(linked)
         signs = self._store.publish_key is not None and self._unsigned.isdisjoint(linked.parts)
         (module_ids,) = publish_built(self._session, [built], signs=signs, is_derived=True)
         parts_of = tuple([module_id.hex() for module_id in linked.parts])
-        return LinkedClosure(module_ids[0], linked.names, parts_of, sum(map(len, built.sections))), linked.homes, unlinked
+        closure = LinkedClosure(module_ids[0], linked.names, parts_of, sum(map(len, built.sections)))
+        return _Outcome(closure, linked.homes, unlinked)
 
     def _get_part(self, module_id: bytes) -> Part | None:
         """Return the part for a stored module, read at most once, or None if the module cannot be linked."""
@@ -228,16 +237,16 @@ class _Linking:
             return None
 
     def _found_names(self, recipe: Recipe, module_id: bytes) -> dict[str, bool] | None:
-        """Return `Part.found` for a module, or None if look-ups find other content under the name of one of its exports."""
-        found: dict[str, bool] = {}
+        """Return `Part.found_names` for a module, or None if look-ups find other content under the name of one of its exports."""
+        is_found_by_name: dict[str, bool] = {}
         for name in [export.name for export in recipe.exports]:
-            found[name] = self._is_found(name, module_id)
-            if not found[name]:
+            is_found_by_name[name] = self._is_found(name, module_id)
+            if not is_found_by_name[name]:
                 newest = next(iter(self._store.find(name)), (b"", 0))[0]
                 content = self._content_digest(name, module_id)
                 if not any(content) or content != self._content_digest(name, newest):
                     return None
-        return found
+        return is_found_by_name
 
     def _is_for_this_machine(self, cpu: str, features: str) -> bool:
         """Return whether code was compiled for this machine, for which closures are linked."""
@@ -306,7 +315,7 @@ def _remove_replaced(session: Session, linked: Sequence[LinkedClosure], into: st
     A closure is replaced by a closure for the same set (`into`) or function, and by a closure that contains the same modules (`homes`).
     """
     store = session.store
-    new = {bytes.fromhex(closure.module_id) for closure in linked}
+    new_ids = {bytes.fromhex(closure.module_id) for closure in linked}
     names = {into} if into is not None else {name for closure in linked for name in closure.functions}
     present, ledger = list_modules(store), read_ledger(store)
     entries = {key: entry for key, entry in linked_closures(store).items() if key in present}
@@ -314,11 +323,11 @@ def _remove_replaced(session: Session, linked: Sequence[LinkedClosure], into: st
     replaced = {
         key
         for key, closure in rows.items()
-        if key not in new and (closure.label in names or not homes.keys().isdisjoint(entries[key].requires[: closure.homes]))
+        if key not in new_ids and (closure.label in names or not homes.keys().isdisjoint(entries[key].requires[: closure.homes]))
     }
     limit, last_uses = effective_limit(session.max_size, store.root), ledger.last_uses()
     size = sum(present[key].size for key in rows if key not in replaced)
-    for key in sorted(rows.keys() - replaced, key=lambda key: (key in new, last_uses.get(key, 0.0), present[key].modified, key)):
+    for key in sorted(rows.keys() - replaced, key=lambda key: (key in new_ids, last_uses.get(key, 0.0), present[key].modified, key)):
         if limit is None or size <= limit * _MOST_OF_LIMIT:
             break
         replaced.add(key)

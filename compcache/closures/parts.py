@@ -104,21 +104,21 @@ class _Sorter:
 
     def sort(self) -> Copies:
         """Return the copyable definitions, without `Copies.whole`."""
-        kept = {key for key, definition in self._definitions.items() if self._is_copyable(key, definition)}
+        copyable = {key for key, definition in self._definitions.items() if self._is_copyable(key, definition)}
         users: dict[str, list[str]] = {}
-        for key in kept:
+        for key in copyable:
             for mentioned in self._definitions[key].mentions:
                 users.setdefault(mentioned, []).append(key)
-        waiting = [mentioned for mentioned in users if not self._is_available(mentioned, kept)]
+        waiting = [mentioned for mentioned in users if not self._is_available(mentioned, copyable)]
         for mentioned in waiting:  # grows during the loop
             for user in users.get(mentioned, ()):
-                if user in kept:
-                    kept.discard(user)
-                    if not self._is_available(user, kept):
+                if user in copyable:
+                    copyable.discard(user)
+                    if not self._is_available(user, copyable):
                         waiting.append(user)
-        mentions = {key: self._definitions[key].mentions for key in kept}
+        mentions = {key: self._definitions[key].mentions for key in copyable}
         mentioned_keys = {mentioned for keys in mentions.values() for mentioned in keys}
-        homes = {symbol: name for symbol, name in self._exported.items() if symbol in mentioned_keys and symbol not in kept}
+        homes = {symbol: name for symbol, name in self._exported.items() if symbol in mentioned_keys and symbol not in copyable}
         merged = frozenset(self._imports.keys() & self._definitions.keys() - self._elsewhere)
         own_keys = {key for key, definition in self._definitions.items() if definition.is_own}
         addressed = frozenset([name for symbol, name in self._imports.items() if symbol in own_keys])
@@ -137,9 +137,9 @@ class _Sorter:
             return False
         return not any(key in symbols for symbols in (self._imports, self._odd, self._assembly))
 
-    def _is_available(self, key: str, kept: set[str]) -> bool:
+    def _is_available(self, key: str, copyable: set[str]) -> bool:
         """Return whether copies can refer to a symbol: it is copied, imported or exported, or a symbol of the process."""
-        if key in kept or key in self._imports:
+        if key in copyable or key in self._imports:
             return True
         if key in self._odd:
             return False
@@ -177,7 +177,7 @@ def without_static_runtime(text: str) -> str:
     """
     if f"@{FINALIZE}()" not in text:
         return text
-    kept: list[str] = []
+    remaining_lines: list[str] = []
     function = ""  # the function of the runtime whose lines are currently left out
     for line in text.split("\n"):
         if function:
@@ -187,10 +187,10 @@ def without_static_runtime(text: str) -> str:
             continue
         names = references(line) if line.startswith(("define ", "@")) else ()
         if not names or names[0] not in _RUNTIME:
-            kept.append(line)
+            remaining_lines.append(line)
         elif line[0] != "@":
             function = names[0]
         elif not _RUNTIME.issuperset(names):
             return text  # a list of the module contains other functions
-    remaining = "\n".join(kept)
+    remaining = "\n".join(remaining_lines)
     return text if any(f"@{name}" in remaining for name in _RUNTIME) else remaining

@@ -9,13 +9,9 @@ from compcache.closures.background import keys_not_linked, unlinkable_file_name
 from compcache.closures.chosen import Planner
 from compcache.closures.link import link
 from compcache.digest import DIGEST_SIZE, name_key
-from compcache.directory.places import CLOSURES
-from compcache.errors import CompcacheError
 from compcache.formats.manifest import LINKED
-from compcache.hit.closures import HEAD, MAGIC, seal
+from compcache.hit.closures import HEAD, keep_sealed
 from compcache.hit.closures.validity import valid_parts
-from compcache.interrupts import reraise_interrupt
-from compcache.publish.atomic_file import keep_file
 from compcache.publish.locks import wait_lock
 from compcache.usage.ledger import read_ledger
 from compcache.usage.module_files import list_modules
@@ -31,8 +27,6 @@ __all__ = ["link_used"]
 _MOST_LINKED = 64
 #: The least number of loads of a function that is linked.
 _OFTEN = 2
-#: The limit of files about linked closures in a directory.
-_MOST_KEPT = 512
 
 
 def link_used(session: Session, func_name: str) -> tuple[str, ...]:
@@ -73,10 +67,5 @@ def _is_linked(store: Store, func_name: str) -> bool:
 
 
 def _store_tried(store: Store, keys: set[bytes]) -> None:
-    """Store the keys of closures that could not be linked. Errors are ignored, because the closures are only tried again."""
-    name = unlinkable_file_name(store)
-    content = HEAD.pack(bytes(DIGEST_SIZE), store.state(), 0, 0) + b"".join(sorted(keys))
-    try:
-        keep_file(store, CLOSURES, name, MAGIC + seal(content, name, store.stamp_key) + content, _MOST_KEPT)
-    except (CompcacheError, OSError) as error:
-        reraise_interrupt(error)
+    """Store the name keys of functions that could not be linked. A failure is ignored, because they are only tried again."""
+    keep_sealed(store, unlinkable_file_name(store), HEAD.pack(bytes(DIGEST_SIZE), store.state(), 0, 0) + b"".join(sorted(keys)))

@@ -305,10 +305,10 @@ class _Reader:
         return {node: number for number, node in enumerate(sorted(shared, key=lambda node: int(node[1:])))}
 
     def _make_definition(self, key: str, scanned: _Scanned, shared: Mapping[str, int]) -> Definition:
-        """Return the definition of a symbol: its digest, its references, and whether it is declared or private."""
+        """Return the definition of a symbol. `shared` has numbers of metadata nodes that several definitions share."""
         is_declared = key in self._declared or (key in self._variables and self._words_before_value(key)[0] in ("external", "extern_weak"))
-        is_private = key in self._addressed or self._is_own(key)
-        return Definition(self._digest_of_scanned(scanned, shared), tuple(map(referenced_name, scanned.mentions)), is_declared, is_private)
+        is_own = key in self._addressed or self._is_own(key)
+        return Definition(self._digest_of_scanned(scanned, shared), tuple(map(referenced_name, scanned.mentions)), is_declared, is_own)
 
     def _words_before_value(self, token: str) -> list[str]:
         """Return the words between the name of a variable and its type, or one empty word if its line cannot be read."""

@@ -158,16 +158,17 @@ def _collect_reached(definitions: Definitions, provided: _External) -> dict[str,
 
 def _group_units(roots: Mapping[str, _Reached]) -> tuple[tuple[str, ...], ...]:
     """Return groups of the functions that share an item which must not exist in two modules, directly or through other functions."""
-    units: list[tuple[int, list[str]]] = []
+    first_users: dict[int, str] = {}  # by item: the first function that reaches it
+    edges: dict[str, list[str]] = {name: [] for name in roots}
     for name, reached in roots.items():
-        own_bits, names = reached.own, [name]
-        for unit in list(units):
-            unit_bits, unit_names = unit
-            if unit_bits & reached.own:
-                units.remove(unit)
-                own_bits, names = own_bits | unit_bits, [*unit_names, *names]
-        units.append((own_bits, names))
-    return tuple([tuple(names) for _, names in units])
+        remaining_bits = reached.own
+        while remaining_bits:
+            bit = remaining_bits & -remaining_bits
+            remaining_bits ^= bit
+            first_user = first_users.setdefault(bit, name)
+            edges[first_user].append(name)
+            edges[name].append(first_user)
+    return tuple(map(tuple, DependencyGraph(edges).components()))
 
 
 def _digest_of(provided: Mapping[str, list[bytes]]) -> bytes:

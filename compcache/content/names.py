@@ -23,23 +23,8 @@ if TYPE_CHECKING:
     from compcache.store import Store
 
 __all__ = [
-    "NAMES",
-    "NamedSource",
-    "SealedSource",
-    "as_source",
-    "content_digest",
-    "digest_beside_code",
-    "digest_of",
-    "encode_names",
-    "exported_as",
-    "freeze",
-    "has_archives",
-    "option_parts",
-    "parts_given_by_name",
-    "read_names",
-    "seal",
-    "source_digests",
-    "source_of",
+    "NAMES", "NamedSource", "SealedSource", "as_source", "content_digest", "digest_beside_code", "digest_of", "encode_names",
+    "exported_as", "freeze", "has_archives", "option_parts", "parts_given_by_name", "read_names", "seal", "source_digests", "source_of",
     "text_of_export",
 ]  # fmt: skip
 
@@ -218,7 +203,7 @@ def _module_text(module: Any) -> str:
     if not hasattr(module, "as_bitcode"):
         return str(module)
     if module.closed:
-        raise CompileError("the llvmlite module is closed, or linked into another module: give it to the cache before you close or link it")
+        raise CompileError("the llvmlite module is closed: give it to the cache before you close it, or link it into another module")
     from compcache.images.llvm_thread import in_llvm_thread
 
     return in_llvm_thread(lambda: str(module))
@@ -338,6 +323,7 @@ def _encode_texts(texts: list[str]) -> list[bytes]:
 
 
 def _function_texts(source: ModuleSource) -> list[str]:
+    """Return the export options of the functions as texts for a digest."""
     if source.functions is None:
         return ["every function"]
     return [text_of_export(name, exported_as(value, name)) for name, value in source.functions.items()]

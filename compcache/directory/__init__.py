@@ -111,12 +111,12 @@ class Directory:
 
     @property
     def source(self) -> str:
-        """Return the path that the user specified. For an unpacked bundle this is the path of the bundle, otherwise the root."""
+        """The path that the user specified: for an unpacked bundle, the path of the bundle, otherwise the root."""
         return self.root
 
     @property
     def temporary(self) -> str:
-        """Return the path of the directory in which files are written before they are renamed."""
+        """The path of the directory in which files are written before they are renamed."""
         return self.directory(TEMPORARY)
 
     def module_path(self, module_id: bytes) -> str:
@@ -174,7 +174,7 @@ class Directory:
 
     @property
     def volumes(self) -> Volumes:
-        """Return the volumes, which are searched for modules without their own file."""
+        """The volumes, which are searched for modules without their own file."""
         if self._volumes is None:
             from compcache.formats.volumes import Volumes
 

@@ -146,5 +146,8 @@ class ModuleFile:
     def __enter__(self) -> ModuleFile:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: object, __: object) -> None:
+        """Close the file. A `FormatError` that does not name the module gets the path of the file."""
         self.close()
+        if isinstance(error, FormatError) and self.module_id.hex() not in str(error):
+            error.args = (f"{self.path}: {error}",)

@@ -52,9 +52,9 @@ class _Bits:
     def vbr(self, width: int) -> int:
         """Return a number in chunks of `width` bits; their highest bits say whether more follow. Raise `FormatError` beyond 64 bits."""
         value = shift = 0
-        continuation_bit = 1 << width - 1
         while True:
-            chunk = self.fixed(width)
+            chunk = self.fixed(width)  # raises for a width beyond the data, before numbers of that size are computed
+            continuation_bit = 1 << width - 1
             value |= (chunk & continuation_bit - 1) << shift
             if not chunk & continuation_bit:
                 return value
@@ -106,9 +106,9 @@ def _read_modules(bitcode: bytes) -> tuple[list[list[int]], bytes]:
             raise FormatError("the bitcode is damaged: it does not consist of blocks")
         block, width, end = _enter_block(bits)
         if block == _MODULE_BLOCK:
-            records += [values for _, values, _ in _read_records(bits, width)]
+            records += [values for values, _ in _read_records(bits, width)]
         elif block == _STRTAB_BLOCK:
-            names = b"".join(blob for code, _, blob in _read_records(bits, width) if code == _CODE_BLOB)
+            names = b"".join(blob for values, blob in _read_records(bits, width) if values[0] == _CODE_BLOB)
         bits.at = end
     return records, names
 
@@ -116,7 +116,7 @@ def _read_modules(bitcode: bytes) -> tuple[list[list[int]], bytes]:
 def _unwrap(bitcode: bytes) -> bytes:
     """Return the bitcode after its magic number, without a wrapper. Raise `FormatError` if the data is not bitcode."""
     if bitcode.startswith(_WRAPPER):
-        offset, size = (int.from_bytes(bitcode[offset_place : offset_place + 4], "little") for offset_place in (8, 12))
+        offset, size = (int.from_bytes(bitcode[start : start + 4], "little") for start in (8, 12))
         bitcode = bitcode[offset : offset + size]
     if not bitcode.startswith(MAGIC):
         raise FormatError("the data is not LLVM bitcode: it begins with other bytes")
@@ -132,10 +132,13 @@ def _enter_block(bits: _Bits) -> tuple[int, int, int]:
     return block, width, bits.at + words * _WORD
 
 
-def _read_records(bits: _Bits, width: int) -> list[tuple[int, list[int], bytes]]:
-    """Return the records of a block as (code, [code, *values], blob), without nested blocks. Raise `FormatError` for a malformed record."""
+def _read_records(bits: _Bits, width: int) -> list[tuple[list[int], bytes]]:
+    """Return the code and values, and the blob, of each record of a block, without nested blocks.
+
+    `width` is the number of bits of an abbreviation id in the block. Raise `FormatError` if a record is malformed.
+    """
     abbreviations: list[list[tuple[int, int]]] = []
-    records: list[tuple[int, list[int], bytes]] = []
+    records: list[tuple[list[int], bytes]] = []
     while True:
         number = bits.fixed(width)
         if number == _END_BLOCK:
@@ -146,12 +149,12 @@ def _read_records(bits: _Bits, width: int) -> list[tuple[int, list[int], bytes]]
             abbreviations.append(_read_abbreviation(bits))
         elif number == _UNABBREVIATED:
             code = bits.vbr(6)
-            records.append((code, [code, *[bits.vbr(6) for _ in range(bits.vbr(6))]], b""))
+            records.append(([code, *[bits.vbr(6) for _ in range(bits.vbr(6))]], b""))
         elif number - _FIRST_ABBREVIATION < len(abbreviations):
             values, blob = _read_abbreviated(bits, abbreviations[number - _FIRST_ABBREVIATION])
             if not values:
                 raise FormatError("the bitcode is damaged: it contains a record without a code")
-            records.append((values[0], values, blob))
+            records.append((values, blob))
         else:
             raise FormatError("the bitcode is damaged: it uses an abbreviation that it does not define")
 

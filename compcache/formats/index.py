@@ -334,7 +334,7 @@ class Index:
         Side effects: set `problem` if an existing directory cannot be read. Set `unfinished` if the directory was read.
         """
         try:
-            found = self.files.listdir(self.directory)
+            present_names = self.files.listdir(self.directory)
         except (FileNotFoundError, NotADirectoryError) as error:
             reraise_interrupt(error)
             return []
@@ -342,9 +342,9 @@ class Index:
             reraise_interrupt(error)
             self.problem = f"{self.directory} cannot be read: {error.strerror or error}"
             return []
-        known = {segment.name for segment in self._segments or ()}
-        names = {name for name in found if name in known or _is_segment_name(name, self.suffix)}
-        self.unfinished = len(names) < len(found) and any(name.endswith(self.suffix + "-part") for name in found)
+        open_names = {segment.name for segment in self._segments or ()}
+        names = {name for name in present_names if name in open_names or _is_segment_name(name, self.suffix)}
+        self.unfinished = len(names) < len(present_names) and any(name.endswith(self.suffix + "-part") for name in present_names)
         return sorted(names.difference(self.damaged, self.ignored), key=_place_of)
 
     def add(self, name: str, content: bytes, owner: int) -> None:
@@ -383,13 +383,13 @@ class Index:
             key: the key of the function's name (`compcache.digest.name_key`).
             fallbacks: collects realizations of lower ranks as (rank, realization), which are then not yielded. None yields all.
         """
-        seen: set[tuple[bytes, int, bytes]] = set()
+        visited: set[tuple[bytes, int, bytes]] = set()
         ranks = self._ranks
         lower_ranked: list[tuple[Segment, bytes, tuple[bytes, int]]] = []
         for segment, value in self._values(key):
             module_id, offset, number, _, _ = runtime.function_entry(value)
-            if (module_id, offset, number) not in seen:
-                seen.add((module_id, offset, number))
+            if (module_id, offset, number) not in visited:
+                visited.add((module_id, offset, number))
                 if number not in ranks:
                     self._rank_if_native(segment, number)
                 if ranks.get(number, UNUSABLE) < NATIVE:

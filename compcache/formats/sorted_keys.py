@@ -91,6 +91,7 @@ def _blocks(items: Iterable[Item]) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _packed_block(values: list[Any]) -> bytes:
+    """Return values as a msgpack array."""
     packed: bytes = msgpack.packb(values, use_bin_type=True)
     return packed
 

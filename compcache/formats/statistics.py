@@ -53,9 +53,8 @@ _CHUNK = 1 << 20
 _PAGE = 32  # the number of uses that are read at a time
 #: A suffix that is greater than all name keys.
 _BEHIND_ALL = b"\xff" * (KEY_SIZE + 1)
-
-
-_AT = "@"
+#: The separator of a counter's name and the address of its remote store, and the limit of an address in bytes. (A sum has 255 for both.)
+_AT, _LONGEST_ADDRESS = "@", 200
 
 
 class StatsFile(Record):
@@ -73,9 +72,12 @@ class StatsFile(Record):
 
 
 def counter_of(counter: str, store: str) -> str:
-    """Return the name of a counter for one remote store, for example ``remote_hits@s3://bucket``."""
-    store = "%20".join(store.split()).encode(errors="backslashreplace").decode()  # the path of a directory need not be UTF-8
-    return f"{counter}{_AT}{store}"
+    """Return the name of a counter for one remote store, for example ``remote_hits@s3://bucket``. Long addresses end with a digest."""
+    address = "%20".join(store.split()).encode(errors="backslashreplace")  # the path of a directory need not be UTF-8
+    if len(address) > _LONGEST_ADDRESS:
+        suffix = f"...{check(address).hex()}".encode()
+        address = address[: _LONGEST_ADDRESS - len(suffix)] + suffix
+    return f"{counter}{_AT}{address.decode(errors='ignore')}"
 
 
 def store_of(counter: str) -> tuple[str, str]:
@@ -157,6 +159,8 @@ def _add_batch(counters: dict[tuple[int, str], float], uses: dict[tuple[bytes, b
             time_text, counter, *fields = line.split(" ")
             if time_text == "row":  # from an earlier version, which stored rows of modules in journals
                 continue
+            if _AT in counter:  # earlier versions wrote addresses of any length
+                counter = counter_of(*store_of(counter))
             seconds = float(time_text)
             amount = float(fields[0])
             if not (0 <= seconds < _END_OF_TIME and 0 <= amount < _MAX_AMOUNT):

@@ -56,18 +56,20 @@ def encode_removed(module_id: bytes) -> bytes:
 
 
 def reraise_interrupt(error: BaseException) -> None:
-    """Call `compcache.files.reraise_interrupt`."""
-    from compcache import files
+    """Raise an interrupt, as `compcache.interrupts.reraise_interrupt` does. That file is imported when an error occurs."""
+    from compcache import interrupts
 
-    files.reraise_interrupt(error)
+    interrupts.reraise_interrupt(error)
 
 
 def _checksum(data: bytes) -> bytes:
+    """Return the checksum of data in a volume, `CHECK_SIZE` bytes."""
     checksum: bytes = runtime.digest(data, CHECK_SIZE)
     return checksum
 
 
 def _damaged_error(reason: str) -> "FormatError":
+    """Return a `FormatError`. It is imported when a volume is damaged, because hits import this file."""
     from compcache.errors import FormatError
 
     return FormatError(reason)
@@ -99,40 +101,52 @@ class Volume:
         self._files, self._directory, self.name, self._suffixes, self._owners = files, directory, name, suffixes, owners
         self._opened: Any = files.open_owned(f"{directory}/{name}", _READ_FLAGS)
         self.status: os.stat_result = files.fstat(self._opened.number)
-        if owners is not None:
+        self._require_trusted_file()
+        dictionary_offset, table_offset = self._read_tail()
+        self.table: Table = runtime.Table(lambda offset, count: self._read(table_offset + offset, count))
+        if self.table.width != MEMBER.size:
+            raise _damaged_error(f"the rows in the table of the volume have {self.table.width} bytes, not {MEMBER.size}")
+        #: The bytes of the volume outside of streams, divided by the number of its modules.
+        self.share = (self.status.st_size - dictionary_offset + len(MAGIC)) // max(self.table.count, 1)
+        self._gone: frozenset[bytes] = frozenset()
+        self._gone_state = 0, 0
+
+    def _require_trusted_file(self) -> None:
+        """Raise `FormatError` if other users can write to the file, or it is not a regular file."""
+        if self._owners is not None:
             from compcache.files import writer
 
-            if writer(self.status) not in owners:
+            if writer(self.status) not in self._owners:
                 raise _damaged_error("other users can write to the volume")
-        size = self.status.st_size
         if not S_ISREG(self.status.st_mode):
             raise _damaged_error("the volume is not a regular file")
+
+    def _read_tail(self) -> tuple[int, int]:
+        """Read the tail, the dictionary and the names of replaced volumes. Return the offsets of the dictionary and of the table.
+
+        Raise `FormatError` if the file is not a volume, or is damaged.
+        """
+        size = self.status.st_size
         if size < len(MAGIC) + TAIL.size or self._read(0, len(MAGIC)) != MAGIC:
             raise _damaged_error("the file is not a volume of modules")
         tail = self._read(size - TAIL.size, TAIL.size)
-        dictionary_offset, length, replaced, table, expected = TAIL.unpack(tail)
+        dictionary_offset, length, replaced, table_offset, expected = TAIL.unpack(tail)
         dictionary_size = length + NAME_SIZE * replaced
         if (
             length > _LARGEST_DICTIONARY
             or replaced > _MOST_REPLACED
-            or dictionary_offset + dictionary_size != table
-            or table > size - TAIL.size
+            or dictionary_offset + dictionary_size != table_offset
+            or table_offset > size - TAIL.size
         ):
             raise _damaged_error("the tail of the volume is damaged: it describes impossible sizes")
         data = self._read(dictionary_offset, dictionary_size)
         if _checksum(tail[:-CHECK_SIZE] + data) != expected:
             raise _damaged_error("the tail of the volume is damaged: its checksum does not match")
         self._dictionary = data[:length]
-        names = {data[start : start + NAME_SIZE].hex() + suffixes[0] for start in range(length, dictionary_size, NAME_SIZE)}
-        self.replaced = names - {name}
-        self.needs_list = name in names
-        self.table: Table = runtime.Table(lambda offset, count: self._read(table + offset, count))
-        if self.table.width != MEMBER.size:
-            raise _damaged_error(f"the rows in the table of the volume have {self.table.width} bytes, not {MEMBER.size}")
-        #: The bytes of the volume outside of streams, divided by the number of its modules.
-        self.share = (size - dictionary_offset + len(MAGIC)) // max(self.table.count, 1)
-        self._gone: frozenset[bytes] = frozenset()
-        self._gone_state = 0, 0
+        names = {data[start : start + NAME_SIZE].hex() + self._suffixes[0] for start in range(length, dictionary_size, NAME_SIZE)}
+        self.replaced = names - {self.name}
+        self.needs_list = self.name in names
+        return dictionary_offset, table_offset
 
     def _read(self, offset: int, size: int) -> bytes:
         """Return `size` bytes, or fewer at the end of the file. Raise the errors of `compcache.files.read_at`."""

@@ -28,20 +28,9 @@ __all__ = [
 ]  # fmt: skip
 
 _DEFINING_MODULES = {
-    "Boolean": "scalars",
-    "Buffer": "blocks",
-    "Bytes": "blocks",
-    "DictMember": "objects",
-    "Float": "scalars",
-    "Integer": "scalars",
-    "NativeSymbol": "native",
-    "ObjectIdentity": "objects",
-    "Pickled": "pickled",
-    "PythonObject": "objects",
-    "Text": "blocks",
-}
-
-
+    "Boolean": "scalars", "Buffer": "blocks", "Bytes": "blocks", "DictMember": "objects", "Float": "scalars", "Integer": "scalars",
+    "NativeSymbol": "native", "ObjectIdentity": "objects", "Pickled": "pickled", "PythonObject": "objects", "Text": "blocks",
+}  # fmt: skip
 #: The formats of `struct` for numbers and truth values. Read-only buffers of one such value, like NumPy's scalars, are numbers.
 _NUMBERS = frozenset("?bBhHiIlLqQnNefd")
 

@@ -137,9 +137,9 @@ class Buffer(GlobalDefinition):
 
     @property
     def itemsize(self) -> int:
-        """The size of an element in bytes, or 1 if the `struct` module does not support the format."""
+        """The size of an element in bytes, or 1 if elements are empty or the `struct` module does not support the format."""
         try:
-            return calcsize(self.format)
+            return calcsize(self.format) or 1
         except StructError:
             return 1
 

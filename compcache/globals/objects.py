@@ -67,9 +67,8 @@ def _possible_names(value: object) -> Iterator[tuple[str, str]]:
 def _modules_with(value: object, qualname: str) -> list[str]:
     """Return the names of the loaded modules that contain an object under a name, those of the object's package first."""
     top_package = type(value).__module__.partition(".")[0]
-    loaded = [name for name, module in list(sys.modules.items()) if module is not None]
-    loaded.sort(key=lambda name: (name != top_package, name.count("."), name))
-    return [name for name in loaded if getattr(sys.modules[name], "__dict__", {}).get(qualname) is value]
+    containers = [name for name, module in list(sys.modules.items()) if getattr(module, "__dict__", {}).get(qualname) is value]
+    return sorted(containers, key=lambda name: (name != top_package, name.count("."), name))
 
 
 def _is_found(module: str, qualname: str, value: object) -> bool:

@@ -21,13 +21,7 @@ if TYPE_CHECKING:
     from compcache.signature import Parameter
 
 __all__ = [
-    "describe",
-    "missing_function_error",
-    "missing_key_error",
-    "pointer_address",
-    "raise_arity",
-    "raise_not_copyable",
-    "raise_unloaded",
+    "describe", "missing_function_error", "missing_key_error", "pointer_address", "raise_arity", "raise_not_copyable", "raise_unloaded",
     "raise_value",
 ]  # fmt: skip
 
@@ -68,9 +62,7 @@ def raise_unloaded(target: TypedCallTarget) -> NoReturn:
     """Raise `TargetUnloadedError` for a call target that was unloaded."""
     name = target._name
     raise TargetUnloadedError(
-        f"the compiled function {name!r} was unloaded, by Cache.unload() or because its cache was closed: "
-        f"request it again from an open cache with get_target({name!r})",
-        func_name=name,
+        f"the compiled function {name!r} was unloaded: request it again from an open cache with get_target({name!r})", func_name=name
     )
 
 
@@ -140,7 +132,7 @@ def _shown_name(target: TypedCallTarget) -> str:
 
 def _list_parameters(target: TypedCallTarget) -> str:
     """Return the parameters with their names and types, separated by commas."""
-    return ", ".join(f"{p.name}: {p}" if p.name else str(p) for p in target.signature.parameters)
+    return ", ".join(f"{parameter.name}: {parameter}" if parameter.name else str(parameter) for parameter in target.signature.parameters)
 
 
 def _name_parameter(target: TypedCallTarget, index: int) -> str:

@@ -54,6 +54,8 @@ class CompiledFunctions(_Functions):
         return held
 
     def __getattr__(self, name: str) -> TypedCallTarget:
+        if name in self.__slots__:  # `copy` looks up methods of an object whose fields are not set
+            raise AttributeError(f"the field {name} of these functions is not set", name=name, obj=self)
         if name.startswith("__") or name not in self._names:
             raise AttributeError(self._unknown_message(name), name=name, obj=self)
         return self[name]

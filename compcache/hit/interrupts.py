@@ -6,7 +6,7 @@ from compcache.errors import LinkError, ReentrantLoadError
 
 __all__ = ["add_name", "before_start_error", "half_mapped_error", "in_constructor_error"]
 
-_INTERRUPTED = "a function was requested from a signal handler or a finalizer during a load"
+_INTERRUPTED = "a function was requested by code that interrupts a load"
 
 
 def half_mapped_error(module_id: bytes) -> ReentrantLoadError:

@@ -36,7 +36,7 @@ def logging_recorder_for(files: Tree, root: str, *, readonly: bool) -> LoggingRe
 
 
 def _configure_logging() -> None:
-    """With `COMPCACHE_DEBUG`, log to standard error once per process, unless the program has configured logging."""
+    """If `COMPCACHE_DEBUG` is on, write all events to standard error. Handlers and a level that the program has set stay."""
     if not is_on(DEBUG_VARIABLE):
         return
     if not _logger.handlers and not _logger.hasHandlers():

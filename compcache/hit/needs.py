@@ -89,22 +89,22 @@ def read_needs(loader: Loader, choice: Choice) -> None:
         return
     choice.has_needs = True
     source, imports = choice.source, choice.imports
-    known = read_records(loader, source).needs
+    decoded = read_records(loader, source).needs
     stack = [choice.record.needs] if choice.record.needs else []
-    seen = set(stack)
+    visited = set(stack)
     filled = source.loaded.slots if source.loaded is not None else None
     natives: dict[str, None] = {}
     while stack:
         offset = stack.pop()
-        needs = known[offset] = known.get(offset) or decode_needs(source.read_record(loader.store, offset))
+        needs = decoded[offset] = decoded.get(offset) or decode_needs(source.read_record(loader.store, offset))
         imports += [item for item in needs.imports if item[0] not in filled] if filled else needs.imports
         if needs.globals:
             _read_globals(loader, choice, needs.globals)
         if needs.natives:
             natives.update(dict.fromkeys(needs.natives))
         for child in needs.children:
-            if child not in seen:
-                seen.add(child)
+            if child not in visited:
+                visited.add(child)
                 stack.append(child)
     if natives:
         _require_natives(loader, choice, natives, read_records(loader, source).natives)
@@ -122,9 +122,9 @@ def _read_globals(loader: Loader, choice: Choice, offsets: tuple[int, ...]) -> N
             choice.globals.append(record)
 
 
-def _require_natives(loader: Loader, choice: Choice, natives: dict[str, None], known: set[str]) -> None:
-    """Check that the process has these native symbols, and add them to `known`. Raise `UndefinedSymbolError` if a symbol is missing."""
-    symbol = loader.runtime().find_undefined(tuple([name for name in natives if name not in known]))
+def _require_natives(loader: Loader, choice: Choice, natives: dict[str, None], checked: set[str]) -> None:
+    """Check that the process has these native symbols, and add them to `checked`. Raise `UndefinedSymbolError` if a symbol is missing."""
+    symbol = loader.runtime().find_undefined(tuple([name for name in natives if name not in checked]))
     if symbol is not None:
         raise UndefinedSymbolError(
             f"function {choice.record.name!r} of module {choice.module_id.hex()} needs the native symbol {symbol!r}, which this process "
@@ -133,7 +133,7 @@ def _require_natives(loader: Loader, choice: Choice, natives: dict[str, None], k
             func_name=choice.record.name,
             module_id=choice.module_id.hex(),
         )
-    known.update(natives)
+    checked.update(natives)
 
 
 class Kept:
@@ -181,14 +181,14 @@ def _decode_global(loader: Loader, choice: Choice, record: GlobalRecord) -> tupl
     """Return the bytes and the value of a global, or None if it is stored already and still valid."""
     from compcache.globals.definition import Storage, call_load, decode_definition
 
-    known = choice.loaded.slots.get(record.slot)
-    if isinstance(known, Kept) and not known.revalidate:
+    stored = choice.loaded.slots.get(record.slot)
+    if isinstance(stored, Kept) and not stored.revalidate:
         return None
     definition = decode_definition(record.kind, record.payload)
     data, keep = call_load(definition, Storage(record.form, record.size), _LoadContext(loader, choice))
-    if isinstance(known, Kept) and (known.data == data or definition.is_same(known.value, keep)):
+    if isinstance(stored, Kept) and (stored.data == data or definition.is_same(stored.value, keep)):
         return None
-    return data, Kept(data, keep, known, revalidate=definition.revalidate)
+    return data, Kept(data, keep, stored, revalidate=definition.revalidate)
 
 
 class _LoadContext:

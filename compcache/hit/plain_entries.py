@@ -31,12 +31,12 @@ def read_entry(loader: "PlainLoader", kind: str, name: str) -> "tuple[bytes | No
     """
     try:
         runtime, names = load_runtime(), loader._names
-        found = [] if names is None else _records(loader, runtime, kind, name)
-        if not found:  # a missing name is searched in the present index
+        records = [] if names is None else _records(loader, runtime, kind, name)
+        if not records:  # a missing name is searched in the present index
             if not loader._refresh_index(runtime) or not loader._functions:
                 return None
-            found = _records(loader, runtime, kind, name) if loader._names is not names else []
-        latest = max([record for _, record in found], key=lambda record: (record[_SEQUENCE], record[_GONE], record[_DATA]), default=None)
+            records = _records(loader, runtime, kind, name) if loader._names is not names else []
+        latest = max([record for _, record in records], key=lambda record: (record[_SEQUENCE], record[_GONE], record[_DATA]), default=None)
         if latest is None or latest[_GONE]:
             return (None,)
         for module_id in latest[_REQUIRES]:
@@ -71,10 +71,10 @@ def load_accepted(loader: "PlainLoader", func_name: str, kind: str, accept: "Cal
     """Return the call target of a plain function with one realization whose entry of this kind is accepted; otherwise None."""
     try:
         runtime = load_runtime()
-        found = loader._find(runtime, func_name)
-        if found is None or found[1] is not None:
+        row_and_closure = loader._find(runtime, func_name)
+        if row_and_closure is None or row_and_closure[1] is not None:
             return None  # only realizations outside of closures are accepted by their entries
-        module_id = found[0][1]
+        module_id = row_and_closure[0][1]
         entries = [record[_DATA] for of_module, record in _records(loader, runtime, kind, func_name) if of_module == module_id]
         if len(entries) != 1 or not accept(entries[0]):
             return None

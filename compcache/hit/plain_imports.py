@@ -168,13 +168,15 @@ def _read_needs(loader: "PlainLoader", runtime: "Any", part: "Part", natives: "s
     uses: list[Use] = []
     loaded = loader._loaded(part.module_id)
     waiting = [part.record[6]] if part.record[6] else []
+    listed = set(waiting)
     for offset in waiting:  # the list grows in the loop
         imports, variables, symbols, children = runtime.needs_record(_read_payload(runtime, part, offset))
         if not _read_variables(runtime, part, variables):
             return None
         uses += [use for use in imports if use[0] not in loaded.slots] if loaded is not None else imports
         natives.update(symbols)
-        waiting += [child for child in children if child not in waiting]
+        waiting += [child for child in children if child not in listed]
+        listed.update(children)
     return uses
 
 
@@ -225,7 +227,7 @@ def look_up_together(
         FormatError: the index is damaged.
         CompcacheError, OSError: what `read_records` raises.
     """
-    together, done = [], set()
+    together, collected_keys = [], set()
     for module_id, (group, offsets) in runtime.uses_by_module(tables, uses).items():
         opened = read_records(module_id, group[0][1], len(group) * _BYTES_OF_EACH) if len(group) >= MANY else None
         if opened is not None:
@@ -234,24 +236,24 @@ def look_up_together(
             numbers = runtime.plain_functions(records, key, group, offsets, accepted)
             plain = group if None not in numbers else [use for use, number in zip(group, numbers, strict=True) if number is not None]
             together.append((provider, plain, [number for number in numbers if number is not None]))
-            done.update([use[0] for use in plain])
-    return together, [use for use in uses if use[0] not in done]
+            collected_keys.update([use[0] for use in plain])
+    return together, [use for use in uses if use[0] not in collected_keys]
 
 
 def _find(loader: "PlainLoader", runtime: "Any", name: str, places: "dict[bytes, Any]") -> "Part | None":
     """Return the function of this name; None if it is missing, its realization is not plain to choose, or too many modules are open."""
-    found = runtime.newest(loader._functions, name, runtime.is_ordered(name))
-    if found is None or found[2] >= hit._LINKED:
+    row = runtime.newest(loader._functions, name, runtime.is_ordered(name))
+    if row is None or row[2] >= hit._LINKED:
         return None
-    where = places.get(found[1])
+    where = places.get(row[1])
     if where is None:
         if len(places) == _MOST_MODULES:
             return None
-        where = places[found[1]] = loader._open_module(runtime, found[0], found[1])
-    record = loader._read_function(runtime, name, found, where)
+        where = places[row[1]] = loader._open_module(runtime, row[0], row[1])
+    record = loader._read_function(runtime, name, row, where)
     if record is None or (record[2].startswith(hit._LINK_ONLY) and not _has_one_realization(loader, runtime, name)):
         return None
-    return Part(found[1], where, record)
+    return Part(row[1], where, record)
 
 
 def _read_variables(runtime: "Any", part: Part, offsets: "tuple[int, ...]") -> bool:

@@ -66,7 +66,10 @@ class Listing:
 
 
 def list_records(loader: Loader, source: Source, sources: Sources) -> None:
-    """Read the records of a module at once, and list its functions for the load. Raise `StorageError` if the file cannot be read."""
+    """Read the records of a module at once, and list its functions for the load. The second module also combines small index segments.
+
+    Raise `StorageError` if the file cannot be read.
+    """
     listed = read_records(loader, source)
     listed.is_in_listing = True
     listing = sources.listing = sources.listing or Listing()

@@ -117,7 +117,7 @@ class Recorder:
         self.count("added_bytes", size)
 
     def count(self, counter: str, amount: float = 1, func_name: str = "", module_id: bytes = b"") -> None:
-        """Add an amount to a counter, and write the journal if the last write is a while ago."""
+        """Add an amount to a counter, and write the journal if the last write was more than a second ago."""
         now = time()
         self._events.append((now, counter, amount, func_name, module_id))
         if not 0 <= now - self._flushed < _PAUSE_SECONDS:

@@ -53,15 +53,15 @@ def start_modules(
 def _providers_first(functions: "dict[str, tuple[LoadedModule, int | None, list[str]]]") -> "list[str]":
     """Return the names in an order in which each comes after its imports, except in cycles."""
     order: list[str] = []
-    seen: set[str] = set()
+    visited: set[str] = set()
     for root in functions:
         stack = [(root, False)]
         while stack:
             name, is_expanded = stack.pop()
             if is_expanded:
                 order.append(name)
-            elif name not in seen:
-                seen.add(name)
+            elif name not in visited:
+                visited.add(name)
                 stack.append((name, True))
                 stack += [(imported, False) for imported in functions[name][2] if imported in functions]
     return order

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 else:
     Parameters = Result = None
 
-    _Typed = {(None, None): object}  # the base class at run time; the generic one above is for type checkers
+    class _Typed:  # `Generic`, without the import
+        __slots__ = ()
+        __class_getitem__ = classmethod(type(list[int]))
 
 
 __all__ = ["TargetContext", "TypedCallTarget", "install", "link_name_of", "load_runtime", "path_opener"]
@@ -78,8 +80,6 @@ class TypedCallTarget(_Typed[Parameters, Result]):
         _name: str
         _context: TargetContext
         _function: int
-    else:
-        __class_getitem__ = classmethod(type(list[int]))
 
     @property
     def func_name(self) -> str:

@@ -25,7 +25,7 @@ from compcache.formats.host import platform_name
 from compcache.numba.kernels.find import DIRECTORY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 __all__ = ["Settings", "build_kernels", "read_settings", "wheel_tag"]
 
@@ -87,32 +87,36 @@ def build_kernels(settings: Settings, source: str, place: str) -> dict[str, str]
         ImportError: a module cannot be imported.
         AttributeError: a module lacks the function after the colon.
     """
-    from compcache.numba.exports.package import package_exports, write_sources
-
     created = {}
     with _first_on_path(source):
         for directory, kernels in settings.packages().items():
-            target_directory = os.path.join(place, *directory.split("/"))
-            shutil.rmtree(target_directory, ignore_errors=True)
-            sources: list[Any] = []
-            modules = []
-            for kernel in kernels:
-                name, colon, function = kernel.partition(":")
-                module = importlib.import_module(name)
-                if colon:
-                    sources += getattr(module, function)()
-                else:
-                    modules.append(module)
-            if modules:
-                package_exports(modules, target_directory, settings.targets)
-            if sources:
-                write_sources(sources, target_directory, settings.targets)
-            if not os.path.isdir(target_directory):
-                raise CompcacheError(
-                    f"no kernels were found in {', '.join(kernels)}: correct the setting kernels of [tool.compcache] in pyproject.toml"
-                )
-            created[directory] = target_directory
+            created[directory] = os.path.join(place, *directory.split("/"))
+            shutil.rmtree(created[directory], ignore_errors=True)
+            _build_directory(kernels, created[directory], settings.targets)
     return created
+
+
+def _build_directory(kernels: Iterable[str], directory: str, targets: tuple[str, ...]) -> None:
+    """Compile kernels into one directory. See `build_kernels` for the exceptions."""
+    from compcache.numba.exports.package import package_exports, write_sources
+
+    sources: list[Any] = []
+    modules = []
+    for kernel in kernels:
+        name, colon, function = kernel.partition(":")
+        module = importlib.import_module(name)
+        if colon:
+            sources += getattr(module, function)()
+        else:
+            modules.append(module)
+    if modules:
+        package_exports(modules, directory, targets)
+    if sources:
+        write_sources(sources, directory, targets)
+    if not os.path.isdir(directory):
+        raise CompcacheError(
+            f"no kernels were found in {', '.join(kernels)}: correct the setting kernels of [tool.compcache] in pyproject.toml"
+        )
 
 
 @contextmanager

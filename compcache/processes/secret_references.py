@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import suppress
 from compcache.settings import setting
 
 TYPE_CHECKING = False
@@ -104,34 +104,38 @@ def _memory_file_name(token: str) -> str:
 
 
 def _read_secret_file(path: str, label: str) -> str:
-    """Return the secret in a file, or in an anonymous file of another process.
+    """Return the secret in a file, without whitespace around it, or in an anonymous file of another process.
 
     Raises:
         ValueError: the file is too large, the reference is not valid, or the anonymous file cannot be opened.
         OSError: the file cannot be read.
     """
-    place = path
-    if path.startswith(_MEMORY):
-        match = _IN_MEMORY.fullmatch(path)
-        if match is None:
-            raise ValueError(
-                f"{label} is '@{path}', which is not a valid reference to the memory of a process: use $VARIABLE or @file instead"
-            )
-        pid, number, token = match.groups()
-        place = f"/proc/{pid}/fd/{number}"
-        try:
-            is_open = _memory_file_name(token) in os.readlink(place)
-        except OSError as error:
-            reraise_interrupt(error)
-            is_open = False
-        if not is_open:
-            raise ValueError(
-                f"{label} cannot be read from the memory of process {pid} on this host, which was given its value: use $VARIABLE or @file "
-                "instead of the value, and set the variable on every host"
-            )
+    is_in_memory = path.startswith(_MEMORY)
+    place = _path_of_memory_file(path, label) if is_in_memory else path
     with open(place, "rb") as file:
         data = file.read(_LONGEST + 1)
     if len(data) > _LONGEST:
         raise ValueError(f"{label} refers to the file {place}, which is too large for a secret: it has more than {_LONGEST} bytes")
     text = data.decode("utf-8", "surrogateescape")
-    return text if path.startswith(_MEMORY) else text.strip()
+    return text if is_in_memory else text.strip()
+
+
+def _path_of_memory_file(reference: str, label: str) -> str:
+    """Return the path by which this process can open the anonymous file of another process.
+
+    Raise `ValueError` if the reference is not valid, or the process does not have the file open.
+    """
+    match = _IN_MEMORY.fullmatch(reference)
+    if match is None:
+        raise ValueError(
+            f"{label} is '@{reference}', which is not a valid reference to the memory of a process: use $VARIABLE or @file instead"
+        )
+    pid, number, token = match.groups()
+    path = f"/proc/{pid}/fd/{number}"
+    with suppress(OSError):
+        if _memory_file_name(token) in os.readlink(path):
+            return path
+    raise ValueError(
+        f"{label} cannot be read from the memory of process {pid} on this host, which was given its value: use $VARIABLE or @file "
+        "instead of the value, and set the variable on every host"
+    )

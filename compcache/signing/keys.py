@@ -19,16 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = [
-    "PublicKey",
-    "SecretKey",
-    "generate_key",
-    "parse_public_key",
-    "parse_public_keys",
-    "parse_secret_key",
-    "read_public_keys",
-    "read_publish_key",
-    "read_trusted_keys",
-]
+    "PublicKey", "SecretKey", "generate_key", "parse_public_key", "parse_public_keys", "parse_secret_key", "read_public_keys",
+    "read_publish_key", "read_trusted_keys",
+]  # fmt: skip
 
 _SIZE = 32  # bytes of a key
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,99}")
@@ -113,6 +106,7 @@ def read_trusted_keys(trusted: Any) -> tuple[PublicKey, ...]:
 
 
 def _read_text(path: str) -> str:
+    """Return the content of a file in UTF-8. Raise `OSError` or `UnicodeDecodeError`."""
     with open(path, encoding="utf-8") as file:
         return file.read()
 

@@ -54,4 +54,5 @@ def _key_id(key: PublicKey) -> bytes:
 
 
 def _encode_text(text: str) -> bytes:
+    """Encode text that may contain a file name which is not valid UTF-8."""
     return text.encode("utf-8", "surrogateescape")

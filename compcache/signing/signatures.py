@@ -92,6 +92,7 @@ def signers(content: bytes) -> tuple[str, ...]:
 
 
 def _encode_lines(lines: Iterable[_Line]) -> bytes:
+    """Return the content of a signature file with these lines."""
     return "".join([f"{name} {base64.b64encode(signature).decode()}\n" for name, signature in lines]).encode()
 
 

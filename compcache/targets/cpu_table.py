@@ -52,20 +52,16 @@ class CpuTable:
         Raise `CompileError` if a name is unknown, or a feature does not have the form ``+name`` or ``-name``.
         """
         if cpu not in self.cpus:
-            raise CompileError(
-                f"cpu= or targets= names {cpu!r}, which is not a CPU of {self.arch} that LLVM knows: {self.suggest_cpu(cpu)}"
-            )
+            raise CompileError(f"a target names {cpu!r}, which is not a CPU of {self.arch} that LLVM knows: {self.suggest_cpu(cpu)}")
         for feature in filter(None, features.split(",")):
             if feature[0] not in "+-":
                 raise CompileError(
-                    f"the feature {feature!r} in features= or targets= must begin with + or -: write +{feature} or -{feature}"
+                    f"the feature {feature!r} of a target must begin with + or -: write +{feature} to enable it, -{feature} to disable it"
                 )
             if not self.knows(feature[1:]):
                 names = [*self._implies, *self._other]
                 similar = _similar(feature[1:], names) or "correct the name, or remove the feature"
-                raise CompileError(
-                    f"features= or targets= names {feature[1:]!r}, which is not a CPU feature of {self.arch} that LLVM knows: {similar}"
-                )
+                raise CompileError(f"a target names {feature[1:]!r}, which is not a CPU feature of {self.arch} that LLVM knows: {similar}")
 
     def suggest_cpu(self, cpu: str) -> str:
         """Return advice for the end of a message about an unknown CPU: the names similar to `cpu`, or else the CPU levels."""

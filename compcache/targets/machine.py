@@ -102,14 +102,14 @@ def parse_targets(targets: Iterable[str] | str) -> list[tuple[str | None, str | 
     for item in items:
         if not isinstance(item, str):
             raise CompileError(f"targets must be CPU names, like ('x86-64-v3', 'native'), not {type(item).__name__}")
-        for item_part in filter(None, [item_part.strip() for item_part in item.split(",")]):
-            if item_part[0] not in "+-":
-                parsed.append((item_part, []))
+        for word in filter(None, [word.strip() for word in item.split(",")]):
+            if word[0] not in "+-":
+                parsed.append((word, []))
             elif parsed:
-                parsed[-1][1].append(item_part)
+                parsed[-1][1].append(word)
             else:
                 raise CompileError(
-                    f"the feature change {item_part!r} comes before the first CPU: write the CPU's name before the changes to its features"
+                    f"the feature change {word!r} comes before the first CPU: write the CPU's name before the changes to its features"
                 )
     if not parsed:
         raise CompileError(f"targets={targets!r} contains no CPU name: use x86-64-v3 or native, for example")

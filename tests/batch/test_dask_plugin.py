@@ -6,6 +6,7 @@ import asyncio
 import pickle
 import shutil
 import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import pytest
@@ -41,6 +42,29 @@ def test_functions_are_found_wherever_a_graph_has_them(tmp_path: Path) -> None:
         around.append(around)  # a circle
         graph = {"x": (f, 1, [g]), "y": Task(h, "x"), "z": around, "w": 5}
         assert functions_of(graph) == (f, g, h)
+
+
+class Late(Mapping[str, object]):
+    """A mapping that makes its value at each look-up, as a graph that is not materialized does."""
+
+    def __init__(self, target: object) -> None:
+        self._target = target
+
+    def __getitem__(self, _: str) -> object:
+        return [self._target]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter("x")
+
+    def __len__(self) -> int:
+        return 1
+
+
+def test_functions_are_found_in_values_that_live_only_while_they_are_read(tmp_path: Path) -> None:
+    with Cache(tmp_path / "a") as cache:
+        kernels = cache.compile("".join([constant(f"f{number}", number) for number in range(8)]))
+        targets = tuple([kernels[name] for name in kernels])
+        assert functions_of([Late(target) for target in targets]) == targets
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 from helpers import run_fresh
 
 from compcache import Cache, FormatError, ModuleSource
-from compcache.bundles.layout import LISTING
+from compcache.bundles.layout import LISTING, open_bundle
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,6 +47,30 @@ def with_a_large_directory(path: Path, claims: int) -> Path:
         file.write(_LOCATOR.pack(b"PK\6\7", 0, claims, 1))
         file.write(_END.pack(b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0))
     return path
+
+
+class Name(str):
+    """A name that counts the names with which it was compared."""
+
+    __slots__ = ()
+    compared = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Name.compared += 1
+        return super().__eq__(other)
+
+
+def test_a_member_is_found_without_a_walk_through_all_names(tmp_path: Path) -> None:
+    path = tmp_path / "many.ccb"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(LISTING, "")
+        for number in range(200):
+            archive.writestr(f"modules/{number:032x}.ccm", "")
+    with open_bundle(str(path)) as bundle:
+        assert len(bundle.names) == 200
+        assert bundle.read(Name(f"signatures/{0:032x}.ed25519")) == b""
+    assert Name.compared < 5
 
 
 def peak_of_import(bundle: Path, place: Path, *, refused: bool) -> int:

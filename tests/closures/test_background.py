@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +12,7 @@ from helpers import adder, caller, run_fresh
 
 from compcache import Cache, ModuleSource
 from compcache.closures.used import link_used
+from compcache.formats.host import platform_name
 from compcache.usage.linked import linked_closures
 
 if TYPE_CHECKING:
@@ -98,3 +101,19 @@ def test_functions_that_others_load_often_are_linked_with_it(chain: Path) -> Non
     with Cache(chain) as cache:
         assert set(link_used(cache._session(), "first")) == {"first", "other"}
         assert link_used(cache._session(), "first") == ()
+
+
+@pytest.mark.skipif(platform_name() != "x86_64-linux-elf", reason="the code is for the baseline of x86-64")
+def test_functions_are_loaded_where_no_process_can_be_started(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Cache(directory) as cache:
+        cache.add_module(ModuleSource(adder("f", 1), cpu="x86-64"))
+    started = []
+
+    def refuse(*_: object, **__: object) -> int:
+        started.append(1)
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "posix_spawn", refuse)
+    with Cache(directory, tune=True) as cache:
+        assert cache.get_target("f")(1) == 2
+    assert started

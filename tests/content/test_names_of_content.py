@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import subprocess
 import sys
@@ -14,13 +15,17 @@ from helpers import PACKAGE_ROOT, adder, caller, constant, run_fresh
 from llvmlite import ir
 
 from compcache import Cache, CompileError, Function, Identity, ModuleSource, ShadowWarning
+from compcache.content import functions as naming
+from compcache.content.functions import name_functions
 from compcache.content.names import content_digest, freeze, seal
 from compcache.content.visible import names_without_llvm
 from compcache.images.native_target import initialize
 from compcache.miss.name_source import name_source
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+    from types import FrameType
 
 TWO = adder("first", 1) + adder("second", 2) + constant("own", 3).replace("define", "define internal", 1)
 
@@ -363,3 +368,49 @@ def test_names_are_found_in_linear_time() -> None:
     names = names_without_llvm(code)
     assert names == tuple([f"f{number}" for number in range(500)])
     assert Counted.copied < 2 * len(code)
+
+
+COUNTERS = """\
+@c{0} = internal global i64 0
+define i64 @f{0}() {{
+  %x = load i64, ptr @c{0}
+  ret i64 %x
+}}
+"""
+
+
+def instructions_of(work: Callable[[], object], file: str) -> int:
+    """The number of bytecode instructions that functions of this file execute."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal count
+        if frame.f_code.co_filename != file:
+            return None
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def test_functions_with_variables_of_their_own_are_named_in_linear_time() -> None:
+    def name_many(number: int) -> int:
+        text = "".join([COUNTERS.format(position) for position in range(number)])
+        functions = {f"f{position}": Function(symbol=f"f{position}") for position in range(number)}
+        return instructions_of(lambda: name_functions(freeze(ModuleSource(text)), text, functions), str(naming.__file__))
+
+    assert name_many(600) < 4 * name_many(200)
+
+
+def test_copies_of_compiled_functions_share_them(cache: Cache) -> None:
+    kernels = cache.compile(TWO)
+    for copied in (copy.copy(kernels), copy.deepcopy(kernels)):
+        assert copied.first is kernels.first
+        assert dict(copied.func_names) == kernels.func_names

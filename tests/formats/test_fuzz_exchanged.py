@@ -275,6 +275,18 @@ def test_arrays_of_nothing_in_bitcode_take_no_time(element: str, count: int) -> 
     bounded(defined_functions, writer.module(), FormatError)
 
 
+def test_numbers_in_chunks_wider_than_the_bitcode_are_refused() -> None:
+    writer = _Writer()
+    writer.fixed(2, 3)  # define an abbreviation: a number in chunks of 2**40 bits
+    writer.vbr(1, 5)
+    writer.fixed(0, 1)
+    writer.fixed(2, 3)
+    writer.vbr(1 << 40, 5)
+    writer.fixed(4, 3)
+    with pytest.raises(FormatError, match="truncated"):
+        defined_functions(writer.module())
+
+
 def member(name: bytes, content: bytes, size: bytes | None = None) -> bytes:
     return name.ljust(16) + b" " * 32 + (size or b"%d" % len(content)).ljust(10) + b"`\n" + content + b"\n" * (len(content) % 2)
 

@@ -228,6 +228,44 @@ def test_an_array_refuses_buffers_of_other_elements_or_another_number(cache: Cac
     assert not cache.has("f")
 
 
+@pytest.mark.parametrize("llvm_type", ["[4 x i8]", "{ptr, i64}"])
+def test_a_buffer_of_empty_elements_is_a_value_like_others(cache: Cache, llvm_type: str) -> None:
+    source = array_source(llvm_type, Buffer(b"", "0x"))
+    if llvm_type == "{ptr, i64}":
+        cache.add_module(source)
+        assert ctypes.c_int64.from_address(cache.get_target("f")() + 8).value == 0
+    else:
+        with pytest.raises(GlobalValidationError, match="a buffer of 0 elements of format '0x' does not fit the variable's type"):
+            cache.add_module(source)
+
+
+class Remover(types.ModuleType):
+    """A module whose namespace is read while another thread removes a module."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "__dict__":
+            sys.modules.pop("compcache_removed", None)
+        return super().__getattribute__(name)
+
+
+class Nameless:
+    """An object that does not know its module."""
+
+    def __init__(self) -> None:
+        vars(self).update(__module__=None, __name__="held")
+
+    def __reduce__(self) -> str:
+        raise TypeError
+
+
+def test_a_value_is_looked_for_while_modules_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    holder, value = types.ModuleType("compcache_holder"), Nameless()
+    holder.__dict__["held"] = value
+    for module in (Remover("a_remover"), types.ModuleType("compcache_removed"), holder):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    assert define(value) == PythonObject("compcache_holder", "held")
+
+
 def test_decoded_values_live_as_long_as_the_code(cache: Cache) -> None:
     cache.add_module(source_of("long enough not to be interned by anybody", "text"))
     target = cache.get_target("f")

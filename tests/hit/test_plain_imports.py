@@ -5,17 +5,49 @@ from __future__ import annotations
 import gc
 import random
 import weakref
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 from helpers import adder, caller, run_fresh, sum_of
 
 from compcache import Cache, CompcacheError, ModuleSource
-from compcache.hit.plain_imports import Parts
+from compcache.hit.plain_imports import Part, Parts, _read_needs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+class Offset(int):
+    """The offset of a record, which counts the offsets with which it was compared."""
+
+    compared = 0
+    __hash__ = int.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Offset.compared += 1
+        return super().__eq__(other)
+
+
+class Records:
+    """A runtime for which each record needs the next one."""
+
+    def read_frame(self, _: int, offset: int, limit: int, *__: object) -> tuple[int, int]:
+        return offset, limit
+
+    def needs_record(self, payload: tuple[int, int]) -> tuple[tuple[()], tuple[()], tuple[()], tuple[Offset, ...]]:
+        offset, limit = payload
+        return (), (), (), (Offset(offset + 1), Offset(offset + 2)) if offset < limit else ()
+
+
+def test_needs_are_collected_in_linear_time(tmp_path: Path) -> None:
+    with Cache(tmp_path) as cache:
+        loader = cache._plain
+        opened = SimpleNamespace(number=0)
+        part = Part(bytes(16), (opened, "", 0, (0, 500, 0, 0, 0, b"", b"")), ("f", "", "", b"", 0, 0, Offset(1), b""))
+        assert _read_needs(loader, Records(), part, set()) == []
+    assert Offset.compared < 5_000
+
 
 COUNTER = """
 @counter = global i64 100

@@ -150,7 +150,7 @@ def test_the_error_says_what_to_do(filled: Cache) -> None:
 
         def __setattr__(self, name: str, value: object) -> None:
             if name == "image" and value is not None:
-                with pytest.raises(ReentrantLoadError, match=r"from a signal handler .*during a load of module .*: retry") as caught:
+                with pytest.raises(ReentrantLoadError, match=r"by code that interrupts a load of module .*: retry") as caught:
                     filled.get_target("alone")
                 errors.append(caught.value)
             super().__setattr__(name, value)

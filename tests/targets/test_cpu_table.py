@@ -92,7 +92,7 @@ def test_a_feature_that_builds_on_a_hidden_one_is_not_supported() -> None:
         ("i386", "", r"'i386', which is not a CPU of x86_64"),
         ("x86-64", "+avx3", r"'avx3', which is not a CPU feature of x86_64 that LLVM knows: did you mean avx"),
         ("x86-64", "+zzzz", r"LLVM knows: correct the name, or remove the feature"),
-        ("x86-64", "avx2", r"the feature 'avx2' in features= or targets= must begin with \+ or -: write \+avx2 or -avx2"),
+        ("x86-64", "avx2", r"the feature 'avx2' of a target must begin with \+ or -: write \+avx2 to enable it, -avx2 to disable it"),
     ],
 )
 def test_names_that_llvm_would_ignore_are_refused(cpu: str, features: str, message: str) -> None:

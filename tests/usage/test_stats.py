@@ -13,10 +13,10 @@ import pytest
 from helpers import PACKAGE_ROOT, adder, module_file, run_fresh, snapshot
 from mock_directory import DyingFiles, FaultyFiles, KilledError, Operation
 
-from compcache import Cache, ModuleSource, NotCachedError
+from compcache import Cache, ModuleSource, NotCachedError, PrunePolicy
 from compcache.errors import FormatError
 from compcache.files import Files, Tree
-from compcache.formats.statistics import LOADS_KEY, MISSES_ID, StatsFile, decode_stats, encode_stats
+from compcache.formats.statistics import LOADS_KEY, MISSES_ID, StatsFile, counter_of, decode_stats, encode_stats
 from compcache.hit import recorder as stats_module
 from compcache.hit.recorder import JOURNALS_OF_HOST, Recorder, encode_batch
 from compcache.store import Store
@@ -125,6 +125,22 @@ def test_history_is_the_statistics_by_hour(cache: Cache, directory: Path) -> Non
         assert sum(getattr(period, name) for period in periods) == pytest.approx(getattr(stats, name)), name
     assert all(period.start % 3600 == 0 and period.start <= time.time() for period in periods)
     assert cache.history(since=time.time() + 7200) == ()
+
+
+def test_counters_of_stores_with_long_addresses_are_folded(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of earlier versions, which did not shorten them."""
+    monkeypatch.setattr(folding_module, "SETTLED_SECONDS", -1.0)
+    add(cache)
+    addresses = [f"file:///{'a/' * 150}{name}" for name in "bc"]
+    for address in addresses:
+        cache._store.stats.count(counter_of("remote_hits", address))
+        cache._store.stats.count(f"remote_hits@{address}", 2)
+    cache._store.stats.flush()
+    for _ in range(2):  # seals the journal, replaces it
+        cache.prune(PrunePolicy())
+    stores = cache.stats().remote_stores
+    assert [counts.hits for counts in stores.values()] == [3, 3]
+    assert all(name.startswith("file:///a/a/") and len(name) <= 200 for name in stores)
 
 
 def test_damage_is_a_reason_of_its_own_and_counted(cache: Cache, directory: Path) -> None:

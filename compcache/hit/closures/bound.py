@@ -38,22 +38,22 @@ class Place(ref):  # type: ignore[type-arg] # no subscript at run time
     Attributes:
         content: the content of the name when it was bound.
         file: a description of the closure's file.
-        known: the record of the function's link type.
+        listed: the record of the function's link type.
         modules: the modules that have the function by themselves.
         number: the number of the load that bound it.
         record: the function's record in the closure, or None for a binding to a module.
     """
 
-    __slots__ = ("content", "file", "known", "modules", "number", "record")
+    __slots__ = ("content", "file", "listed", "modules", "number", "record")
     content: bytes
     file: ModuleFile
-    known: _Known
+    listed: _TypeRecord
     modules: set[bytes]
     number: int
     record: FunctionRecord | None
 
 
-class _Known:
+class _TypeRecord:
     """The record of one link type of a module, with the interface of `compcache.hit.needs.Listed`."""
 
     __slots__ = ("is_in_listing", "offset", "payload", "records")
@@ -128,7 +128,7 @@ class BoundNames:
         choice_of, source_of = self._types
         source = source_of(_copy_unopened(place.file), module)
         source.suspended = True
-        source.listed = place.known  # type: ignore[assignment] # it has all records that a load reads
+        source.listed = place.listed  # type: ignore[assignment] # it has all records that a load reads
         sources.bound.append(source)
         choice = choice_of(source, place.record)
         choice.has_needs = True
@@ -202,7 +202,7 @@ def _describe(store: Store, place: Place, source: Source, record: FunctionRecord
     place.record = record
     offset = int.from_bytes(record.link_type[_DIGEST:], "little")
     try:
-        place.known = _Known(offset, source.read_record(store, offset) if offset else b"")
+        place.listed = _TypeRecord(offset, source.read_record(store, offset) if offset else b"")
         place.content, place.modules = newest_of(store, record.name)
     except (CompcacheError, OSError) as error:
         reraise_interrupt(error)

@@ -208,7 +208,10 @@ class LinkedClosures:
             return False
 
     def _offset_in(self, container: LoadedModule, func_name: str) -> int | None:
-        """Return the offset of a function's record in a loaded closure, or None if the closure does not have it."""
+        """Return the offset of a function's record in a loaded closure, or None if the closure does not have it.
+
+        Raise `StorageError` if the closure's file cannot be read, or `FormatError` if its records are damaged.
+        """
         loader = self._loader
         for module_id, offset in loader.store.find_here(func_name, linked=True):
             if module_id == container.module_id:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from compcache.errors import CompcacheError, ReentrantLoadError
 from compcache.formats.manifest import decode_function
 from compcache.hit.needs import Listed
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import reraise_interrupt, suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,18 +34,12 @@ class ListedFunction:
 
 def list_functions(loader: Loader, linked: LinkedClosures, module_id: bytes) -> None:
     """Read all records of a closure into memory, unless the section is large. A failure is ignored."""
-    try:
-        file = loader.store.open_module(module_id)
-    except (CompcacheError, OSError) as error:  # loading one of its functions meets the error again
-        reraise_interrupt(error)
-        return
-    with file:
-        if file.records > _MOST_RECORDS:
-            return
-        listed = Listed(file.key, file.read(file.image, file.records))
     offsets: dict[str, tuple[bytes, int]] = {}
-    loader.runtime().list_functions(listed.records, module_id, offsets, set())
-    linked.sets |= {name: ListedFunction(file, listed, offset) for name, (_, offset) in offsets.items()}
+    with suppress(CompcacheError, OSError), loader.store.open_module(module_id) as file:  # a load of one of its functions meets the error
+        if file.records <= _MOST_RECORDS:
+            listed = Listed(file.key, file.read(file.image, file.records))
+            loader.runtime().list_functions(listed.records, module_id, offsets, set())
+            linked.sets |= {name: ListedFunction(file, listed, offset) for name, (_, offset) in offsets.items()}
 
 
 def load_listed(loader: Loader, linked: LinkedClosures, func_name: str, loaded: LoadedModule, owner: object) -> TypedCallTarget | None:

@@ -13,7 +13,7 @@ from compcache.digest import DIGEST_SIZE, digest, key_suffix, mac
 from compcache.directory.places import CLOSURES
 from compcache.errors import CompcacheError, FormatError
 from compcache.formats.manifest import FRAME
-from compcache.hit.closures import HEAD, MAGIC, SEAL_SIZE, seal
+from compcache.hit.closures import HEAD, MAGIC, SEAL_SIZE, keep_sealed, read_sealed
 from compcache.interrupts import reraise_interrupt, suppress
 
 TYPE_CHECKING = False
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from compcache.store import Store
 
 __all__ = ["linked_entry", "remove_results", "split_ids", "valid_parts"]
-
-#: The number of such files that a directory keeps.
-_MOST_KEPT = 512
 
 
 def valid_parts(loader: Loader, module_id: bytes, state: bytes) -> tuple[tuple[bytes, ...], int] | None:
@@ -63,10 +60,8 @@ def _read_result(store: Store, name: str, state: bytes) -> tuple[tuple[tuple[byt
 
     The result of an invalid closure is None.
     """
-    data = store.read_file(CLOSURES, name) or b""
-    start = len(MAGIC) + SEAL_SIZE
-    sealed, content = data[:start], data[start:]
-    if len(content) < HEAD.size or sealed != MAGIC + seal(content, name, store.stamp_key):
+    content = read_sealed(store, name)
+    if content is None:
         return None
     _, stored_state, is_valid_closure, homes = HEAD.unpack_from(content)
     if stored_state != state:
@@ -76,17 +71,10 @@ def _read_result(store: Store, name: str, state: bytes) -> tuple[tuple[tuple[byt
 
 
 def _write_result(store: Store, name: str, module_id: bytes, state: bytes, result: tuple[tuple[bytes, ...], int] | None) -> None:
-    """Store the result for other processes. A failure is harmless."""
-    if store.readonly or not store.has_closures():
-        return
-    from compcache.publish.atomic_file import keep_file
-
-    parts, homes = result or ((), 0)
-    content = HEAD.pack(module_id, state, result is not None, homes) + b"".join(parts)
-    try:
-        keep_file(store, CLOSURES, name, MAGIC + seal(content, name, store.stamp_key) + content, _MOST_KEPT)
-    except (CompcacheError, OSError) as error:
-        reraise_interrupt(error)
+    """Store the result for other processes, unless the cache is read-only or must not store closures. A failure is ignored."""
+    if not store.readonly and store.has_closures():
+        parts, homes = result or ((), 0)
+        keep_sealed(store, name, HEAD.pack(module_id, state, result is not None, homes) + b"".join(parts))
 
 
 def remove_results(store: Store, gone: Container[bytes]) -> None:
