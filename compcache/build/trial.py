@@ -80,19 +80,20 @@ _ORDINARY = re.compile(
 )
 
 
-def try_in_child(code: str | bytes, machine: Machine, level: int, limits: Limits = TRUSTED) -> None:
+def try_in_child(code: str | bytes, machine: Machine | None, level: int = 0, limits: Limits = TRUSTED) -> None:
     """Optimize and emit code in a child process, and discard the result. Call it from the thread that waits for LLVM's thread.
 
     Args:
         code: LLVM assembly or bitcode.
-        machine: the CPU and the features to compile for.
+        machine: the CPU and the features to compile for; None only parses the code.
         level: the level of LLVM's pipeline.
         limits: the limits of time and memory.
 
     Raises:
         CompileError: LLVM rejects the code, aborts the child, or exceeds a limit. The message gives the reason.
     """
-    settings = json.dumps([machine.cpu, machine.features, level, limits])
+    target = None if machine is None else (machine.cpu, machine.features, level)
+    settings = json.dumps([target, limits])
     data = code if isinstance(code, bytes) else code.encode("utf-8", "surrogateescape")
     try:
         completed = subprocess.run(
@@ -189,17 +190,20 @@ def _is_harmless(line: str) -> bool:
 
 
 def main() -> int:
-    """Translate the code on standard input, with the CPU, features, level and limits of the command line.
+    """Translate the code on standard input, with the target and the limits of the command line. Only parse it if the target is null.
 
     Return the exit status: 0, or 1 after printing LLVM's error.
     """
-    cpu, features, level, limits = json.loads(sys.argv[1])
+    target, limits = json.loads(sys.argv[1])
     data = sys.stdin.buffer.read()
     _set_limits(Limits(*limits))
 
     def translate(context: Any) -> None:
         """Do all that the other process would do with the code."""
         module = codegen.parse(codegen.plain_source(data), context)
+        if target is None:
+            return
+        cpu, features, level = target
         codegen.check_triple(module)
         machine = codegen.target_machine(cpu, features, level)
         codegen.optimize(module, machine, level)

@@ -55,7 +55,7 @@ from compcache.translation.emission import Prepared, emit
 from compcache.translation.global_values import encode_checked, encode_values
 from compcache.translation.members import link_members, make_member
 from compcache.translation.overridden import weak_functions, without_overridden
-from compcache.translation.requests import Request, check_extremes, size_of
+from compcache.translation.requests import Request, check_extremes, parse_safely, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -162,9 +162,7 @@ def _read_source(context: Any, request: Request, label: str = "") -> tuple[Any, 
     Raises:
         CompileError: LLVM rejects the source, or it is for another platform.
     """
-    if isinstance(request.ir, str):
-        check_extremes(request.ir, printed=False)
-    module = codegen.parse(request.ir, context)
+    module = parse_safely(request.ir, context)
     codegen.check_triple(module)
     data = replace_large_variables(module, context, size_of(request.ir), lambda outline: _check_outline(outline, request), label)
     printed = str(module)
