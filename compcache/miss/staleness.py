@@ -259,7 +259,7 @@ def _has_same_code(*sections: bytes) -> bool:
 
     from compcache.build import codegen
 
-    with codegen.new_context() as context:
-        texts = [str(codegen.read_back(zlib.decompressobj().decompress(section), context)) for section in sections]
+    codes = [zlib.decompressobj().decompress(section) for section in sections]
+    texts = codegen.run(lambda context: [str(codegen.read_back(code, context)) for code in codes])
     bodies = [[line for line in text.splitlines() if not line.startswith(_ABOUT_THE_FILE)] for text in texts]
     return bodies[0] == bodies[1]
