@@ -109,8 +109,10 @@ def _failure_reason(done: subprocess.CompletedProcess[bytes], limits: Limits) ->
     """Return why the child process failed: a limit that it exceeded, the last error that it printed, or its exit status."""
     text = done.stderr.decode("utf-8", "replace").strip()
     lines = [line for line in text.splitlines() if line.strip() and "ignoring" not in line]
-    if done.returncode == -_signal_number("SIGXCPU") or (done.returncode == -_signal_number("SIGKILL") and not lines):
+    if done.returncode == -_signal_number("SIGXCPU"):
         return f"the translation requires more than {limits.seconds} seconds of processor time"
+    if done.returncode == -_signal_number("SIGKILL") and not lines:
+        return "the system ended the child process with SIGKILL: free memory, or simplify the code"
     if limits.memory is not None and any(sign in text for sign in ("bad_alloc", "out of memory", "MemoryError")):
         return f"the translation requires more than {limits.memory >> 20} MiB of memory"
     if lines and lines[0].startswith("Traceback"):

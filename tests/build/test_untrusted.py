@@ -250,6 +250,12 @@ def test_what_exceeds_the_limits_costs_an_error(cache: Cache, text: str, message
     assert not cache.has("f")
 
 
+def test_a_killed_trial_is_not_taken_for_a_long_one(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "_CHILD", "import os; os.kill(os.getpid(), 9)")  # as systems do that lack memory
+    with pytest.raises(CompileError, match="SIGKILL: free memory"):
+        cache.add_module(ModuleSource(GOOD, untrusted=True))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("source", ["text", "bitcode", "module"])
 def test_good_code_passes_its_trial(cache: Cache, source: str) -> None:
