@@ -78,15 +78,7 @@ def compile_many(
         StorageError: the cache is read-only.
         BatchInterrupted: Ctrl-C was pressed (a `KeyboardInterrupt`). Its `report` covers the jobs that had ended.
     """
-    if worker_module.is_worker:
-        raise RuntimeError(
-            "compile_many was called by the main script while a worker process imported it for the function of a job: "
-            'call compile_many under `if __name__ == "__main__":`'
-        )
-    if workers is not None and workers < 1:
-        raise ValueError(f"workers must be at least 1, not {workers}")
-    if worker_directory is not None and executor is None:
-        raise ValueError("worker_directory is given without executor: pass the executor whose workers use this directory, or omit it")
+    _check_call(workers, executor, worker_directory)
     prepared = prepare_jobs(jobs)
     opened, settings = open_with_settings(cache)
     batch = _Batch(prepared, progress_display(progress))
@@ -106,6 +98,19 @@ def compile_many(
         if opened is not cache:
             opened.close()
     return batch.report()
+
+
+def _check_call(workers: int | None, executor: object, worker_directory: object) -> None:
+    """Raise the `RuntimeError` and `ValueError` of `compile_many`, which describes the arguments."""
+    if worker_module.is_worker:
+        raise RuntimeError(
+            "compile_many was called by the main script while a worker process imported it for the function of a job: "
+            'call compile_many under `if __name__ == "__main__":`'
+        )
+    if workers is not None and workers < 1:
+        raise ValueError(f"workers must be at least 1, not {workers}")
+    if worker_directory is not None and executor is None:
+        raise ValueError("worker_directory is given without executor: pass the executor whose workers use this directory, or omit it")
 
 
 def _run_on_executor(
@@ -272,15 +277,6 @@ def _job_record(job: PreparedJob, outcome: Outcome, attempts: int) -> BuiltJob |
     if outcome.kind == "cached":
         return CachedJob(job.name, functions, outcome.module_ids, outcome.seconds, outcome.bytes)
     return FailedJob(
-        job.name,
-        functions,
-        outcome.kind,
-        outcome.message,
-        outcome.seconds,
-        0,
-        outcome.error,
-        outcome.signal,
-        outcome.exit_status,
-        outcome.output,
-        attempts,
-    )
+        job.name, functions, outcome.kind, outcome.message, outcome.seconds, error=outcome.error, signal=outcome.signal,
+        exit_status=outcome.exit_status, output=outcome.output, attempts=attempts,
+    )  # fmt: skip

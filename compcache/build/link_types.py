@@ -11,7 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.arch.known import architecture
-from compcache.build.ir_text import parse_head, plain_head, quote, referenced_name, split_at
+from compcache.build.ir_text import function_texts, parse_head, plain_head, quote, referenced_name, split_at
 from compcache.build.llvm_types import Types, split_words
 from compcache.formats.host import platform_name
 from compcache.hit.link_types import ADDRESS, IGNORED, THREAD_LOCAL, VARIABLE, VARIADIC, WRITTEN
@@ -248,6 +248,14 @@ def _with_extension(pieces: tuple[str, ...], attributes: list[str]) -> list[str]
     return [f"{piece} {extension}"]
 
 
+class _Call(NamedTuple):
+    """A call of an imported symbol, with the texts between ``call`` and the callee, and after the callee."""
+
+    symbol: str
+    prefix: str
+    rest: str
+
+
 class _Uses:
     """Finds the uses of imports in the functions of a module."""
 
@@ -271,14 +279,11 @@ class _Uses:
             for symbol in definition.references:
                 if symbol in self._wanted:
                     self._users.setdefault(symbol, name)
-        for chunk in text.split("\n}\n"):
-            start = chunk.rfind("\ndefine ") + 1
-            if not start and not chunk.startswith("define "):
-                continue
-            head = chunk[start : chunk.find("\n", start)]
+        for function in function_texts(text):
+            head = function[: function.find("\n")]
             name = _symbol_in(head)
             if not self._wanted.isdisjoint(self._definitions[name].references if name in self._definitions else ()):
-                self._read_body(name, chunk[start + len(head) :])
+                self._read_body(name, function[len(head) :])
         for slot, kind in self._in_thunks.items():
             self._found.setdefault(slot, {kind: self._users.get(slot, "")})
         for symbol in self._written_names.values():
@@ -306,9 +311,8 @@ class _Uses:
         for line in lines:
             match = _CALL.match(line) if "call" in line or "invoke" in line else None
             if match is not None and (call := self._find_callee(match[2], known)) is not None:
-                symbol, prefix, head = call
                 names = names or Counter(_LOCAL.findall(body))
-                self._add_use(function, symbol, prefix, head, is_used=match[1] is not None and names[match[1]] > 1)
+                self._add_use(function, call, is_used=match[1] is not None and names[match[1]] > 1)
             if self._variables:
                 self._add_changes(function, line, known)
 
@@ -320,34 +324,41 @@ class _Uses:
             elif self._variables and (match := _ELEMENT.match(line)) is not None and match[2] in self._written_names:
                 known[match[1]] = self._written_names[match[2]]
 
-    def _find_callee(self, text: str, symbols: Mapping[str, str]) -> tuple[str, str, str] | None:
-        """Return the symbol that a line calls, and the texts before and after the callee, or None if the line calls no known symbol."""
+    def _find_callee(self, text: str, symbols: Mapping[str, str]) -> _Call | None:
+        """Return the call in the text after ``call``, or None if it calls no imported symbol. `symbols` has the symbols behind values."""
         match = _CALLEE.search(text)
         if match is None or " asm " in text[: match.start()]:
             return None
         name = match[1]
-        symbol = symbols.get(name) or self._written_names.get(name) or self._thunks.get(referenced_name(name) if name[0] == "@" else "", "")
-        return (symbol, text[: match.start()], text[match.end() - 1 :]) if symbol else None
+        symbol = symbols.get(name) or self._written_names.get(name)
+        if not symbol and name[0] == "@":
+            symbol = self._thunks.get(referenced_name(name))
+        return _Call(symbol, text[: match.start()], text[match.end() - 1 :]) if symbol else None
 
-    def _add_use(self, function: str, symbol: str, prefix: str, rest: str, *, is_used: bool) -> None:
+    def _add_use(self, function: str, call: _Call, *, is_used: bool) -> None:
         """Record the type with which a function calls a symbol. A call that cannot be parsed is not recorded."""
         try:
-            plain = _PLAIN_ARGUMENTS.match(rest)
-            # Arguments without brackets and quotes, the usual case, need no parser.
-            arguments = parse_head(f"void @f{rest}").parameters if plain is None else tuple(filter(None, plain[1].split(", ")))
-            alike = prefix, is_used, *[argument.rpartition(" ")[0] for argument in arguments]
-            kind = self._known_calls.get(alike)
-            if kind is None:
-                kind = self._known_calls[alike] = self._reader.call_type(prefix, arguments, is_used=is_used)
+            kind = self._call_type(call, is_used=is_used)
         except (ValueError, RecursionError) as error:
             reraise_interrupt(error)
             return
-        if self._thunks.get(function) == symbol:
+        if self._thunks.get(function) == call.symbol:
             declared = kind.removesuffix(f" {IGNORED}")
             if f"({VARIADIC})" not in declared:
-                self._in_thunks[symbol] = f"{declared} {ADDRESS}"
+                self._in_thunks[call.symbol] = f"{declared} {ADDRESS}"
             return
-        self._found.setdefault(symbol, {}).setdefault(kind, function)
+        self._found.setdefault(call.symbol, {}).setdefault(kind, function)
+
+    def _call_type(self, call: _Call, *, is_used: bool) -> str:
+        """Return the type of a call. `is_used` says whether its result is used. Raise `ValueError` for a call that cannot be parsed."""
+        plain = _PLAIN_ARGUMENTS.match(call.rest)
+        # Arguments without brackets and quotes, the usual case, need no parser.
+        arguments = parse_head(f"void @f{call.rest}").parameters if plain is None else tuple(filter(None, plain[1].split(", ")))
+        alike = call.prefix, is_used, *[argument.rpartition(" ")[0] for argument in arguments]
+        kind = self._known_calls.get(alike)
+        if kind is None:
+            kind = self._known_calls[alike] = self._reader.call_type(call.prefix, arguments, is_used=is_used)
+        return kind
 
     def _add_changes(self, function: str, line: str, known: Mapping[str, str]) -> None:
         """Record the variable to which a line stores, if it is a variable of another module."""

@@ -14,7 +14,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compcache.build.ir_text import parse_head, quote, references, symbol_counts, with_lines
+from compcache.build.ir_text import parse_head, quote, references, symbol_counts, target_text, with_lines
 from compcache.build.pic import ADDRESS_OF
 from compcache.build.source import check_name
 from compcache.errors import CompileError, GlobalValidationError, SignatureMismatchError, UndefinedSymbolError
@@ -223,7 +223,7 @@ def _resolution_of(resolver: _Resolver, module: Any, functions: Iterable[str], v
     support = _support_text(module, variables, slots, storage, thunks, target_data) if thunks or storage else ""
     static = resolver.static_symbols()
     if static:
-        support = (support or _head_text(module)) + static_runtime_text(static)
+        support = (support or target_text(module)) + static_runtime_text(static)
     libraries_used = frozenset(resolver.from_libraries)
     return Resolution(slots, storage, support, thunks, resolver.libraries, libraries_used, resolver.imports, tuple(resolver.null))
 
@@ -578,11 +578,6 @@ def _truncate(definition: Integer, bits: int) -> Integer:
     return Integer(definition.value & ((1 << bits) - 1))
 
 
-def _head_text(module: Any) -> str:
-    """Return the lines of LLVM assembly that give another module the target of this module."""
-    return f'target datalayout = "{module.data_layout}"\ntarget triple = "{module.triple}"\n'
-
-
 def _support_text(
     module: Any,
     variables: Collection[str],
@@ -592,7 +587,7 @@ def _support_text(
     target_data: Any,
 ) -> str:
     """Return a module that defines the slots, the storage of global values and the thunks of `module`, as LLVM assembly."""
-    lines = [_head_text(module)]
+    lines = [target_text(module)]
     if thunks:
         lines += [str(struct) for struct in module.struct_types if " = type " in str(struct)]
     lines += [f"@{quote(slot)} = hidden externally_initialized global ptr null, align 8" for slot in slots]

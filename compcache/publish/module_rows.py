@@ -41,8 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Platform", "Row", "decode_entry_of", "decode_platform", "decode_rows", "encode_entry_of", "encode_fields", "encode_platform",
-    "make_row", "read_row", "read_row_and_size", "row_of_frames",
-    "seconds_in",
+    "make_row", "read_row", "read_row_and_size", "row_of_frames", "seconds_in",
 ]  # fmt: skip
 
 _MALFORMED = "a row of a list of modules is malformed"

@@ -30,13 +30,7 @@ if TYPE_CHECKING:
     from compcache.store import Store
 
 __all__ = [
-    "condemn",
-    "condemn_unreadable",
-    "is_vouched_for",
-    "record_verified",
-    "recover_index",
-    "untrusted_directory_error",
-    "verify_module",
+    "condemn", "condemn_unreadable", "is_vouched_for", "record_verified", "recover_index", "untrusted_directory_error", "verify_module",
     "warn_about_layer",
 ]  # fmt: skip
 

@@ -369,8 +369,7 @@ def _write_and_read_back(module: Any, context: Any) -> tuple[bytes, Any]:
 def _image_key(text: str, request: Request, prepared: Prepared) -> bytes:
     """Return a digest of all inputs of the image. The image and the manifest contain it."""
     libraries = [(library.name, getattr(library, "digest", "")) for library in prepared.resolution.libraries]
-    settings = (
-        prepared.exports, request.machine[:2], request.level, prepared.resolution.imported(), list(prepared.globals), libraries
-    )  # fmt: skip
+    target = request.machine.cpu, request.machine.features
+    settings = prepared.exports, target, request.level, prepared.resolution.imported(), list(prepared.globals), libraries
     parts = [*prepared.data.values(), text.encode("utf-8", "surrogateescape"), repr(settings).encode(), codegen.llvm_version().encode()]
     return digest(parts, size=KEY_SIZE)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING
 
-from compcache.images.elf.parts import ET_REL, SHF_ALLOC, SHT_PROGBITS, SHT_RELA, SHT_SYMTAB, STB_GLOBAL, SYMBOL
+from compcache.images.elf.parts import ET_REL, SHF_ALLOC, SHT_PROGBITS, SHT_RELA, SHT_SYMTAB, STB_GLOBAL, SYMBOL, StringTable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +35,7 @@ _ADVANCE1, _ADVANCE2, _LONGEST1 = 2, 3, 0x100
 def assemble_object(machine: type[Assembler], functions: Mapping[str, Code]) -> bytes:
     """Return an object that defines these functions as hidden symbols. `functions` has the code by symbol."""
     text, starts = _joined_code(_NOP[machine.elf_machine], functions)
-    strings = _Strings()
+    strings = StringTable()
     symbols = [SYMBOL.pack(0, 0, 0, 0, 0, 0), SYMBOL.pack(0, _STT_SECTION, 0, _TEXT, 0, 0)]
     numbers: dict[str, int] = {}
     for name, start in starts.items():
@@ -74,7 +74,7 @@ def _joined_code(nop: bytes, functions: Mapping[str, Code]) -> tuple[bytes, dict
     return bytes(text), starts
 
 
-def _elf_file(machine: int, sections: tuple[tuple[str, int, int, bytes, int, int, int, int], ...], strings: _Strings) -> bytes:
+def _elf_file(machine: int, sections: tuple[tuple[str, int, int, bytes, int, int, int, int], ...], strings: StringTable) -> bytes:
     """Return an ELF object file. Each section is (name, type, flags, content, link, info, alignment, size of an entry)."""
     content = bytearray(_FILE_HEADER.size)
     headers = [bytes(_SECTION_HEADER.size)]
@@ -90,19 +90,6 @@ def _elf_file(machine: int, sections: tuple[tuple[str, int, int, bytes, int, int
         content, 0, _IDENT, ET_REL, machine, 1, 0, 0, len(content), 0, _FILE_HEADER.size, 0, 0, _SECTION_HEADER.size, _SECTIONS, _STRINGS
     )  # fmt: skip
     return bytes(content) + b"".join(headers)
-
-
-class _Strings:
-    """A string table."""
-
-    def __init__(self) -> None:
-        self.content = bytearray(1)
-
-    def add(self, text: str) -> int:
-        """Append a string, and return its offset."""
-        offset = len(self.content)
-        self.content += text.encode() + b"\0"
-        return offset
 
 
 def _unwinding_frames(machine: type[Assembler], functions: Mapping[str, Code]) -> tuple[bytes, list[int]]:

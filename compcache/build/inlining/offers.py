@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from compcache.build.ir_text import lines_from, parse_head, passes_vectors, quote, referenced_name, references, split_at
+from compcache.build.ir_text import function_texts, lines_from, parse_head, passes_vectors, quote, referenced_name, references, split_at
+from compcache.build.trial import has_module_assembly
 from compcache.digest import is_content_name
 from compcache.formats.bodies import Body
 from compcache.images import platform_symbols
@@ -93,7 +94,7 @@ def offered_bodies(text: str, exports: Iterable[Export], resolution: Resolution)
     """
     named = {export.symbol: export.name for export in exports if is_content_name(export.name) and not export.link_only}
     offered = {symbol: name for symbol, name in named.items() if symbol not in resolution.imports}
-    if not offered or "\nmodule asm" in text or text.startswith("module asm"):
+    if not offered or has_module_assembly(text):
         return ()
     return _Module(text, offered, resolution).bodies()
 
@@ -178,12 +179,10 @@ class _Module:
         self._wanted = wanted
         self._resolution = resolution
         self.functions: dict[str, str] = {}
-        for chunk in text.split("\n}\n"):
-            start = chunk.rfind("\ndefine ") + 1
-            if start or chunk.startswith("define "):
-                found = references(chunk[start : chunk.find("\n", start)])
-                if found:
-                    self.functions[found[0]] = chunk[start:]
+        for function in function_texts(text):
+            head_names = references(function[: function.find("\n")])
+            if head_names:
+                self.functions[head_names[0]] = function
         self.declarations = {references(line)[0]: line for line in lines_from(text, "declare ") if "@" in line}
         self.variables = {references(line)[0]: line for line in lines_from(text, "@")}
         self._types = {line.partition(" = ")[0]: line for line in lines_from(text, "%")}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import mmap
-from itertools import takewhile
 from struct import Struct
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from compcache.images.elf.parts import (
     SHT_DYNAMIC,
     SHT_DYNSYM,
     SYMBOL,
+    dynamic_entries,
     find_section,
     read_linked_strings,
     read_sections,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["SharedLibrary", "gnu_hash", "shared_library"]
 
 _SHT_GNU_HASH, _SHT_GNU_VERDEF, _SHT_GNU_VERSYM = 0x6FFFFFF6, 0x6FFFFFFD, 0x6FFFFFFF
-_DYNAMIC, _DT_NULL, _DT_SONAME = Struct("<qQ"), 0, 14
+_DT_SONAME = 14
 _VERDEF, _VERDAUX, _VERSYM = Struct("<HHHHIII"), Struct("<I4x"), Struct("<H")
 _HASH_HEADER, _PADDING, _HASH, _WORD_OF_FILTER = Struct("<III"), 4, Struct("<I"), 8
 _VER_FLG_BASE, _HIDDEN, _UNVERSIONED = 1, 0x8000, 1
@@ -61,10 +61,8 @@ class SharedLibrary:
         self._versions = _section_content(data, find_section(sections, _SHT_GNU_VERSYM))
         self._names = _version_names(data, sections)
         strings = read_linked_strings(data, sections, dynamic)
-        self.soname = next(
-            (read_string(strings, value) for tag, value in _records_until_null(read_table(data, dynamic, _DYNAMIC)) if tag == _DT_SONAME),
-            "",
-        )
+        sonames = [read_string(strings, value) for tag, value in dynamic_entries(data, dynamic) if tag == _DT_SONAME]
+        self.soname = sonames[0] if sonames else ""
 
     def version_of(self, symbol: str) -> str | None:
         """Return the version of a symbol that newly linked objects bind to, or "" if the symbol has no version.
@@ -118,11 +116,6 @@ def gnu_hash(name: bytes) -> int:
 def _section_content(data: bytes, section: Section | None) -> bytes:
     """Return the content of a section, or b"" without the section."""
     return b"" if section is None else data[section.offset : section.offset + section.size]
-
-
-def _records_until_null(records: bytes) -> list[tuple[int, int]]:
-    """Return the (tag, value) records of a dynamic section before the record that ends it."""
-    return list(takewhile(lambda row: row[0] != _DT_NULL, _DYNAMIC.iter_unpack(records)))
 
 
 def _version_names(data: bytes, sections: tuple[Section, ...]) -> dict[int, str]:

@@ -16,6 +16,7 @@ from compcache.images.elf.parts import (
     SHT_RELA,
     STB_WEAK,
     all_object_symbols,
+    dynamic_entries,
     find_section,
     named,
     object_symbols,
@@ -42,9 +43,8 @@ __all__ = [
 _SHT_GNU_VERNEED = 0x6FFFFFFE
 _SHF_WRITE, _SHF_EXECINSTR = 1, 4
 _STT_FUNC = 2
-_DT_NULL, _DT_NEEDED = 0, 1
+_DT_NEEDED = 1
 _RELOCATION = Struct("<QI4x8x")
-_DYNAMIC = Struct("<qQ")
 _VERNEED = Struct("<2xHIII")
 _VERNAUX = Struct("<4x4xII")
 
@@ -138,15 +138,8 @@ def needed_libraries(data: bytes) -> tuple[str, ...]:
     table = find_section(sections, SHT_DYNAMIC)
     if table is None:
         raise FormatError("the shared object has no section header for a dynamic section")
-    records = read_table(data, table, _DYNAMIC)
     strings = read_linked_strings(data, sections, table)
-    needed: list[str] = []
-    for tag, value in _DYNAMIC.iter_unpack(records):
-        if tag == _DT_NULL:
-            break
-        if tag == _DT_NEEDED:
-            needed.append(read_string(strings, value))
-    return tuple(needed)
+    return tuple([read_string(strings, value) for tag, value in dynamic_entries(data, table) if tag == _DT_NEEDED])
 
 
 def needed_versions(data: bytes) -> dict[str, tuple[str, ...]]:

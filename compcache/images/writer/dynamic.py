@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import FormatError
 from compcache.images.elf.exported import gnu_hash
-from compcache.images.elf.parts import SHF_ALLOC, SHT_DYNAMIC, SHT_DYNSYM, SHT_RELA, STB_GLOBAL, STB_WEAK, SYMBOL
+from compcache.images.elf.parts import SHF_ALLOC, SHT_DYNAMIC, SHT_DYNSYM, SHT_RELA, STB_GLOBAL, STB_WEAK, SYMBOL, StringTable
 from compcache.images.writer.inputs import RELOCATION
 from compcache.images.writer.layout import Output
 
@@ -52,22 +52,6 @@ class NeededSymbol(NamedTuple):
     version: str = ""
 
 
-class _Strings:
-    """A string table."""
-
-    def __init__(self) -> None:
-        self.content = bytearray(1)
-        self._places: dict[str, int] = {"": 0}
-
-    def add(self, text: str) -> int:
-        """Add a string if the table does not contain it, and return its offset."""
-        place = self._places.get(text)
-        if place is None:
-            place = self._places[text] = len(self.content)
-            self.content += text.encode("utf-8", "surrogateescape") + b"\0"
-        return place
-
-
 class Dynamic:
     """The sections for the dynamic linker. The constructor determines their sizes; `fill` sets their contents once addresses are known.
 
@@ -84,7 +68,7 @@ class Dynamic:
     def __init__(
         self, symbols: Sequence[NeededSymbol], export: str, run_paths: Sequence[str], relocations: int, arrays: Mapping[str, Output]
     ) -> None:
-        self._strings = _Strings()
+        self._strings = StringTable()
         self._needed_symbols = symbols
         self._export = export
         self._arrays = arrays
