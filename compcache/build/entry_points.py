@@ -49,7 +49,7 @@ _KEPT = 1024
 _IN_MEMORY = ("byval(", "sret(", "byref(", "preallocated(", "inalloca(", "inreg", "nest", "swift")
 _BEFORE_TYPE = re.compile(r"\A[^{\[<]*(?=[{\[<])")  # linkage, visibility and attributes before an aggregate
 _CONVENTIONS = (
-    "fastcc", "coldcc", "tailcc", "preserve_", "win64cc", *architecture(platform_name()).conventions, "cc ", "swift", "ghccc",
+    "fastcc", "coldcc", "tailcc", "preserve_", "win64cc", *architecture(platform_name()).conventions, "swift", "ghccc",
 )  # fmt: skip
 _DECLARATIONS = """\
 declare i64 @PyLong_AsLongLong(ptr)
@@ -101,19 +101,17 @@ def read_head(head_line: str) -> FunctionHead:
     """Parse the printed head of a function (without ``define``). Raise `ValueError` if the text is not a head."""
     head = parse_head(head_line)
     types = tuple([_leading_type(parameter) for parameter in head.parameters])
-    result = _trailing_type(head.prefix)
-    padded = f" {head.prefix}"
-    named = " " in head.prefix  # otherwise the prefix is only the result type
-    convention = next((_calling_convention(head.prefix, c) for c in _CONVENTIONS if f" {c}" in padded), "") if named else ""
-    return FunctionHead(head, types, result, convention)
+    return FunctionHead(head, types, _trailing_type(head.prefix), _calling_convention(head.prefix))
 
 
-def _calling_convention(prefix: str, name: str) -> str:
-    """Return the words of a head's prefix that name a calling convention, for the beginning of its name that `prefix` contains."""
+def _calling_convention(prefix: str) -> str:
+    """Return the words that name a calling convention in the text before a function's name, or "" for the convention of C."""
     words = prefix.split()
-    if name == "cc ":
-        return f"cc {words[words.index('cc') + 1]}" if "cc" in words else ""
-    return next(word for word in words if word.startswith(name))
+    if len(words) == 1:  # only the result type
+        return ""
+    if "cc" in words:
+        return f"cc {words[words.index('cc') + 1]}"
+    return next((word for word in words if word.startswith(_CONVENTIONS)), "")
 
 
 def _leading_type(parameter: str) -> str:
