@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from compcache.images.libraries import Library
 
 __all__ = [
-    "SLOT_PREFIX", "Requests", "Resolution", "imported_thread_locals", "is_known_by_name", "read_requests", "resolve_declarations",
-    "restore_resolution", "shared_function", "undefined_symbols_error", "with_nobuiltin",
+    "SLOT_PREFIX", "Requests", "Resolution", "Unresolved", "imported_thread_locals", "is_known_by_name", "read_requests",
+    "resolve_declarations", "restore_resolution", "shared_function", "undefined_symbols_error", "with_nobuiltin",
 ]  # fmt: skip
 
 SLOT_PREFIX = "compcache.slot."
@@ -153,36 +153,46 @@ def _with_nobuiltin(line: str) -> str:
     return f"{line.removesuffix(suffix)}{after} nobuiltin{suffix.removeprefix(after)}"
 
 
+class Unresolved(NamedTuple):
+    """A module whose declarations are not resolved.
+
+    Attributes:
+        module: the module.
+        text: the module as LLVM prints it.
+        values: its functions and variables.
+        target_data: LLVM's data layout.
+        thread_locals: its thread-local variables.
+        defined: the symbols that its assembly or the linker defines.
+    """
+
+    module: Any
+    text: str
+    values: GlobalValues
+    target_data: Any
+    thread_locals: Collection[str]
+    defined: Collection[str]
+
+
 def resolve_declarations(
-    module: Any,
-    text: str,
-    values: GlobalValues,
-    target_data: Any,
+    code: Unresolved,
     requests: Requests,
     cached_among: Callable[[list[str]], Collection[str]],
     *,
     shared: bool,
-    thread_locals: Collection[str] = (),
-    defined: Collection[str] = (),
     is_beside: Callable[[str], bool],
     assumed: dict[str, bool] | None = None,
 ) -> Resolution:
-    """Choose the provider of every declaration of a module. The linkages and attributes of declarations in `module` are changed.
+    """Choose the provider of every declaration of a module. The linkages and attributes of declarations in the module are changed.
 
     The providers are tried in this order: `imports=`, `globals=`, other sources that are added together with this source, code that is
     linked statically into every shared object, the platform's libraries, the libraries that the source names, modules of the cache, other
     symbols of the process, and system libraries that the process has loaded.
 
     Args:
-        module: the module.
-        text: the module as LLVM prints it.
-        values: the functions and variables of the module.
-        target_data: LLVM's data layout.
+        code: the module.
         requests: the imports, globals and libraries of the source.
         cached_among: returns which of these names the cache has.
         shared: whether the image will be a shared object, with places for imports.
-        thread_locals: the thread-local variables of the module.
-        defined: the symbols that the module's assembly or the linker defines.
         is_beside: returns whether a source that is added together with this source defines a symbol.
         assumed: collects the symbols that nothing defines, and whether each is a function. They become imports, and the caller ensures
             that modules will define them, or raises the error of `undefined_symbols_error`. None: they are errors.
@@ -194,26 +204,27 @@ def resolve_declarations(
         GlobalValidationError: a value does not fit its variable.
         LibraryError: a library that the source names cannot be opened.
     """
-    functions = _declared_values(values.functions, shared=shared)
-    variables = _declared_values(values.variables, shared=shared)
-    own = {function.name for function in values.functions if not function.is_declaration}
-    resolver = _Resolver(requests, cached_among, shared=shared, defined=defined, own=own, is_beside=is_beside)
+    module = code.module
+    functions = _declared_values(code.values.functions, shared=shared)
+    variables = _declared_values(code.values.variables, shared=shared)
+    own = {function.name for function in code.values.functions if not function.is_declaration}
+    resolver = _Resolver(requests, cached_among, shared=shared, defined=code.defined, own=own, is_beside=is_beside)
     resolver.add_values(functions)
-    resolver.add_values(variables, lambda name: _storage_of(module.get_global_variable(name), target_data))
+    resolver.add_values(variables, lambda name: _storage_of(module.get_global_variable(name), code.target_data))
     _fit_values(resolver.storage, module)
     missing = _keep_optimizer_copies(resolver.missing, module, functions, variables)
-    _check_no_thread_locals([*resolver.imports, *missing], thread_locals)
-    missing = _used_names(missing, symbol_counts(text)) if missing else []
+    _check_no_thread_locals([*resolver.imports, *missing], code.thread_locals)
+    missing = _used_names(missing, symbol_counts(code.text)) if missing else []
     if assumed is not None and missing:
         assumed |= resolver.assume(missing, functions)
         missing = []
     _require_same_thread_locality(missing, cached_among)
-    _check_use(text, requests, functions, variables, missing)
+    _check_use(code.text, requests, functions, variables, missing)
     for name in resolver.imports:
         if name in functions and _attributes_are_of_functions():
             module.get_function(name).add_function_attribute("nonlazybind")  # an indirect call, instead of a call to a jump
-    _check_no_defined_thread_locals(resolver.storage, thread_locals)
-    return _resolution_of(resolver, module, functions, variables, target_data)
+    _check_no_defined_thread_locals(resolver.storage, code.thread_locals)
+    return _resolution_of(resolver, module, functions, variables, code.target_data)
 
 
 def _resolution_of(resolver: _Resolver, module: Any, functions: Iterable[str], variables: Collection[str], target_data: Any) -> Resolution:

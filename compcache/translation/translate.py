@@ -35,7 +35,7 @@ from compcache.build.pic import (
     variable_aliases,
     with_addresses,
 )
-from compcache.build.slots import Requests, imported_thread_locals, resolve_declarations, restore_resolution, with_nobuiltin
+from compcache.build.slots import Requests, Unresolved, imported_thread_locals, resolve_declarations, restore_resolution, with_nobuiltin
 from compcache.build.source import check_name
 from compcache.build.trial import assembly_parts, has_assembly, is_rare, try_in_child
 from compcache.content.functions import symbol_digests
@@ -239,15 +239,10 @@ def _compile(
     assembly = read_assembly(printed)
     exports = _choose_exports(variables, function_aliases, own_thread_locals, values, assembly.defined, request)
     resolution = resolve_declarations(
-        module,
-        printed,
-        values,
-        layout,
+        Unresolved(module, printed, values, layout, own_thread_locals, assembly.defined | section_bounds(printed)),
         request.requests,
         lambda names: codegen.call_in_caller(list, filter(request.is_cached, names)),
         shared=request.shared,
-        thread_locals=own_thread_locals,
-        defined=assembly.defined | section_bounds(printed),
         is_beside=request.is_beside,
         assumed=request.assumed,
     )
