@@ -268,9 +268,9 @@ def get_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> byte
     if cache._plain._files is not None:
         from compcache.hit.plain_entries import read_entry
 
-        found = read_entry(cache._plain, kind, name)
-        if found is not None and (found[0] is not None or not are_set((REMOTE_VARIABLE,))):
-            return found[0]
+        answer = read_entry(cache._plain, kind, name)
+        if answer is not None and (answer[0] is not None or not are_set((REMOTE_VARIABLE,))):
+            return answer[0]
     record = cache._entries.find(kind, name) if cache._entries is not None else None
     record = record or cache._store.read_entry(kind, name) or _read_remote_entry(cache, kind, name)
     return None if record is None or record.gone else record.data

@@ -539,8 +539,8 @@ def _return_value(body: _Body, result: Type, llvm_type: str, value: str) -> list
         wide = body.value(f"fpext float {value} to double") if llvm_type == "float" else value
         return [f"%result = call ptr @PyFloat_FromDouble(double {wide})"]
     if result.kind in (POINTER, OBJECT):
-        made = "call ptr @PyLong_FromVoidPtr(ptr {})" if result.kind == POINTER else "select i1 true, ptr {}, ptr null"
-        return [f"%result = {made.format(value)}"]
+        conversion = "call ptr @PyLong_FromVoidPtr(ptr {})" if result.kind == POINTER else "select i1 true, ptr {}, ptr null"
+        return [f"%result = {conversion.format(value)}"]
     if result.kind == CSTR:
         return [f"%result = call ptr {body.api(FROM_CSTR)}(ptr {value})"]
     if result.kind == BOOL:

@@ -41,18 +41,18 @@ class Types:
     def __init__(self, text: str) -> None:
         self._text = text
         self._named: dict[str, str] | None = None
-        self._known: dict[str, Type] = {"void": _VOID, "ptr": Type(_WORD, _WORD, ("ptr",))}
+        self._types_by_text: dict[str, Type] = {"void": _VOID, "ptr": Type(_WORD, _WORD, ("ptr",))}
         layout = _LAYOUT.search(text)
         self._wide = _WIDE if layout is not None and "-i128:128" in layout[1] else _WORD
 
     def read(self, text: str) -> Type:
         """Return the type that a text consists of. Raise `ValueError` if the text is not a type, or continues after the type."""
-        parsed = self._known.get(text)
+        parsed = self._types_by_text.get(text)
         if parsed is None:
             parsed, end = self._read(text, 0)
             if end != len(text):
                 raise ValueError(f"the LLVM assembly continues after a type: {text[:80]!r}")
-            self._known[text] = parsed
+            self._types_by_text[text] = parsed
         return parsed
 
     def leading(self, text: str, start: int) -> Type:
@@ -65,8 +65,8 @@ class Types:
         if first == "{":
             return self._read_structure(text, at + 1, packed=False)
         if text.startswith("<{", at):
-            found, end = self._read_structure(text, at + 2, packed=True)
-            return found, end + 1
+            structure, end = self._read_structure(text, at + 2, packed=True)
+            return structure, end + 1
         if first in "[<":
             return self._read_repeated(text, at)
         match = _WORD_OF_TYPE.match(text, at)
@@ -79,10 +79,10 @@ class Types:
         if word == "target" and text.startswith("(", end):
             end = text.index(")", end) + 1
             return Type(-1, 1, (_without_separators(text[at:end]),)), end
-        known = self._known.get(word)
-        if known is None:
-            known = self._known[word] = self._word_type(word)
-        return known, end
+        word_type = self._types_by_text.get(word)
+        if word_type is None:
+            word_type = self._types_by_text[word] = self._word_type(word)
+        return word_type, end
 
     def _word_type(self, word: str) -> Type:
         """Return the type that one word names. A type of unknown size has the size -1."""

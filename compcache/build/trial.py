@@ -105,19 +105,19 @@ def try_in_child(code: str | bytes, machine: Machine | None, level: int = 0, lim
         raise CompileError(f"LLVM cannot translate the code: {_failure_reason(completed, limits)}")
 
 
-def _failure_reason(done: subprocess.CompletedProcess[bytes], limits: Limits) -> str:
+def _failure_reason(completed: subprocess.CompletedProcess[bytes], limits: Limits) -> str:
     """Return why the child process failed: a limit that it exceeded, the last error that it printed, or its exit status."""
-    text = done.stderr.decode("utf-8", "replace").strip()
+    text = completed.stderr.decode("utf-8", "replace").strip()
     lines = [line for line in text.splitlines() if line.strip() and "ignoring" not in line]
-    if done.returncode == -_signal_number("SIGXCPU"):
+    if completed.returncode == -_signal_number("SIGXCPU"):
         return f"the translation requires more than {limits.seconds} seconds of processor time"
-    if done.returncode == -_signal_number("SIGKILL") and not lines:
+    if completed.returncode == -_signal_number("SIGKILL") and not lines:
         return "the system ended the child process with SIGKILL: free memory, or simplify the code"
     if limits.memory is not None and any(sign in text for sign in ("bad_alloc", "out of memory", "MemoryError")):
         return f"the translation requires more than {limits.memory >> 20} MiB of memory"
     if lines and lines[0].startswith("Traceback"):
         lines = lines[-1:]  # the last line of a Python traceback names the exception
-    return join_first(lines, 3, "; ") or f"the child process ended with status {done.returncode}"
+    return join_first(lines, 3, "; ") or f"the child process ended with status {completed.returncode}"
 
 
 def _signal_number(name: str) -> int:

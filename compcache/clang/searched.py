@@ -52,13 +52,13 @@ def searched_paths(search_path: SearchPath, codes: Mapping[str, bytes], director
     folders = [os.path.join(directory, name).rstrip("/") for name in search_path.directories]
     includers = {os.path.dirname(path): None for path, code in codes.items() if _INCLUDES_BESIDE.search(code)}
     missing = dict.fromkeys([os.path.join(directory, name) for name in search_path.missing])
-    found: dict[str, None] = {}
+    existing: dict[str, None] = {}
     for name, searched in _searches(codes, folders):
         for folder in (*includers, *searched):
             path = _existing_or_missing(folder, name, missing)
             if path:
-                found[path] = None
-    return list(found), list(missing)
+                existing[path] = None
+    return list(existing), list(missing)
 
 
 def _searches(codes: Mapping[str, bytes], folders: list[str]) -> Iterator[tuple[str, list[str]]]:

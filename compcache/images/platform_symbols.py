@@ -35,11 +35,11 @@ _VERSIONED = dict.fromkeys(("__cpu_model", "__cpu_indicator_init"), ("libgcc_s.s
 @functools.cache
 def _open_platform() -> tuple[tuple[str, ctypes.CDLL], ...]:
     """Return the platform's libraries of C and C++ by name, without those that this host does not have."""
-    found = []
+    libraries = []
     for name in filter(None, (*_LIBRARIES, architecture(platform_name()).dynamic_linker)):
         with suppress(OSError):
-            found.append((name, ctypes.CDLL(name)))
-    return tuple(found)
+            libraries.append((name, ctypes.CDLL(name)))
+    return tuple(libraries)
 
 
 @functools.cache

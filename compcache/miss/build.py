@@ -59,10 +59,10 @@ def add(session: Session, source: ModuleSource, *, alone: bool = False, for_othe
     `Cache.add_module` for the exceptions.
     """
     built = build_source(session, source, alone=alone, seconds=seconds)
-    found = None
+    look_ups = None
     if not alone:
         session.store.renew_index()
-        found = warn_of_shadowed(session.store, built)
+        look_ups = warn_of_shadowed(session.store, built)
         if not for_others:
             warn_of_hidden(built)
-    return publish_built(session, [built], found=found)[0]
+    return publish_built(session, [built], look_ups=look_ups)[0]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from compcache.formats.built_module import BuiltModule
-    from compcache.publish.numbering import Found
+    from compcache.publish.numbering import LookUps
     from compcache.session import Session
 
 __all__ = ["publish_built"]
@@ -30,11 +30,11 @@ _MOST_NAMED = 3
 
 
 def publish_built(
-    session: Session, modules: Sequence[BuiltModule], *, signs: bool = True, is_derived: bool = False, found: Found | None = None
+    session: Session, modules: Sequence[BuiltModule], *, signs: bool = True, is_derived: bool = False, look_ups: LookUps | None = None
 ) -> list[tuple[str, ...]]:
     """Publish modules for all their targets. Return the module_ids of each module, this host's first.
 
-    If the cache has a writable remote store, the modules are also queued for upload, unless `is_derived` is set. `signs` and `found`
+    If the cache has a writable remote store, the modules are also queued for upload, unless `is_derived` is set. `signs` and `look_ups`
     are the parameters of `publish_additions`.
 
     Raise `StorageError` if the modules could not be stored. No index entry refers to files that were written.
@@ -43,7 +43,7 @@ def publish_built(
     if not all_targets:
         return []
     _warn_of_null(modules)
-    additions, written = publish_additions(session.store, all_targets, signs=signs, found=found)
+    additions, written = publish_additions(session.store, all_targets, signs=signs, look_ups=look_ups)
     published = list(chain.from_iterable(additions))
     _forget_older_names(session, chain.from_iterable(all_targets), published)
     imports = {name for _, module in published for name in module.imports}

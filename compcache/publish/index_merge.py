@@ -261,8 +261,8 @@ def _is_trusted(index: Index, segment: Segment) -> bool:
 
 def full_level(segments: Iterable[Segment], levels: range = ALL_LEVELS, most: int = FANOUT) -> int | None:
     """Return the highest of these levels that has more than `most` segments, or None. The default is the maximum for fast look-ups."""
-    found = [segment.level for segment in segments]
-    return max([level for level in {*found} if level in levels and found.count(level) > most], default=None)
+    present_levels = [segment.level for segment in segments]
+    return max([level for level in {*present_levels} if level in levels and present_levels.count(level) > most], default=None)
 
 
 def segments_to_merge(index: Index, levels: range = ALL_LEVELS, most: int = FANOUT) -> list[Segment]:
@@ -436,9 +436,9 @@ def keep_newest(modules: dict[bytes, bytes], data: bytes) -> None:
     modules[key] = data if present is None else _newer(present, data)
 
 
-def _newer(one: bytes, other: bytes) -> bytes:
+def _newer(first: bytes, second: bytes) -> bytes:
     """Return the entry for the later state of a module's file."""
-    return max(one, other, key=_newness)
+    return max(first, second, key=_newness)
 
 
 def _newness(data: bytes) -> tuple[int, bytes]:

@@ -225,9 +225,9 @@ class IndexedModules:
         if module is not None:
             self._collect(module_id, module)
 
-    def _collect(self, module_id: bytes, found: IndexedModule) -> None:
+    def _collect(self, module_id: bytes, module: IndexedModule) -> None:
         """Add a module that was read to the tables."""
-        indexed, entry, order, row, size = found
+        indexed, entry, order, row, size = module
         self.modules[module_id] = entry
         self.rows.append((row, size))
         self._functions.update(index_merge.entries_of(indexed, module_id, order))

@@ -256,10 +256,10 @@ class _List:
 
         The segment keeps the list, because the index of its blocks takes long to read.
         """
-        listed = self.segment.listed
-        if not isinstance(listed, SortedKeys | _InMemory):
-            self.segment.listed = listed = _open_list(self._store, self.segment.name)
-        return listed
+        keys = self.segment.listed
+        if not isinstance(keys, SortedKeys | _InMemory):
+            self.segment.listed = keys = _open_list(self._store, self.segment.name)
+        return keys
 
     def between(self, start: bytes, end: bytes) -> Iterator[Item]:
         """Yield the items with `start` <= key < `end`, in order. A damaged list is created again."""
@@ -296,10 +296,10 @@ class _List:
                 listed = self.open()
                 if listed is not None:
                     return listed
-        made = _InMemory(self._read_items())
+        keys = _InMemory(self._read_items())
         if count <= _FEW:
-            segment.listed = made
-        return made
+            segment.listed = keys
+        return keys
 
     def _module_count(self) -> int:
         """Return the number of modules in the list's segment, or 0 if the segment cannot be read."""

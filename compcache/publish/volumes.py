@@ -138,8 +138,8 @@ def _exists(store: Store, path: str) -> bool:
 def _choose_dictionary(samples: list[bytes]) -> bytes:
     """Return a compression dictionary: evenly spaced samples, as many as fit deflate's window."""
     count = max(1, min(len(samples), _WINDOW * len(samples) // (sum(map(len, samples)) + 1)))
-    chosen = [samples[number * len(samples) // count] for number in range(count)]
-    return b"".join(chosen)[-_WINDOW:]
+    spaced_samples = [samples[number * len(samples) // count] for number in range(count)]
+    return b"".join(spaced_samples)[-_WINDOW:]
 
 
 def members_of(volume: Volume, first_byte: int) -> dict[bytes, Member]:

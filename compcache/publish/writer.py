@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from compcache.formats.built_module import BuiltModule, Sections
     from compcache.formats.index import ModuleEntry
     from compcache.formats.makers import Maker
-    from compcache.publish.numbering import Found, Noted
+    from compcache.publish.numbering import LookUps, Noted
 
     Addition = tuple[list[tuple[str, int, str]], ModuleEntry, Order]
 
@@ -68,13 +68,13 @@ def publish_modules(store: Store, modules: Sequence[BuiltModule | Publication], 
 
 
 def publish_additions(
-    store: Store, additions: Sequence[Sequence[BuiltModule]], *, signs: bool = True, found: Found | None = None
+    store: Store, additions: Sequence[Sequence[BuiltModule]], *, signs: bool = True, look_ups: LookUps | None = None
 ) -> tuple[list[list[tuple[bytes, BuiltModule]]], frozenset[bytes]]:
     """Publish additions in order, like `publish_modules`. An addition is one module for one or more targets.
 
     An addition that is not the newest of its plain names receives a number, and is written even if its module exists.
 
-    `found` is the parameter of `assign_numbers`.
+    `look_ups` is the parameter of `assign_numbers`.
 
     Returns:
         For each addition, its module_ids with the published modules; and the module_ids of the files that were written.
@@ -91,7 +91,7 @@ def publish_additions(
             (_make_draft(store, module, order, module_id, is_newest=number is not None), module)
             for module_id, module, order in _with_number(group, number)
         ]
-        for group, number in zip(named, assign_numbers(store, list(map(dict, named)), noted, found), strict=True)
+        for group, number in zip(named, assign_numbers(store, list(map(dict, named)), noted, look_ups), strict=True)
     ]
     written = _publish(store, [draft for group in groups for draft, _ in group], noted, signs=signs)
     return [[(draft.module_id, module) for draft, module in group] for group in groups], written

@@ -183,14 +183,14 @@ def _requested_targets(source: ModuleSource, host_machine: Host) -> list[tuple[s
         CompileError: the source has both targets and a CPU, or its targets are empty.
         SettingError: the source names no targets, and $COMPCACHE_TARGETS names a CPU that LLVM does not know.
     """
-    chosen = source.targets
+    targets = source.targets
     if source.cpu is not None or source.features is not None:
-        if chosen is not None:
+        if targets is not None:
             raise CompileError("the source has both targets= and cpu= or features=: use either targets=, or cpu= and features=")
         return [(source.cpu, source.features)]
-    if chosen is None:
+    if targets is None:
         return from_environment(TARGETS_VARIABLE, partial(_known_targets, host_machine)) or parse_targets(NATIVE)
-    return parse_targets(chosen)
+    return parse_targets(targets)
 
 
 def _known_targets(host_machine: Host, text: str) -> list[tuple[str | None, str | None]]:

@@ -446,7 +446,7 @@ def _iterate_definitions(module: Any, values: GlobalValues) -> Iterator[tuple[st
     if any(not value.name for value in (*values.functions, *values.variables)):
         for unnamed in (*module.functions, *module.global_variables):
             if not unnamed.name:
-                yield "", unnamed.linkage.name, lambda found=unnamed: found  # type: ignore[misc]
+                yield "", unnamed.linkage.name, lambda value=unnamed: value  # type: ignore[misc]
 
 
 def _make_private(value: Any, *, internal: bool) -> None:

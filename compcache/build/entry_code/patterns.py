@@ -124,19 +124,19 @@ class _Pattern:
     def _check_arity(self) -> None:
         """Emit the check of the number of arguments. For another number, or names, the runtime orders the arguments or raises."""
         machine, count = self._machine, len(self._signature.parameters)
-        first, given, expected, names = machine.arguments[0], machine.arguments[1], machine.arguments[2], machine.arguments[3]
+        callee, given, expected, names = machine.arguments[:4]
         convert = machine.new_label()
 
-        def ask() -> None:
+        def match_arguments() -> None:
             """Emit the call of the runtime, which may raise an exception."""
-            machine.move(first, machine.callee)
+            machine.move(callee, machine.callee)
             machine.move(given, expected)  # the register in which the number of arguments was passed
             machine.load_number(expected, count)
             self._call_api(FAIL_ARITY)
             machine.jump_if_zero(machine.result, self._fail, half=True)
             machine.jump(convert)
 
-        arity = self._add_deferred(ask)
+        arity = self._add_deferred(match_arguments)
         machine.clear_top_bit(expected)
         machine.load_number(machine.scratch, count)
         machine.jump_if_different(expected, machine.scratch, arity)

@@ -129,10 +129,10 @@ def _abi_words(words: Iterable[str]) -> str:
 def _expand_types(text: str, types: Mapping[str, str]) -> str:
     """Replace named types by their definitions. Raise `ValueError` for an opaque or unknown type, or nesting of more than 8 types."""
     for _ in range(8):
-        found = set(_TYPE_NAME.findall(text))
-        if not found:
+        type_names = set(_TYPE_NAME.findall(text))
+        if not type_names:
             return text
-        for name in sorted(found, key=len, reverse=True):
+        for name in sorted(type_names, key=len, reverse=True):
             if name not in types or types[name] == "opaque":
                 raise ValueError(text)
             text = re.sub(re.escape(name) + r'(?![-$._A-Za-z0-9"])', lambda _, name=name: types[name], text)  # type: ignore[misc]
@@ -175,8 +175,8 @@ class _Module:
     nodes, by token (``!1``).
     """
 
-    def __init__(self, text: str, wanted: Mapping[str, str], resolution: Resolution) -> None:
-        self._wanted = wanted
+    def __init__(self, text: str, offered: Mapping[str, str], resolution: Resolution) -> None:
+        self._offered = offered
         self._resolution = resolution
         self.functions: dict[str, str] = {}
         for function in function_texts(text):
@@ -192,7 +192,7 @@ class _Module:
     def bodies(self) -> tuple[Body, ...]:
         """Return the bodies of the wanted functions. Bodies that other modules cannot use are left out."""
         offered = []
-        for symbol, name in self._wanted.items():
+        for symbol, name in self._offered.items():
             try:
                 body = _Reader(self, symbol, name).read()
             except (_NotOffered, ValueError, KeyError) as error:
@@ -205,7 +205,7 @@ class _Module:
 
     def content_name(self, symbol: str) -> str | None:
         """Return the func_name that identifies a function's content, or None if the function has no such name."""
-        name = self._wanted.get(symbol) or self._resolution.imports.get(symbol)
+        name = self._offered.get(symbol) or self._resolution.imports.get(symbol)
         return name if name is not None and is_content_name(name) else None
 
     def is_native(self, symbol: str) -> bool:
@@ -314,14 +314,14 @@ class _Reader:
         line = self._without_metadata(line)
         callee = ""
 
-        def renamed(found: re.Match[str]) -> str:
+        def renamed(token_match: re.Match[str]) -> str:
             """Return a token with the name of the offered text. The first symbol before a bracket in a call is the callee."""
             nonlocal callee
-            token = found[0]
+            token = token_match[0]
             if token[0] != "@":
                 return token
             symbol = referenced_name(token)
-            is_called = match[1] == "call" and not callee and line.startswith("(", found.end())
+            is_called = match[1] == "call" and not callee and line.startswith("(", token_match.end())
             if is_called:
                 callee = symbol
             return self._reference_to(symbol, is_called=is_called)

@@ -70,12 +70,12 @@ class DistanceTable(NamedTuple):
         """Return the size of the constant, in bytes."""
         return len(self.head) + WORD * len(self.names)
 
-    def missing(self, known: Collection[str]) -> list[str]:
-        """Return the symbols, without repetitions, that an object with the symbols `known` does not have.
+    def missing(self, present: Collection[str]) -> list[str]:
+        """Return the symbols, without repetitions, that an object with the symbols `present` does not have.
 
         Raise `CompileError` if the code of the object defines one of them. LLVM changes the names of some symbols.
         """
-        missing = [name for name in dict.fromkeys(self.names) if name not in known]
+        missing = [name for name in dict.fromkeys(self.names) if name not in present]
         lost = next((name for name in missing if name in self.own), None)
         if lost is not None:
             raise CompileError(

@@ -144,9 +144,9 @@ def read_sections(data: bytes, file_type: int) -> tuple[Section, ...]:
 
     Raise `FormatError` if the file is malformed, or its type is not `file_type` (one of the ``ET_`` numbers).
     """
-    found = read_header(data).type
-    if found != file_type:
-        named_type = _FILE_TYPES.get(found, f"a file of type {found}")
+    actual_type = read_header(data).type
+    if actual_type != file_type:
+        named_type = _FILE_TYPES.get(actual_type, f"a file of type {actual_type}")
         raise FormatError(f"the ELF file is {named_type}, not {_FILE_TYPES[file_type]}")
     return _read_sections(data)
 

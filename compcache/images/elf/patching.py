@@ -98,8 +98,8 @@ def rename_versioned(data: bytes) -> bytes:
     The new names are in a copy of the string table at the end of the file. Raise `FormatError` for a malformed file.
     """
     symbols = [symbol for symbol in object_symbols(data) if "@" in symbol.name and symbol.defined]
-    taken = {symbol.name for symbol in object_symbols(data)} if symbols else set()
-    return _rename_symbols(data, [(symbol, _add_free_name(symbol.name.replace("@", "."), taken)) for symbol in symbols])
+    used_names = {symbol.name for symbol in object_symbols(data)} if symbols else set()
+    return _rename_symbols(data, [(symbol, _add_free_name(symbol.name.replace("@", "."), used_names)) for symbol in symbols])
 
 
 def rename_undefined(data: bytes, names: Mapping[str, str]) -> bytes:
@@ -150,11 +150,11 @@ def rename_definitions(data: bytes, names: Mapping[str, str]) -> bytes:
     return bytes(patched)
 
 
-def _add_free_name(name: str, taken: set[str]) -> str:
-    """Add a name to `taken`, with a number if the name is already taken, and return the added name."""
+def _add_free_name(name: str, used_names: set[str]) -> str:
+    """Add a name to `used_names`, with a number if the name is already taken, and return the added name."""
     candidates = chain([name], (f"{name}.{number}" for number in count()))
-    free = next(candidate for candidate in candidates if candidate not in taken)
-    taken.add(free)
+    free = next(candidate for candidate in candidates if candidate not in used_names)
+    used_names.add(free)
     return free
 
 

@@ -203,10 +203,10 @@ def _output_name(name: str, *, mapped: bool) -> str:
         if name.startswith(_UNMAPPED):
             return name
         raise FormatError(f"the section {name}, which is not mapped, has a name that only linkers support")
-    found = next((known for known in _MAPPED if name == known or name.startswith(f"{known}.")), None)
-    if found is None and (not name or name.startswith(".")):
+    output = next((title for title in _MAPPED if name == title or name.startswith(f"{title}.")), None)
+    if output is None and (not name or name.startswith(".")):
         raise FormatError(f"the mapped section {name!r} has a name that only linkers support")
-    return found or name
+    return output or name
 
 
 def _read_relocations(data: bytes, sections: Sequence[Section]) -> dict[int, tuple[tuple[int, int, int, int], ...]]:

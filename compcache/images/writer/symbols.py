@@ -68,8 +68,8 @@ class Symbols:
             self._bounds.append((owner, number, symbol.name))
         elif symbol.other == _VISIBILITY_DEFAULT:
             self.external[owner][number] = symbol.name
-            known = self.undefined.setdefault(symbol.name, symbol)
-            if known.binding > symbol.binding:  # a strong reference replaces a weak one
+            first_reference = self.undefined.setdefault(symbol.name, symbol)
+            if first_reference.binding > symbol.binding:  # a strong reference replaces a weak one
                 self.undefined[symbol.name] = symbol
 
     def values(self) -> list[list[int | None]]:
@@ -155,15 +155,15 @@ def symbol_sections(
     """
     pack = SYMBOL.pack
     local_rows, global_rows = [bytes(SYMBOL.size)], []
-    seen = set()
+    written = set()
     string_start = 0
     for owner, obj in enumerate(inputs):
         row, strings = values[owner], obj.strings
         for number, (_, name, string, info, visibility, section, value, size) in enumerate(obj.symbols):
             kind = info & 0xF
             if section == 0 or kind == STT_SECTION:
-                if info >> 4 and name in requested and name not in seen:  # a symbol of another image
-                    seen.add(name)
+                if info >> 4 and name in requested and name not in written:  # a symbol of another image
+                    written.add(name)
                     global_rows.append(pack(string_start + string, info, 0, 0, 0, 0))
             elif kind == STT_FILE or section == SHN_ABS:
                 local_rows.append(pack(string_start + string, kind, 0, SHN_ABS, value, size))
