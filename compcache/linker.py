@@ -239,11 +239,11 @@ def _link_for(request: Request, translated: Translated) -> BuiltModule:
 
 
 def _shared_or_object(build: Callable[..., BuiltModule], *, shared: bool) -> BuiltModule:
-    """Call `build` for a shared object if `shared` is true. If a shared object cannot be made, warn and call it for an object.
+    """Return the result of `build` for a shared object if `shared` is true. If no shared object can be made, warn and build an object.
 
     A shared object cannot be made if it requires a linker and none is installed, or if this process may not write a file of this size.
 
-    Raise `CompileError` if a shared object cannot be made, and the module has parts that need one.
+    Raise `CompileError` if an object cannot contain all parts of the module.
     """
     try:
         return build(shared=shared)
@@ -266,7 +266,7 @@ def _entries_of(request: Request, translated: Translated) -> dict[tuple[str, str
 
 @contextmanager
 def _naming_target(request: Request) -> Iterator[None]:
-    """Add the name of the target to a `CompileError`, if the source has several targets."""
+    """Raise a `CompileError` of the context again with the name of the target, if the source has several targets."""
     try:
         yield
     except CompileError as error:
@@ -466,7 +466,7 @@ def _makers_text_of(translated: Translated, linker: Linker | None) -> str:
 def _stub_requirement(translated: Translated, symbol: str, basic: frozenset[str], platform: str) -> str:
     """Return the requirement of the stub of an exported symbol. `basic` has the features that every processor of the platform has.
 
-    The stub is called in place of the function where features are missing that only the function's own attributes allow.
+    Importers are bound to the stub on processors that lack features which only the function's own attributes allow.
     """
     machine = translated.machine
     return requirement_of(translated.requires[symbol] & machine.requires, basic, platform, machine.processor)

@@ -68,7 +68,7 @@ def _file_job(path: str, *, text: bool, untrusted: bool) -> Job:
     try:
         return Job(None, ModuleSource(content.decode() if text else content, untrusted=untrusted), label=path)
     except UnicodeDecodeError as error:
-        raise SpecError(f"{path} is not LLVM assembly, which is UTF-8 text ({error}): name a file of bitcode .bc") from error
+        raise SpecError(f"{path} is not LLVM assembly, which is UTF-8 text ({error}): rename a file of bitcode to .bc") from error
 
 
 def _import_file(path: str) -> Any:

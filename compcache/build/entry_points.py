@@ -75,7 +75,8 @@ declare void @Py_DecRef(ptr)
 class EntryPoint(NamedTuple):
     """The properties of an entry point. Functions with equal properties share the entry point.
 
-    `readonly` states for each parameter whether it accepts read-only buffers. `types` and `result` are LLVM types.
+    `types` and `result` are LLVM types. `readonly` states for each parameter whether it accepts read-only buffers. `convention` is the
+    calling convention, or "" for C's. `nogil` says that calls release the GIL, and `may_raise` that the function may set an exception.
     """
 
     signature: str
@@ -218,7 +219,7 @@ def _expected_text(signature: Signature) -> str:
 
 
 def _mismatch_hint(signature: Signature) -> str:
-    """Return a hint about common mistakes in the parameters of a signature, to be appended to a message, or "" if none was made."""
+    """Return a hint about parameters that functions take in another form than signatures name them, for a message; "" without any."""
     notes = []
     if signature.result.kind == TUPLE:
         notes.append("the function stores a tuple through an additional first parameter, a pointer")
@@ -247,7 +248,7 @@ def _expected_types(signature: Signature) -> list[tuple[str, ...]]:
 
 
 def _llvm_types(parameter: Parameter) -> list[tuple[str, ...]]:
-    """Return, for each LLVM parameter that a parameter becomes, the LLVM types that it may have."""
+    """Return the LLVM parameters that pass a parameter, each as a tuple of its allowed types."""
     if parameter.is_buffer:
         return [("ptr",), *[("i64",)] * _extent_count(parameter)]
     return [_result_types(parameter.type)]
@@ -436,11 +437,11 @@ def _check_writable(body: _Body, index: int, item: str) -> None:
 
 
 def _convert_buffer(body: _Body, index: int, parameter: Parameter, item: str, *, writable: bool) -> list[str]:
-    """Emit the conversion of an argument to a buffer. Return the LLVM arguments: its address, and its extents or number of elements."""
+    """Append the conversion of an argument to a buffer. Return the LLVM arguments: its address, then its extents or number of elements."""
     element = parameter.type
-    want = buffer_request(element, writable=writable)
+    request = buffer_request(element, writable=writable)
     hook = body.api(BUFFER)
-    acquired = body.value(f"call i32 {hook}(ptr %callee, i64 {index}, ptr {item}, ptr %view{index}, i32 {want})")
+    acquired = body.value(f"call i32 {hook}(ptr %callee, i64 {index}, ptr {item}, ptr %view{index}, i32 {request})")
     body.require(body.value(f"icmp ne i32 {acquired}, 0"), "fail")
     data = body.value(f"load ptr, ptr %view{index}")
     if parameter.dimensions:
@@ -451,7 +452,7 @@ def _convert_buffer(body: _Body, index: int, parameter: Parameter, item: str, *,
 
 
 def buffer_request(element: Type, *, writable: bool) -> int:
-    """Return the description of a required buffer, as `EntryApi.acquire_buffer` takes it. `writable`: read-only memory is rejected."""
+    """Return the description of a buffer for `EntryApi.acquire_buffer`. With `writable`, read-only memory is rejected."""
     return element.size | ord(_KIND_LETTER[element.kind]) << 8 | int(writable) << 16
 
 
@@ -465,7 +466,7 @@ def _check_extents(body: _Body, index: int, dimensions: int, item: str) -> list[
 
 
 def _convert_float(body: _Body, index: int, item: str, llvm_type: str) -> list[str]:
-    """Emit the conversion of an argument to a float. Return the LLVM argument as a list of one."""
+    """Append the conversion of an argument to a float. Return the LLVM argument as a list of one."""
     number = body.value(f"call double @PyFloat_AsDouble(ptr {item})")
     body.fail_on_error_if(body.value(f"fcmp oeq double {number}, -1.0"), index, item)
     if llvm_type == "float":
@@ -474,7 +475,7 @@ def _convert_float(body: _Body, index: int, item: str, llvm_type: str) -> list[s
 
 
 def _convert_integer(body: _Body, index: int, item: str, kind: str, size: int) -> list[str]:
-    """Emit the conversion of an argument to an integer, with the check of its range. Return the LLVM argument as a list of one."""
+    """Append the conversion of an argument to an integer, with the check of its range. Return the LLVM argument as a list of one."""
     number = body.value(f"call i64 @PyLong_AsLongLong(ptr {item})")
     body.fail_on_error_if(body.value(f"icmp eq i64 {number}, -1"), index, item)
     if size == 8:  # noqa: PLR2004 - bytes
@@ -487,7 +488,7 @@ def _convert_integer(body: _Body, index: int, item: str, kind: str, size: int) -
 
 
 def _call(body: _Body, entry: EntryPoint, result: Type, arguments: list[str]) -> None:
-    """Emit the call of the compiled function, without the GIL if the entry point asks for it, and the conversion of its result."""
+    """Append the call of the compiled function and the conversion of its result. If `entry.nogil` is set, the call releases the GIL."""
     at = body.value(f"getelementptr inbounds i8, ptr %callee, i64 {FUNCTION_AT}")
     function = body.value(f"load ptr, ptr {at}")
     if entry.nogil:
@@ -528,7 +529,7 @@ def _return_tuple(body: _Body, items: tuple[Type, ...]) -> None:
 
 
 def _return_value(body: _Body, result: Type, llvm_type: str, value: str) -> list[str]:
-    """Emit the conversion of the function's result to an object. Return the lines that define `%result`.
+    """Append the conversion of the function's result to an object. Return the lines that define `%result`.
 
     A select with a constant condition gives a value this name, because LLVM has no instruction that copies.
     """

@@ -320,7 +320,7 @@ def _effect_on_arguments(effects: Mapping[str, str]) -> str:
 
 
 def _is_on_arguments(effects: Mapping[str, str]) -> bool:
-    """Return whether a function touches the memory of its arguments and `errno` alone. The state of Python's threads is in neither."""
+    """Return whether a function touches the memory of its arguments and `errno` alone. Then it cannot set a Python exception."""
     return all(effect == "none" or location in ("argmem", "errnomem") for location, effect in effects.items())
 
 

@@ -359,7 +359,7 @@ def read_functions(text: str) -> tuple[GlobalValue, ...]:
 
 
 def _parse_function(line: str, head: str, *, is_declaration: bool) -> GlobalValue:
-    """Return the value that a function's line declares or defines. `head` is the line up to its body."""
+    """Return the value that a function's line declares or defines. `head` is the line without its first word and attachments."""
     before, _, rest = head.partition("@")
     if '"' in before:  # the result's type has a quoted name, which may contain "@"
         match = next(match for match in _REFERENCE.finditer(head) if match[0].startswith("@"))

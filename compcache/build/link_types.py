@@ -90,7 +90,7 @@ def read_link_types(
 
 
 class _Reader:
-    """Writes link types of one module."""
+    """Determines link types from the texts of one module."""
 
     def __init__(self, text: str) -> None:
         self._types = Types(text)
@@ -303,7 +303,7 @@ class _Uses:
         return ""
 
     def _read_body(self, function: str, body: str) -> None:
-        """Note the uses of imported functions and variables in the body of a function."""
+        """Record the uses of imported functions and variables in the body of a function."""
         symbols_of_values: dict[str, str] = {}  # the symbols behind values of this function: loaded slots, parts of variables
         names: Counter[str] | None = None
         lines = body.split("\n")

@@ -133,9 +133,9 @@ def is_known_by_name(symbol: str) -> bool:
 
 
 def with_nobuiltin(text: str, functions: Iterable[GlobalValue], imports: Collection[str]) -> str:
-    """Return a printed module whose own functions and imports are `nobuiltin`.
+    """Return a printed module in which functions and imports with the names of platform functions are `nobuiltin`.
 
-    So LLVM does not treat them as platform functions of the same names. `functions` are the functions of the module.
+    Otherwise LLVM would treat them as the platform's functions. `functions` are the functions of the module.
     """
     imported = {symbol for symbol in imports if is_known_by_name(symbol)}
     own = {f.text for f in functions if not f.is_declaration and is_known_by_name(f.name)}
@@ -371,7 +371,7 @@ class _Resolver:
         self._loaded: tuple[Library, ...] | None = None
 
     def add_values(self, values: Mapping[str, GlobalValue], storage_of: Callable[[str], Storage] | None = None) -> None:
-        """Choose the providers of the declared functions, or of the external variables, whose storage `storage_of` returns."""
+        """Choose the providers of declared functions (`storage_of` is None), or of variables, whose storage `storage_of` returns."""
         remaining = [name for name in values if not self._add_given(name, storage_of) and not self._add_linked(name)]
         cached = frozenset(self._cached_among(remaining) if remaining else ())
         for name in remaining:
@@ -381,7 +381,7 @@ class _Resolver:
                 self._require(name, values[name])
 
     def _import(self, symbol: str, name: str, *, is_function: bool) -> None:
-        """Bind a symbol to an exported name: through the linker in a shared image and for variables, otherwise through a slot."""
+        """Import a symbol under an exported name. A function of an object gets a slot; other imports stay references to the symbol."""
         if self._shared or not is_function:
             self.imports[symbol] = name
         else:
@@ -437,7 +437,10 @@ class _Resolver:
         return self.static
 
     def _require(self, name: str, value: GlobalValue) -> None:
-        """Add a symbol that the process, or a loaded library, has to define. Missing symbols are added to `missing` or `null`."""
+        """Find a symbol in the process. If its global scope lacks the symbol, a weak reference becomes null.
+
+        Other symbols may be in a loaded library, which is added to `libraries`. Otherwise they are added to `missing`.
+        """
         if platform_symbols.in_process(name):
             return
         if value.linkage == "external_weak":

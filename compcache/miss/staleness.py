@@ -209,7 +209,7 @@ def warn_of_repeated(modules: Iterable[BuiltModule]) -> None:
         earlier = first_modules.setdefault(names, built)
         has_other_code = earlier.code and built.code and earlier.code != built.code
         if has_other_code and not _has_same_code(earlier.sections.bitcode, built.sections.bitcode):
-            warn(f"function {min(names)!r} is defined by two added sources in two ways: rename one, or the last is used", ShadowWarning)
+            warn(f"two added sources define {min(names)!r} with different code, and the last one is used: rename one", ShadowWarning)
             return
 
 

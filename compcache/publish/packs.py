@@ -138,7 +138,7 @@ def _merge_live_entries(store: Store, packs: Iterable[bytes], is_present: Callab
 
 
 def _own_signature(store: Store, pack: bytes) -> bool | None:
-    """Return whether a pack has only the signature of this store's publish key, True, or no signature, False; otherwise None.
+    """Return True if a pack has only the signature of this store's publish key, False if it has no signature, otherwise None.
 
     The result is also None if the pack cannot be read, or has a MAC and this store has no `signing_key`.
     """

@@ -83,7 +83,7 @@ def verify_module(store: Store, module: ModuleFile, status: os.stat_result, *, l
 
 
 def _describe_writer(status: os.stat_result) -> str:
-    """Say for a message who other than this user may have written a file, and what to do."""
+    """Return a description of the users who may have written a file, for a message."""
     if writer(status) < 0:
         return f"other users can write to it (mode {stat.S_IMODE(status.st_mode):o}), and may have done so; remove it"
     return f"it belongs to user {status.st_uid}, not to you ({os.geteuid()})"

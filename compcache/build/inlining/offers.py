@@ -363,7 +363,7 @@ class _Reader:
         return self._local[symbol]
 
     def _add_local(self, symbol: str) -> None:
-        """Note that the body needs a local function: give it a new name, and read its body later."""
+        """Give a private function or constant a name in the body, and read it later. Do nothing if it has such a name already."""
         if symbol not in self._local:
             self._local[symbol] = "@" + quote(LOCAL + symbol)
             self._waiting.append(symbol)
@@ -374,7 +374,10 @@ class _Reader:
 
     @staticmethod
     def _declared_as(head: str, written: str) -> str:
-        """Return the declaration, under the name `written`, of a function with this head. It keeps only the calling convention."""
+        """Return the declaration of a function with this head under the name `written`, without metadata and attribute groups.
+
+        Raise `_NotOffered` if the head of a function other than an intrinsic has unknown attributes.
+        """
         before, parameters, _ = parse_head(re.sub(r" !dbg !\d+", "", head))
         if "@llvm." in written:
             return f"declare {before} {written}({', '.join(parameters)})"

@@ -135,7 +135,7 @@ def _require_tables(data: bytes) -> tuple[list[Section], int, int]:
     if number is None or titles >= len(sections):
         raise FormatError(f"the object has no {'symbol table' if number is None else 'section names'}, so no symbols can be added to it")
     if len(sections) + 2 >= _MOST_SECTIONS:
-        raise FormatError(f"the object has {len(sections)} sections, so no two sections can be added to it")
+        raise FormatError(f"the object has {len(sections)} sections, so two more sections cannot be added")
     return sections, number, titles
 
 

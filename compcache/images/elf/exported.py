@@ -75,7 +75,7 @@ class SharedLibrary:
             return self._find_version(symbol)
 
     def _find_version(self, symbol: str) -> str | None:
-        """Return the version of a symbol that new references get, "" if it has no version, or None if the library does not define it."""
+        """Return the result of `version_of`. Raise any exception if the tables of the library are damaged."""
         for number in self._symbol_numbers(symbol.encode("utf-8", "surrogateescape")):
             if not self._versions:
                 return ""
