@@ -651,7 +651,9 @@ def provider_of(symbol: str) -> str:
     """
     from compcache.images.platform_symbols import in_process, is_platform_symbol
 
-    return "platform" if is_platform_symbol(symbol) else "process" if in_process(symbol) else ""
+    if is_platform_symbol(symbol):
+        return "platform"
+    return "process" if in_process(symbol) else ""
 
 
 def address_of(symbol: str) -> int:

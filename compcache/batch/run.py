@@ -133,6 +133,7 @@ def _run_on_executor(
     temporary = frontend.temporary_directory(cache)
 
     def run_once(jobs: list[PreparedJob], *, unrecorded: Collection[str] = ()) -> tuple[_Ended, _Ended]:
+        """Run the jobs on the executor. See `_Batch.record_final`."""
         return batch.record_final(run_in_executor(executor, settings, jobs, timeout, workers, temporary), unrecorded=unrecorded)
 
     if executor.is_local:
@@ -140,6 +141,7 @@ def _run_on_executor(
         return [job for job, _ in (*lost, *unsatisfied)]
 
     def run_on_cluster(jobs: list[PreparedJob]) -> _Ended:
+        """Run the jobs, and return those that lack functions of other jobs."""
         _, unsatisfied = run_once(jobs)
         return unsatisfied
 

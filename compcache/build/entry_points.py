@@ -348,7 +348,7 @@ class _Body:
 def entry_text(symbol: str, entry: EntryPoint) -> str:
     """Return the LLVM assembly that defines an entry point under this symbol."""
     signature = Signature.parse(entry.signature)
-    views = [i for i, parameter in enumerate(signature.parameters) if parameter.is_buffer or parameter.type.kind == POINTER]
+    views = [index for index, parameter in enumerate(signature.parameters) if parameter.is_buffer or parameter.type.kind == POINTER]
     body = _Body()
     body.block("start")
     _reserve_stack(body, signature, views)
@@ -359,13 +359,13 @@ def entry_text(symbol: str, entry: EntryPoint) -> str:
     if signature.result.kind == TUPLE:
         next(types)
         arguments.append("ptr %items")
-    for i, parameter in enumerate(signature.parameters):
-        arguments += _convert(body, i, parameter, types, readonly=entry.readonly[i])
+    for index, parameter in enumerate(signature.parameters):
+        arguments += _convert(body, index, parameter, types, readonly=entry.readonly[index])
     _call(body, entry, signature.result, arguments)
     for label, result in (("done", "%result"), ("fail", "null")):
         body.block(label)
-        for i in views:
-            body.emit(f"call void @PyBuffer_Release(ptr %view{i})")
+        for index in views:
+            body.emit(f"call void @PyBuffer_Release(ptr %view{index})")
         body.emit(f"ret ptr {result}")
     head = f"define hidden ptr @{quote(symbol)}(ptr %callee, ptr %args, i64 %nargsf, ptr %names) uwtable {{"
     return "\n".join([head, *body.lines, "}", ""])
@@ -373,12 +373,12 @@ def entry_text(symbol: str, entry: EntryPoint) -> str:
 
 def _reserve_stack(body: _Body, signature: Signature, views: Sequence[int]) -> None:
     """Append the stack variables: buffer views of the parameters `views`, values that hooks convert, and the items of a tuple result."""
-    for i in views:
-        body.emit(f"%view{i} = alloca [80 x i8], align 8")
-        body.emit(f"%obj{i} = getelementptr inbounds i8, ptr %view{i}, i64 8", f"store ptr null, ptr %obj{i}")
-    for i, parameter in enumerate(signature.parameters):
+    for index in views:
+        body.emit(f"%view{index} = alloca [80 x i8], align 8")
+        body.emit(f"%obj{index} = getelementptr inbounds i8, ptr %view{index}, i64 8", f"store ptr null, ptr %obj{index}")
+    for index, parameter in enumerate(signature.parameters):
         if not parameter.is_buffer and parameter.type.name in ("ptr", "cstr", "u64"):
-            body.emit(f"%out{i} = alloca i64, align 8")
+            body.emit(f"%out{index} = alloca i64, align 8")
     if signature.result.kind == TUPLE:
         body.emit(f"%items = alloca [{len(signature.result.items())} x i64], align 8")
 

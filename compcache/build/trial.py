@@ -201,7 +201,7 @@ def main() -> int:
     _set_limits(Limits(*limits))
 
     def translate(context: Any) -> None:
-        """Do all that the other process would do with the code."""
+        """Parse, optimize and emit the code, as the other process would do; only parse it if the target is null."""
         module = codegen.parse(codegen.plain_source(data), context)
         if target is None:
             return
@@ -224,11 +224,10 @@ def _set_limits(limits: Limits) -> None:
     """Limit the processor time and the memory of this process, but never above the limits that it already has. Write no core file."""
     import resource
 
-    for what, value in (("RLIMIT_CPU", limits.seconds), ("RLIMIT_AS", limits.memory), ("RLIMIT_CORE", 0)):
+    for kind, value in ((resource.RLIMIT_CPU, limits.seconds), (resource.RLIMIT_AS, limits.memory), (resource.RLIMIT_CORE, 0)):
         if value is not None:
-            kind = getattr(resource, what)
-            most = resource.getrlimit(kind)[1]
-            resource.setrlimit(kind, (value if most == resource.RLIM_INFINITY else min(value, most), most))
+            hard_limit = resource.getrlimit(kind)[1]
+            resource.setrlimit(kind, (value if hard_limit == resource.RLIM_INFINITY else min(value, hard_limit), hard_limit))
 
 
 if __name__ == "__main__":

@@ -273,6 +273,7 @@ def _preprocess_c(unit: Unit) -> tuple[bytes, bytes, SearchPath]:
     rule = bytearray()
 
     def read() -> None:
+        """Read the rule until its end mark."""
         while not rule.endswith(_END):
             rule.extend(os.read(read_end, _CHUNK))
 

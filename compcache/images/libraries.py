@@ -127,6 +127,7 @@ def _needed_names(path: str) -> tuple[str, ...]:
 
 
 def _read_file(path: str) -> bytes:
+    """Return the content of a file. Raise `OSError` if it cannot be read."""
     with open(path, "rb") as file:
         return file.read()
 

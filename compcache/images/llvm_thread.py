@@ -71,7 +71,7 @@ _stack_lock = threading.Lock()
 
 
 def _nothing() -> None:
-    pass
+    """Do nothing: the default of `clean`."""
 
 
 def in_llvm_thread(work: Callable[[], _T], clean: Callable[[], None] = _nothing) -> _T:

@@ -159,8 +159,9 @@ def _link_shared(
     complete = with_distances(obj, entries.table) if entries.table else obj
     plain = patching.rename_versioned(patching.weaken_undefined(complete, keep=[*always, *entries.symbols]))
     image, places = shared.make(
-        [plain, *entries.codes], linker, export=export, platform=platform, named=named, libraries=libraries, imports=imports, known=weak
-    )
+        [plain, *entries.codes], linker, export=export, platform=platform, named=named, libraries=libraries, imports=imports,
+        may_be_missing=weak,
+    )  # fmt: skip
     return ModuleImage(image, shared.KIND, places, shared.requires(image), linker)
 
 

@@ -107,6 +107,7 @@ def newest_additions(entries: Iterable[bytes]) -> list[bytes]:
 
 
 def _addition_number(entry: bytes) -> int:
+    """Return the number of the addition in a function entry."""
     number: int = FUNCTION.unpack(entry)[4]
     return number
 
@@ -221,6 +222,7 @@ def publish_segment(
     state, name = blake2b(digest_size=NAME_SIZE), ""
 
     def parts() -> Iterator[bytes]:
+        """Yield the parts of the segment's file, and add them to the digest."""
         for part in _segment_parts(spooled_functions, spooled_modules, set(requirements), greatest):
             state.update(part)
             yield part

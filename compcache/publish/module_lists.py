@@ -455,6 +455,7 @@ class ModuleLists:
         """Yield the bases of functions and groups that begin with a prefix, in UTF-8 order, without duplicates."""
 
         def bases_of(letter: bytes) -> Iterator[Item]:
+            """Yield the bases in the keys with a letter, as items without values."""
             for key, _ in self._starting_with(letter + _encode_name(prefix)):
                 yield key[1:].partition(b"\0")[0], b""
 
@@ -650,8 +651,9 @@ def _next_byte(byte: int) -> bytes:
     return bytes([byte + 1]) if byte < 0xFF else _AFTER_ALL  # noqa: PLR2004 - a byte
 
 
-def _decode_name(text: bytes) -> str:
-    return text.decode("utf-8", "surrogatepass")
+def _decode_name(data: bytes) -> str:
+    """Return a name from the bytes of a key."""
+    return data.decode("utf-8", "surrogatepass")
 
 
 def _summary(module_list: _List) -> bytes:

@@ -177,6 +177,7 @@ def _platform_of_record(header: ModuleRecord) -> Platform:
 
 @lru_cache(maxsize=256)
 def _with_makers(platform: Platform, makers: str) -> Platform:
+    """Return a platform with the content of a makers record. Modules with equal platforms share one object."""
     return platform._replace(makers=makers)
 
 
@@ -303,6 +304,7 @@ def _make_platform(fields: Iterable[object]) -> Platform:
 
 
 def _pack(value: object) -> bytes:
+    """Encode a value as msgpack."""
     packed: bytes = msgpack.packb(value, use_bin_type=True, unicode_errors="surrogatepass")
     return packed
 

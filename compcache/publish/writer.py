@@ -146,8 +146,9 @@ def _with_number(group: Iterable[tuple[bytes, BuiltModule]], number: int | None)
         yield module_id, module, order_of(notes)
 
 
-def _modules_text(modules: int) -> str:
-    return "a module" if modules == 1 else f"{modules} modules"
+def _modules_text(count: int) -> str:
+    """Return a number of modules for a message."""
+    return "a module" if count == 1 else f"{count} modules"
 
 
 def _publish_files(store: Store, drafts: Mapping[bytes, _Draft], *, signs: bool) -> tuple[list[Addition], frozenset[bytes]]:
@@ -195,7 +196,7 @@ def _require_sound(store: Store, modules: Iterable[BuiltModule]) -> None:
 
 
 def _make_addition(store: Store, draft: _Draft, status: os.stat_result, order: Order | None) -> Addition:
-    """Return what the index stores about a written module."""
+    """Return the index entries of a written module: its functions, its module entry, and its order."""
     module = draft.module
     file = ModuleFile(store.files, store.module_path(draft.module_id), draft.module_id)
     flags = SUSPECT if fault_of(_read_makers(module)) else module.flags

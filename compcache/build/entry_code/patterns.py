@@ -172,6 +172,7 @@ class _Pattern:
         self._passed.append((passed, machine.frame, slot))
 
     def _load_item(self, register: int, index: int) -> None:
+        """Emit a load of the Python object that was passed as argument `index`."""
         self._machine.load(register, self._machine.items, index * _WORD)
 
     def _begin_hook(self, index: int) -> None:
