@@ -105,31 +105,38 @@ class Dynamic:
 
         Both are empty if no symbol has a version. Add the names to the strings, and set `_needs_count` to the number of the libraries.
         """
-        self._needs_count = 0
         libraries = dict.fromkeys(needed)
-        wanted_versions: dict[str, dict[str, int]] = {}
+        numbers_by_library: dict[str, dict[str, int]] = {}
         numbers = [0]
         last_number = _UNVERSIONED
         for symbol in self._needed_symbols:
             number = _UNVERSIONED
             if symbol.version and symbol.library in libraries:
-                numbers_of_library = wanted_versions.setdefault(symbol.library, {})
-                if symbol.version not in numbers_of_library:
+                numbers_by_version = numbers_by_library.setdefault(symbol.library, {})
+                if symbol.version not in numbers_by_version:
                     last_number += 1
-                    numbers_of_library[symbol.version] = last_number
-                number = numbers_of_library[symbol.version]
+                    numbers_by_version[symbol.version] = last_number
+                number = numbers_by_version[symbol.version]
             numbers.append(number)
-        if not wanted_versions:
+        self._needs_count = len(numbers_by_library)
+        if not numbers_by_library:
             return b"", b""
-        self._needs_count = len(wanted_versions)
+        return b"".join(map(_VERSION_OF_SYMBOL.pack, [*numbers, _UNVERSIONED])), self._encode_needs(numbers_by_library)
+
+    def _encode_needs(self, numbers_by_library: Mapping[str, Mapping[str, int]]) -> bytes:
+        """Return the content of ``.gnu.version_r``, from the numbers of the versions by library. Add the names to the strings."""
         parts = []
-        for libraries_left, (library, versions) in zip(range(len(wanted_versions) - 1, -1, -1), wanted_versions.items(), strict=True):
-            size = _LIBRARY.size + len(versions) * _VERSION.size
-            parts.append(_LIBRARY.pack(1, len(versions), self._strings.add(library), _LIBRARY.size, size if libraries_left else 0))
-            for versions_left, (version, number) in zip(range(len(versions) - 1, -1, -1), versions.items(), strict=True):
+        libraries_left = len(numbers_by_library)
+        for library, numbers in numbers_by_library.items():
+            libraries_left -= 1
+            size = _LIBRARY.size + len(numbers) * _VERSION.size
+            parts.append(_LIBRARY.pack(1, len(numbers), self._strings.add(library), _LIBRARY.size, size if libraries_left else 0))
+            versions_left = len(numbers)
+            for version, number in numbers.items():
+                versions_left -= 1
                 next_version = _VERSION.size if versions_left else 0
                 parts.append(_VERSION.pack(_elf_hash(version), 0, number, self._strings.add(version), next_version))
-        return b"".join(map(_VERSION_OF_SYMBOL.pack, [*numbers, _UNVERSIONED])), b"".join(parts)
+        return b"".join(parts)
 
     def _all_tags(self, relative: int) -> list[tuple[int, int]]:
         """Return the entries of the dynamic section. `relative` counts the relative relocations, which come first."""
