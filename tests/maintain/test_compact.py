@@ -22,7 +22,7 @@ from compcache import Cache, CacheWarning, CompcacheError, ModuleSource, NotCach
 from compcache.formats.volume import Volume
 from compcache.maintain import compact as compaction
 from compcache.maintain import packing, size_limit
-from compcache.publish import module_lists
+from compcache.publish import module_lists, module_rows
 from compcache.publish import volumes as writing
 from compcache.publish.locks import wait_lock
 from compcache.publish.removal import remove_file
@@ -169,7 +169,7 @@ def test_lists_have_the_sizes_of_what_is_put_together(cache: Cache, monkeypatch:
     fill(cache)
     assert module_lists.ModuleLists(cache._store).counts().modules == COUNT
     report = cache.compact(grace=0)
-    monkeypatch.setattr(module_lists, "read_row_and_size", None)
+    monkeypatch.setattr(module_rows, "read_row_and_size", None)
     counts = module_lists.ModuleLists(cache._store).counts()
     assert counts.modules == COUNT
     assert 0 <= report.size_after - counts.size < COUNT, "but for what cannot be divided"

@@ -12,18 +12,7 @@ from struct import Struct
 from typing import TYPE_CHECKING
 
 from compcache.errors import FormatError
-from compcache.images.elf.parts import (
-    ET_DYN,
-    SHT_DYNAMIC,
-    SHT_DYNSYM,
-    SYMBOL,
-    dynamic_entries,
-    find_section,
-    read_linked_strings,
-    read_sections,
-    read_string,
-    read_table,
-)
+from compcache.images.elf import parts
 from compcache.interrupts import as_format_error
 
 if TYPE_CHECKING:
@@ -50,18 +39,18 @@ class SharedLibrary:
     """
 
     def __init__(self, data: bytes) -> None:
-        sections = read_sections(data, ET_DYN)
-        dynamic, symbols = find_section(sections, SHT_DYNAMIC), find_section(sections, SHT_DYNSYM)
+        sections = parts.read_sections(data, parts.ET_DYN)
+        dynamic, symbols = parts.find_section(sections, parts.SHT_DYNAMIC), parts.find_section(sections, parts.SHT_DYNSYM)
         if dynamic is None or symbols is None:
             missing = "dynamic section" if dynamic is None else "dynamic symbol table"
             raise FormatError(f"the shared library has no section header for a {missing}")
-        self._strings = read_linked_strings(data, sections, symbols)
-        self._symbols = read_table(data, symbols, SYMBOL)
-        self._hash = _section_content(data, find_section(sections, _SHT_GNU_HASH))
-        self._versions = _section_content(data, find_section(sections, _SHT_GNU_VERSYM))
+        self._strings = parts.read_linked_strings(data, sections, symbols)
+        self._symbols = parts.read_table(data, symbols, parts.SYMBOL)
+        self._hash = _section_content(data, parts.find_section(sections, _SHT_GNU_HASH))
+        self._versions = _section_content(data, parts.find_section(sections, _SHT_GNU_VERSYM))
         self._names = _version_names(data, sections)
-        strings = read_linked_strings(data, sections, dynamic)
-        sonames = [read_string(strings, value) for tag, value in dynamic_entries(data, dynamic) if tag == _DT_SONAME]
+        strings = parts.read_linked_strings(data, sections, dynamic)
+        sonames = [parts.read_string(strings, value) for tag, value in parts.dynamic_entries(data, dynamic) if tag == _DT_SONAME]
         self.soname = sonames[0] if sonames else ""
 
     def version_of(self, symbol: str) -> str | None:
@@ -96,7 +85,7 @@ class SharedLibrary:
         while number >= first_number:
             (hash_value,) = _HASH.unpack_from(self._hash, chain + (number - first_number) * _HASH.size)
             if hash_value | 1 == wanted_hash | 1:
-                string, _, _, section, _, _ = SYMBOL.unpack_from(self._symbols, number * SYMBOL.size)
+                string, _, _, section, _, _ = parts.SYMBOL.unpack_from(self._symbols, number * parts.SYMBOL.size)
                 if section and self._strings.startswith(name + b"\0", string):
                     yield number
             if hash_value & 1:
@@ -120,15 +109,15 @@ def _section_content(data: bytes, section: Section | None) -> bytes:
 
 def _version_names(data: bytes, sections: tuple[Section, ...]) -> dict[int, str]:
     """Return the names of the versions that a library defines, by their numbers; {} for a library without versions."""
-    table = find_section(sections, _SHT_GNU_VERDEF)
+    table = parts.find_section(sections, _SHT_GNU_VERDEF)
     if table is None:
         return {}
-    content, strings = _section_content(data, table), read_linked_strings(data, sections, table)
+    content, strings = _section_content(data, table), parts.read_linked_strings(data, sections, table)
     names, position = {}, 0
     for _ in range(table.info):
         _, flags, number, _, _, name_distance, distance = _VERDEF.unpack_from(content, position)
         if not flags & _VER_FLG_BASE:
-            names[number] = read_string(strings, _VERDAUX.unpack_from(content, position + name_distance)[0])
+            names[number] = parts.read_string(strings, _VERDAUX.unpack_from(content, position + name_distance)[0])
         if not distance:
             break
         position += distance
