@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from compcache.images.writer.relocations import DynamicRelocation
+    from compcache.images.writer.symbols import ExportedSymbol
 
 __all__ = ["Dynamic", "NeededSymbol"]
 
@@ -157,13 +158,11 @@ class Dynamic:
             tags += [(_VERNEED, self.needs.address), (_VERNEEDNUM, self._needs_count), (_VERSYM, self.versions.address)]
         return [*tags, (_NULL, 0)]
 
-    def fill(self, address: int, size: int, section: Output, relocations: Sequence[DynamicRelocation], relative: int) -> None:
+    def fill(self, exported: ExportedSymbol, relocations: Sequence[DynamicRelocation], relative: int) -> None:
         """Set the contents of the sections. All sections must have addresses.
 
         Args:
-            address: the address of the exported symbol.
-            size: the size of the exported symbol, in bytes.
-            section: the section that contains the exported symbol.
+            exported: the place of the exported symbol.
             relocations: the relocations for the dynamic linker.
             relative: the type of relocations for addresses in this image.
 
@@ -174,7 +173,7 @@ class Dynamic:
         rows = [bytes(SYMBOL.size)]
         for name, symbol in zip(self._names, self._needed_symbols, strict=True):
             rows.append(SYMBOL.pack(name, (STB_WEAK if symbol.is_weak else STB_GLOBAL) << 4 | symbol.type, 0, 0, 0, 0))
-        rows.append(SYMBOL.pack(self._exported_name, info, _STV_PROTECTED, section.number, address, size))
+        rows.append(SYMBOL.pack(self._exported_name, info, _STV_PROTECTED, exported.section.number, exported.address, exported.size))
         self.symbols.content = b"".join(rows)
         self.hash.content = _hash_table(self._export, len(rows) - 1)
         numbers = self._numbers

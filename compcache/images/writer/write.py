@@ -118,12 +118,12 @@ def _write_image(
         outputs[".plt"].content = relocator.stubs()
     if frames:
         _index_frames(outputs[".eh_frame_hdr"], outputs[".eh_frame"])
-    start = symbols.address_of_export(values)
-    dynamic.fill(start, symbols.size_of_export(), symbols.section_of_export(), relocator.dynamic, linking.relative)
+    exported = symbols.exported(values)
+    dynamic.fill(exported, relocator.dynamic, linking.relative)
     tail = symbol_sections(inputs, symbols, values, export, frozenset(tables.names), template[0].address if template else 0)
     image = _assemble(inputs[0].machine, layout, tail, _program_headers(layout, outputs, template, linking.page))
     places = {
-        name: b"".join([_PLACE.pack(address - start, addend) for address, addend in references])
+        name: b"".join([_PLACE.pack(address - exported.address, addend) for address, addend in references])
         for name, references in relocator.places.items()
     }
     return WrittenImage(image, places, needed)
