@@ -120,7 +120,7 @@ def _read_bytes(data: bytes) -> str | bytes | tuple[bytes, ...]:
     except FormatError as error:
         raise CompileError(f"no LLVM bitcode can be read from the code: {error}") from error
     except UnicodeDecodeError as error:
-        raise CompileError(f"the code is neither LLVM bitcode nor LLVM assembly in UTF-8: {error}") from error
+        raise CompileError(f"the code is neither LLVM bitcode nor LLVM assembly in UTF-8 ({error}): pass one of these") from error
 
 
 def parse(ir: _Plain, context: Any) -> Any:

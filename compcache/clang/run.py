@@ -219,7 +219,7 @@ def translate(unit: Unit, translation: Translation) -> bytes:
     """
     bitcode = _run_translation(unit)
     if not translation.is_settled(unit) and _run_preprocessor(unit).preprocessed != translation.preprocessed:
-        raise CompileError(f"{unit.label} or an included file was changed during compilation: compile the source again")
+        raise CompileError(f"the input of {unit.label} was changed during compilation: compile the source again")
     return bitcode
 
 

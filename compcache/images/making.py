@@ -192,7 +192,7 @@ def _link_or_write(write: Callable[[], ModuleImage], link: Callable[[Linker], Mo
         except FormatError:
             raise error from None
         warnings.warn(
-            f"{error}; the module's image was written without this linker, which COMPCACHE_LINKER can replace", CacheWarning, stacklevel=2
+            f"{error}; the module's image was written without this linker: set COMPCACHE_LINKER to another one", CacheWarning, stacklevel=2
         )
         return image
 

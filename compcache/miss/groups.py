@@ -124,7 +124,7 @@ class _Group:
         try:
             if not isinstance(source, ModuleSource):
                 raise CompileError(
-                    f"a source must be a compcache.ModuleSource, not {type(source).__name__}: write ModuleSource(code) for LLVM code"
+                    f"a source must be a compcache.ModuleSource, not {type(source).__name__}: pass ModuleSource(code) for LLVM code"
                 )
             if source.entries or source.part_of:
                 raise CompileError(

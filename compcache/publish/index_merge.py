@@ -22,7 +22,6 @@ from compcache.formats.index import (
     ModuleEntry,
     requirement_number,
 )  # fmt: skip
-from compcache.formats.order import UNNUMBERED
 from compcache.formats.table import all_entries
 from compcache.formats.table_writer import encoded_size, table_parts
 from compcache.interrupts import reraise_interrupt, suppress
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     MergePacks = Callable[[Store, list[Segment]], Container[bytes]]
 
 __all__ = [
-    "ALL_LEVELS", "FANOUT", "LARGE_LEVELS", "SMALL_LEVELS", "add", "add_all", "encode_function_entry", "encode_requirements",
+    "ALL_LEVELS", "FANOUT", "LARGE_LEVELS", "SMALL_LEVELS", "add_all", "encode_function_entry", "encode_requirements",
     "encode_segment", "entries_of", "entries_of_modules", "full_level", "function_entries", "greatest_number", "keep_newest", "merge",
     "merge_additions", "merge_all", "newest_additions", "publish_addition", "publish_segment", "remove_damaged", "replace_segments",
     "segment_level", "segments_to_merge", "with_order",
@@ -149,16 +148,10 @@ def segment_level(size: int) -> int:
     return level
 
 
-def add(index: Index, functions: Sequence[tuple[str, int, str]], module: ModuleEntry) -> None:
-    """Publish index entries for a module and its functions, given as (name, record offset, requirement).
-
-    Raise `OSError` if the segment could not be written.
-    """
-    add_all(index, [(functions, module, UNNUMBERED)])
-
-
 def add_all(index: Index, additions: Iterable[tuple[Sequence[tuple[str, int, str]], ModuleEntry, Order]]) -> None:
-    """Publish index entries for several modules in one segment; see `add`. No other segment is opened.
+    """Publish index entries for modules in one segment. No other segment is opened.
+
+    `additions` has the functions of each module as (name, record offset, requirement), its entry, and its order.
 
     The entries of more than eight modules have the level of a merged segment, so that later merges do not take them for small ones.
 

@@ -268,16 +268,17 @@ def _check_rows(rows: list[Row]) -> list[Row]:
     if not rows:
         return rows
     module_ids, platforms, seconds, names, offsets, imports, signatures, entries, owners = zip(*rows, strict=True)
-    columns = names, offsets, imports, signatures, entries
+    columns = {"names": names, "offsets": offsets, "imports": imports, "signatures": signatures, "entries": entries}
     times = array("d", seconds)
     if {*map(type, module_ids)} != {bytes} or {*map(len, module_ids)} != {DIGEST_SIZE}:
         raise ValueError(f"a module_id is not a digest of {DIGEST_SIZE} bytes")
     if {*map(type, platforms)} != {Platform}:
         raise ValueError("the platform of a module is not in the table of platforms")
-    if {kind for column in columns for kind in map(type, column)} != {tuple}:
-        raise ValueError("a column of names, offsets, imports, signatures or entries is not a list")
+    for title, column in columns.items():
+        if {*map(type, column)} != {tuple}:
+            raise ValueError(f"the {title} of a module are not a list")
     if not (min(times) >= 0 and sum(times) < float("inf")):
-        raise ValueError("a compile time is negative or infinite")
+        raise ValueError("the compile time of a module is not a finite number of seconds from 0 on")
     if not list(map(len, names)) == list(map(len, offsets)) == list(map(len, signatures)):
         raise ValueError("the numbers of names, offsets and signatures of a module differ")
     array("I", chain.from_iterable(offsets))

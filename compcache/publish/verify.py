@@ -14,6 +14,7 @@ from compcache.directory.places import INDEX
 from compcache.errors import FormatError, IncompatibleTargetError, StorageError, UnknownVersionError, UntrustedDirectoryError
 from compcache.files import writer
 from compcache.formats.footer import LARGEST_FOREIGN, is_signed_with, require_intact
+from compcache.formats.order import UNNUMBERED
 from compcache.formats.records import decode_module
 from compcache.interrupts import reraise_interrupt, suppress
 from compcache.publish import index_merge
@@ -146,7 +147,7 @@ def record_verified(store: Store, index: Index, entry: ModuleEntry) -> None:
     Failures to write are ignored: the next open verifies again.
     """
     with suppress(OSError):
-        index_merge.add(index, (), entry)
+        index_merge.add_all(index, [((), entry, UNNUMBERED)])
         index_merge.merge_additions(store, index, levels=index_merge.SMALL_LEVELS)
 
 

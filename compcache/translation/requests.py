@@ -186,7 +186,8 @@ def _requested_targets(source: ModuleSource, host_machine: Host) -> list[tuple[s
     targets = source.targets
     if source.cpu is not None or source.features is not None:
         if targets is not None:
-            raise CompileError("the source has both targets= and cpu= or features=: use either targets=, or cpu= and features=")
+            name = "features=" if source.cpu is None else "cpu="
+            raise CompileError(f"the source has both targets= and {name}: use either targets=, or cpu= and features=")
         return [(source.cpu, source.features)]
     if targets is None:
         return from_environment(TARGETS_VARIABLE, partial(_known_targets, host_machine)) or parse_targets(NATIVE)

@@ -135,7 +135,7 @@ def allowed_features(text: str, machine: Machine) -> dict[str, _Features]:
 
 
 class _Reached:
-    """Computes the features that functions use, directly or in the code that they reach, except code that may use more features.
+    """Computes the features that functions use, directly or in the code that they reach. Code that may use more features does not count.
 
     Functions that may use the same features form a class. A variable passes on the features of each class of functions that it refers to.
     """

@@ -182,7 +182,7 @@ class _Pattern:
         return self._add_deferred(report_invalid)
 
     def _error_check_labels(self, index: int) -> tuple[int, int]:
-        """Return the label of code that checks for an exception, and the label at which that code continues if none is set.
+        """Return two labels: of code that checks for an exception, and of the place where this code continues if no exception is set.
 
         The code continues with the number in `result`. The caller places the second label.
         """
