@@ -93,12 +93,12 @@ class _Addition:
         self._failed_sources: dict[int, object] = {}  # the sources that failed
 
     def add(self, number: int, source: ModuleSource) -> None:
-        """Compile a source and start linking it. Publish the linked modules whenever there are enough for a group."""
+        """Compile a source and start linking it. Publish the linked modules after each `_GROUP` sources."""
         self._count = number + 1
         unknown = self._compile(number, source)
         if unknown:
             self._doubtful.append((number, source, unknown))
-        if len(self._waiting) % _GROUP == 0:
+        if self._count % _GROUP == 0:  # `_waiting` also has modules that wait for later sources
             self._publish_complete()
 
     def complete(self) -> None:

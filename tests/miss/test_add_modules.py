@@ -419,3 +419,21 @@ def test_an_entry_point_is_compiled_once_for_all_modules(cache: Cache, monkeypat
     assert [cache.get_target(f"double_{number}")(1.5) for number in (1, 2)] == [3.0, 3.0]
     assert [cache.get_target(f"i64_{number}")(4) for number in (0, 1, 2)] == [8, 8, 8]
     assert cache.get_target("i32_2")(4) == 0
+
+
+def test_modules_that_wait_for_a_later_source_do_not_divide_the_groups_of_others(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(many, "_GROUP", 4)
+    groups: list[int] = []
+    publish = many.publish_built
+
+    def count(session: Any, modules: Any, **options: Any) -> Any:
+        groups.append(len(modules))
+        return publish(session, modules, **options)
+
+    monkeypatch.setattr(many, "publish_built", count)
+    waiting = [ModuleSource(caller(f"w{number}", "late"), optimize=0) for number in range(3)]
+    others = [ModuleSource(adder(f"f{number}", number), optimize=0) for number in range(12)]
+    cache.add_modules([*waiting, *others, ModuleSource(adder("late", 5), optimize=0)])
+    assert sum(groups) == 16
+    assert len(groups) <= 6, groups
+    assert cache.get_target("w2")(1) == 6
