@@ -20,7 +20,7 @@ import compcache
 from compcache import Cache, CompileError, ModuleSource, StorageError, UndefinedSymbolError
 from compcache.build import codegen
 from compcache.images.linkers.find import find_linker
-from compcache.miss import many
+from compcache.miss import many, publication
 from compcache.translation import emission
 
 if TYPE_CHECKING:
@@ -424,7 +424,7 @@ def test_an_entry_point_is_compiled_once_for_all_modules(cache: Cache, monkeypat
 def test_modules_that_wait_for_a_later_source_do_not_divide_the_groups_of_others(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(many, "_GROUP", 4)
     groups: list[int] = []
-    publish = many.publish_built
+    publish = publication.publish_built
 
     def count(session: Any, modules: Any, **options: Any) -> Any:
         groups.append(len(modules))
