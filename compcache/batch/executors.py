@@ -116,8 +116,8 @@ def run_in_executor(
                     rejected.append((submitted, result))
                 else:
                     running[result] = submitted
-            ended, rejected = [*rejected, *_wait_for_ended(running, starts, timeout)], []
-            for submitted, outcome in ended:
+            ended_jobs, rejected = [*rejected, *_wait_for_ended(running, starts, timeout)], []
+            for submitted, outcome in ended_jobs:
                 job = submitted.job
                 if outcome.kind == "lost" and submitted.attempt < _ATTEMPTS:
                     lost.append(_Submitted(job, submitted.attempt + 1))

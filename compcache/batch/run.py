@@ -261,11 +261,11 @@ class _Batch:
 
     def report(self, *, interrupted: bool = False) -> BatchReport:
         """Return the report of the jobs that have ended."""
-        ended = [self._ended[number] for number in sorted(self._ended)]
+        records = [self._ended[number] for number in sorted(self._ended)]
         return BatchReport(
-            tuple([record for record in ended if isinstance(record, BuiltJob)]),
-            tuple([record for record in ended if isinstance(record, CachedJob)]),
-            tuple([record for record in ended if isinstance(record, FailedJob)]),
+            tuple([record for record in records if isinstance(record, BuiltJob)]),
+            tuple([record for record in records if isinstance(record, CachedJob)]),
+            tuple([record for record in records if isinstance(record, FailedJob)]),
             time.perf_counter() - self._started,
             interrupted,
         )

@@ -139,7 +139,7 @@ def read_signature(function: FunctionHead) -> Signature:
     parameters = []
     for text, llvm_type in zip(head.parameters, types, strict=True):
         name = _BY_LLVM_TYPE.get(llvm_type)
-        if name is None or any(mark in text for mark in _IN_MEMORY):
+        if name is None or any(attribute in text for attribute in _IN_MEMORY):
             raise SignatureError(_unmatched_message(text))
         parameters.append(Parameter(_scalar_type(name, text), False, False, _parameter_name(text), 0))
     name = _BY_LLVM_TYPE.get(result)
@@ -153,7 +153,7 @@ def _unmatched_message(text: str) -> str:
     if text == "...":
         return "the function takes a variable number of arguments"
     name = _parameter_name(text)
-    shown = text.rpartition(" %")[0] if any(mark in text for mark in _IN_MEMORY) else leading_type(text)
+    shown = text.rpartition(" %")[0] if any(attribute in text for attribute in _IN_MEMORY) else leading_type(text)
     return f"no signature type matches the function's parameter{f' {name!r}' if name else ''} of type {shown or text}"
 
 
@@ -231,7 +231,7 @@ def _mismatch_hint(signature: Signature) -> str:
 def _find_mismatch(function: FunctionHead, signature: Signature) -> str:
     """Return why a function's LLVM type does not match a signature, or "" if it matches."""
     head, types, result, _ = function
-    by_value = next((text for text in head.parameters if any(mark in text for mark in _IN_MEMORY)), None)
+    by_value = next((text for text in head.parameters if any(attribute in text for attribute in _IN_MEMORY)), None)
     if by_value is not None:
         return f"no signature type matches parameter '{by_value}'"
     expected = _expected_types(signature)
@@ -431,8 +431,8 @@ def _convert(body: _Body, index: int, parameter: Parameter, types: Iterator[str]
 def _check_writable(body: _Body, index: int, item: str) -> None:
     """Append a check that fails if a pointer belongs to a read-only buffer. A pointer that is a plain address has no buffer."""
     is_address = body.value(f"icmp eq ptr {body.value(f'load ptr, ptr %obj{index}')}, null")
-    mark = body.value(f"load i32, ptr {body.value(f'getelementptr inbounds i8, ptr %view{index}, i64 {VIEW_READONLY}')}")
-    may_write = body.value(f"select i1 {is_address}, i1 true, i1 {body.value(f'icmp eq i32 {mark}, 0')}")
+    readonly = body.value(f"load i32, ptr {body.value(f'getelementptr inbounds i8, ptr %view{index}, i64 {VIEW_READONLY}')}")
+    may_write = body.value(f"select i1 {is_address}, i1 true, i1 {body.value(f'icmp eq i32 {readonly}, 0')}")
     body.require_valid(may_write, index, item, "readonly")
 
 
@@ -461,8 +461,8 @@ def _check_extents(body: _Body, index: int, dimensions: int, item: str) -> list[
     count = body.value(f"load i32, ptr {body.value(f'getelementptr inbounds i8, ptr %view{index}, i64 {VIEW_NDIM}')}")
     body.require_valid(body.value(f"icmp eq i32 {count}, {dimensions}"), index, item, "shape")
     shape = body.value(f"load ptr, ptr {body.value(f'getelementptr inbounds i8, ptr %view{index}, i64 {VIEW_SHAPE}')}")
-    places = [body.value(f"getelementptr inbounds i64, ptr {shape}, i64 {axis}") for axis in range(dimensions)]
-    return [f"i64 {body.value(f'load i64, ptr {place}')}" for place in places]
+    addresses = [body.value(f"getelementptr inbounds i64, ptr {shape}, i64 {axis}") for axis in range(dimensions)]
+    return [f"i64 {body.value(f'load i64, ptr {address}')}" for address in addresses]
 
 
 def _convert_float(body: _Body, index: int, item: str, llvm_type: str) -> list[str]:
@@ -489,8 +489,8 @@ def _convert_integer(body: _Body, index: int, item: str, kind: str, size: int) -
 
 def _call(body: _Body, entry: EntryPoint, result: Type, arguments: list[str]) -> None:
     """Append the call of the compiled function and the conversion of its result. If `entry.nogil` is set, the call releases the GIL."""
-    at = body.value(f"getelementptr inbounds i8, ptr %callee, i64 {FUNCTION_AT}")
-    function = body.value(f"load ptr, ptr {at}")
+    function_address = body.value(f"getelementptr inbounds i8, ptr %callee, i64 {FUNCTION_AT}")
+    function = body.value(f"load ptr, ptr {function_address}")
     if entry.nogil:
         body.emit("%thread = call ptr @PyEval_SaveThread()")
     extend = {SIGNED: "signext ", UNSIGNED: "zeroext ", BOOL: "zeroext "}.get(result.kind, "")

@@ -233,10 +233,10 @@ def _type_of(words: list[str]) -> tuple[str, list[str]]:
     An address space is part of a pointer type. It precedes ``ptr`` if the words are in reverse order, as for a function's result.
     """
     first = 1 if words[0].startswith("addrspace(") else 0
-    others = words[first + 1 :]
-    if not first and others and others[0].startswith("addrspace("):
-        return " ".join(words[:2]), others[1:]
-    return (f"ptr {words[0]}" if first else words[0]), others
+    attributes = words[first + 1 :]
+    if not first and attributes and attributes[0].startswith("addrspace("):
+        return " ".join(words[:2]), attributes[1:]
+    return (f"ptr {words[0]}" if first else words[0]), attributes
 
 
 def _with_extension(pieces: tuple[str, ...], attributes: list[str]) -> list[str]:

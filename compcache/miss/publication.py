@@ -49,9 +49,9 @@ def publish_built(
     imports = {name for _, module in published for name in module.imports}
     if imports:
         keep_stored(session, imports)
-    new = {module_id: module for module_id, module in published if module_id in written}
-    if new:
-        note_additions(session.store, list(new.items()), session.max_size, partial(modules_in_use, session))
+    new_modules = {module_id: module for module_id, module in published if module_id in written}
+    if new_modules:
+        note_additions(session.store, list(new_modules.items()), session.max_size, partial(modules_in_use, session))
     remote = session.remote() if not is_derived else None
     if remote is not None and remote.writes:
         for module_id, _ in published:

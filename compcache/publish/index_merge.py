@@ -99,8 +99,8 @@ def newest_additions(entries: Iterable[bytes]) -> list[bytes]:
     """Return function entries, sorted. Of entries that differ only in the addition number, only the entry with the greatest is returned."""
     newest: dict[bytes, bytes] = {}
     for entry in entries:
-        other = newest.setdefault(entry[:_SAME], entry)
-        if other is not entry and _addition_number(other) < _addition_number(entry):
+        kept = newest.setdefault(entry[:_SAME], entry)
+        if kept is not entry and _addition_number(kept) < _addition_number(entry):
             newest[entry[:_SAME]] = entry
     return sorted(newest.values())
 

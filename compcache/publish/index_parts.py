@@ -121,9 +121,9 @@ class OtherReader:
         """
         if not self._process:
             return {}
-        new = [name for name in known_parts(self._store) if name not in self._reported and name not in own]
-        self._reported.update(new)
-        return {name: fans_of(name) for name in new if _is_trusted(self._store, name)}
+        new_parts = [name for name in known_parts(self._store) if name not in self._reported and name not in own]
+        self._reported.update(new_parts)
+        return {name: fans_of(name) for name in new_parts if _is_trusted(self._store, name)}
 
     def __enter__(self) -> Self:
         return self

@@ -127,8 +127,8 @@ def _merge_live_entries(store: Store, packs: Iterable[bytes], is_present: Callab
             groups.setdefault(signed, {})[pack] = entries
     for signed, contents in groups.items():
         live = list(_live_entries(store, contents, is_present))
-        new = publish_modules(store, [encode_pack(live)], signs=signed) if live else []
-        for pack in contents.keys() - new:
+        new_packs = publish_modules(store, [encode_pack(live)], signs=signed) if live else []
+        for pack in contents.keys() - new_packs:
             try:
                 remove_file(store, pack)
             except CompcacheError:

@@ -165,16 +165,16 @@ def _publish_files(store: Store, drafts: Mapping[bytes, _Draft], *, signs: bool)
         existing = None if draft.is_newest else _find_existing(store, module_id, elsewhere=not draft.order.number)
         if existing is not None:
             statuses[module_id], orders[module_id] = existing
-    new = [module_id for module_id in drafts if module_id not in statuses]
-    old = [
+    missing = [module_id for module_id in drafts if module_id not in statuses]
+    unindexed = [
         module_id
         for module_id, status in statuses.items()
         if not _is_indexed(store, module_id, status, drafts[module_id].module.indexed, orders[module_id].number)
     ]
-    contents = [(store.module_path(module_id), drafts[module_id].parts) for module_id in new]
-    statuses.update(zip(new, publish_all(store.files, store.temporary, contents), strict=True))
-    additions = [_make_addition(store, drafts[module_id], statuses[module_id], orders.get(module_id)) for module_id in (*old, *new)]
-    return additions, frozenset(new)
+    contents = [(store.module_path(module_id), drafts[module_id].parts) for module_id in missing]
+    statuses.update(zip(missing, publish_all(store.files, store.temporary, contents), strict=True))
+    added = [(drafts[module_id], statuses[module_id], orders.get(module_id)) for module_id in (*unindexed, *missing)]
+    return [_make_addition(store, *addition) for addition in added], frozenset(missing)
 
 
 def _read_makers(module: BuiltModule | Publication) -> Iterator[Maker]:

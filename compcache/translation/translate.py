@@ -393,10 +393,10 @@ def _set_linkages(
         values = ir_text.GlobalValues((*values.functions, *added.functions), (*values.variables, *added.variables))
     for name in resolution.thunks:
         module.get_function(name).linkage = _INTERNAL
-    ready = {*resolution.slots, *resolution.storage, *resolution.thunks}
+    support_symbols = {*resolution.slots, *resolution.storage, *resolution.thunks}
     exported = {export.symbol for export in exports}.difference(resolution.imports)
     for name, linkage, find in _iterate_definitions(module, values):
-        if name in ready or name.startswith("llvm."):
+        if name in support_symbols or name.startswith("llvm."):
             continue
         if name in resolution.imports:  # a merged variable: another module may provide it
             value = find()

@@ -49,9 +49,9 @@ def assemble_object(machine: type[Assembler], functions: Mapping[str, Code]) -> 
                 numbers[symbol] = len(symbols)
                 symbols.append(SYMBOL.pack(strings.add(symbol), STB_GLOBAL << 4, 0, 0, 0, 0))
             relocations.append(_RELOCATION.pack(starts[name] + offset, kind, numbers[symbol], addend))
-    frames, places = _unwinding_frames(machine, functions)
+    frames, code_references = _unwinding_frames(machine, functions)
     frame_relocations = [
-        _RELOCATION.pack(place, machine.distance, 1, start) for place, start in zip(places, starts.values(), strict=True)
+        _RELOCATION.pack(offset, machine.distance, 1, start) for offset, start in zip(code_references, starts.values(), strict=True)
     ]  # fmt: skip
     sections = (
         (".text", SHT_PROGBITS, SHF_ALLOC | _SHF_EXECINSTR, text, 0, 0, _ALIGNMENT, 0),
@@ -98,16 +98,16 @@ def _unwinding_frames(machine: type[Assembler], functions: Mapping[str, Code]) -
     content = bytearray(
         _padded_record(bytes(4) + b"\x01zR\0\x01\x78" + bytes((machine.return_register, 1, _POINTERS)) + machine.first_rules)
     )
-    places = []
+    code_references = []
     for function in functions.values():
         rules, rule_offset = bytearray(), 0
         for offset, rule in function.frame_rules:
             rules += _advance_rule(offset - rule_offset) + rule
             rule_offset = offset
-        places.append(len(content) + 8)
+        code_references.append(len(content) + 8)
         back = _LENGTH.pack(len(content) + 4)
         content += _padded_record(back + bytes(4) + _LENGTH.pack(len(function.code)) + b"\0" + rules)
-    return bytes(content), places
+    return bytes(content), code_references
 
 
 def _advance_rule(distance: int) -> bytes:

@@ -267,10 +267,10 @@ class _Pattern:
         machine.load_number(machine.other_scratch, parameter.dimensions)
         machine.jump_if_different(machine.scratch, machine.other_scratch, self._invalid_argument_label(index))
         machine.load(machine.scratch, machine.frame, view + entry_points.VIEW_SHAPE)
-        for at in range(0, parameter.dimensions * _WORD, _WORD):
-            machine.load(machine.other_scratch, machine.scratch, at)
-            machine.store(machine.other_scratch, slot + at)
-            self._passed.append((0, machine.frame, slot + at))
+        for extent_offset in range(0, parameter.dimensions * _WORD, _WORD):
+            machine.load(machine.other_scratch, machine.scratch, extent_offset)
+            machine.store(machine.other_scratch, slot + extent_offset)
+            self._passed.append((0, machine.frame, slot + extent_offset))
 
     def _call(self) -> None:
         """Emit the call of the compiled function, without the GIL if the export asks for it, and the conversion of its result."""

@@ -33,5 +33,5 @@ def entry_object(entries: Sequence[EntryPoint], elf_machine: int | None = None) 
         return b"", tuple(entries)
     codes = {pair: generate_code(pair[1], machine) for pair in zip(symbols_of_entries(entries), entries, strict=True)}
     assembled = {symbol: code for (symbol, _), code in codes.items() if code is not None}
-    others = tuple([entry for (_, entry), code in codes.items() if code is None])
-    return assemble_object(machine, assembled) if assembled else b"", others
+    uncovered = tuple([entry for (_, entry), code in codes.items() if code is None])
+    return assemble_object(machine, assembled) if assembled else b"", uncovered

@@ -224,9 +224,9 @@ class _Module:
         names: dict[str, None] = {}
         waiting = [*lines]
         for text in waiting:  # grows during the iteration
-            new = [name for name in _TYPE_NAME.findall(text) if name in self._types and name not in names]
-            names |= dict.fromkeys(new)
-            waiting += [self._types[name].partition(" = ")[2] for name in dict.fromkeys(new)]
+            new_names = [name for name in _TYPE_NAME.findall(text) if name in self._types and name not in names]
+            names |= dict.fromkeys(new_names)
+            waiting += [self._types[name].partition(" = ")[2] for name in dict.fromkeys(new_names)]
         return [self._types[name] for name in names]
 
 
@@ -438,9 +438,9 @@ class _Reader:
             text = self._module.nodes[node]
             if not text.removeprefix("distinct ").startswith("!{") or "@" in text:
                 return False
-            new = [inner for inner in _NODE.findall(_STRING.sub('""', text)) if inner not in kept]
-            kept |= dict.fromkeys(new)
-            order += dict.fromkeys(new)
+            new_nodes = [inner for inner in _NODE.findall(_STRING.sub('""', text)) if inner not in kept]
+            kept |= dict.fromkeys(new_nodes)
+            order += dict.fromkeys(new_nodes)
         self._nodes |= kept
         return True
 

@@ -151,15 +151,15 @@ def symbol_sections(
     """
     pack = SYMBOL.pack
     local_rows, global_rows = [bytes(SYMBOL.size)], []
-    written = set()
+    written_names = set()
     string_start = 0
     for owner, obj in enumerate(inputs):
         row, strings = values[owner], obj.strings
         for number, (_, name, string, info, visibility, section, value, size) in enumerate(obj.symbols):
             kind = info & 0xF
             if section == 0 or kind == STT_SECTION:
-                if info >> 4 and name in requested and name not in written:  # a symbol of another image
-                    written.add(name)
+                if info >> 4 and name in requested and name not in written_names:  # a symbol of another image
+                    written_names.add(name)
                     global_rows.append(pack(string_start + string, info, 0, 0, 0, 0))
             elif kind == STT_FILE or section == SHN_ABS:
                 local_rows.append(pack(string_start + string, kind, 0, SHN_ABS, value, size))
@@ -168,11 +168,11 @@ def symbol_sections(
                 output = symbols.section_of(owner, number, section)
                 if address is None or output is None:
                     continue
-                place = address - thread_start if kind == STT_TLS else address
+                shown_address = address - thread_start if kind == STT_TLS else address
                 if info >> 4 and name == export:
-                    global_rows.append(pack(string_start + string, info, visibility, output.number, place, size))
+                    global_rows.append(pack(string_start + string, info, visibility, output.number, shown_address, size))
                 else:
-                    local_rows.append(pack(string_start + string, kind, 0, output.number, place, size))
+                    local_rows.append(pack(string_start + string, kind, 0, output.number, shown_address, size))
         string_start += len(strings)
     table = Output(".symtab", SHT_SYMTAB, 0, 8, SYMBOL.size, (len(local_rows) + len(global_rows)) * SYMBOL.size)
     table.info, table.content = len(local_rows), b"".join([*local_rows, *global_rows])

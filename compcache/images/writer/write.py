@@ -235,11 +235,11 @@ def _assemble(machine: int, layout: Layout, tail: Sequence[Output], segments: by
         name += len(title) + 1
         if output.type != SHT_NOBITS:
             parts += bytes(start - position), output.content
-            at = 0
+            piece_end = 0
             for piece in output.pieces:
                 section = piece.section
-                parts += bytes(piece.offset - at), piece.content or section.content
-                at = piece.offset + section.size
+                parts += bytes(piece.offset - piece_end), piece.content or section.content
+                piece_end = piece.offset + section.size
             position = start + output.size
     parts.append(bytes(-position % 8))
     parts[0] = _HEADER.pack(
