@@ -108,8 +108,7 @@ def run_in_executor(
                 pending.append(lost.popleft())
             while pending and len(running) < window:
                 submitted = pending.popleft()
-                job = submitted.job
-                yield job, None
+                yield submitted.job, None
                 start_file = starts.start_file(submitted) if starts is not None else ""
                 result = _submit(executor, settings, submitted, start_file)
                 if isinstance(result, Outcome):
@@ -118,11 +117,10 @@ def run_in_executor(
                     running[result] = submitted
             ended_jobs, rejected = [*rejected, *_wait_for_ended(running, starts, timeout)], []
             for submitted, outcome in ended_jobs:
-                job = submitted.job
                 if outcome.kind == "lost" and submitted.attempt < _ATTEMPTS:
-                    lost.append(_Submitted(job, submitted.attempt + 1))
+                    lost.append(submitted._replace(attempt=submitted.attempt + 1))
                 else:
-                    yield job, outcome._replace(kind="died") if outcome.kind == "lost" else outcome
+                    yield submitted.job, outcome._replace(kind="died") if outcome.kind == "lost" else outcome
     finally:
         for future in running:
             with suppress(Exception):  # the executor may be gone

@@ -243,19 +243,17 @@ class _Group:
             CompileError, LinkError: the sources are not consistent.
             UndefinedSymbolError: a symbol is missing.
         """
-        lists = [
-            [self._compile_member(source, source.requests[number]) for source in sources] for number in range(len(sources[0].requests))
-        ]
-        requests = [
-            _merge_sources(
-                [source.requests[number] for source in sources], [member for _, member in members], _digest_of(sources), self._is_elsewhere
-            )
-            for number, members in enumerate(lists)
-        ]
-        machine, parts = translate_requests(self._store.host(), requests)
+        content = _digest_of(sources)
+        members_by_target: list[list[_Compiled]] = []
+        merged = []
+        for requests in zip(*[source.requests for source in sources], strict=True):  # of all sources for one target
+            members = [self._compile_member(source, request) for source, request in zip(sources, requests, strict=True)]
+            members_by_target.append(members)
+            merged.append(_merge_sources(requests, [compiled.member for compiled in members], content, self._is_elsewhere))
+        machine, parts = translate_requests(self._store.host(), merged)
         described = [
             (request._replace(named_entries=self._make_entries(members, translated.prepared.exports, request)), translated)
-            for members, (request, translated) in zip(lists, parts, strict=True)
+            for members, (request, translated) in zip(members_by_target, parts, strict=True)
         ]
         built = link_module(Translation(machine, tuple(described)))
         require_types(self._session, built, {})

@@ -40,13 +40,14 @@ if TYPE_CHECKING:
     RowEntry = tuple[str, str, int, tuple[bytes, ...], int, int, bool]
 
 __all__ = [
-    "Platform", "Row", "decode_entry_of", "decode_platform", "decode_rows", "encode_entry_of", "encode_fields", "encode_platform",
+    "KEY_AT", "KEY_LENGTH", "Platform", "Row", "decode_entry_of", "decode_platform", "decode_rows",
+    "encode_entry_of", "encode_fields", "encode_platform",
     "make_row", "read_row", "read_row_and_size", "row_of_frames", "seconds_in",
 ]  # fmt: skip
 
 _MALFORMED = "a row of a list of modules is malformed"
 _MAX_SECONDS = 1e9
-_KEY_AT, _KEY_SIZE = 9, 16  # the position of the key in a module record
+KEY_AT, KEY_LENGTH = 9, 16  # the position of the key in a module record
 
 
 class Platform(NamedTuple):
@@ -153,7 +154,7 @@ def row_of_frames(module_id: bytes, frames: Iterable[tuple[int, bytes]], seconds
         elif kind == MAKERS:
             makers = decode_makers(payload)
         elif kind == MODULE:
-            platform = _platform_of(payload[:_KEY_AT], payload[_KEY_AT + _KEY_SIZE :])
+            platform = _platform_of(payload[:KEY_AT], payload[KEY_AT + KEY_LENGTH :])
     if platform is None:
         raise FormatError("the module has no module record")
     platform = _with_makers(platform, makers)
@@ -166,7 +167,7 @@ def row_of_frames(module_id: bytes, frames: Iterable[tuple[int, bytes]], seconds
 @lru_cache(maxsize=256)
 def _platform_of(head: bytes, rest: bytes) -> Platform:
     """Decode the platform in a module record. The record is given without its key, because most records differ only in the key."""
-    return _platform_of_record(decode_module(head + bytes(_KEY_SIZE) + rest))
+    return _platform_of_record(decode_module(head + bytes(KEY_LENGTH) + rest))
 
 
 def _platform_of_record(header: ModuleRecord) -> Platform:
