@@ -8,7 +8,6 @@ entries raise `StorageError` for a closed cache. The other functions answer ques
 from __future__ import annotations
 
 from compcache.facade import KEY_VARIABLE, PUBLISH_VARIABLE, func_name_of
-from compcache.interrupts import reraise_interrupt
 from compcache.settings import REMOTE_MODE_VARIABLE, REMOTE_VARIABLE, are_set, from_environment
 
 TYPE_CHECKING = False
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
     from compcache.build.source import ModuleSource
     from compcache.cache import Cache
-    from compcache.directory.module_file import ModuleFile
     from compcache.formats.entry import EntryRecord
     from compcache.hit.target import TypedCallTarget
     from compcache.identity import Identity
@@ -69,7 +67,9 @@ def find(
             target = load_accepted(cache._plain, func_name, kind, accept)
             if target is not None:
                 return target
-        judge = _Judge(cache, func_name, kind, accept)
+        from compcache.miss.judge import Judge
+
+        judge = Judge(cache._store, func_name, kind, accept)
     from compcache.errors import CompcacheError  # its module creates some thirty classes
 
     try:
@@ -85,47 +85,6 @@ def find(
         from compcache.miss.compile_once import fetch_and_load
 
         return fetch_and_load(session, func_name, error, judge)
-
-
-class _Judge:
-    """Passes the entry of a realization to a front end's `accept`. Raises `GlobalValidationError` if the realization is not accepted."""
-
-    def __init__(self, cache: Cache, func_name: str, kind: str, accept: Callable[[bytes], bool]) -> None:
-        self._store = cache._store
-        self._key = kind, func_name
-        self._accept = accept
-        self._offsets: dict[bytes, int] = {}
-
-    def __call__(self, file: ModuleFile) -> None:
-        """Raise `GlobalValidationError` unless the front end accepts the entry of the realization in a module file."""
-        from compcache.errors import FormatError, GlobalValidationError
-
-        kind, name = self._key
-        data = self._read_data(file)
-        reason = f"the realization has no trusted entry of the kind {kind!r}"
-        if data is not None:
-            try:  # the error belongs to the front end, not to a file of the cache
-                if self._accept(data):
-                    return
-            except (FormatError, OSError) as error:
-                reraise_interrupt(error)
-                message = f"the front end failed to check the realization of {name!r}: {error}"
-                raise GlobalValidationError(message, reason=str(error)) from error
-            reason = "the front end does not accept the realization"
-        raise GlobalValidationError(reason, reason=reason)
-
-    def _read_data(self, file: ModuleFile) -> bytes | None:
-        """Return the data of the realization's entry in a module file, or None if the file has no such entry, or may not be trusted."""
-        from compcache.formats.entry import decode_entry, index_name, may_be_read
-
-        kind, name = self._key
-        if file.module_id not in self._offsets:
-            self._offsets = dict(self._store.find(index_name(kind, name)))
-        offset = self._offsets.get(file.module_id)
-        if offset is None or not may_be_read(kind, elsewhere=file.elsewhere):
-            return None
-        record = decode_entry(file.read_record(offset))
-        return record.data if (record.kind, record.name) == (kind, name) else None
 
 
 def count_miss(cache: Cache, func_name: str, *, refused: bool = False) -> None:
@@ -280,13 +239,16 @@ def put_entry(cache: Cache, name_or_identity: str | Identity, data: bytes, *, ki
     from compcache.build.source import check_entry
 
     name = _entry_name(cache, name_or_identity, kind)
-    modules = []
-    for module_id in requires:
-        from compcache.usage.listings import module_key
-
-        modules.append(module_key(module_id))
+    modules = [_module_key(module_id) for module_id in requires]
     cache._store.require_writable()
     return _pending_entries(cache).put(kind, name, check_entry(kind, data), modules)
+
+
+def _module_key(module_id: str) -> bytes:
+    """Return the bytes of a module_id. Raise `ValueError` if it is not valid."""
+    from compcache.usage.listings import module_key  # few entries require modules
+
+    return module_key(module_id)
 
 
 def get_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> bytes | None:
@@ -306,9 +268,9 @@ def get_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> byte
     if cache._plain._files is not None:
         from compcache.hit.plain_entries import read_entry
 
-        found = read_entry(cache._plain, kind, name)
-        if found is not None and (found[0] is not None or not are_set((REMOTE_VARIABLE,))):
-            return found[0]
+        answer = read_entry(cache._plain, kind, name)
+        if answer is not None and (answer[0] is not None or not are_set((REMOTE_VARIABLE,))):
+            return answer[0]
     record = cache._entries.find(kind, name) if cache._entries is not None else None
     record = record or cache._store.read_entry(kind, name) or _read_remote_entry(cache, kind, name)
     return None if record is None or record.gone else record.data
@@ -689,7 +651,9 @@ def provider_of(symbol: str) -> str:
     """
     from compcache.images.platform_symbols import in_process, is_platform_symbol
 
-    return "platform" if is_platform_symbol(symbol) else "process" if in_process(symbol) else ""
+    if is_platform_symbol(symbol):
+        return "platform"
+    return "process" if in_process(symbol) else ""
 
 
 def address_of(symbol: str) -> int:

@@ -239,11 +239,11 @@ def _link_for(request: Request, translated: Translated) -> BuiltModule:
 
 
 def _shared_or_object(build: Callable[..., BuiltModule], *, shared: bool) -> BuiltModule:
-    """Call `build` for a shared object if `shared` is true. If a shared object cannot be made, warn and call it for an object.
+    """Return the result of `build` for a shared object if `shared` is true. If no shared object can be made, warn and build an object.
 
     A shared object cannot be made if it requires a linker and none is installed, or if this process may not write a file of this size.
 
-    Raise `CompileError` if a shared object cannot be made, and the module has parts that need one.
+    Raise `CompileError` if an object cannot contain all parts of the module.
     """
     try:
         return build(shared=shared)
@@ -266,7 +266,7 @@ def _entries_of(request: Request, translated: Translated) -> dict[tuple[str, str
 
 @contextmanager
 def _naming_target(request: Request) -> Iterator[None]:
-    """Add the name of the target to a `CompileError`, if the source has several targets."""
+    """Raise a `CompileError` of the context again with the name of the target, if the source has several targets."""
     try:
         yield
     except CompileError as error:
@@ -297,7 +297,7 @@ def _make_module(
     """
     started = time_spent()
     resolution = translated.prepared.resolution
-    made = making.make_image(
+    image = making.make_image(
         translated.object,
         entries=translated.entry_objects,
         export=TABLE_SYMBOL,
@@ -308,7 +308,7 @@ def _make_module(
         libraries=resolution.libraries,
         shared_object=shared,
     )
-    return _assemble_module(translated, identity, entries, added, made, started - translated.seconds)
+    return _assemble_module(translated, identity, entries, added, image, started - translated.seconds)
 
 
 def _section_bounds(definitions: Mapping[str, Definition]) -> list[str]:
@@ -338,50 +338,47 @@ def _linker_features(translated: Translated) -> list[str]:
 def _assemble_module(
     translated: Translated,
     identity: Any,
-    data: Mapping[tuple[str, str], bytes],
+    entries: Mapping[tuple[str, str], bytes],
     added: Iterable[EntryRecord],
-    made: ModuleImage,
+    image: ModuleImage,
     started: float,
 ) -> BuiltModule:
-    """Return the module: the sections of its file, and the facts about it for the index.
-
-    `data` has the entries of data by kind and name, and `started` is a time of `time_spent`.
-    """
+    """Return the module with the sections of its file. `started` is a time of `time_spent`; see `_make_module` for the other arguments."""
     prepared, resolution = translated.prepared, translated.prepared.resolution
-    platform = codegen.host_platform()
+    platform = host.platform_name()
     basic = basic_features(platform)
     features = {
         symbol: requirement_of(names, basic, platform, translated.machine.processor) for symbol, names in translated.requires.items()
     }
-    header = _make_header(translated, made, platform, basic, tuple(dict.fromkeys(features.values())))
+    header = _make_header(translated, image, platform, basic, tuple(dict.fromkeys(features.values())))
     symbols = len(table_symbols(prepared, translated.definitions, translated.stubs))
     writer = RecordBuilder(
         header, translated.needs, resolution, _number_slots(translated, symbols),
-        {name: payload for name, _, payload in prepared.globals}, made.places, translated.types,
+        {name: payload for name, _, payload in prepared.globals}, image.places, translated.types,
     )  # fmt: skip
-    makers = _makers_text_of(translated, made.linker)
+    makers = _makers_text_of(translated, image.linker)
     writer.records.add(encode_makers(makers))
     functions = _add_functions(writer, header, translated, symbols, features)
     # The stubs of the stored code refer to symbols of its former image.
-    contents = {key: content for key, content in data.items() if key[0] != STUB} | _encode_stubs(translated, symbols, basic, platform)
-    entries = [*[EntryRecord(kind, name, 0, (), content, gone=False) for (kind, name), content in contents.items()], *added]
+    contents = {key: content for key, content in entries.items() if key[0] != STUB} | _encode_stubs(translated, symbols, basic, platform)
+    records = [*[EntryRecord(kind, name, 0, (), content, gone=False) for (kind, name), content in contents.items()], *added]
     needed = header.requirement()
-    indexed = [(index_name(entry.kind, entry.name), writer.records.add(encode_entry(entry)), needed) for entry in entries]
+    indexed = [(index_name(record.kind, record.name), writer.records.add(encode_entry(record)), needed) for record in records]
     bitcode = _complete_bitcode(translated, writer.globals)
     seconds = time_spent() - started
     own_names = {name for name, *_ in functions}
     return BuiltModule(
-        sections=Sections(made.image, writer.records.content(), translated.graph, bitcode, _encode_notes(translated, identity, seconds)),
+        sections=Sections(image.image, writer.records.content(), translated.graph, bitcode, _encode_notes(translated, identity, seconds)),
         indexed=(*functions, *indexed),
         target=host.target_id(needed),
-        flags=image_flag(made.kind),
+        flags=image_flag(image.kind),
         key=translated.key,
         seconds=seconds,
         header=header,
         signatures=tuple(translated.entries.signatures),
         imports=tuple([name for name in writer.imports if name not in own_names]),
         code=translated.digests.get("code", ""),
-        entries=tuple(entries),
+        entries=tuple(records),
         defined=_defined_types(translated),
         used=_used_types(translated),
         null=resolution.null,
@@ -404,14 +401,14 @@ def _complete_bitcode(translated: Translated, globals_: Mapping[str, int]) -> by
 
 
 def _make_header(
-    translated: Translated, made: ModuleImage, platform: str, basic: frozenset[str], features: tuple[str, ...]
+    translated: Translated, image: ModuleImage, platform: str, basic: frozenset[str], requirements: tuple[str, ...]
 ) -> ModuleRecord:
-    """Return the header of the module's records. `features` are the requirements of its functions."""
+    """Return the header of the module's records. `requirements` are those of its functions. `basic` has the features of all processors."""
     machine = translated.machine
     made_for, _ = words_of(machine.requires - basic - architecture(platform).system_features.keys(), platform.partition("-")[0])
     return ModuleRecord(
-        translated.key, made.kind, platform, machine.cpu, features or ("",), made.libc, machine.features, codegen.llvm_version(), made_for,
-        machine.processor if machine.is_exact else "", host.ABI_VERSION,
+        translated.key, image.kind, platform, machine.cpu, requirements or ("",), image.libc, machine.features, codegen.llvm_version(),
+        made_for, machine.processor if machine.is_exact else "", host.ABI_VERSION,
     )  # fmt: skip
 
 
@@ -469,7 +466,7 @@ def _makers_text_of(translated: Translated, linker: Linker | None) -> str:
 def _stub_requirement(translated: Translated, symbol: str, basic: frozenset[str], platform: str) -> str:
     """Return the requirement of the stub of an exported symbol. `basic` has the features that every processor of the platform has.
 
-    The stub is called in place of the function where features are missing that only the function's own attributes allow.
+    Importers are bound to the stub on processors that lack features which only the function's own attributes allow.
     """
     machine = translated.machine
     return requirement_of(translated.requires[symbol] & machine.requires, basic, platform, machine.processor)

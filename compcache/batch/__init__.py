@@ -13,14 +13,6 @@ from compcache.batch.reports import BatchFailedError, BatchInterrupted, BatchPro
 from compcache.batch.run import compile_many
 
 __all__ = [
-    "BatchFailedError",
-    "BatchInterrupted",
-    "BatchProgress",
-    "BatchReport",
-    "BuiltJob",
-    "CachedJob",
-    "ConflictingJobsError",
-    "FailedJob",
-    "Job",
-    "compile_many",
-]
+    "BatchFailedError", "BatchInterrupted", "BatchProgress", "BatchReport", "BuiltJob", "CachedJob", "ConflictingJobsError", "FailedJob",
+    "Job", "compile_many",
+]  # fmt: skip

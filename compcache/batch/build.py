@@ -127,13 +127,12 @@ def _build(cache: Cache, job: Job, functions: tuple[str, ...], started: float) -
 
 
 def _exported_names(source: ModuleSource) -> tuple[str, ...]:
-    """Return the names of the functions that a source exports. Bitcode is parsed with LLVM; see `codegen.parse` for the exceptions."""
+    """Return the names of the functions that a source exports. Bitcode is parsed with LLVM; see `print_code` for the exceptions."""
     if source.functions is not None:
         return tuple(source.functions)
     ir = freeze(source).ir
     if isinstance(ir, str):
         return exported_names(ir)
-    from compcache.build import codegen
+    from compcache.translation.requests import print_code
 
-    code = codegen.plain_source(ir)
-    return exported_names(codegen.run(lambda context: str(codegen.parse(code, context))))
+    return exported_names(print_code(ir))

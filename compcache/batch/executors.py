@@ -108,21 +108,19 @@ def run_in_executor(
                 pending.append(lost.popleft())
             while pending and len(running) < window:
                 submitted = pending.popleft()
-                job = submitted.job
-                yield job, None
+                yield submitted.job, None
                 start_file = starts.start_file(submitted) if starts is not None else ""
                 result = _submit(executor, settings, submitted, start_file)
                 if isinstance(result, Outcome):
                     rejected.append((submitted, result))
                 else:
                     running[result] = submitted
-            ended, rejected = [*rejected, *_wait_for_ended(running, starts, timeout)], []
-            for submitted, outcome in ended:
-                job = submitted.job
+            ended_jobs, rejected = [*rejected, *_wait_for_ended(running, starts, timeout)], []
+            for submitted, outcome in ended_jobs:
                 if outcome.kind == "lost" and submitted.attempt < _ATTEMPTS:
-                    lost.append(_Submitted(job, submitted.attempt + 1))
+                    lost.append(submitted._replace(attempt=submitted.attempt + 1))
                 else:
-                    yield job, outcome._replace(kind="died") if outcome.kind == "lost" else outcome
+                    yield submitted.job, outcome._replace(kind="died") if outcome.kind == "lost" else outcome
     finally:
         for future in running:
             with suppress(Exception):  # the executor may be gone
@@ -150,7 +148,7 @@ class _Starts:
         with suppress(OSError):
             make_directories(self._files, directory)
         self._prefix = f"{os.getpid():x}-{os.urandom(6).hex()}-job-"
-        self._seen: dict[str, float] = {}
+        self._start_times: dict[str, float] = {}
 
     def start_file(self, submitted: _Submitted) -> str:
         """Return the path of the file that a job creates when it starts."""
@@ -165,16 +163,16 @@ class _Starts:
             return
         for name in names:
             if name.startswith(self._prefix):
-                self._seen.setdefault(name, time.monotonic())
+                self._start_times.setdefault(name, time.monotonic())
 
     def start_time(self, submitted: _Submitted) -> float | None:
         """Return the start of a job on `time.monotonic`; None if it has not started or cannot reach the directory."""
-        return self._seen.get(os.path.basename(self.start_file(submitted)))
+        return self._start_times.get(os.path.basename(self.start_file(submitted)))
 
     def close(self) -> None:
         """Remove the files of all jobs that have started. Files that cannot be removed stay."""
         self.record_starts()
-        for name in self._seen:
+        for name in self._start_times:
             with suppress(OSError):
                 self._files.unlink(os.path.join(self._directory, name))
 

@@ -75,7 +75,7 @@ class _Worker:
 
     def _start(self, descriptor: int, token: bytes) -> subprocess.Popen[bytes]:
         """Start a fresh interpreter with the import path and flags of this process, which inherits `descriptor`."""
-        path = [os.path.abspath(entry) if entry == "" else entry for entry in sys.path]
+        path = _import_path()
         executable = os.fsdecode(get_executable() or sys.executable)
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
         return subprocess.Popen(
@@ -352,6 +352,14 @@ def _end_workers(workers: list[_Worker], *, terminate: bool = True) -> None:
     for worker in workers:
         worker.signal(signal.SIGKILL)  # reaches the process group, which exists while the worker is a zombie
         worker.process.wait()
+
+
+def _import_path() -> list[str]:
+    """Return the import path of this process, with the path of the current directory instead of "", unless the directory was removed."""
+    current = ""
+    with suppress(FileNotFoundError):
+        current = os.getcwd()
+    return [entry or current for entry in sys.path]
 
 
 def _signal_name(number: int) -> str | None:

@@ -78,15 +78,7 @@ def compile_many(
         StorageError: the cache is read-only.
         BatchInterrupted: Ctrl-C was pressed (a `KeyboardInterrupt`). Its `report` covers the jobs that had ended.
     """
-    if worker_module.is_worker:
-        raise RuntimeError(
-            "compile_many was called by the main script while a worker process imported it for the function of a job: "
-            'call compile_many under `if __name__ == "__main__":`'
-        )
-    if workers is not None and workers < 1:
-        raise ValueError(f"workers must be at least 1, not {workers}")
-    if worker_directory is not None and executor is None:
-        raise ValueError("worker_directory is given without executor: pass the executor whose workers use this directory, or omit it")
+    _check_call(workers, executor, worker_directory)
     prepared = prepare_jobs(jobs)
     opened, settings = open_with_settings(cache)
     batch = _Batch(prepared, progress_display(progress))
@@ -106,6 +98,19 @@ def compile_many(
         if opened is not cache:
             opened.close()
     return batch.report()
+
+
+def _check_call(workers: int | None, executor: object, worker_directory: object) -> None:
+    """Raise the `RuntimeError` and `ValueError` of `compile_many`, which describes the arguments."""
+    if worker_module.is_worker:
+        raise RuntimeError(
+            "compile_many was called by the main script while a worker process imported it for the function of a job: "
+            'call compile_many under `if __name__ == "__main__":`'
+        )
+    if workers is not None and workers < 1:
+        raise ValueError(f"workers must be at least 1, not {workers}")
+    if worker_directory is not None and executor is None:
+        raise ValueError("worker_directory is given without executor: pass the executor whose workers use this directory, or omit it")
 
 
 def _run_on_executor(
@@ -128,6 +133,7 @@ def _run_on_executor(
     temporary = frontend.temporary_directory(cache)
 
     def run_once(jobs: list[PreparedJob], *, unrecorded: Collection[str] = ()) -> tuple[_Ended, _Ended]:
+        """Run the jobs on the executor. See `_Batch.record_final`."""
         return batch.record_final(run_in_executor(executor, settings, jobs, timeout, workers, temporary), unrecorded=unrecorded)
 
     if executor.is_local:
@@ -135,6 +141,7 @@ def _run_on_executor(
         return [job for job, _ in (*lost, *unsatisfied)]
 
     def run_on_cluster(jobs: list[PreparedJob]) -> _Ended:
+        """Run the jobs, and return those that lack functions of other jobs."""
         _, unsatisfied = run_once(jobs)
         return unsatisfied
 
@@ -254,11 +261,11 @@ class _Batch:
 
     def report(self, *, interrupted: bool = False) -> BatchReport:
         """Return the report of the jobs that have ended."""
-        ended = [self._ended[number] for number in sorted(self._ended)]
+        records = [self._ended[number] for number in sorted(self._ended)]
         return BatchReport(
-            tuple([record for record in ended if isinstance(record, BuiltJob)]),
-            tuple([record for record in ended if isinstance(record, CachedJob)]),
-            tuple([record for record in ended if isinstance(record, FailedJob)]),
+            tuple([record for record in records if isinstance(record, BuiltJob)]),
+            tuple([record for record in records if isinstance(record, CachedJob)]),
+            tuple([record for record in records if isinstance(record, FailedJob)]),
             time.perf_counter() - self._started,
             interrupted,
         )
@@ -272,15 +279,6 @@ def _job_record(job: PreparedJob, outcome: Outcome, attempts: int) -> BuiltJob |
     if outcome.kind == "cached":
         return CachedJob(job.name, functions, outcome.module_ids, outcome.seconds, outcome.bytes)
     return FailedJob(
-        job.name,
-        functions,
-        outcome.kind,
-        outcome.message,
-        outcome.seconds,
-        0,
-        outcome.error,
-        outcome.signal,
-        outcome.exit_status,
-        outcome.output,
-        attempts,
-    )
+        job.name, functions, outcome.kind, outcome.message, outcome.seconds, error=outcome.error, signal=outcome.signal,
+        exit_status=outcome.exit_status, output=outcome.output, attempts=attempts,
+    )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from compcache.batch.jobs import Job
 from compcache.build.source import ModuleSource
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import reraise_interrupt, suppress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -68,7 +68,7 @@ def _file_job(path: str, *, text: bool, untrusted: bool) -> Job:
     try:
         return Job(None, ModuleSource(content.decode() if text else content, untrusted=untrusted), label=path)
     except UnicodeDecodeError as error:
-        raise SpecError(f"{path} is not LLVM assembly, which is UTF-8 text ({error}): name a file of bitcode .bc") from error
+        raise SpecError(f"{path} is not LLVM assembly, which is UTF-8 text ({error}): rename a file of bitcode to .bc") from error
 
 
 def _import_file(path: str) -> Any:
@@ -91,9 +91,10 @@ def _import_file(path: str) -> Any:
 
 
 def _import_module(name: str, spec: str) -> Any:
-    """Import a module, with the current directory on the import path. Raise `SpecError` if the import raises any exception."""
-    if "" not in sys.path and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    """Import a module, with the current directory, if it exists, on the import path. Raise `SpecError` for any exception of the import."""
+    with suppress(FileNotFoundError):  # the current directory was removed
+        if "" not in sys.path and os.getcwd() not in sys.path:
+            sys.path.insert(0, os.getcwd())
     try:
         return importlib.import_module(name)
     except Exception as error:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from compcache.arch.known import architecture
 from compcache.errors import CompileError, FormatError, IncompatibleTargetError
-from compcache.formats import host
+from compcache.formats.host import platform_name
 from compcache.formats.makers import PACKAGE, Maker
 from compcache.images.embedded_bitcode import BITCODE_MAGIC, embedded_bitcode, holds_machine_code
 from compcache.images.llvm_thread import call_beside, call_in_caller, check_abandoned, in_llvm_thread
@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 __all__ = [
-    "borrow_machine", "call_beside", "call_in_caller", "check_triple", "copy", "emit_object", "host_platform", "initialize",
-    "is_suspicious", "llvm_version", "new_context", "optimize", "own_makers", "parse", "plain_source", "platform_of", "read_back",
-    "run", "target_data", "target_machine",
+    "borrow_machine", "call_beside", "call_in_caller", "check_triple", "copy", "emit_object", "initialize", "is_suspicious", "llvm_version",
+    "new_context", "optimize", "own_makers", "parse", "plain_source", "platform_of", "read_back", "run", "target_data", "target_machine",
 ]  # fmt: skip
 
 _T = TypeVar("_T")
@@ -49,11 +48,6 @@ def own_makers() -> tuple[Maker, ...]:
     from compcache import __version__
 
     return Maker(PACKAGE, __version__), Maker("llvmlite", llvmlite.__version__)
-
-
-def host_platform() -> str:
-    """Return the platform of this process as `platform_of` names it."""
-    return host.platform_name()
 
 
 @functools.lru_cache(maxsize=64)
@@ -126,7 +120,7 @@ def _read_bytes(data: bytes) -> str | bytes | tuple[bytes, ...]:
     except FormatError as error:
         raise CompileError(f"no LLVM bitcode can be read from the code: {error}") from error
     except UnicodeDecodeError as error:
-        raise CompileError(f"the code is neither LLVM bitcode nor LLVM assembly in UTF-8: {error}") from error
+        raise CompileError(f"the code is neither LLVM bitcode nor LLVM assembly in UTF-8 ({error}): pass one of these") from error
 
 
 def parse(ir: _Plain, context: Any) -> Any:
@@ -208,9 +202,9 @@ def check_triple(module: Any) -> None:
     Raise `IncompatibleTargetError` if the module is for another platform or byte order, or its pointers do not have 64 bits.
     """
     triple = module.triple
-    if triple not in _NO_TRIPLE and platform_of(triple) != host_platform():
+    if triple not in _NO_TRIPLE and platform_of(triple) != platform_name():
         raise IncompatibleTargetError(
-            f"the module is for {triple!r} ({platform_of(triple)}), but this process is {host_platform()}: compile the module "
+            f"the module is for {triple!r} ({platform_of(triple)}), but this process is {platform_name()}: compile the module "
             "for this platform, or leave out the target triple"
         )
     layout = module.data_layout
@@ -234,7 +228,7 @@ def is_suspicious(attributes: Iterable[tuple[str, str]]) -> bool:
 @functools.lru_cache(maxsize=256)
 def _is_harmless_attribute(kind: str, value: str) -> bool:
     """Return whether a target attribute names only CPUs and features that LLVM knows, and changes no basic feature or processor mode."""
-    table, arch = table_of(host_platform()), architecture(host_platform())
+    table, arch = table_of(platform_name()), architecture(platform_name())
     if kind != "target-features":
         return value == "" or (table is not None and value in table.cpus) or value == llvm.get_host_cpu_name()
     for part in filter(None, value.split(",")):

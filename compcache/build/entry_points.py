@@ -49,7 +49,7 @@ _KEPT = 1024
 _IN_MEMORY = ("byval(", "sret(", "byref(", "preallocated(", "inalloca(", "inreg", "nest", "swift")
 _BEFORE_TYPE = re.compile(r"\A[^{\[<]*(?=[{\[<])")  # linkage, visibility and attributes before an aggregate
 _CONVENTIONS = (
-    "fastcc", "coldcc", "tailcc", "preserve_", "win64cc", *architecture(platform_name()).conventions, "cc ", "swift", "ghccc",
+    "fastcc", "coldcc", "tailcc", "preserve_", "win64cc", *architecture(platform_name()).conventions, "swift", "ghccc",
 )  # fmt: skip
 _DECLARATIONS = """\
 declare i64 @PyLong_AsLongLong(ptr)
@@ -75,7 +75,8 @@ declare void @Py_DecRef(ptr)
 class EntryPoint(NamedTuple):
     """The properties of an entry point. Functions with equal properties share the entry point.
 
-    `readonly` states for each parameter whether it accepts read-only buffers. `types` and `result` are LLVM types.
+    `types` and `result` are LLVM types. `readonly` states for each parameter whether it accepts read-only buffers. `convention` is the
+    calling convention, or "" for C's. `nogil` says that calls release the GIL, and `may_raise` that the function may set an exception.
     """
 
     signature: str
@@ -101,19 +102,17 @@ def read_head(head_line: str) -> FunctionHead:
     """Parse the printed head of a function (without ``define``). Raise `ValueError` if the text is not a head."""
     head = parse_head(head_line)
     types = tuple([_leading_type(parameter) for parameter in head.parameters])
-    result = _trailing_type(head.prefix)
-    padded = f" {head.prefix}"
-    named = " " in head.prefix  # otherwise the prefix is only the result type
-    convention = next((_calling_convention(head.prefix, c) for c in _CONVENTIONS if f" {c}" in padded), "") if named else ""
-    return FunctionHead(head, types, result, convention)
+    return FunctionHead(head, types, _trailing_type(head.prefix), _calling_convention(head.prefix))
 
 
-def _calling_convention(prefix: str, name: str) -> str:
-    """Return the words of a head's prefix that name a calling convention, for the beginning of its name that `prefix` contains."""
+def _calling_convention(prefix: str) -> str:
+    """Return the words that name a calling convention in the text before a function's name, or "" for the convention of C."""
     words = prefix.split()
-    if name == "cc ":
-        return f"cc {words[words.index('cc') + 1]}" if "cc" in words else ""
-    return next(word for word in words if word.startswith(name))
+    if len(words) == 1:  # only the result type
+        return ""
+    if "cc" in words:
+        return f"cc {words[words.index('cc') + 1]}"
+    return next((word for word in words if word.startswith(_CONVENTIONS)), "")
 
 
 def _leading_type(parameter: str) -> str:
@@ -140,7 +139,7 @@ def read_signature(function: FunctionHead) -> Signature:
     parameters = []
     for text, llvm_type in zip(head.parameters, types, strict=True):
         name = _BY_LLVM_TYPE.get(llvm_type)
-        if name is None or any(mark in text for mark in _IN_MEMORY):
+        if name is None or any(attribute in text for attribute in _IN_MEMORY):
             raise SignatureError(_unmatched_message(text))
         parameters.append(Parameter(_scalar_type(name, text), False, False, _parameter_name(text), 0))
     name = _BY_LLVM_TYPE.get(result)
@@ -154,7 +153,7 @@ def _unmatched_message(text: str) -> str:
     if text == "...":
         return "the function takes a variable number of arguments"
     name = _parameter_name(text)
-    shown = text.rpartition(" %")[0] if any(mark in text for mark in _IN_MEMORY) else leading_type(text)
+    shown = text.rpartition(" %")[0] if any(attribute in text for attribute in _IN_MEMORY) else leading_type(text)
     return f"no signature type matches the function's parameter{f' {name!r}' if name else ''} of type {shown or text}"
 
 
@@ -220,7 +219,7 @@ def _expected_text(signature: Signature) -> str:
 
 
 def _mismatch_hint(signature: Signature) -> str:
-    """Return a hint about common mistakes in the parameters of a signature, to be appended to a message, or "" if none was made."""
+    """Return a hint about parameters that functions take in another form than signatures name them, for a message; "" without any."""
     notes = []
     if signature.result.kind == TUPLE:
         notes.append("the function stores a tuple through an additional first parameter, a pointer")
@@ -232,7 +231,7 @@ def _mismatch_hint(signature: Signature) -> str:
 def _find_mismatch(function: FunctionHead, signature: Signature) -> str:
     """Return why a function's LLVM type does not match a signature, or "" if it matches."""
     head, types, result, _ = function
-    by_value = next((text for text in head.parameters if any(mark in text for mark in _IN_MEMORY)), None)
+    by_value = next((text for text in head.parameters if any(attribute in text for attribute in _IN_MEMORY)), None)
     if by_value is not None:
         return f"no signature type matches parameter '{by_value}'"
     expected = _expected_types(signature)
@@ -249,7 +248,7 @@ def _expected_types(signature: Signature) -> list[tuple[str, ...]]:
 
 
 def _llvm_types(parameter: Parameter) -> list[tuple[str, ...]]:
-    """Return, for each LLVM parameter that a parameter becomes, the LLVM types that it may have."""
+    """Return the LLVM parameters that pass a parameter, each as a tuple of its allowed types."""
     if parameter.is_buffer:
         return [("ptr",), *[("i64",)] * _extent_count(parameter)]
     return [_result_types(parameter.type)]
@@ -349,7 +348,7 @@ class _Body:
 def entry_text(symbol: str, entry: EntryPoint) -> str:
     """Return the LLVM assembly that defines an entry point under this symbol."""
     signature = Signature.parse(entry.signature)
-    views = [i for i, parameter in enumerate(signature.parameters) if parameter.is_buffer or parameter.type.kind == POINTER]
+    views = [index for index, parameter in enumerate(signature.parameters) if parameter.is_buffer or parameter.type.kind == POINTER]
     body = _Body()
     body.block("start")
     _reserve_stack(body, signature, views)
@@ -360,13 +359,13 @@ def entry_text(symbol: str, entry: EntryPoint) -> str:
     if signature.result.kind == TUPLE:
         next(types)
         arguments.append("ptr %items")
-    for i, parameter in enumerate(signature.parameters):
-        arguments += _convert(body, i, parameter, types, readonly=entry.readonly[i])
+    for index, parameter in enumerate(signature.parameters):
+        arguments += _convert(body, index, parameter, types, readonly=entry.readonly[index])
     _call(body, entry, signature.result, arguments)
     for label, result in (("done", "%result"), ("fail", "null")):
         body.block(label)
-        for i in views:
-            body.emit(f"call void @PyBuffer_Release(ptr %view{i})")
+        for index in views:
+            body.emit(f"call void @PyBuffer_Release(ptr %view{index})")
         body.emit(f"ret ptr {result}")
     head = f"define hidden ptr @{quote(symbol)}(ptr %callee, ptr %args, i64 %nargsf, ptr %names) uwtable {{"
     return "\n".join([head, *body.lines, "}", ""])
@@ -374,12 +373,12 @@ def entry_text(symbol: str, entry: EntryPoint) -> str:
 
 def _reserve_stack(body: _Body, signature: Signature, views: Sequence[int]) -> None:
     """Append the stack variables: buffer views of the parameters `views`, values that hooks convert, and the items of a tuple result."""
-    for i in views:
-        body.emit(f"%view{i} = alloca [80 x i8], align 8")
-        body.emit(f"%obj{i} = getelementptr inbounds i8, ptr %view{i}, i64 8", f"store ptr null, ptr %obj{i}")
-    for i, parameter in enumerate(signature.parameters):
+    for index in views:
+        body.emit(f"%view{index} = alloca [80 x i8], align 8")
+        body.emit(f"%obj{index} = getelementptr inbounds i8, ptr %view{index}, i64 8", f"store ptr null, ptr %obj{index}")
+    for index, parameter in enumerate(signature.parameters):
         if not parameter.is_buffer and parameter.type.name in ("ptr", "cstr", "u64"):
-            body.emit(f"%out{i} = alloca i64, align 8")
+            body.emit(f"%out{index} = alloca i64, align 8")
     if signature.result.kind == TUPLE:
         body.emit(f"%items = alloca [{len(signature.result.items())} x i64], align 8")
 
@@ -432,17 +431,17 @@ def _convert(body: _Body, index: int, parameter: Parameter, types: Iterator[str]
 def _check_writable(body: _Body, index: int, item: str) -> None:
     """Append a check that fails if a pointer belongs to a read-only buffer. A pointer that is a plain address has no buffer."""
     is_address = body.value(f"icmp eq ptr {body.value(f'load ptr, ptr %obj{index}')}, null")
-    mark = body.value(f"load i32, ptr {body.value(f'getelementptr inbounds i8, ptr %view{index}, i64 {VIEW_READONLY}')}")
-    may_write = body.value(f"select i1 {is_address}, i1 true, i1 {body.value(f'icmp eq i32 {mark}, 0')}")
+    readonly = body.value(f"load i32, ptr {body.value(f'getelementptr inbounds i8, ptr %view{index}, i64 {VIEW_READONLY}')}")
+    may_write = body.value(f"select i1 {is_address}, i1 true, i1 {body.value(f'icmp eq i32 {readonly}, 0')}")
     body.require_valid(may_write, index, item, "readonly")
 
 
 def _convert_buffer(body: _Body, index: int, parameter: Parameter, item: str, *, writable: bool) -> list[str]:
-    """Emit the conversion of an argument to a buffer. Return the LLVM arguments: its address, and its extents or number of elements."""
+    """Append the conversion of an argument to a buffer. Return the LLVM arguments: its address, then its extents or number of elements."""
     element = parameter.type
-    want = buffer_request(element, writable=writable)
+    request = buffer_request(element, writable=writable)
     hook = body.api(BUFFER)
-    acquired = body.value(f"call i32 {hook}(ptr %callee, i64 {index}, ptr {item}, ptr %view{index}, i32 {want})")
+    acquired = body.value(f"call i32 {hook}(ptr %callee, i64 {index}, ptr {item}, ptr %view{index}, i32 {request})")
     body.require(body.value(f"icmp ne i32 {acquired}, 0"), "fail")
     data = body.value(f"load ptr, ptr %view{index}")
     if parameter.dimensions:
@@ -453,7 +452,7 @@ def _convert_buffer(body: _Body, index: int, parameter: Parameter, item: str, *,
 
 
 def buffer_request(element: Type, *, writable: bool) -> int:
-    """Return the description of a required buffer, as `EntryApi.acquire_buffer` takes it. `writable`: read-only memory is rejected."""
+    """Return the description of a buffer for `EntryApi.acquire_buffer`. With `writable`, read-only memory is rejected."""
     return element.size | ord(_KIND_LETTER[element.kind]) << 8 | int(writable) << 16
 
 
@@ -462,12 +461,12 @@ def _check_extents(body: _Body, index: int, dimensions: int, item: str) -> list[
     count = body.value(f"load i32, ptr {body.value(f'getelementptr inbounds i8, ptr %view{index}, i64 {VIEW_NDIM}')}")
     body.require_valid(body.value(f"icmp eq i32 {count}, {dimensions}"), index, item, "shape")
     shape = body.value(f"load ptr, ptr {body.value(f'getelementptr inbounds i8, ptr %view{index}, i64 {VIEW_SHAPE}')}")
-    places = [body.value(f"getelementptr inbounds i64, ptr {shape}, i64 {axis}") for axis in range(dimensions)]
-    return [f"i64 {body.value(f'load i64, ptr {place}')}" for place in places]
+    addresses = [body.value(f"getelementptr inbounds i64, ptr {shape}, i64 {axis}") for axis in range(dimensions)]
+    return [f"i64 {body.value(f'load i64, ptr {address}')}" for address in addresses]
 
 
 def _convert_float(body: _Body, index: int, item: str, llvm_type: str) -> list[str]:
-    """Emit the conversion of an argument to a float. Return the LLVM argument as a list of one."""
+    """Append the conversion of an argument to a float. Return the LLVM argument as a list of one."""
     number = body.value(f"call double @PyFloat_AsDouble(ptr {item})")
     body.fail_on_error_if(body.value(f"fcmp oeq double {number}, -1.0"), index, item)
     if llvm_type == "float":
@@ -476,7 +475,7 @@ def _convert_float(body: _Body, index: int, item: str, llvm_type: str) -> list[s
 
 
 def _convert_integer(body: _Body, index: int, item: str, kind: str, size: int) -> list[str]:
-    """Emit the conversion of an argument to an integer, with the check of its range. Return the LLVM argument as a list of one."""
+    """Append the conversion of an argument to an integer, with the check of its range. Return the LLVM argument as a list of one."""
     number = body.value(f"call i64 @PyLong_AsLongLong(ptr {item})")
     body.fail_on_error_if(body.value(f"icmp eq i64 {number}, -1"), index, item)
     if size == 8:  # noqa: PLR2004 - bytes
@@ -489,9 +488,9 @@ def _convert_integer(body: _Body, index: int, item: str, kind: str, size: int) -
 
 
 def _call(body: _Body, entry: EntryPoint, result: Type, arguments: list[str]) -> None:
-    """Emit the call of the compiled function, without the GIL if the entry point asks for it, and the conversion of its result."""
-    at = body.value(f"getelementptr inbounds i8, ptr %callee, i64 {FUNCTION_AT}")
-    function = body.value(f"load ptr, ptr {at}")
+    """Append the call of the compiled function and the conversion of its result. If `entry.nogil` is set, the call releases the GIL."""
+    function_address = body.value(f"getelementptr inbounds i8, ptr %callee, i64 {FUNCTION_AT}")
+    function = body.value(f"load ptr, ptr {function_address}")
     if entry.nogil:
         body.emit("%thread = call ptr @PyEval_SaveThread()")
     extend = {SIGNED: "signext ", UNSIGNED: "zeroext ", BOOL: "zeroext "}.get(result.kind, "")
@@ -530,7 +529,7 @@ def _return_tuple(body: _Body, items: tuple[Type, ...]) -> None:
 
 
 def _return_value(body: _Body, result: Type, llvm_type: str, value: str) -> list[str]:
-    """Emit the conversion of the function's result to an object. Return the lines that define `%result`.
+    """Append the conversion of the function's result to an object. Return the lines that define `%result`.
 
     A select with a constant condition gives a value this name, because LLVM has no instruction that copies.
     """
@@ -541,8 +540,8 @@ def _return_value(body: _Body, result: Type, llvm_type: str, value: str) -> list
         wide = body.value(f"fpext float {value} to double") if llvm_type == "float" else value
         return [f"%result = call ptr @PyFloat_FromDouble(double {wide})"]
     if result.kind in (POINTER, OBJECT):
-        made = "call ptr @PyLong_FromVoidPtr(ptr {})" if result.kind == POINTER else "select i1 true, ptr {}, ptr null"
-        return [f"%result = {made.format(value)}"]
+        conversion = "call ptr @PyLong_FromVoidPtr(ptr {})" if result.kind == POINTER else "select i1 true, ptr {}, ptr null"
+        return [f"%result = {conversion.format(value)}"]
     if result.kind == CSTR:
         return [f"%result = call ptr {body.api(FROM_CSTR)}(ptr {value})"]
     if result.kind == BOOL:

@@ -103,7 +103,7 @@ def _require_free_symbol(symbol: str) -> None:
 
 def choose_exports(
     values: GlobalValues,
-    wanted: tuple[Export, ...] | None,
+    named: tuple[Export, ...] | None,
     aliases: Mapping[str, Alias],
     thread_locals: Collection[str] = (),
     merged: Mapping[str, str] = MappingProxyType({}),
@@ -116,7 +116,7 @@ def choose_exports(
 
     Args:
         values: the functions and variables of the module.
-        wanted: the requested exports, or None for all externally visible functions and variables.
+        named: the exports that the source names, or None for all externally visible functions and variables.
         aliases: the second names of functions.
         thread_locals: the thread-local variables.
         merged: the variables that all modules share, with their linkage. Variables under the one-definition rule are always exported.
@@ -130,7 +130,7 @@ def choose_exports(
         CompileError: a requested variable has a signature, or other modules cannot import it.
         InvalidNameError: the name of a symbol that is exported without a request cannot be a func_name, or is reserved.
     """
-    if wanted is None:
+    if named is None:
         exports = visible_exports(values, aliases, thread_locals, merged, assembly, second_names)
         for export in exports:
             _require_free_symbol(export.symbol)
@@ -138,7 +138,7 @@ def choose_exports(
         return exports
     variables = {variable.name for variable in values.variables if not variable.is_declaration}.union(second_names)
     functions = {f.name for f in values.functions if not f.is_declaration or f.name in assembly}
-    exports = tuple([_variable_export(export, thread_locals, functions) if export.symbol in variables else export for export in wanted])
+    exports = tuple([_variable_export(export, thread_locals, functions) if export.symbol in variables else export for export in named])
     requested = dict.fromkeys([export.symbol for export in exports])
     _require_defined(requested, {*functions, *variables, *aliases})
     also_exported = [name for name, linkage in merged.items() if linkage.endswith("_odr") and name not in requested]
@@ -265,7 +265,7 @@ def make_entries(
     """
     effects = _effects_of_groups(attributes)
     distinct: dict[EntryPoint, int] = {}
-    known: dict[tuple[str, Signature | None, bool], tuple[int | None, str]] = {}  # functions of one type have one entry point
+    entries_by_type: dict[tuple[str, Signature | None, bool], tuple[int | None, str]] = {}  # functions of one type have one entry point
     numbers: list[int | None] = []
     texts = []
     for export in exports:
@@ -275,10 +275,10 @@ def make_entries(
             continue
         line = _head_of(export.symbol, definitions, aliases)
         key = line, export.signature, export.nogil
-        if key not in known:
+        if key not in entries_by_type:
             entry, text = _make_entry(export, read_head(line), effects)
-            known[key] = None if entry is None else distinct.setdefault(entry, len(distinct)), text
-        number, text = known[key]
+            entries_by_type[key] = None if entry is None else distinct.setdefault(entry, len(distinct)), text
+        number, text = entries_by_type[key]
         numbers.append(number)
         texts.append(text if number is None else export.shown or text)
     return Entries(tuple(distinct), tuple(numbers), tuple(texts))
@@ -320,7 +320,7 @@ def _effect_on_arguments(effects: Mapping[str, str]) -> str:
 
 
 def _is_on_arguments(effects: Mapping[str, str]) -> bool:
-    """Return whether a function touches the memory of its arguments and `errno` alone. The state of Python's threads is in neither."""
+    """Return whether a function touches the memory of its arguments and `errno` alone. Then it cannot set a Python exception."""
     return all(effect == "none" or location in ("argmem", "errnomem") for location, effect in effects.items())
 
 

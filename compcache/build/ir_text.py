@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.arch.known import architecture
 from compcache.formats.host import platform_name
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 __all__ = [
-    "ATTACHMENTS", "Assembly", "Definition", "GlobalValue", "GlobalValues", "Head", "find_extreme_construct", "is_vectorized",
-    "leading_type", "lines_from", "lines_of_variables", "long_lines", "parse_head", "passes_vectors", "plain_head", "quote",
-    "read_assembly", "read_functions", "read_module", "read_values", "referenced_name", "references", "section_bounds", "split_at",
-    "split_parameters", "symbol_counts", "unquote", "with_image_symbols", "with_lines", "with_symbols",
+    "ATTACHMENTS", "Assembly", "Definition", "GlobalValue", "GlobalValues", "Head", "find_extreme_construct", "function_texts",
+    "is_vectorized", "leading_type", "lines_from", "lines_of_variables", "long_lines", "parse_head", "passes_vectors", "plain_head",
+    "quote", "read_assembly", "read_functions", "read_module", "read_values", "referenced_name", "references", "section_bounds", "split_at",
+    "split_parameters", "symbol_counts", "target_text", "unquote", "with_image_symbols", "with_lines", "with_symbols",
 ]  # fmt: skip
 
 _NAME = re.compile(r'"([^"]*)"|([-$._A-Za-z0-9]+)')
@@ -277,13 +277,10 @@ def referenced_name(token: str) -> str:
 def read_module(text: str) -> dict[str, Definition]:
     """Return all global values of a printed module, by name. Aliases and ifuncs are returned as variables that refer to their targets."""
     definitions: dict[str, Definition] = {}
-    for chunk in text.split("\n}\n"):  # only functions end with these characters
-        start = chunk.rfind("\ndefine ") + 1
-        if not start and not chunk.startswith("define "):
-            continue
-        end = chunk.find("\n", start)
-        name, *others = references(chunk[start:])
-        definitions[name] = Definition("function", chunk[start + len("define ") : end].removesuffix("{"), tuple(others))
+    for function in function_texts(text):
+        name, *others = references(function)
+        head = function[len("define ") : function.find("\n")]
+        definitions[name] = Definition("function", head.removesuffix("{"), tuple(others))
     for line in lines_from(text, "declare "):
         definitions[references(line)[0]] = Definition("declaration", line[len("declare ") :], ())
     for line in lines_from(text, "@"):
@@ -293,6 +290,19 @@ def read_module(text: str) -> dict[str, Definition]:
         external = "external" in words or "extern_weak" in words
         definitions[name] = Definition("external" if external else "variable", head, tuple(others))
     return definitions
+
+
+def function_texts(text: str) -> Iterator[str]:
+    """Yield the text of each function that a printed module defines, from ``define`` to its last instruction."""
+    for chunk in text.split("\n}\n"):  # only functions end with these characters
+        start = chunk.rfind("\ndefine ") + 1
+        if start or chunk.startswith("define "):
+            yield chunk[start:]
+
+
+def target_text(module: Any) -> str:
+    """Return the lines of LLVM assembly that give another module the target of this module."""
+    return f'target datalayout = "{module.data_layout}"\ntarget triple = "{module.triple}"\n'
 
 
 def lines_from(text: str, start: str) -> list[str]:
@@ -349,7 +359,7 @@ def read_functions(text: str) -> tuple[GlobalValue, ...]:
 
 
 def _parse_function(line: str, head: str, *, is_declaration: bool) -> GlobalValue:
-    """Return the value that a function's line declares or defines. `head` is the line up to its body."""
+    """Return the value that a function's line declares or defines. `head` is the line without its first word and attachments."""
     before, _, rest = head.partition("@")
     if '"' in before:  # the result's type has a quoted name, which may contain "@"
         match = next(match for match in _REFERENCE.finditer(head) if match[0].startswith("@"))
@@ -422,7 +432,7 @@ def with_image_symbols(definitions: dict[str, Definition], text: str) -> dict[st
             kind = "function" if definition.kind == "declaration" else "variable"
             changed[name] = Definition(kind, definition.head, tuple([mention for mention in mentioned if mention != name]))
         elif name in bounds:
-            section = name.partition("_st")[2].partition("_")[2]  # of a name like __start_section
+            section = name.split("_", 3)[3]  # of a name like __start_section
             changed[name] = Definition("variable", definition.head, _section_members(definitions, section))
     return changed
 

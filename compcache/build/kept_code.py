@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from compcache.build import codegen
 from compcache.build.pic import find_constructors, with_init_arrays
 from compcache.errors import CompcacheError
+from compcache.formats.host import platform_name
 from compcache.formats.records import decode_module
 from compcache.images.elf.reading import code_sections
 from compcache.images.kinds import is_known, make_side
@@ -104,7 +105,7 @@ class KeptCode:
 
 def is_translatable(record: ModuleRecord) -> bool:
     """Return whether a module is for this platform, and its image of a known kind."""
-    return record.triple == codegen.host_platform() and is_known(record.image_kind)
+    return record.triple == platform_name() and is_known(record.image_kind)
 
 
 def read_code(store: Store, module_id: str) -> KeptCode:

@@ -11,7 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.arch.known import architecture
-from compcache.build.ir_text import parse_head, plain_head, quote, referenced_name, split_at
+from compcache.build.ir_text import function_texts, parse_head, plain_head, quote, referenced_name, split_at
 from compcache.build.llvm_types import Types, split_words
 from compcache.formats.host import platform_name
 from compcache.hit.link_types import ADDRESS, IGNORED, THREAD_LOCAL, VARIABLE, VARIADIC, WRITTEN
@@ -90,12 +90,12 @@ def read_link_types(
 
 
 class _Reader:
-    """Writes link types of one module."""
+    """Determines link types from the texts of one module."""
 
     def __init__(self, text: str) -> None:
         self._types = Types(text)
         self._thunks = frozenset(_GROUP.findall(text)) if '"thunk"' in text else frozenset[str]()
-        self._known: dict[str, str] = {}  # types of functions, by plain head
+        self._types_by_head: dict[str, str] = {}  # types of functions, by plain head
         self._is_rust = '!{!"rustc version ' in text
 
     def export_type(self, symbol: str, definitions: Mapping[str, Definition], aliases: Mapping[str, Alias]) -> str:
@@ -104,9 +104,9 @@ class _Reader:
         with suppress(ValueError, RecursionError):
             if definition.kind == "function":
                 head = plain_head(definition.head, symbol)
-                if head not in self._known:
-                    self._known[head] = self.function_type(head)
-                return self._known[head]
+                if head not in self._types_by_head:
+                    self._types_by_head[head] = self.function_type(head)
+                return self._types_by_head[head]
             if symbol in aliases:
                 target = definitions.get(aliases[symbol].target)
                 if target is not None and target.kind == "function" and not aliases[symbol].is_ifunc:
@@ -233,10 +233,10 @@ def _type_of(words: list[str]) -> tuple[str, list[str]]:
     An address space is part of a pointer type. It precedes ``ptr`` if the words are in reverse order, as for a function's result.
     """
     first = 1 if words[0].startswith("addrspace(") else 0
-    others = words[first + 1 :]
-    if not first and others and others[0].startswith("addrspace("):
-        return " ".join(words[:2]), others[1:]
-    return (f"ptr {words[0]}" if first else words[0]), others
+    attributes = words[first + 1 :]
+    if not first and attributes and attributes[0].startswith("addrspace("):
+        return " ".join(words[:2]), attributes[1:]
+    return (f"ptr {words[0]}" if first else words[0]), attributes
 
 
 def _with_extension(pieces: tuple[str, ...], attributes: list[str]) -> list[str]:
@@ -248,6 +248,14 @@ def _with_extension(pieces: tuple[str, ...], attributes: list[str]) -> list[str]
     return [f"{piece} {extension}"]
 
 
+class _Call(NamedTuple):
+    """A call of an imported symbol, with the texts between ``call`` and the callee, and after the callee."""
+
+    symbol: str
+    prefix: str
+    rest: str
+
+
 class _Uses:
     """Finds the uses of imports in the functions of a module."""
 
@@ -257,9 +265,9 @@ class _Uses:
         self._written_names = {"@" + quote(symbol): symbol for symbol in imported}
         self._slots = {"@" + quote(slot): slot for slot in slots}
         self._thunks = {function: slot for slot, function in slots.items()}
-        self._wanted = {*imported, *slots, *slots.values()}
+        self._imports_and_slots = {*imported, *slots, *slots.values()}
         self._variables = {symbol for symbol in imported if definitions[symbol].kind == "external"}
-        self._found: dict[str, dict[str, str]] = {}  # by symbol: the types of its uses, each with a function that has such a use
+        self._types_of_uses: dict[str, dict[str, str]] = {}  # by symbol: the types of its uses, each with a function that has such a use
         self._in_thunks: dict[str, str] = {}  # the types of functions that only thunks call, by slot
         self._changed: dict[str, str] = {}  # the variables that the code writes to, each with a function that does so
         self._users: dict[str, str] = {}  # by symbol: a function that refers to it
@@ -269,22 +277,19 @@ class _Uses:
         """Return the types of each import in the printed module `text`, each mapped to a function that uses the import with this type."""
         for name, definition in self._definitions.items():
             for symbol in definition.references:
-                if symbol in self._wanted:
+                if symbol in self._imports_and_slots:
                     self._users.setdefault(symbol, name)
-        for chunk in text.split("\n}\n"):
-            start = chunk.rfind("\ndefine ") + 1
-            if not start and not chunk.startswith("define "):
-                continue
-            head = chunk[start : chunk.find("\n", start)]
+        for function in function_texts(text):
+            head = function[: function.find("\n")]
             name = _symbol_in(head)
-            if not self._wanted.isdisjoint(self._definitions[name].references if name in self._definitions else ()):
-                self._read_body(name, chunk[start + len(head) :])
+            if not self._imports_and_slots.isdisjoint(self._definitions[name].references if name in self._definitions else ()):
+                self._read_body(name, function[len(head) :])
         for slot, kind in self._in_thunks.items():
-            self._found.setdefault(slot, {kind: self._users.get(slot, "")})
+            self._types_of_uses.setdefault(slot, {kind: self._users.get(slot, "")})
         for symbol in self._written_names.values():
-            if symbol not in self._found and (kind := self._declared_type(symbol)):
-                self._found[symbol] = {kind: self._changed.get(symbol) or self._users.get(symbol, "")}
-        return self._found
+            if symbol not in self._types_of_uses and (kind := self._declared_type(symbol)):
+                self._types_of_uses[symbol] = {kind: self._changed.get(symbol) or self._users.get(symbol, "")}
+        return self._types_of_uses
 
     def _declared_type(self, symbol: str) -> str:
         """Return the type of a declaration, or "" if the declaration does not show a type."""
@@ -298,58 +303,64 @@ class _Uses:
         return ""
 
     def _read_body(self, function: str, body: str) -> None:
-        """Note the uses of imported functions and variables in the body of a function."""
-        known: dict[str, str] = {}  # the symbols behind values of this function: loaded slots, parts of variables
+        """Record the uses of imported functions and variables in the body of a function."""
+        symbols_of_values: dict[str, str] = {}  # the symbols behind values of this function: loaded slots, parts of variables
         names: Counter[str] | None = None
         lines = body.split("\n")
-        self._add_loaded_values(lines, known)
+        self._add_loaded_values(lines, symbols_of_values)
         for line in lines:
             match = _CALL.match(line) if "call" in line or "invoke" in line else None
-            if match is not None and (call := self._find_callee(match[2], known)) is not None:
-                symbol, prefix, head = call
+            if match is not None and (call := self._find_callee(match[2], symbols_of_values)) is not None:
                 names = names or Counter(_LOCAL.findall(body))
-                self._add_use(function, symbol, prefix, head, is_used=match[1] is not None and names[match[1]] > 1)
+                self._add_use(function, call, is_used=match[1] is not None and names[match[1]] > 1)
             if self._variables:
-                self._add_changes(function, line, known)
+                self._add_changes(function, line, symbols_of_values)
 
-    def _add_loaded_values(self, lines: Iterable[str], known: dict[str, str]) -> None:
+    def _add_loaded_values(self, lines: Iterable[str], symbols_of_values: dict[str, str]) -> None:
         """Add the values that are loaded from slots, or are addresses in variables, with their symbols."""
         for line in lines:
             if self._slots and (match := _LOAD.match(line)) is not None and match[2] in self._slots:
-                known[match[1]] = self._slots[match[2]]
+                symbols_of_values[match[1]] = self._slots[match[2]]
             elif self._variables and (match := _ELEMENT.match(line)) is not None and match[2] in self._written_names:
-                known[match[1]] = self._written_names[match[2]]
+                symbols_of_values[match[1]] = self._written_names[match[2]]
 
-    def _find_callee(self, text: str, symbols: Mapping[str, str]) -> tuple[str, str, str] | None:
-        """Return the symbol that a line calls, and the texts before and after the callee, or None if the line calls no known symbol."""
+    def _find_callee(self, text: str, symbols_of_values: Mapping[str, str]) -> _Call | None:
+        """Return the call in the text after ``call``, or None if it calls no imported symbol. `symbols_of_values`: see `_read_body`."""
         match = _CALLEE.search(text)
         if match is None or " asm " in text[: match.start()]:
             return None
         name = match[1]
-        symbol = symbols.get(name) or self._written_names.get(name) or self._thunks.get(referenced_name(name) if name[0] == "@" else "", "")
-        return (symbol, text[: match.start()], text[match.end() - 1 :]) if symbol else None
+        symbol = symbols_of_values.get(name) or self._written_names.get(name)
+        if not symbol and name[0] == "@":
+            symbol = self._thunks.get(referenced_name(name))
+        return _Call(symbol, text[: match.start()], text[match.end() - 1 :]) if symbol else None
 
-    def _add_use(self, function: str, symbol: str, prefix: str, rest: str, *, is_used: bool) -> None:
+    def _add_use(self, function: str, call: _Call, *, is_used: bool) -> None:
         """Record the type with which a function calls a symbol. A call that cannot be parsed is not recorded."""
         try:
-            plain = _PLAIN_ARGUMENTS.match(rest)
-            # Arguments without brackets and quotes, the usual case, need no parser.
-            arguments = parse_head(f"void @f{rest}").parameters if plain is None else tuple(filter(None, plain[1].split(", ")))
-            alike = prefix, is_used, *[argument.rpartition(" ")[0] for argument in arguments]
-            kind = self._known_calls.get(alike)
-            if kind is None:
-                kind = self._known_calls[alike] = self._reader.call_type(prefix, arguments, is_used=is_used)
+            kind = self._call_type(call, is_used=is_used)
         except (ValueError, RecursionError) as error:
             reraise_interrupt(error)
             return
-        if self._thunks.get(function) == symbol:
+        if self._thunks.get(function) == call.symbol:
             declared = kind.removesuffix(f" {IGNORED}")
             if f"({VARIADIC})" not in declared:
-                self._in_thunks[symbol] = f"{declared} {ADDRESS}"
+                self._in_thunks[call.symbol] = f"{declared} {ADDRESS}"
             return
-        self._found.setdefault(symbol, {}).setdefault(kind, function)
+        self._types_of_uses.setdefault(call.symbol, {}).setdefault(kind, function)
 
-    def _add_changes(self, function: str, line: str, known: Mapping[str, str]) -> None:
+    def _call_type(self, call: _Call, *, is_used: bool) -> str:
+        """Return the type of a call. `is_used` says whether its result is used. Raise `ValueError` for a call that cannot be parsed."""
+        plain = _PLAIN_ARGUMENTS.match(call.rest)
+        # Arguments without brackets and quotes, the usual case, need no parser.
+        arguments = parse_head(f"void @f{call.rest}").parameters if plain is None else tuple(filter(None, plain[1].split(", ")))
+        alike = call.prefix, is_used, *[argument.rpartition(" ")[0] for argument in arguments]
+        kind = self._known_calls.get(alike)
+        if kind is None:
+            kind = self._known_calls[alike] = self._reader.call_type(call.prefix, arguments, is_used=is_used)
+        return kind
+
+    def _add_changes(self, function: str, line: str, symbols_of_values: Mapping[str, str]) -> None:
         """Record the variable to which a line stores, if it is a variable of another module."""
         match = _STORE.match(line)
         if match is None:
@@ -360,7 +371,7 @@ class _Uses:
             operands = operands[(operands.find(", ptr getelementptr") if is_expression else operands.rfind(", ptr ")) + 2 :]
         target = _TARGET.search(operands)
         name = target[1] if target is not None else ""
-        symbol = known.get(name) or self._written_names.get(name, "")
+        symbol = symbols_of_values.get(name) or self._written_names.get(name, "")
         if symbol in self._variables:
             self._changed.setdefault(symbol, function)
 

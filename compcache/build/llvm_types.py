@@ -41,48 +41,48 @@ class Types:
     def __init__(self, text: str) -> None:
         self._text = text
         self._named: dict[str, str] | None = None
-        self._known: dict[str, Type] = {"void": _VOID, "ptr": Type(_WORD, _WORD, ("ptr",))}
+        self._types_by_text: dict[str, Type] = {"void": _VOID, "ptr": Type(_WORD, _WORD, ("ptr",))}
         layout = _LAYOUT.search(text)
         self._wide = _WIDE if layout is not None and "-i128:128" in layout[1] else _WORD
 
     def read(self, text: str) -> Type:
         """Return the type that a text consists of. Raise `ValueError` if the text is not a type, or continues after the type."""
-        parsed = self._known.get(text)
+        parsed = self._types_by_text.get(text)
         if parsed is None:
             parsed, end = self._read(text, 0)
             if end != len(text):
                 raise ValueError(f"the LLVM assembly continues after a type: {text[:80]!r}")
-            self._known[text] = parsed
+            self._types_by_text[text] = parsed
         return parsed
 
     def leading(self, text: str, start: int) -> Type:
         """Return the type that begins at a position of a text. Raise `ValueError` if no type begins there."""
         return self._read(text, start)[0]
 
-    def _read(self, text: str, at: int) -> tuple[Type, int]:
+    def _read(self, text: str, position: int) -> tuple[Type, int]:
         """Return the type at a position, and the position after it. Raise `ValueError` if there is no type."""
-        first = text[at]
+        first = text[position]
         if first == "{":
-            return self._read_structure(text, at + 1, packed=False)
-        if text.startswith("<{", at):
-            found, end = self._read_structure(text, at + 2, packed=True)
-            return found, end + 1
+            return self._read_structure(text, position + 1, packed=False)
+        if text.startswith("<{", position):
+            structure, end = self._read_structure(text, position + 2, packed=True)
+            return structure, end + 1
         if first in "[<":
-            return self._read_repeated(text, at)
-        match = _WORD_OF_TYPE.match(text, at)
+            return self._read_repeated(text, position)
+        match = _WORD_OF_TYPE.match(text, position)
         if match is None:
-            raise ValueError(f"the LLVM assembly has no type at {text[at : at + 80]!r}")
+            raise ValueError(f"the LLVM assembly has no type at {text[position : position + 80]!r}")
         word, end = match[0], match.end()
         if word == "ptr" and text.startswith(" addrspace(", end):
             end = text.index(")", end) + 1
-            return Type(_WORD, _WORD, (_without_separators(text[at:end]),)), end
+            return Type(_WORD, _WORD, (_without_separators(text[position:end]),)), end
         if word == "target" and text.startswith("(", end):
             end = text.index(")", end) + 1
-            return Type(-1, 1, (_without_separators(text[at:end]),)), end
-        known = self._known.get(word)
-        if known is None:
-            known = self._known[word] = self._word_type(word)
-        return known, end
+            return Type(-1, 1, (_without_separators(text[position:end]),)), end
+        word_type = self._types_by_text.get(word)
+        if word_type is None:
+            word_type = self._types_by_text[word] = self._word_type(word)
+        return word_type, end
 
     def _word_type(self, word: str) -> Type:
         """Return the type that one word names. A type of unknown size has the size -1."""
@@ -108,32 +108,32 @@ class Types:
             self._named = dict(_NAMED_TYPE.findall(self._text)) if " = type " in self._text else {}
         return self._named
 
-    def _read_structure(self, text: str, at: int, *, packed: bool) -> tuple[Type, int]:
-        """Return the structure whose first member begins at `at`, and the position after its closing bracket. `packed`: without padding."""
+    def _read_structure(self, text: str, position: int, *, packed: bool) -> tuple[Type, int]:
+        """Return the structure whose first member begins at `position`, and the position after it. With `packed`, it has no padding."""
         size, align, pieces = 0, 1, list[str]()
         while True:
-            while text[at] in " ,":
-                at += 1
-            if text[at] == "}":
+            while text[position] in " ,":
+                position += 1
+            if text[position] == "}":
                 break
-            part, at = self._read(text, at)
+            part, position = self._read(text, position)
             step = 1 if packed else part.align
             size = -1 if size < 0 or part.size < 0 else align_up(size, step) + part.size
             align = max(align, step)
             pieces += part.pieces
         size = size if size < 0 else align_up(size, align)
-        return Type(size, align, _limit_pieces(pieces, size), is_aggregate=True), at + 1
+        return Type(size, align, _limit_pieces(pieces, size), is_aggregate=True), position + 1
 
-    def _read_repeated(self, text: str, at: int) -> tuple[Type, int]:
+    def _read_repeated(self, text: str, position: int) -> tuple[Type, int]:
         """Return the array or vector at a position, and the position after it. Raise `ValueError` if it is malformed."""
-        closing = "]" if text[at] == "[" else ">"
-        match = _COUNT.match(text, at + 1)
+        closing = "]" if text[position] == "[" else ">"
+        match = _COUNT.match(text, position + 1)
         if match is None:
-            raise ValueError(f"the LLVM assembly has an array or vector without a length: {text[at : at + 80]!r}")
+            raise ValueError(f"the LLVM assembly has an array or vector without a length: {text[position : position + 80]!r}")
         count = int(match[2])
         part, end = self._read(text, match.end())
         if text[end] != closing:
-            raise ValueError(f"the LLVM assembly has an array or vector without an end: {text[at : at + 80]!r}")
+            raise ValueError(f"the LLVM assembly has an array or vector without an end: {text[position : position + 80]!r}")
         if closing == ">":
             return _vector_type(part, count, is_scalable=bool(match[1])), end + 1
         size = part.size * count if part.size >= 0 else -1

@@ -37,7 +37,7 @@ _CONSTANT = re.compile(r'(?:"[^"]*"|\S+) = (?:[a-z_]+(?:\([^)]*\))? )*constant '
 
 
 def may_be_undefined(definition: Definition | None) -> bool:
-    """Return whether a declaration may remain undefined. None is a symbol without a declaration."""
+    """Return whether a declaration may remain undefined. The result is False for None, a symbol without a declaration."""
     return definition is not None and "extern_weak" in definition.head.split(" ")
 
 

@@ -14,7 +14,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compcache.build.ir_text import parse_head, quote, references, symbol_counts, with_lines
+from compcache.build.ir_text import parse_head, quote, references, symbol_counts, target_text, with_lines
 from compcache.build.pic import ADDRESS_OF
 from compcache.build.source import check_name
 from compcache.errors import CompileError, GlobalValidationError, SignatureMismatchError, UndefinedSymbolError
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from compcache.images.libraries import Library
 
 __all__ = [
-    "SLOT_PREFIX", "Requests", "Resolution", "imported_thread_locals", "is_known_by_name", "read_requests", "resolve_declarations",
-    "restore_resolution", "shared_function", "undefined_symbols_error", "with_nobuiltin",
+    "SLOT_PREFIX", "Requests", "Resolution", "Unresolved", "imported_thread_locals", "is_known_by_name", "read_requests",
+    "resolve_declarations", "restore_resolution", "shared_function", "undefined_symbols_error", "with_nobuiltin",
 ]  # fmt: skip
 
 SLOT_PREFIX = "compcache.slot."
@@ -133,9 +133,9 @@ def is_known_by_name(symbol: str) -> bool:
 
 
 def with_nobuiltin(text: str, functions: Iterable[GlobalValue], imports: Collection[str]) -> str:
-    """Return a printed module whose own functions and imports are `nobuiltin`.
+    """Return a printed module in which functions and imports with the names of platform functions are `nobuiltin`.
 
-    So LLVM does not treat them as platform functions of the same names. `functions` are the functions of the module.
+    Otherwise LLVM would treat them as the platform's functions. `functions` are the functions of the module.
     """
     imported = {symbol for symbol in imports if is_known_by_name(symbol)}
     own = {f.text for f in functions if not f.is_declaration and is_known_by_name(f.name)}
@@ -153,36 +153,46 @@ def _with_nobuiltin(line: str) -> str:
     return f"{line.removesuffix(suffix)}{after} nobuiltin{suffix.removeprefix(after)}"
 
 
+class Unresolved(NamedTuple):
+    """A module whose declarations are not resolved.
+
+    Attributes:
+        module: the module.
+        text: the module as LLVM prints it.
+        values: its functions and variables.
+        target_data: LLVM's data layout.
+        thread_locals: its thread-local variables.
+        defined: the symbols that its assembly or the linker defines.
+    """
+
+    module: Any
+    text: str
+    values: GlobalValues
+    target_data: Any
+    thread_locals: Collection[str]
+    defined: Collection[str]
+
+
 def resolve_declarations(
-    module: Any,
-    text: str,
-    values: GlobalValues,
-    target_data: Any,
+    code: Unresolved,
     requests: Requests,
     cached_among: Callable[[list[str]], Collection[str]],
     *,
     shared: bool,
-    thread_locals: Collection[str] = (),
-    defined: Collection[str] = (),
     is_beside: Callable[[str], bool],
     assumed: dict[str, bool] | None = None,
 ) -> Resolution:
-    """Choose the provider of every declaration of a module. The linkages and attributes of declarations in `module` are changed.
+    """Choose the provider of every declaration of a module. The linkages and attributes of declarations in the module are changed.
 
     The providers are tried in this order: `imports=`, `globals=`, other sources that are added together with this source, code that is
     linked statically into every shared object, the platform's libraries, the libraries that the source names, modules of the cache, other
     symbols of the process, and system libraries that the process has loaded.
 
     Args:
-        module: the module.
-        text: the module as LLVM prints it.
-        values: the functions and variables of the module.
-        target_data: LLVM's data layout.
+        code: the module.
         requests: the imports, globals and libraries of the source.
         cached_among: returns which of these names the cache has.
         shared: whether the image will be a shared object, with places for imports.
-        thread_locals: the thread-local variables of the module.
-        defined: the symbols that the module's assembly or the linker defines.
         is_beside: returns whether a source that is added together with this source defines a symbol.
         assumed: collects the symbols that nothing defines, and whether each is a function. They become imports, and the caller ensures
             that modules will define them, or raises the error of `undefined_symbols_error`. None: they are errors.
@@ -194,26 +204,27 @@ def resolve_declarations(
         GlobalValidationError: a value does not fit its variable.
         LibraryError: a library that the source names cannot be opened.
     """
-    functions = _declared_values(values.functions, shared=shared)
-    variables = _declared_values(values.variables, shared=shared)
-    own = {function.name for function in values.functions if not function.is_declaration}
-    resolver = _Resolver(requests, cached_among, shared=shared, defined=defined, own=own, is_beside=is_beside)
+    module = code.module
+    functions = _declared_values(code.values.functions, shared=shared)
+    variables = _declared_values(code.values.variables, shared=shared)
+    own = {function.name for function in code.values.functions if not function.is_declaration}
+    resolver = _Resolver(requests, cached_among, shared=shared, defined=code.defined, own=own, is_beside=is_beside)
     resolver.add_values(functions)
-    resolver.add_values(variables, lambda name: _storage_of(module.get_global_variable(name), target_data))
+    resolver.add_values(variables, lambda name: _storage_of(module.get_global_variable(name), code.target_data))
     _fit_values(resolver.storage, module)
     missing = _keep_optimizer_copies(resolver.missing, module, functions, variables)
-    _check_no_thread_locals([*resolver.imports, *missing], thread_locals)
-    missing = _used_names(missing, symbol_counts(text)) if missing else []
+    _check_no_thread_locals([*resolver.imports, *missing], code.thread_locals)
+    missing = _used_names(missing, symbol_counts(code.text)) if missing else []
     if assumed is not None and missing:
         assumed |= resolver.assume(missing, functions)
         missing = []
     _require_same_thread_locality(missing, cached_among)
-    _check_use(text, requests, functions, variables, missing)
+    _check_use(code.text, requests, functions, variables, missing)
     for name in resolver.imports:
         if name in functions and _attributes_are_of_functions():
             module.get_function(name).add_function_attribute("nonlazybind")  # an indirect call, instead of a call to a jump
-    _check_no_defined_thread_locals(resolver.storage, thread_locals)
-    return _resolution_of(resolver, module, functions, variables, target_data)
+    _check_no_defined_thread_locals(resolver.storage, code.thread_locals)
+    return _resolution_of(resolver, module, functions, variables, code.target_data)
 
 
 def _resolution_of(resolver: _Resolver, module: Any, functions: Iterable[str], variables: Collection[str], target_data: Any) -> Resolution:
@@ -223,7 +234,7 @@ def _resolution_of(resolver: _Resolver, module: Any, functions: Iterable[str], v
     support = _support_text(module, variables, slots, storage, thunks, target_data) if thunks or storage else ""
     static = resolver.static_symbols()
     if static:
-        support = (support or _head_text(module)) + static_runtime_text(static)
+        support = (support or target_text(module)) + static_runtime_text(static)
     libraries_used = frozenset(resolver.from_libraries)
     return Resolution(slots, storage, support, thunks, resolver.libraries, libraries_used, resolver.imports, tuple(resolver.null))
 
@@ -360,7 +371,7 @@ class _Resolver:
         self._loaded: tuple[Library, ...] | None = None
 
     def add_values(self, values: Mapping[str, GlobalValue], storage_of: Callable[[str], Storage] | None = None) -> None:
-        """Choose the providers of the declared functions, or of the external variables, whose storage `storage_of` returns."""
+        """Choose the providers of declared functions (`storage_of` is None), or of variables, whose storage `storage_of` returns."""
         remaining = [name for name in values if not self._add_given(name, storage_of) and not self._add_linked(name)]
         cached = frozenset(self._cached_among(remaining) if remaining else ())
         for name in remaining:
@@ -370,7 +381,7 @@ class _Resolver:
                 self._require(name, values[name])
 
     def _import(self, symbol: str, name: str, *, is_function: bool) -> None:
-        """Bind a symbol to an exported name: through the linker in a shared image and for variables, otherwise through a slot."""
+        """Import a symbol under an exported name. A function of an object gets a slot; other imports stay references to the symbol."""
         if self._shared or not is_function:
             self.imports[symbol] = name
         else:
@@ -426,7 +437,10 @@ class _Resolver:
         return self.static
 
     def _require(self, name: str, value: GlobalValue) -> None:
-        """Add a symbol that the process, or a loaded library, has to define. Missing symbols are added to `missing` or `null`."""
+        """Find a symbol in the process. If its global scope lacks the symbol, a weak reference becomes null.
+
+        Other symbols may be in a loaded library, which is added to `libraries`. Otherwise they are added to `missing`.
+        """
         if platform_symbols.in_process(name):
             return
         if value.linkage == "external_weak":
@@ -578,11 +592,6 @@ def _truncate(definition: Integer, bits: int) -> Integer:
     return Integer(definition.value & ((1 << bits) - 1))
 
 
-def _head_text(module: Any) -> str:
-    """Return the lines of LLVM assembly that give another module the target of this module."""
-    return f'target datalayout = "{module.data_layout}"\ntarget triple = "{module.triple}"\n'
-
-
 def _support_text(
     module: Any,
     variables: Collection[str],
@@ -592,7 +601,7 @@ def _support_text(
     target_data: Any,
 ) -> str:
     """Return a module that defines the slots, the storage of global values and the thunks of `module`, as LLVM assembly."""
-    lines = [_head_text(module)]
+    lines = [target_text(module)]
     if thunks:
         lines += [str(struct) for struct in module.struct_types if " = type " in str(struct)]
     lines += [f"@{quote(slot)} = hidden externally_initialized global ptr null, align 8" for slot in slots]

@@ -174,7 +174,10 @@ def _makers_text(makers: Mapping[str, str]) -> str:
 
 
 def _check_items(name: str, value: Any, types: tuple[type, ...] = (object,)) -> Any:
-    """Return the value of a parameter that accepts one text or several: a text, or a tuple of items of `types`. Raise `TypeError`."""
+    """Return the value of a parameter that accepts one item or several: a text unchanged, other values as a tuple.
+
+    Raise `TypeError` if an item is not of one of the `types`.
+    """
     if isinstance(value, str):
         return value
     if isinstance(value, PathLike) and PathLike in types:
@@ -189,6 +192,7 @@ def _check_items(name: str, value: Any, types: tuple[type, ...] = (object,)) -> 
 
 
 def _wrong_type_error(name: str, value: object) -> TypeError:
+    """Return the exception for a parameter with a value of an unsupported type."""
     return TypeError(f"ModuleSource(): {name} must be {_LIKE[name]}, not {type(value).__name__}")
 
 
@@ -209,27 +213,28 @@ def check_entry(kind: str, data: object) -> bytes:
     return content
 
 
-def check_name(name: object, what: str) -> str:
-    """Check the name of a function, symbol or similar item, and return it unchanged. `what` names the item in messages.
+def check_name(name: object, description: str) -> str:
+    """Check the name of a function, symbol or similar item, and return it unchanged. `description` is for messages, like "func_name".
 
     Names may contain slashes, newlines and any Unicode text, because they never become file names.
 
     Raise `InvalidNameError` if the name is not a str, is empty, contains NUL or lone surrogates, or is longer than 64 KiB.
     """
     if not isinstance(name, str):
-        raise InvalidNameError(f"{_with_article(what)} must be a str, not {type(name).__name__}: {name!r}")
+        raise InvalidNameError(f"{_with_article(description)} must be a str, not {type(name).__name__}: {name!r}")
     if not name:
-        raise InvalidNameError(f"{_with_article(what)} must not be empty")
+        raise InvalidNameError(f"{_with_article(description)} must not be empty")
     if "\0" in name:
-        raise InvalidNameError(f"{_with_article(what)} must not contain NUL: {name[:80]!r}")
+        raise InvalidNameError(f"{_with_article(description)} must not contain NUL: {name[:80]!r}")
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
-        raise InvalidNameError(f"{_with_article(what)} must be encodable as UTF-8: {name[:80]!r}") from None
+        raise InvalidNameError(f"{_with_article(description)} must be encodable as UTF-8: {name[:80]!r}") from None
     if size > MAX_NAME_BYTES:
-        raise InvalidNameError(f"{_with_article(what)} must have at most {MAX_NAME_BYTES} bytes, not {size}: {name[:80]!r}...")
+        raise InvalidNameError(f"{_with_article(description)} must have at most {MAX_NAME_BYTES} bytes, not {size}: {name[:80]!r}...")
     return name
 
 
-def _with_article(what: str) -> str:
-    return f"an {what}" if what[:1] in "aeiou" else f"a {what}"
+def _with_article(description: str) -> str:
+    """Return a description with the indefinite article."""
+    return f"an {description}" if description[:1] in "aeiou" else f"a {description}"

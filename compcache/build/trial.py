@@ -80,19 +80,20 @@ _ORDINARY = re.compile(
 )
 
 
-def try_in_child(code: str | bytes, machine: Machine, level: int, limits: Limits = TRUSTED) -> None:
+def try_in_child(code: str | bytes, machine: Machine | None, level: int = 0, limits: Limits = TRUSTED) -> None:
     """Optimize and emit code in a child process, and discard the result. Call it from the thread that waits for LLVM's thread.
 
     Args:
         code: LLVM assembly or bitcode.
-        machine: the CPU and the features to compile for.
+        machine: the CPU and the features to compile for; None only parses the code.
         level: the level of LLVM's pipeline.
         limits: the limits of time and memory.
 
     Raises:
         CompileError: LLVM rejects the code, aborts the child, or exceeds a limit. The message gives the reason.
     """
-    settings = json.dumps([machine.cpu, machine.features, level, limits])
+    target = None if machine is None else (machine.cpu, machine.features, level)
+    settings = json.dumps([target, limits])
     data = code if isinstance(code, bytes) else code.encode("utf-8", "surrogateescape")
     try:
         completed = subprocess.run(
@@ -104,17 +105,19 @@ def try_in_child(code: str | bytes, machine: Machine, level: int, limits: Limits
         raise CompileError(f"LLVM cannot translate the code: {_failure_reason(completed, limits)}")
 
 
-def _failure_reason(done: subprocess.CompletedProcess[bytes], limits: Limits) -> str:
+def _failure_reason(completed: subprocess.CompletedProcess[bytes], limits: Limits) -> str:
     """Return why the child process failed: a limit that it exceeded, the last error that it printed, or its exit status."""
-    text = done.stderr.decode("utf-8", "replace").strip()
+    text = completed.stderr.decode("utf-8", "replace").strip()
     lines = [line for line in text.splitlines() if line.strip() and "ignoring" not in line]
-    if done.returncode == -_signal_number("SIGXCPU") or (done.returncode == -_signal_number("SIGKILL") and not lines):
+    if completed.returncode == -_signal_number("SIGXCPU"):
         return f"the translation requires more than {limits.seconds} seconds of processor time"
+    if completed.returncode == -_signal_number("SIGKILL") and not lines:
+        return "the system ended the child process with SIGKILL: free memory, or simplify the code"
     if limits.memory is not None and any(sign in text for sign in ("bad_alloc", "out of memory", "MemoryError")):
         return f"the translation requires more than {limits.memory >> 20} MiB of memory"
     if lines and lines[0].startswith("Traceback"):
         lines = lines[-1:]  # the last line of a Python traceback names the exception
-    return join_first(lines, 3, "; ") or f"the child process ended with status {done.returncode}"
+    return join_first(lines, 3, "; ") or f"the child process ended with status {completed.returncode}"
 
 
 def _signal_number(name: str) -> int:
@@ -189,17 +192,20 @@ def _is_harmless(line: str) -> bool:
 
 
 def main() -> int:
-    """Translate the code on standard input, with the CPU, features, level and limits of the command line.
+    """Translate the code on standard input, with the target and the limits of the command line. Only parse it if the target is null.
 
     Return the exit status: 0, or 1 after printing LLVM's error.
     """
-    cpu, features, level, limits = json.loads(sys.argv[1])
+    target, limits = json.loads(sys.argv[1])
     data = sys.stdin.buffer.read()
     _set_limits(Limits(*limits))
 
     def translate(context: Any) -> None:
-        """Do all that the other process would do with the code."""
+        """Parse, optimize and emit the code, as the other process would do; only parse it if the target is null."""
         module = codegen.parse(codegen.plain_source(data), context)
+        if target is None:
+            return
+        cpu, features, level = target
         codegen.check_triple(module)
         machine = codegen.target_machine(cpu, features, level)
         codegen.optimize(module, machine, level)
@@ -218,11 +224,10 @@ def _set_limits(limits: Limits) -> None:
     """Limit the processor time and the memory of this process, but never above the limits that it already has. Write no core file."""
     import resource
 
-    for what, value in (("RLIMIT_CPU", limits.seconds), ("RLIMIT_AS", limits.memory), ("RLIMIT_CORE", 0)):
+    for kind, value in ((resource.RLIMIT_CPU, limits.seconds), (resource.RLIMIT_AS, limits.memory), (resource.RLIMIT_CORE, 0)):
         if value is not None:
-            kind = getattr(resource, what)
-            most = resource.getrlimit(kind)[1]
-            resource.setrlimit(kind, (value if most == resource.RLIM_INFINITY else min(value, most), most))
+            hard_limit = resource.getrlimit(kind)[1]
+            resource.setrlimit(kind, (value if hard_limit == resource.RLIM_INFINITY else min(value, hard_limit), hard_limit))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from compcache.build import codegen
 from compcache.build.exports import visible_exports
-from compcache.build.ir_text import read_values
+from compcache.build.ir_text import read_values, target_text
 from compcache.build.pic import aliases
 from compcache.images.embedded_bitcode import BITCODE_MAGIC
 
@@ -62,8 +62,7 @@ def link_assembly(code: bytes, text: str) -> bytes:
     def link(context: Any) -> bytes:
         """Return the linked module as LLVM assembly."""
         module = codegen.parse(code if code.startswith(BITCODE_MAGIC) else code.decode("utf-8", "surrogateescape"), context)
-        header = f'target datalayout = "{module.data_layout}"\ntarget triple = "{module.triple}"\n'
-        module.link_in(codegen.parse(header + text, context))
+        module.link_in(codegen.parse(target_text(module) + text, context))
         return str(module).encode("utf-8", "surrogateescape")
 
     return codegen.run(link)

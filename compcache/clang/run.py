@@ -27,7 +27,8 @@ _LEVEL = re.compile(r"-O(\w*)$")
 _COMPILER = re.compile(r"\b(clang|flang|rustc)\b(?:-new)?(?: version)? (\d\S*)")
 _MAX_OUTPUT = 8_000
 _NO_BITCODE = "the compiler {} does not write LLVM bitcode: choose a compiler that is built on LLVM (cc=, --cc)"
-_VERSIONS: dict[str, str] = {}
+#: The version texts of compilers, by `Compiler.stamp`.
+_versions: dict[str, str] = {}
 #: The values of the option ``-x``, which sets the language if the compiler reads from standard input.
 _INPUT = {"c": "c", "c++": "c++", "fortran": "f95-cpp-input"}
 #: The line that a preprocessor writes where another file begins (GCC's manual, "Preprocessor Output"). The file name has C's escapes.
@@ -50,7 +51,6 @@ _IMPORT = re.compile(rb"^\s*(?:#\s*pragma clang module import|(?:export\s+)?(?:@
 #: The seconds by which the clock of a file system may be behind the system's clock.
 _TICK = 0.02
 _ATTEMPTS = 2
-_NO_SEARCH_PATH = SearchPath((), ())
 
 
 class Translation(NamedTuple):
@@ -105,42 +105,51 @@ def preprocess(unit: Unit) -> Translation:
 def _run_preprocessor(unit: Unit) -> Translation:
     """Return the preprocessed code of a unit and the files that it depends on. The files are None if they cannot be listed completely."""
     started = time.time()
-    read = _read_rust if unit.compiler.language == "rust" else _read_preprocessed
-    code, names, is_complete, search_path = read(unit)
-    files = _absolute_paths(names, unit)
-    if not is_complete or not all(map(os.path.isfile, files)):
-        return Translation(code, _read_version(unit), None, (), started)
+    source = _read_rust(unit) if unit.compiler.language == "rust" else _read_preprocessed(unit)
+    files = _absolute_paths(source.names, unit)
+    if not source.is_complete or not all(map(os.path.isfile, files)):
+        return Translation(source.code, _read_version(unit), None, (), started)
     codes = {path: _read_file(path) for path in files} | {os.path.join(unit.directory, unit.path): unit.code}
-    found, missing = searched_paths(search_path, codes, unit.directory)
-    return Translation(code, _read_version(unit), tuple(dict.fromkeys([*files, *found])), tuple(missing), started)
+    existing, missing = searched_paths(source.search_path, codes, unit.directory)
+    return Translation(source.code, _read_version(unit), tuple(dict.fromkeys([*files, *existing])), tuple(missing), started)
 
 
-def _read_rust(unit: Unit) -> tuple[bytes, list[str], bool, SearchPath]:
-    """Return the source with its included files, the names of these files, whether the code depends on nothing else, and no search path."""
+class _Preprocessed(NamedTuple):
+    """Preprocessed code, the names of the files that it depends on, whether it depends on nothing else, and the compiler's search path."""
+
+    code: bytes
+    names: list[str]
+    is_complete: bool
+    search_path: SearchPath = SearchPath((), ())
+
+
+def _read_rust(unit: Unit) -> _Preprocessed:
+    """Return a source of Rust with its included files and the environment variables that it reads."""
     rule = _run_rustc(unit, ["--emit=dep-info"])
     names = _prerequisites(rule)
     variables = [line for line in rule.splitlines() if line.startswith(_VARIABLE)]
     files = [_read_file(path) for path in _absolute_paths(names, unit)]
-    return b"\0".join([unit.code, *files, *variables]), names, not variables, _NO_SEARCH_PATH
+    return _Preprocessed(b"\0".join([unit.code, *files, *variables]), names, not variables)
 
 
-def _read_preprocessed(unit: Unit) -> tuple[bytes, list[str], bool, SearchPath]:
-    """Return the preprocessed code, the names of the files that it depends on, whether these are all files, and the search path."""
+def _read_preprocessed(unit: Unit) -> _Preprocessed:
+    """Return the preprocessed code of a source of C, C++ or Fortran, with the content of other inputs (`_unlisted_inputs`)."""
     if unit.compiler.language == "fortran":
-        output, rule, search_path = _run_compiler(unit, ["-E", *unit.flags]).stdout, b"", _NO_SEARCH_PATH
-        is_listed = b"\n#" in b"\n" + output  # only markers of lines name the files
+        output, rule, search_path = _run_compiler(unit, ["-E", *unit.flags]).stdout, b"", SearchPath((), ())
+        is_listed = b"\n#" in b"\n" + output  # only line markers name the files
     else:
         output, rule, search_path = _preprocess_c(unit)
         is_listed = True
     names = [*_prerequisites(rule), *_included_files(output)]
     code = output if _depends_on_lines(unit, output) else _strip_line_markers(output)
     unlisted = _unlisted_inputs(unit, code)
-    return b"\0".join([code, *unlisted]), names, is_listed and not unlisted, search_path
+    return _Preprocessed(b"\0".join([code, *unlisted]), names, is_listed and not unlisted, search_path)
 
 
 def _unlisted_inputs(unit: Unit, code: bytes) -> list[bytes]:
-    """Return what the inputs that preprocessors do not write add to a unit: the bitcode of code that imports modules, and the names and
-    digests of the files that inline assembly reads.
+    """Return the inputs of preprocessed code that a preprocessor does not write.
+
+    Code that imports modules is represented by its bitcode. Files that inline assembly reads are represented by their names and digests.
     """
     if unit.compiler.language != "fortran" and _IMPORT.search(code):  # Fortran's `import` reads no file
         return [_run_translation(unit)]
@@ -210,7 +219,7 @@ def translate(unit: Unit, translation: Translation) -> bytes:
     """
     bitcode = _run_translation(unit)
     if not translation.is_settled(unit) and _run_preprocessor(unit).preprocessed != translation.preprocessed:
-        raise CompileError(f"{unit.label} or an included file was changed during compilation: compile the source again")
+        raise CompileError(f"the input of {unit.label} was changed during compilation: compile the source again")
     return bitcode
 
 
@@ -243,11 +252,11 @@ def _can_defer_passes(unit: Unit) -> bool:
 def _read_version(unit: Unit) -> str:
     """Return the compiler's version text without the directory of the installation."""
     stamp = unit.compiler.stamp
-    if stamp not in _VERSIONS:
+    if stamp not in _versions:
         completed = subprocess.run([unit.compiler.path, "--version"], capture_output=True, timeout=_SECONDS, check=False)
         lines = completed.stdout.decode("utf-8", "replace").splitlines()
-        _VERSIONS[stamp] = "\n".join([line for line in lines if "InstalledDir" not in line])
-    return _VERSIONS[stamp]
+        _versions[stamp] = "\n".join([line for line in lines if "InstalledDir" not in line])
+    return _versions[stamp]
 
 
 def _run_rustc(unit: Unit, arguments: list[str]) -> bytes:
@@ -264,6 +273,7 @@ def _preprocess_c(unit: Unit) -> tuple[bytes, bytes, SearchPath]:
     rule = bytearray()
 
     def read() -> None:
+        """Read the rule until its end mark."""
         while not rule.endswith(_END):
             rule.extend(os.read(read_end, _CHUNK))
 

@@ -183,17 +183,17 @@ def _rust_allocator_text(symbols: Collection[str], defined: Collection[str]) -> 
     if match is None:
         return ""
     prefix = match["before"] or ""
-    known = {*symbols, *defined}
+    defined_symbols = {*symbols, *defined}
     lines = []
     for name, (result, parameters) in _RUST_FUNCTIONS.items():
         public, default = _mangle_rust_name(prefix, f"__rust_{name}"), _mangle_rust_name(prefix, f"__rdl_{name}")
-        if default in symbols and public not in known:
+        if default in symbols and public not in defined_symbols:
             lines += _forwarding_function(public, default, result, parameters)
     if not prefix:  # marks of old compilers are variables, those of new compilers are functions
-        lines += [f"@{name} = weak_odr hidden constant i8 0" for name in _OLD_RUST_MARKS if name not in known]
+        lines += [f"@{name} = weak_odr hidden constant i8 0" for name in _OLD_RUST_MARKS if name not in defined_symbols]
     for name in _RUST_MARKS if prefix else ():
         marker = _mangle_rust_name(prefix, name)
-        if marker not in known:
+        if marker not in defined_symbols:
             result, value = ("i8", "i8 0") if "should_panic" in name else ("void", "void")
             lines += [f"define weak_odr hidden {result} @{marker}() {{", f"  ret {value}", "}"]
     return "\n".join([*lines, ""])

@@ -22,7 +22,7 @@ _END = "End of search list.\n"
 
 
 class SearchPath(NamedTuple):
-    """The directories in which a compiler looks for included files, in order, and those of its options that do not exist."""
+    """The directories in which a compiler looks for included files, in order, and the directories in its options that do not exist."""
 
     directories: tuple[str, ...]
     missing: tuple[str, ...]
@@ -39,10 +39,10 @@ def read_search_path(log: str) -> tuple[SearchPath, str]:
 
 
 def searched_paths(search_path: SearchPath, codes: Mapping[str, bytes], directory: str) -> tuple[list[str], list[str]]:
-    """Return the files that the compiler would find before those that it has read, and the paths at which it found nothing.
+    """Return the existing files that precede files which the compiler read, and the paths at which it found nothing.
 
-    Such a file may have arrived after the compiler has looked. Instead of a path in a directory that does not exist, the path of the
-    directory is returned. Names that code passes to ``__has_include`` by a macro are not considered.
+    A file may have been created after the compiler looked for it. For paths in a directory that does not exist, the path of the directory
+    is returned. Names that code passes to ``__has_include`` by a macro are not considered.
 
     Args:
         search_path: the compiler's search path. Its paths are relative to `directory`.
@@ -52,13 +52,13 @@ def searched_paths(search_path: SearchPath, codes: Mapping[str, bytes], director
     folders = [os.path.join(directory, name).rstrip("/") for name in search_path.directories]
     includers = {os.path.dirname(path): None for path, code in codes.items() if _INCLUDES_BESIDE.search(code)}
     missing = dict.fromkeys([os.path.join(directory, name) for name in search_path.missing])
-    found: dict[str, None] = {}
+    existing: dict[str, None] = {}
     for name, searched in _searches(codes, folders):
         for folder in (*includers, *searched):
             path = _existing_or_missing(folder, name, missing)
             if path:
-                found[path] = None
-    return list(found), list(missing)
+                existing[path] = None
+    return list(existing), list(missing)
 
 
 def _searches(codes: Mapping[str, bytes], folders: list[str]) -> Iterator[tuple[str, list[str]]]:
@@ -72,7 +72,7 @@ def _searches(codes: Mapping[str, bytes], folders: list[str]) -> Iterator[tuple[
 
 
 def _existing_or_missing(folder: str, name: str, missing: dict[str, None]) -> str:
-    """Return the path of a file in a folder; "" if it is no file. Note the first part of the path that does not exist in `missing`."""
+    """Return the path of a file in a folder, or "" if there is no file. Add the first part of the path that does not exist to `missing`."""
     path = folder
     for part in name.split("/"):
         path = f"{path}/{part}"

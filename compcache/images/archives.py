@@ -96,8 +96,8 @@ def _find_archive(name: str) -> str:
     """Return the path of an archive. A path or an existing file is returned unchanged. Raise `LibraryError` if it is not found."""
     if "/" in name or os.path.exists(name):
         return name
-    places = [*os.environ.get("LIBRARY_PATH", "").split(os.pathsep), *_PLACES]
-    for directory in filter(None, places):
+    directories = [*os.environ.get("LIBRARY_PATH", "").split(os.pathsep), *_PLACES]
+    for directory in filter(None, directories):
         paths = sorted(glob.glob(os.path.join(directory, glob.escape(name))))
         if paths:
             return paths[-1]  # the latest of several versions

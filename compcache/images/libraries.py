@@ -32,22 +32,8 @@ _RUST_NAMES = ("_ZN3std", "_ZN4core", "_ZN5alloc", "__rust_", "rust_eh_personali
 #: Run-time libraries of compilers, by the prefixes of their symbols.
 _RUNTIME_LIBRARIES = (
     (
-        (
-            "_ZS",
-            "_ZNS",
-            "_ZNKS",
-            "_ZTIS",
-            "_ZTINS",
-            "_ZTVS",
-            "_ZTVNS",
-            "_ZTVN10__cxxabiv",
-            "_ZTIN10__cxxabiv",
-            "__cxa_",
-            "__gxx_",
-            "_Zn",
-            "_Zd",
-        ),
-        "stdc++",
+        ("_ZS", "_ZNS", "_ZNKS", "_ZTIS", "_ZTINS", "_ZTVS", "_ZTVNS", "_ZTVN10__cxxabiv", "_ZTIN10__cxxabiv", "__cxa_", "__gxx_", "_Zn",
+         "_Zd"), "stdc++",
     ),
     (("_gfortran_",), "gfortran"),
     (("__kmpc_", "omp_"), "omp"),
@@ -57,7 +43,7 @@ _RUNTIME_LIBRARIES = (
     (("_D4core", "_D2rt", "_D6object", "_D6Object", "_D9Exception", "_D9invariant", "_d_", "rt_"), "druntime-ldc-shared"),
     (("_D3std",), "phobos2-ldc-shared"),
     (("$s", "swift_"), "swiftCore"),
-)
+)  # fmt: skip
 #: Symbols that are not in a shared library, with advice.
 _RUNTIMES = (
     (("_FortranA", "_QQ"), "pass archives=['libflang_rt.runtime.a'], or compile with compcache.clang"),
@@ -141,6 +127,7 @@ def _needed_names(path: str) -> tuple[str, ...]:
 
 
 def _read_file(path: str) -> bytes:
+    """Return the content of a file. Raise `OSError` if it cannot be read."""
     with open(path, "rb") as file:
         return file.read()
 

@@ -71,7 +71,7 @@ _stack_lock = threading.Lock()
 
 
 def _nothing() -> None:
-    pass
+    """Do nothing: the default of `clean`."""
 
 
 def in_llvm_thread(work: Callable[[], _T], clean: Callable[[], None] = _nothing) -> _T:
@@ -265,9 +265,9 @@ class _Task(Generic[_T]):
 def _clear_frames(error: BaseException) -> None:
     """Free the LLVM objects in the frames of an error in this thread, where no signal handler can run."""
     chain: BaseException | None = error
-    seen: set[int] = set()
-    while chain is not None and id(chain) not in seen:
-        seen.add(id(chain))
+    visited: set[int] = set()
+    while chain is not None and id(chain) not in visited:
+        visited.add(id(chain))
         traceback.clear_frames(chain.__traceback__)
         chain = chain.__cause__ or chain.__context__
 

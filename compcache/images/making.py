@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.arch.known import architecture
@@ -103,35 +104,65 @@ def make_image(
     """
     if not is_elf(obj):
         return _make_object_image(obj, needs_linker)
+    references = _resolve_references(obj, entries, weak, imports, libraries)
+    if not shared_object:
+        from_libraries = [f"{symbol!r} of {os.path.basename(path)}" for symbol, path in references.named.items()]
+        plain = patching.rename_versioned(patching.weaken_undefined(obj, keep=references.always))
+        return _make_object_image(plain, [*needs_linker, *from_libraries])
+    write = partial(_write_shared, obj, entries, references, export=export, imports=imports)
+    link = partial(_link_shared, obj, entries, references, export=export, imports=imports, libraries=libraries, weak=weak)
+    return _link_or_write(write, link) if is_named() else _write_or_link(write, link)
+
+
+class _References(NamedTuple):
+    """The undefined symbols of an object, apart from those that its entry points define.
+
+    `platform` are the symbols of the platform's libraries. `named` has the paths of the libraries that define other symbols, by symbol.
+    `always` are the symbols that every process with these libraries has.
+    """
+
+    undefined: list[str]
+    platform: list[str]
+    named: dict[str, str]
+    always: list[str]
+
+
+def _resolve_references(
+    obj: bytes, entries: EntryObjects, weak: Collection[str], imports: Collection[str], libraries: Sequence[Library | Archive]
+) -> _References:
+    """Find the providers of an object's undefined symbols. Raise `UndefinedSymbolError` if a symbol that must be defined has none."""
     undefined = [symbol for symbol in reading.undefined_symbols(obj) if symbol not in entries.symbols]
     required = [symbol for symbol in undefined if symbol not in imports]
     platform = list(filter(platform_symbols.is_platform_symbol, required))
     named = _paths_of_providers(required, platform, libraries)
     _check_undefined([symbol for symbol in required if symbol not in named], weak)
     always = [s for s in required if s.startswith(platform_symbols.ALWAYS_THERE) or s in platform or s in named]
-    if not shared_object:
-        from_libraries = [f"{symbol!r} of {os.path.basename(path)}" for symbol, path in named.items()]
-        plain = patching.rename_versioned(patching.weaken_undefined(obj, keep=always))
-        return _make_object_image(plain, [*needs_linker, *from_libraries])
+    return _References(undefined, platform, named, always)
 
-    def write() -> ModuleImage:
-        """Return the image that the package itself writes, without a linker."""
-        optional = {*undefined}.difference(always)
-        image, places, libc = shared.write(
-            [obj, *entries.codes], export=export, optional=optional, platform=platform, named=named, imports=imports, table=entries.table
-        )
-        return ModuleImage(image, shared.KIND, places, libc, None)
 
-    def link(linker: Linker) -> ModuleImage:
-        """Return the image that a linker makes."""
-        complete = with_distances(obj, entries.table) if entries.table else obj
-        plain = patching.rename_versioned(patching.weaken_undefined(complete, keep=[*always, *entries.symbols]))
-        image, places = shared.make(
-            [plain, *entries.codes], linker, export=export, platform=platform, named=named, libraries=libraries, imports=imports, known=weak
-        )
-        return ModuleImage(image, shared.KIND, places, shared.requires(image), linker)
+def _write_shared(obj: bytes, entries: EntryObjects, references: _References, *, export: str, imports: Collection[str]) -> ModuleImage:
+    """Return the image that the package itself writes, without a linker. See `shared.write` for the exceptions."""
+    _, platform, named, always = references
+    image, places, libc = shared.write(
+        [obj, *entries.codes], export=export, optional={*references.undefined}.difference(always), platform=platform, named=named,
+        imports=imports, table=entries.table,
+    )  # fmt: skip
+    return ModuleImage(image, shared.KIND, places, libc, None)
 
-    return _link_or_write(write, link) if is_named() else _write_or_link(write, link)
+
+def _link_shared(
+    obj: bytes, entries: EntryObjects, references: _References, linker: Linker, *,
+    export: str, imports: Collection[str], libraries: Sequence[Library | Archive], weak: Collection[str],
+) -> ModuleImage:  # fmt: skip
+    """Return the image that a linker makes. See `shared.make` for the exceptions."""
+    _, platform, named, always = references
+    complete = with_distances(obj, entries.table) if entries.table else obj
+    plain = patching.rename_versioned(patching.weaken_undefined(complete, keep=[*always, *entries.symbols]))
+    image, places = shared.make(
+        [plain, *entries.codes], linker, export=export, platform=platform, named=named, libraries=libraries, imports=imports,
+        may_be_missing=weak,
+    )  # fmt: skip
+    return ModuleImage(image, shared.KIND, places, shared.requires(image), linker)
 
 
 def _write_or_link(write: Callable[[], ModuleImage], link: Callable[[Linker], ModuleImage]) -> ModuleImage:
@@ -157,13 +188,13 @@ def _link_or_write(write: Callable[[], ModuleImage], link: Callable[[Linker], Mo
         return link(linker)
     except LinkerError as error:
         try:
-            made = write()
+            image = write()
         except FormatError:
             raise error from None
         warnings.warn(
-            f"{error}; the module's image was written without this linker, which COMPCACHE_LINKER can replace", CacheWarning, stacklevel=2
+            f"{error}; the module's image was written without this linker: set COMPCACHE_LINKER to another one", CacheWarning, stacklevel=2
         )
-        return made
+        return image
 
 
 def _make_object_image(obj: bytes, needs_linker: Sequence[str]) -> ModuleImage:

@@ -34,12 +34,12 @@ _VERSIONED = dict.fromkeys(("__cpu_model", "__cpu_indicator_init"), ("libgcc_s.s
 
 @functools.cache
 def _open_platform() -> tuple[tuple[str, ctypes.CDLL], ...]:
-    """Return the platform's libraries of C and C++ by name, without those that this host does not have."""
-    found = []
+    """Return the platform's libraries with their names. Libraries that this host does not have are left out."""
+    libraries = []
     for name in filter(None, (*_LIBRARIES, architecture(platform_name()).dynamic_linker)):
         with suppress(OSError):
-            found.append((name, ctypes.CDLL(name)))
-    return tuple(found)
+            libraries.append((name, ctypes.CDLL(name)))
+    return tuple(libraries)
 
 
 @functools.cache
@@ -52,19 +52,19 @@ def platform_library(symbol: str) -> str | None:
 
 
 def versioned_name(symbol: str) -> str | None:
-    """Return ``SYMBOL@VERSION`` for a symbol of the platform that only a look-up with a version finds, or None for other symbols."""
+    """Return ``SYMBOL@VERSION`` for a platform symbol that a look-up without a version does not find; None for other symbols."""
     version = only_version(symbol)
     return None if version is None else f"{symbol}@{version}"
 
 
 def only_version(symbol: str) -> str | None:
-    """Return the version of a symbol of the platform that only a look-up with a version finds, or None for other symbols."""
+    """Return the version of a platform symbol that a look-up without a version does not find; None for other symbols."""
     return _VERSIONED[symbol][1] if symbol in _VERSIONED and _versioned_address(symbol) else None
 
 
 @functools.cache
 def _versioned_address(symbol: str) -> int:
-    """Return the address of a symbol in the version that images require, or 0 if the platform does not have it."""
+    """Return the address of a symbol of `_VERSIONED`, or 0 if the platform does not have it in this version."""
     name, version = _VERSIONED[symbol]
     library = dict(_open_platform()).get(name)
     if library is None:

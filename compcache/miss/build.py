@@ -34,12 +34,11 @@ def build_source(session: Session, source: ModuleSource, maker: str = "", *, alo
     Raises:
         CompileError, LinkError, SignatureMismatchError, ...: the errors of `Cache.add_module`.
     """
-    if not alone:
-        share_runtime_libraries(session, source, add)
     store = session.store
     if alone:
         built = build_module(source, machine=store.host(), is_cached=lambda _: False, maker=maker)
     else:
+        share_runtime_libraries(session, source, add)
         provided = partial(find_bodies, session)
         built = build_module(source, machine=store.host(), is_cached=session.can_import, provided=provided, maker=maker)
     if seconds:
@@ -60,10 +59,10 @@ def add(session: Session, source: ModuleSource, *, alone: bool = False, for_othe
     `Cache.add_module` for the exceptions.
     """
     built = build_source(session, source, alone=alone, seconds=seconds)
-    found = None
+    look_ups = None
     if not alone:
         session.store.renew_index()
-        found = warn_of_shadowed(session.store, built)
-    if not alone and not for_others:
-        warn_of_hidden(built)
-    return publish_built(session, [built], found=found)[0]
+        look_ups = warn_of_shadowed(session.store, built)
+        if not for_others:
+            warn_of_hidden(built)
+    return publish_built(session, [built], look_ups=look_ups)[0]

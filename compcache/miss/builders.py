@@ -56,13 +56,13 @@ class Builder:
         # The thread itself requests its clock: using the clock of a thread that has ended may crash the process.
         self._clock = time.pthread_getcpuclockid(self.thread) if hasattr(time, "pthread_getcpuclockid") else None
         self._spent = 0.0
-        self._seen = 0.0
+        self._measured = 0.0
         self._idle = 0.0
 
     def is_idle(self) -> bool:
         """Return whether the thread has been idle for `IDLE_SECONDS`, after measuring its processor time if a measurement is due."""
         now = time.monotonic()
-        passed = now - self._seen
+        passed = now - self._measured
         if self._clock is None:
             return False
         if passed >= _PAUSE_SECONDS:
@@ -73,8 +73,8 @@ class Builder:
                 return True  # the thread has ended
             is_working = spent - self._spent > passed * _IDLE_SHARE or _waits_for_helper(self.thread)
             # A late examination says little: the whole process may have been suspended.
-            self._idle = 0.0 if is_working or not self._seen else self._idle + min(passed, 2 * _PAUSE_SECONDS)
-            self._spent, self._seen = spent, now
+            self._idle = 0.0 if is_working or not self._measured else self._idle + min(passed, 2 * _PAUSE_SECONDS)
+            self._spent, self._measured = spent, now
         return self._idle >= IDLE_SECONDS
 
 

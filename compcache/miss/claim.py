@@ -122,13 +122,10 @@ def _stored_realizations(session: Session, func_name: str) -> set[tuple[bytes, i
 
 
 def _require_no_reentry(frame: _Frame) -> None:
-    """Check that this thread is not building the function already.
-
-    Raise `ReentrantCompileError` if this thread is building the function.
-    """
-    if frame[:2] in [open_frame[:2] for open_frame in _building.frames]:
+    """Raise `ReentrantCompileError` if this thread is already building the function."""
+    if _is_open(frame):
         _forget_interrupted()
-    if frame[:2] in [open_frame[:2] for open_frame in _building.frames]:
+    if _is_open(frame):
         func_name = frame.func_name
         chain = " -> ".join(build.func_name for build in [*_building.frames, frame])
         raise ReentrantCompileError(
@@ -136,6 +133,12 @@ def _require_no_reentry(frame: _Frame) -> None:
             "the function that it builds, nor import a module that does so; declare recursive calls in the IR instead",
             func_name=func_name,
         )
+
+
+def _is_open(frame: _Frame) -> bool:
+    """Return whether this thread is building the function of a frame for the same directory."""
+    functions = [(build.directory, build.func_name) for build in _building.frames]
+    return (frame.directory, frame.func_name) in functions
 
 
 def _forget_interrupted() -> None:

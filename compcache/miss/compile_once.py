@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from compcache.content.names import source_of
-from compcache.errors import CompcacheError, CompileError, NotCachedError, StorageError, UndefinedSymbolError
+from compcache.errors import CompcacheError, CompileError, IncompatibleTargetError, NotCachedError, StorageError, UndefinedSymbolError
 from compcache.interrupts import suppress
 from compcache.miss.claim import note_use, single_flight
 from compcache.miss.held import keep_received
-from compcache.miss.load import load
 from compcache.miss.publication import publish_built
+from compcache.miss.retarget import load_retargeted
 from compcache.miss.staleness import maker_digest, names_with_other_source
 from compcache.publish.quarantine import warn_not_stored
 from compcache.publish.writer import keep_in_memory
@@ -70,7 +71,7 @@ def _compile_once(session: Session, name: str | Identity, func_name: str, build:
     with single_flight(session, func_name, absent=is_absent) as may_be_stored:
         if may_be_stored:
             try:
-                return load(session, func_name)
+                return _load_stored(session, func_name)
             except CompcacheError as error:
                 miss = error
         with _inquire(session, (func_name,)) as inquiry:
@@ -250,6 +251,20 @@ def _module_size(session: Session, module_id: bytes) -> int:
     return 0
 
 
+def _load_stored(session: Session, func_name: str) -> TypedCallTarget:
+    """Load a stored function, compiled for this host if necessary, and count a hit. See `Cache.get_target` for the exceptions."""
+    started = perf_counter()
+    try:
+        target: TypedCallTarget = session.loader.load(func_name)
+    except CompcacheError as error:
+        if not session.retargets or not isinstance(error.__cause__, IncompatibleTargetError):
+            raise
+        target = load_retargeted(session, func_name, None, None, error)
+        session.store.stats.missed(error)
+    session.store.stats.hit(func_name, target._context.module.module_id, perf_counter() - started)
+    return target
+
+
 def _load_fetched(session: Session, func_name: str, miss: Exception) -> TypedCallTarget:
     """Load a function that was just fetched from the remote store, and count a miss of this cache."""
     target: TypedCallTarget = session.loader.load(func_name)
@@ -314,8 +329,8 @@ def _compile_exporting(
     if missing:
         exported_text = join_first(map(repr, names), 20) or "nothing"
         raise UndefinedSymbolError(
-            f"build() for {functions[0]!r} returned a module that exports {exported_text} but not "
-            f"{'that function' if len(functions) == 1 else repr(missing[0])}; it must export each requested function",
+            f"build() for {functions[0]!r} returned a module that exports {exported_text} but not {missing[0]!r}: export each requested "
+            "function",
             symbols=missing,
         )
     return built

@@ -89,7 +89,7 @@ class _Group:
         self._session = session
         self._store = session.store
         self._name = name
-        self._given = sources
+        self._all_sources = sources
         self._failures: dict[int, Exception] = {}
         self._own = modules_of_group(session, name)
         self._compiled: dict[str, Member] = {}  # by their digests
@@ -101,7 +101,7 @@ class _Group:
             ModulesNotAddedError: some sources could not be added.
             CompileError, LinkError: the sources are not consistent. Nothing is stored.
         """
-        sources = [read for number, source in enumerate(self._given) if (read := self._read_source(number, source)) is not None]
+        sources = [read for number, source in enumerate(self._all_sources) if (read := self._read_source(number, source)) is not None]
         module_ids = self._find_unchanged(sources) if not self._failures else ()
         if not module_ids:
             sources, built = self._build(sources)
@@ -109,14 +109,14 @@ class _Group:
                 sources, built = [], None
             if built is not None:
                 self._store.renew_index()
-                found = warn_of_shadowed(self._store, built, besides=self._own)
-                module_ids = publish_built(self._session, [built], found=found)[0]
+                look_ups = warn_of_shadowed(self._store, built, besides=self._own)
+                module_ids = publish_built(self._session, [built], look_ups=look_ups)[0]
         if replace and module_ids:
             remove_modules(self._store, [module_id for module_id in self._own if module_id.hex() not in module_ids])
         added = {source.number for source in sources}
-        added_ids = tuple([module_ids[0] if number in added else None for number in range(len(self._given))])
+        added_ids = tuple([module_ids[0] if number in added else None for number in range(len(self._all_sources))])
         if self._failures:
-            raise not_added_error(self._failures, added_ids, self._given)
+            raise not_added_error(self._failures, added_ids, self._all_sources)
         return tuple([module_id for module_id in added_ids if module_id is not None])
 
     def _read_source(self, number: int, source: ModuleSource) -> _Source | None:
@@ -124,7 +124,7 @@ class _Group:
         try:
             if not isinstance(source, ModuleSource):
                 raise CompileError(
-                    f"a source must be a compcache.ModuleSource, not {type(source).__name__}: write ModuleSource(code) for LLVM code"
+                    f"a source must be a compcache.ModuleSource, not {type(source).__name__}: pass ModuleSource(code) for LLVM code"
                 )
             if source.entries or source.part_of:
                 raise CompileError(
@@ -243,19 +243,17 @@ class _Group:
             CompileError, LinkError: the sources are not consistent.
             UndefinedSymbolError: a symbol is missing.
         """
-        lists = [
-            [self._compile_member(source, source.requests[number]) for source in sources] for number in range(len(sources[0].requests))
-        ]
-        requests = [
-            _merge_sources(
-                [source.requests[number] for source in sources], [member for _, member in members], _digest_of(sources), self._is_elsewhere
-            )
-            for number, members in enumerate(lists)
-        ]
-        machine, parts = translate_requests(self._store.host(), requests)
+        content = _digest_of(sources)
+        members_by_target: list[list[_Compiled]] = []
+        merged = []
+        for requests in zip(*[source.requests for source in sources], strict=True):  # of all sources for one target
+            members = [self._compile_member(source, request) for source, request in zip(sources, requests, strict=True)]
+            members_by_target.append(members)
+            merged.append(_merge_sources(requests, [compiled.member for compiled in members], content, self._is_elsewhere))
+        machine, parts = translate_requests(self._store.host(), merged)
         described = [
             (request._replace(named_entries=self._make_entries(members, translated.prepared.exports, request)), translated)
-            for members, (request, translated) in zip(lists, parts, strict=True)
+            for members, (request, translated) in zip(members_by_target, parts, strict=True)
         ]
         built = link_module(Translation(machine, tuple(described)))
         require_types(self._session, built, {})

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from compcache.build.source import ModuleSource
     from compcache.formats.built_module import BuiltModule
-    from compcache.publish.numbering import Found
+    from compcache.publish.numbering import LookUps
     from compcache.session import Session
 
 __all__ = ["add_modules", "not_added_error"]
@@ -84,21 +84,21 @@ class _Addition:
         self._waiting: list[_Linking] = []
         self._defined: set[str] = set()  # the functions of all sources compiled so far
         self._strong: set[str] = set()  # the same without weak functions
-        self._lost: set[str] = set()  # the functions of modules that were compiled and could not be added
+        self._unavailable: set[str] = set()  # the functions of modules that were compiled and could not be added
         self._doubtful: list[tuple[int, ModuleSource, frozenset[str]]] = []  # sources with imports that a later source may define
         self._types: dict[str, Provider] = {}  # the types of the functions that the sources define
         self._count = 0  # the number of sources so far
         self._published: dict[int, tuple[str, ...]] = {}  # by position: the module_ids of all targets, that for this host first
         self._failures: dict[int, Exception] = {}
-        self._failed: dict[int, object] = {}  # the sources that failed
+        self._failed_sources: dict[int, object] = {}  # the sources that failed
 
     def add(self, number: int, source: ModuleSource) -> None:
-        """Compile a source and start linking it. Publish the linked modules whenever there are enough for a group."""
+        """Compile a source and start linking it. Publish the linked modules after each `_GROUP` sources."""
         self._count = number + 1
         unknown = self._compile(number, source)
         if unknown:
             self._doubtful.append((number, source, unknown))
-        if len(self._waiting) % _GROUP == 0:
+        if self._count % _GROUP == 0:  # `_waiting` also has modules that wait for later sources
             self._publish_complete()
 
     def complete(self) -> None:
@@ -191,15 +191,15 @@ class _Addition:
         """Publish modules together, or one by one if that fails. Issue warnings about functions that replace other functions."""
         store = self._session.store
         store.renew_index()
-        found: dict[str, Sequence[tuple[bytes, int]]] = {}
+        look_ups: dict[str, Sequence[tuple[bytes, int]]] = {}
         for _, built in linked:
             for module in (built, *built.others):
                 store.stats.compiled(module.seconds, [name for name, *_ in module.functions])
             if not self._replace:
-                found.update(warn_of_shadowed(store, built))
+                look_ups.update(warn_of_shadowed(store, built))
         warn_of_repeated([built for _, built in linked])
         try:
-            self._publish(linked, found)
+            self._publish(linked, look_ups)
         except StorageError:
             for item, built in linked:  # one by one, so that a failure concerns one module
                 try:
@@ -217,7 +217,7 @@ class _Addition:
             reraise_interrupt(error)
             self._fail_importable(item, error)
             return None
-        self._lost -= item.exported
+        self._unavailable -= item.exported
         return built
 
     def _without_lost_imports(self, linked: list[tuple[_Linking, BuiltModule]]) -> list[tuple[_Linking, BuiltModule]]:
@@ -238,10 +238,10 @@ class _Addition:
 
         Raise `UndefinedSymbolError` if an import is not available any more.
         """
-        if self._lost.isdisjoint(built.imports):
+        if self._unavailable.isdisjoint(built.imports):
             return
         may_come_later = read_requests(item.source).imports.values()
-        missing = [name for name in built.imports if name in self._lost and name not in may_come_later]
+        missing = [name for name in built.imports if name in self._unavailable and name not in may_come_later]
         missing = [name for name in missing if not self._session.has(name)]
         if missing:
             raise UndefinedSymbolError(
@@ -249,27 +249,27 @@ class _Addition:
                 symbols=missing,
             )
 
-    def _publish(self, linked: list[tuple[_Linking, BuiltModule]], found: Found | None = None) -> None:
+    def _publish(self, linked: list[tuple[_Linking, BuiltModule]], look_ups: LookUps | None = None) -> None:
         """Publish linked modules together, and record their module_ids by the positions of their sources."""
-        module_ids = publish_built(self._session, [built for _, built in linked], found=found)
+        module_ids = publish_built(self._session, [built for _, built in linked], look_ups=look_ups)
         self._published |= {item.number: ids for (item, _), ids in zip(linked, module_ids, strict=True)}
 
     def _fail_importable(self, item: _Linking, error: Exception) -> None:
         """Record a failure of a source whose functions other sources may import."""
         self._record_failure(item.number, item.source, error)
-        self._lost |= item.exported
+        self._unavailable |= item.exported
 
     def _record_failure(self, number: int, source: ModuleSource, error: Exception) -> None:
         """Record that a source could not be added."""
         self._failures[number] = error
-        self._failed[number] = source
+        self._failed_sources[number] = source
 
     def module_ids(self) -> tuple[str, ...]:
         """Return the module_ids of all sources. Raise `ModulesNotAddedError` if some sources failed."""
         module_ids = tuple([self._published.get(number, (None,))[0] for number in range(self._count)])
         if not self._failures:
             return tuple([module_id for module_id in module_ids if module_id is not None])
-        raise not_added_error(dict(sorted(self._failures.items())), module_ids, self._failed)
+        raise not_added_error(dict(sorted(self._failures.items())), module_ids, self._failed_sources)
 
 
 def not_added_error(

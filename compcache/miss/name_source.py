@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from compcache.build import codegen
 from compcache.build.exports import visible_exports
 from compcache.build.ir_text import read_values, with_symbols
 from compcache.build.large_data.variables import abridged
@@ -14,7 +13,7 @@ from compcache.content.functions import Naming, name_functions, name_together
 from compcache.content.names import exported_as
 from compcache.content.visible import exported_names
 from compcache.errors import CompileError
-from compcache.translation.requests import check_extremes
+from compcache.translation.requests import print_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,7 +39,7 @@ def name_source(sealed: SealedSource) -> Naming:
     if source.untrusted or _is_long(source.ir):
         return name_together(_choose_exports(source, exported_names(source.ir)), sealed.digest)
     try:
-        text = _print_code(source.ir)
+        text = with_symbols(print_code(source.ir))
     except CompileError:
         _require_not_file_name(source.ir)
         raise
@@ -67,14 +66,6 @@ def _choose_exports(source: ModuleSource, names: Iterable[str]) -> dict[str, Fun
 def _is_long(code: str | bytes) -> bool:
     """Return whether printing the code would take too long."""
     return len(code) > _MOST_PRINTED or (isinstance(code, str) and len(code) - len(abridged(code)) > _MOST_DATA)
-
-
-def _print_code(code: str | bytes) -> str:
-    """Return the code as LLVM prints it."""
-    if isinstance(code, str):
-        check_extremes(code, printed=False)
-    plain = codegen.plain_source(code)
-    return with_symbols(codegen.run(lambda context: str(codegen.parse(plain, context))))
 
 
 def _require_not_file_name(code: str | bytes) -> None:

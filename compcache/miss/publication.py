@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from compcache.formats.built_module import BuiltModule
-    from compcache.publish.numbering import Found
+    from compcache.publish.numbering import LookUps
     from compcache.session import Session
 
 __all__ = ["publish_built"]
@@ -30,11 +30,11 @@ _MOST_NAMED = 3
 
 
 def publish_built(
-    session: Session, modules: Sequence[BuiltModule], *, signs: bool = True, is_derived: bool = False, found: Found | None = None
+    session: Session, modules: Sequence[BuiltModule], *, signs: bool = True, is_derived: bool = False, look_ups: LookUps | None = None
 ) -> list[tuple[str, ...]]:
     """Publish modules for all their targets. Return the module_ids of each module, this host's first.
 
-    If the cache has a writable remote store, the modules are also queued for upload, unless `is_derived` is set. `signs` and `found`
+    If the cache has a writable remote store, the modules are also queued for upload, unless `is_derived` is set. `signs` and `look_ups`
     are the parameters of `publish_additions`.
 
     Raise `StorageError` if the modules could not be stored. No index entry refers to files that were written.
@@ -43,15 +43,15 @@ def publish_built(
     if not all_targets:
         return []
     _warn_of_null(modules)
-    additions, written = publish_additions(session.store, all_targets, signs=signs, found=found)
+    additions, written = publish_additions(session.store, all_targets, signs=signs, look_ups=look_ups)
     published = list(chain.from_iterable(additions))
     _forget_older_names(session, chain.from_iterable(all_targets), published)
     imports = {name for _, module in published for name in module.imports}
     if imports:
         keep_stored(session, imports)
-    new = {module_id: module for module_id, module in published if module_id in written}
-    if new:
-        note_additions(session.store, list(new.items()), session.max_size, partial(modules_in_use, session))
+    new_modules = {module_id: module for module_id, module in published if module_id in written}
+    if new_modules:
+        note_additions(session.store, list(new_modules.items()), session.max_size, partial(modules_in_use, session))
     remote = session.remote() if not is_derived else None
     if remote is not None and remote.writes:
         for module_id, _ in published:

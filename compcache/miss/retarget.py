@@ -96,8 +96,8 @@ def _recompile(session: Session, module_id: bytes) -> tuple[BuiltModule | None, 
 
     Returns:
         The compiled module, and whether it may be signed, because a trusted key has signed the stored module. The compiled module is None
-        if the stored module is for another platform, is of an unknown kind, has a known fault or no bitcode, or has pickled globals and
-        is not in the writable directory.
+        if the stored module cannot be compiled here: it is for another platform, or has an unknown kind, a known fault, no bitcode, or
+        pickled globals outside the writable directory.
     """
     from compcache.build.inlining.edges import inlined_of
     from compcache.build.large_data.variables import read_large_values

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from compcache.formats.built_module import BuiltModule
     from compcache.hit.target import TypedCallTarget
     from compcache.identity import Identity
-    from compcache.publish.numbering import Found
+    from compcache.publish.numbering import LookUps
     from compcache.session import Session
     from compcache.store import Store
 
@@ -175,17 +175,17 @@ def _names_used(code: CodeType) -> Iterator[str]:
             yield from _names_used(constant)
 
 
-def warn_of_shadowed(store: Store, built: BuiltModule, *, besides: Collection[bytes] = ()) -> Found:
+def warn_of_shadowed(store: Store, built: BuiltModule, *, besides: Collection[bytes] = ()) -> LookUps:
     """Warn once if an added module defines functions that the cache has with different code. Modules in `besides` do not count.
 
     The index of the cache must have been refreshed. Return the realizations of functions in the index, where they were looked up.
     """
-    found = {name: store.find_known(name) for name, *_ in built.functions}
-    other_modules = dict.fromkeys([module_id for rows in found.values() for module_id, *_ in rows])
+    look_ups = {name: store.find_known(name) for name, *_ in built.functions}
+    other_modules = dict.fromkeys([module_id for rows in look_ups.values() for module_id, *_ in rows])
     for module_id in other_modules:  # among modules of the same functions, newest first
         if module_id in besides:
             continue
-        shadowed = _shadowed_functions(store, module_id, built, set(found))
+        shadowed = _shadowed_functions(store, module_id, built, set(look_ups))
         if shadowed is not None and not shadowed:
             break
         if shadowed:
@@ -196,7 +196,7 @@ def warn_of_shadowed(store: Store, built: BuiltModule, *, besides: Collection[by
                 ShadowWarning,
             )
             break
-    return {} if store.has_in_memory() else found  # copies in memory come first, whatever their numbers
+    return {} if store.has_in_memory() else look_ups  # copies in memory come first, whatever their numbers
 
 
 def warn_of_repeated(modules: Iterable[BuiltModule]) -> None:
@@ -209,7 +209,7 @@ def warn_of_repeated(modules: Iterable[BuiltModule]) -> None:
         earlier = first_modules.setdefault(names, built)
         has_other_code = earlier.code and built.code and earlier.code != built.code
         if has_other_code and not _has_same_code(earlier.sections.bitcode, built.sections.bitcode):
-            warn(f"function {min(names)!r} is defined by two added sources in two ways: rename one, or the last is used", ShadowWarning)
+            warn(f"two added sources define {min(names)!r} with different code, and the last one is used: rename one", ShadowWarning)
             return
 
 
@@ -259,7 +259,7 @@ def _has_same_code(*sections: bytes) -> bool:
 
     from compcache.build import codegen
 
-    with codegen.new_context() as context:
-        texts = [str(codegen.read_back(zlib.decompressobj().decompress(section), context)) for section in sections]
+    codes = [zlib.decompressobj().decompress(section) for section in sections]
+    texts = codegen.run(lambda context: [str(codegen.read_back(code, context)) for code in codes])
     bodies = [[line for line in text.splitlines() if not line.startswith(_ABOUT_THE_FILE)] for text in texts]
     return bodies[0] == bodies[1]

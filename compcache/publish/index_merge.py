@@ -22,7 +22,6 @@ from compcache.formats.index import (
     ModuleEntry,
     requirement_number,
 )  # fmt: skip
-from compcache.formats.order import UNNUMBERED
 from compcache.formats.table import all_entries
 from compcache.formats.table_writer import encoded_size, table_parts
 from compcache.interrupts import reraise_interrupt, suppress
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     MergePacks = Callable[[Store, list[Segment]], Container[bytes]]
 
 __all__ = [
-    "ALL_LEVELS", "FANOUT", "LARGE_LEVELS", "SMALL_LEVELS", "add", "add_all", "encode_function_entry", "encode_requirements",
+    "ALL_LEVELS", "FANOUT", "LARGE_LEVELS", "SMALL_LEVELS", "add_all", "encode_function_entry", "encode_requirements",
     "encode_segment", "entries_of", "entries_of_modules", "full_level", "function_entries", "greatest_number", "keep_newest", "merge",
     "merge_additions", "merge_all", "newest_additions", "publish_addition", "publish_segment", "remove_damaged", "replace_segments",
     "segment_level", "segments_to_merge", "with_order",
@@ -100,13 +99,14 @@ def newest_additions(entries: Iterable[bytes]) -> list[bytes]:
     """Return function entries, sorted. Of entries that differ only in the addition number, only the entry with the greatest is returned."""
     newest: dict[bytes, bytes] = {}
     for entry in entries:
-        other = newest.setdefault(entry[:_SAME], entry)
-        if other is not entry and _addition_number(other) < _addition_number(entry):
+        kept = newest.setdefault(entry[:_SAME], entry)
+        if kept is not entry and _addition_number(kept) < _addition_number(entry):
             newest[entry[:_SAME]] = entry
     return sorted(newest.values())
 
 
 def _addition_number(entry: bytes) -> int:
+    """Return the number of the addition in a function entry."""
     number: int = FUNCTION.unpack(entry)[4]
     return number
 
@@ -148,16 +148,10 @@ def segment_level(size: int) -> int:
     return level
 
 
-def add(index: Index, functions: Sequence[tuple[str, int, str]], module: ModuleEntry) -> None:
-    """Publish index entries for a module and its functions, given as (name, record offset, requirement).
-
-    Raise `OSError` if the segment could not be written.
-    """
-    add_all(index, [(functions, module, UNNUMBERED)])
-
-
 def add_all(index: Index, additions: Iterable[tuple[Sequence[tuple[str, int, str]], ModuleEntry, Order]]) -> None:
-    """Publish index entries for several modules in one segment; see `add`. No other segment is opened.
+    """Publish index entries for modules in one segment. No other segment is opened.
+
+    `additions` has the functions of each module as (name, record offset, requirement), its entry, and its order.
 
     The entries of more than eight modules have the level of a merged segment, so that later merges do not take them for small ones.
 
@@ -221,6 +215,7 @@ def publish_segment(
     state, name = blake2b(digest_size=NAME_SIZE), ""
 
     def parts() -> Iterator[bytes]:
+        """Yield the parts of the segment's file, and add them to the digest."""
         for part in _segment_parts(spooled_functions, spooled_modules, set(requirements), greatest):
             state.update(part)
             yield part
@@ -261,8 +256,8 @@ def _is_trusted(index: Index, segment: Segment) -> bool:
 
 def full_level(segments: Iterable[Segment], levels: range = ALL_LEVELS, most: int = FANOUT) -> int | None:
     """Return the highest of these levels that has more than `most` segments, or None. The default is the maximum for fast look-ups."""
-    found = [segment.level for segment in segments]
-    return max([level for level in {*found} if level in levels and found.count(level) > most], default=None)
+    present_levels = [segment.level for segment in segments]
+    return max([level for level in {*present_levels} if level in levels and present_levels.count(level) > most], default=None)
 
 
 def segments_to_merge(index: Index, levels: range = ALL_LEVELS, most: int = FANOUT) -> list[Segment]:
@@ -436,9 +431,9 @@ def keep_newest(modules: dict[bytes, bytes], data: bytes) -> None:
     modules[key] = data if present is None else _newer(present, data)
 
 
-def _newer(one: bytes, other: bytes) -> bytes:
+def _newer(first: bytes, second: bytes) -> bytes:
     """Return the entry for the later state of a module's file."""
-    return max(one, other, key=_newness)
+    return max(first, second, key=_newness)
 
 
 def _newness(data: bytes) -> tuple[int, bytes]:

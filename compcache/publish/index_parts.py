@@ -106,7 +106,7 @@ class OtherReader:
 
     def __init__(self, store: Store, fans: Sequence[str], former: set[str]) -> None:
         self._store = store
-        self._seen = set(former)
+        self._reported = set(former)
         self._process = 0
         processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         is_equivalent = can_use_subprocess(store) and store.verify and not store.mac_key
@@ -121,9 +121,9 @@ class OtherReader:
         """
         if not self._process:
             return {}
-        new = [name for name in known_parts(self._store) if name not in self._seen and name not in own]
-        self._seen.update(new)
-        return {name: fans_of(name) for name in new if _is_trusted(self._store, name)}
+        new_parts = [name for name in known_parts(self._store) if name not in self._reported and name not in own]
+        self._reported.update(new_parts)
+        return {name: fans_of(name) for name in new_parts if _is_trusted(self._store, name)}
 
     def __enter__(self) -> Self:
         return self

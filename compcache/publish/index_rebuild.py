@@ -12,13 +12,12 @@ from compcache.directory.places import PARTS
 from compcache.errors import FormatError, IncompatibleTargetError, IntegrityError, StorageError
 from compcache.formats import host
 from compcache.formats.footer import LARGEST_FOREIGN, require_intact
-from compcache.formats.graph import decode_notes
 from compcache.formats.index import Segment, Stamp
 from compcache.formats.known_faults import fault_of
 from compcache.formats.makers import read_makers
 from compcache.formats.manifest import SUSPECT
 from compcache.formats.manifest_writer import WholeManifest, image_flag
-from compcache.formats.order import UNNUMBERED, Order, order_of
+from compcache.formats.order import Order, order_of
 from compcache.formats.records import decode_module
 from compcache.hit.target import path_opener
 from compcache.interrupts import reraise_interrupt, suppress
@@ -27,6 +26,7 @@ from compcache.publish import index_merge
 from compcache.publish.atomic_file import is_settled, publish
 from compcache.publish.index_parts import MARK, OtherReader, fans_of, is_current, known_parts, part_name
 from compcache.publish.module_lists import remove_lists_of, write_list
+from compcache.publish.module_reader import read_notes
 from compcache.publish.module_rows import make_row
 from compcache.publish.open_segments import readable_segments
 from compcache.publish.quarantine import is_shortage
@@ -57,12 +57,8 @@ def read_indexed_names(module: ModuleFile) -> list[tuple[str, int, str]]:
 
 
 def read_order(module: ModuleFile) -> Order:
-    """Return a module's addition number and content digests from its notes, or `UNNUMBERED` if the notes are damaged."""
-    footer = module.footer()
-    try:
-        return order_of(decode_notes(module.read(footer.content, footer.notes)))
-    except FormatError:
-        return UNNUMBERED
+    """Return a module's addition number and content digests from its notes: 0 and no digests if the notes are damaged."""
+    return order_of(read_notes(module))
 
 
 def describe_from_records(module: ModuleFile) -> str:
@@ -229,9 +225,9 @@ class IndexedModules:
         if module is not None:
             self._collect(module_id, module)
 
-    def _collect(self, module_id: bytes, found: IndexedModule) -> None:
+    def _collect(self, module_id: bytes, module: IndexedModule) -> None:
         """Add a module that was read to the tables."""
-        indexed, entry, order, row, size = found
+        indexed, entry, order, row, size = module
         self.modules[module_id] = entry
         self.rows.append((row, size))
         self._functions.update(index_merge.entries_of(indexed, module_id, order))

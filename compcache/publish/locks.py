@@ -231,6 +231,7 @@ class _FlockLock:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def _close(self) -> None:
+        """Close the file if it is open."""
         if self._descriptor >= 0:
             _open.pop(self._descriptor, None)
             self._descriptor = -1

@@ -36,17 +36,8 @@ from compcache.formats.sorted_keys import SortedKeys, encode_keys, merge_keys
 from compcache.formats.table import all_entries
 from compcache.identity import label_of
 from compcache.interrupts import reraise_interrupt, suppress
+from compcache.publish import module_rows
 from compcache.publish.atomic_file import publish
-from compcache.publish.module_rows import (
-    Row,
-    decode_entry_of,
-    decode_platform,
-    decode_rows,
-    encode_entry_of,
-    encode_fields,
-    encode_platform,
-    read_row_and_size,
-)
 from compcache.publish.open_segments import open_segments
 from compcache.publish.quarantine import is_shortage
 from compcache.publish.scratch import Scratch
@@ -57,7 +48,7 @@ if TYPE_CHECKING:
 
     from compcache.formats.index import Segment
     from compcache.formats.sorted_keys import Item
-    from compcache.publish.module_rows import Platform, RowEntry
+    from compcache.publish.module_rows import Platform, Row, RowEntry
 
     #: Called from time to time with (modules read, modules to read).
     Progress = Callable[[int, int], object]
@@ -117,11 +108,11 @@ def _encode_name(name: str) -> bytes:
 
 def _items_of(row: Row, size: int) -> Iterator[Item]:
     """Yield the keys of a module, with their values, in the format that the top of this file describes."""
-    key, platform = row.module_id, encode_platform(row.platform)
+    key, platform = row.module_id, module_rows.encode_platform(row.platform)
     digest = check(platform)
     yield b"a" + digest, platform
     stored = row._replace(entries=()) if row.is_pack else row
-    yield b"m" + key, digest + _SIZE.pack(size) + encode_fields(stored)
+    yield b"m" + key, digest + _SIZE.pack(size) + module_rows.encode_fields(stored)
     for name, signature in zip(row.names, row.signatures, strict=True):
         base = base_of(name)
         yield b"n%b\0%b\0%b" % (_encode_name(base), _encode_name(name), key), b"\1" if signature.startswith(LINK_ONLY) else b""
@@ -136,7 +127,7 @@ def _items_of(row: Row, size: int) -> Iterator[Item]:
         kind, name, offset, requires, *_ = entry
         base_name = _encode_name(base_of(name))
         place = key + offset.to_bytes(_OFFSET_SIZE, "little")
-        value = encode_entry_of(entry) if row.is_pack else b""  # entries of other modules are in their rows
+        value = module_rows.encode_entry_of(entry) if row.is_pack else b""  # entries of other modules are in their rows
         if kind == GROUP:
             yield b"g%b\0%b" % (base_name, key), b""
         yield b"e%b\0%b" % (base_name, place), value
@@ -196,7 +187,7 @@ class _Counter:
             letter = key[:1]
             if gone and letter not in b"at" and _module_of(key) in gone:
                 continue
-            if letter == b"a" and is_pack(decode_platform(value).image_kind):
+            if letter == b"a" and is_pack(module_rows.decode_platform(value).image_kind):
                 packs.add(key[1:])
             elif letter == b"m":
                 counts[value[:CHECK_SIZE] in packs] += 1
@@ -256,10 +247,10 @@ class _List:
 
         The segment keeps the list, because the index of its blocks takes long to read.
         """
-        listed = self.segment.listed
-        if not isinstance(listed, SortedKeys | _InMemory):
-            self.segment.listed = listed = _open_list(self._store, self.segment.name)
-        return listed
+        keys = self.segment.listed
+        if not isinstance(keys, SortedKeys | _InMemory):
+            self.segment.listed = keys = _open_list(self._store, self.segment.name)
+        return keys
 
     def between(self, start: bytes, end: bytes) -> Iterator[Item]:
         """Yield the items with `start` <= key < `end`, in order. A damaged list is created again."""
@@ -296,10 +287,10 @@ class _List:
                 listed = self.open()
                 if listed is not None:
                     return listed
-        made = _InMemory(self._read_items())
+        keys = _InMemory(self._read_items())
         if count <= _FEW:
-            segment.listed = made
-        return made
+            segment.listed = keys
+        return keys
 
     def _module_count(self) -> int:
         """Return the number of modules in the list's segment, or 0 if the segment cannot be read."""
@@ -317,7 +308,7 @@ class _List:
             total = self.segment.modules.count
             entries = all_entries(self.segment.modules) if total else iter(())
             for number, entry in enumerate(entries):
-                row_and_size = read_row_and_size(store, entry[:DIGEST_SIZE])
+                row_and_size = module_rows.read_row_and_size(store, entry[:DIGEST_SIZE])
                 if row_and_size is not None:
                     yield from _items_of(*row_and_size)
                 if self._progress is not None and number % 256 == 0 and total > _FEW:
@@ -455,6 +446,7 @@ class ModuleLists:
         """Yield the bases of functions and groups that begin with a prefix, in UTF-8 order, without duplicates."""
 
         def bases_of(letter: bytes) -> Iterator[Item]:
+            """Yield the bases in the keys with a letter, as items without values."""
             for key, _ in self._starting_with(letter + _encode_name(prefix)):
                 yield key[1:].partition(b"\0")[0], b""
 
@@ -548,7 +540,7 @@ class ModuleLists:
     def _entries(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, RowEntry | None]]:
         """Yield the entries of data with keys from `start` to `end`, as (module_id, entry). The entry is None outside packs."""
         for key, value in self._between(start, end):
-            yield _module_of(key), decode_entry_of(value) if value else None
+            yield _module_of(key), module_rows.decode_entry_of(value) if value else None
 
     def module_ids(self, prefix: bytes = b"") -> Iterator[bytes]:
         """Yield the module_ids of listed modules that begin with a prefix, sorted."""
@@ -628,7 +620,8 @@ class ModuleLists:
     def _decode_values(self, values: Iterable[tuple[bytes, bytes]]) -> dict[bytes, Row]:
         """Decode the rows in these values of a list. Raise `FormatError` if a value is malformed."""
         start = CHECK_SIZE + _SIZE.size
-        rows = decode_rows((module_id, self._platform(value[:CHECK_SIZE]), memoryview(value)[start:]) for module_id, value in values)
+        parts = ((module_id, self._platform(value[:CHECK_SIZE]), memoryview(value)[start:]) for module_id, value in values)
+        rows = module_rows.decode_rows(parts)
         return {row.module_id: row for row in rows}
 
     def _platform(self, digest: bytes) -> Platform:
@@ -636,7 +629,7 @@ class ModuleLists:
         platform = self._platforms.get(digest)
         if platform is None:
             stored = next(filter(None, (module_list.find(b"a" + digest) for module_list in self._lists)), b"")
-            platform = self._platforms[digest] = decode_platform(stored)
+            platform = self._platforms[digest] = module_rows.decode_platform(stored)
         return platform
 
 
@@ -650,8 +643,9 @@ def _next_byte(byte: int) -> bytes:
     return bytes([byte + 1]) if byte < 0xFF else _AFTER_ALL  # noqa: PLR2004 - a byte
 
 
-def _decode_name(text: bytes) -> str:
-    return text.decode("utf-8", "surrogatepass")
+def _decode_name(data: bytes) -> str:
+    """Return a name from the bytes of a key."""
+    return data.decode("utf-8", "surrogatepass")
 
 
 def _summary(module_list: _List) -> bytes:

@@ -40,14 +40,14 @@ if TYPE_CHECKING:
     RowEntry = tuple[str, str, int, tuple[bytes, ...], int, int, bool]
 
 __all__ = [
-    "Platform", "Row", "decode_entry_of", "decode_platform", "decode_rows", "encode_entry_of", "encode_fields", "encode_platform",
-    "make_row", "read_row", "read_row_and_size", "row_of_frames",
-    "seconds_in",
+    "KEY_AT", "KEY_LENGTH", "Platform", "Row", "decode_entry_of", "decode_platform", "decode_rows",
+    "encode_entry_of", "encode_fields", "encode_platform",
+    "make_row", "read_row", "read_row_and_size", "row_of_frames", "seconds_in",
 ]  # fmt: skip
 
 _MALFORMED = "a row of a list of modules is malformed"
 _MAX_SECONDS = 1e9
-_KEY_AT, _KEY_SIZE = 9, 16  # the position of the key in a module record
+KEY_AT, KEY_LENGTH = 9, 16  # the position of the key in a module record
 
 
 class Platform(NamedTuple):
@@ -154,7 +154,7 @@ def row_of_frames(module_id: bytes, frames: Iterable[tuple[int, bytes]], seconds
         elif kind == MAKERS:
             makers = decode_makers(payload)
         elif kind == MODULE:
-            platform = _platform_of(payload[:_KEY_AT], payload[_KEY_AT + _KEY_SIZE :])
+            platform = _platform_of(payload[:KEY_AT], payload[KEY_AT + KEY_LENGTH :])
     if platform is None:
         raise FormatError("the module has no module record")
     platform = _with_makers(platform, makers)
@@ -167,7 +167,7 @@ def row_of_frames(module_id: bytes, frames: Iterable[tuple[int, bytes]], seconds
 @lru_cache(maxsize=256)
 def _platform_of(head: bytes, rest: bytes) -> Platform:
     """Decode the platform in a module record. The record is given without its key, because most records differ only in the key."""
-    return _platform_of_record(decode_module(head + bytes(_KEY_SIZE) + rest))
+    return _platform_of_record(decode_module(head + bytes(KEY_LENGTH) + rest))
 
 
 def _platform_of_record(header: ModuleRecord) -> Platform:
@@ -178,6 +178,7 @@ def _platform_of_record(header: ModuleRecord) -> Platform:
 
 @lru_cache(maxsize=256)
 def _with_makers(platform: Platform, makers: str) -> Platform:
+    """Return a platform with the content of a makers record. Modules with equal platforms share one object."""
     return platform._replace(makers=makers)
 
 
@@ -268,16 +269,17 @@ def _check_rows(rows: list[Row]) -> list[Row]:
     if not rows:
         return rows
     module_ids, platforms, seconds, names, offsets, imports, signatures, entries, owners = zip(*rows, strict=True)
-    columns = names, offsets, imports, signatures, entries
+    columns = {"names": names, "offsets": offsets, "imports": imports, "signatures": signatures, "entries": entries}
     times = array("d", seconds)
     if {*map(type, module_ids)} != {bytes} or {*map(len, module_ids)} != {DIGEST_SIZE}:
         raise ValueError(f"a module_id is not a digest of {DIGEST_SIZE} bytes")
     if {*map(type, platforms)} != {Platform}:
         raise ValueError("the platform of a module is not in the table of platforms")
-    if {kind for column in columns for kind in map(type, column)} != {tuple}:
-        raise ValueError("a column of names, offsets, imports, signatures or entries is not a list")
+    for title, column in columns.items():
+        if {*map(type, column)} != {tuple}:
+            raise ValueError(f"the {title} of a module are not a list")
     if not (min(times) >= 0 and sum(times) < float("inf")):
-        raise ValueError("a compile time is negative or infinite")
+        raise ValueError("the compile time of a module is not a finite number of seconds from 0 on")
     if not list(map(len, names)) == list(map(len, offsets)) == list(map(len, signatures)):
         raise ValueError("the numbers of names, offsets and signatures of a module differ")
     array("I", chain.from_iterable(offsets))
@@ -304,6 +306,7 @@ def _make_platform(fields: Iterable[object]) -> Platform:
 
 
 def _pack(value: object) -> bytes:
+    """Encode a value as msgpack."""
     packed: bytes = msgpack.packb(value, use_bin_type=True, unicode_errors="surrogatepass")
     return packed
 

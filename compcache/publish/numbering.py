@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from compcache.formats.built_module import BuiltModule
 
     #: The realizations of names, each as (module_id, record offset), in the order of `Store.find`.
-    Found = Mapping[str, Sequence[tuple[bytes, int]]]
+    LookUps = Mapping[str, Sequence[tuple[bytes, int]]]
 
 __all__ = ["assign_numbers", "first_existing", "note_number", "noted_numbers"]
 
@@ -41,20 +41,20 @@ Group = dict[bytes, "BuiltModule"]
 Noted = list[tuple[int, str]]
 
 
-def assign_numbers(store: Store, groups: Sequence[Group], noted: Noted, found: Found | None = None) -> list[int | None]:
+def assign_numbers(store: Store, groups: Sequence[Group], noted: Noted, look_ups: LookUps | None = None) -> list[int | None]:
     """Return the new number of each addition, or None for an addition whose modules keep their numbers.
 
-    `found` has look-ups that were made since the index was refreshed; None refreshes it. Names that it lacks are looked up.
+    `look_ups` has look-ups that were made since the index was refreshed; None refreshes it. Names that it lacks are looked up.
     """
-    if found is None:
+    if look_ups is None:
         Store.renew_index(store)  # not the indexes of its layers; without its own index no number would be known
-        found = {}
+        look_ups = {}
     following = _greatest_number(store, noted, greatest_number(store.index)) + 1 + (_UNSEEN if store.index.unfinished else 0)
     numbers: list[int | None] = []
     renumbered: set[str] = set()  # names in this call; the index does not have the new numbers yet
     for group in groups:
         names = _plain_names(group)
-        if _is_numbered(group) or (names.isdisjoint(renumbered) and _is_newest(store, group, names, found)):
+        if _is_numbered(group) or (names.isdisjoint(renumbered) and _is_newest(store, group, names, look_ups)):
             numbers.append(None)
         else:
             numbers.append(following)
@@ -130,9 +130,9 @@ def _plain_names(group: Group) -> set[str]:
     return {name for module in group.values() if module.flags != PACK_FLAG for name, *_ in module.indexed if is_ordered(name)}
 
 
-def _is_newest(store: Store, group: Group, names: set[str], found: Found) -> bool:
+def _is_newest(store: Store, group: Group, names: set[str], look_ups: LookUps) -> bool:
     """Return whether the index has the modules, and they are the newest for all `names`."""
-    newest = (first_existing(store, found[name] if name in found else store.find_here(name)) for name in names)
+    newest = (first_existing(store, look_ups[name] if name in look_ups else store.find_here(name)) for name in names)
     return not names or (all(module_id in group for module_id in newest) and all(map(store.exists, group)))
 
 

@@ -127,8 +127,8 @@ def _merge_live_entries(store: Store, packs: Iterable[bytes], is_present: Callab
             groups.setdefault(signed, {})[pack] = entries
     for signed, contents in groups.items():
         live = list(_live_entries(store, contents, is_present))
-        new = publish_modules(store, [encode_pack(live)], signs=signed) if live else []
-        for pack in contents.keys() - new:
+        new_packs = publish_modules(store, [encode_pack(live)], signs=signed) if live else []
+        for pack in contents.keys() - new_packs:
             try:
                 remove_file(store, pack)
             except CompcacheError:
@@ -138,7 +138,7 @@ def _merge_live_entries(store: Store, packs: Iterable[bytes], is_present: Callab
 
 
 def _own_signature(store: Store, pack: bytes) -> bool | None:
-    """Return whether a pack has only the signature of this store's publish key, True, or no signature, False; otherwise None.
+    """Return True if a pack has only the signature of this store's publish key, False if it has no signature, otherwise None.
 
     The result is also None if the pack cannot be read, or has a MAC and this store has no `signing_key`.
     """

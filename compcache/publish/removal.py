@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import TYPE_CHECKING
 
@@ -66,12 +67,12 @@ def remove_from_volumes(store: Store, module_id: bytes) -> bool:
 def append(store: Store, place: Place, file_name: str, data: bytes, *, sync: bool = False) -> None:
     """Append data to a small file in one write. Create the file if it does not exist. With `sync`, sync the file to disk.
 
-    Raise `OSError` if the file could not be written.
+    Raise `OSError` if the data could not be written completely.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
     opened = store.files.open_owned(store.path(place, file_name), flags, FILE_MODE)
-    if data:
-        store.files.write(opened.number, data)
+    if data and store.files.write(opened.number, data) < len(data):  # the disk is almost full
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     if sync:
         store.files.fsync(opened.number)
 

@@ -23,7 +23,7 @@ from compcache.formats.order import UNNUMBERED, Order, order_of
 from compcache.formats.records import decode_module
 from compcache.interrupts import suppress
 from compcache.publish.atomic_file import is_settled
-from compcache.publish.module_rows import row_of_frames, seconds_in
+from compcache.publish.module_rows import KEY_AT, KEY_LENGTH, row_of_frames, seconds_in
 
 if TYPE_CHECKING:
     import os
@@ -35,7 +35,6 @@ __all__ = ["IndexedModule", "read_small_module"]
 
 #: Files of up to this many bytes are read whole.
 _SMALL = 1 << 20
-_KEY_AT, _KEY_SIZE = 9, 16  # the position of the key in a module record
 
 
 class IndexedModule(NamedTuple):
@@ -68,7 +67,7 @@ class _Header(NamedTuple):
 @lru_cache(maxsize=256)
 def _decode_header(head: bytes, rest: bytes) -> _Header:
     """Return what the index needs of a module record. Its key is left out, so that modules with equal headers share the result."""
-    record = decode_module(head + bytes(_KEY_SIZE) + rest)
+    record = decode_module(head + bytes(KEY_LENGTH) + rest)
     required = record.requirement()
     needs = {target_id(record.requirement(text)): record.requirement(text) for text in reversed(record.features)}
     return _Header(required, target_id(required), image_flag(record.image_kind), needs)
@@ -94,7 +93,7 @@ def _index_module(module_id: bytes, data: bytes, status: os.stat_result) -> Inde
     order, seconds = _read_notes(data[footer.content : footer.content + footer.notes])
     frames = list(iterate_frames(data[footer.image : footer.image + footer.records]))
     first = frames[0][1] if frames else b""
-    header, key = _decode_header(first[:_KEY_AT], first[_KEY_AT + _KEY_SIZE :]), first[_KEY_AT : _KEY_AT + _KEY_SIZE]
+    header, key = _decode_header(first[:KEY_AT], first[KEY_AT + KEY_LENGTH :]), first[KEY_AT : KEY_AT + KEY_LENGTH]
     row, targets = row_of_frames(module_id, frames, seconds)
     needs = [header.needs.get(target) for target in targets]
     if None in needs:

@@ -14,6 +14,7 @@ from compcache.directory.places import INDEX
 from compcache.errors import FormatError, IncompatibleTargetError, StorageError, UnknownVersionError, UntrustedDirectoryError
 from compcache.files import writer
 from compcache.formats.footer import LARGEST_FOREIGN, is_signed_with, require_intact
+from compcache.formats.order import UNNUMBERED
 from compcache.formats.records import decode_module
 from compcache.interrupts import reraise_interrupt, suppress
 from compcache.publish import index_merge
@@ -30,13 +31,7 @@ if TYPE_CHECKING:
     from compcache.store import Store
 
 __all__ = [
-    "condemn",
-    "condemn_unreadable",
-    "is_vouched_for",
-    "record_verified",
-    "recover_index",
-    "untrusted_directory_error",
-    "verify_module",
+    "condemn", "condemn_unreadable", "is_vouched_for", "record_verified", "recover_index", "untrusted_directory_error", "verify_module",
     "warn_about_layer",
 ]  # fmt: skip
 
@@ -89,7 +84,7 @@ def verify_module(store: Store, module: ModuleFile, status: os.stat_result, *, l
 
 
 def _describe_writer(status: os.stat_result) -> str:
-    """Say for a message who other than this user may have written a file, and what to do."""
+    """Return a description of the users who may have written a file, for a message."""
     if writer(status) < 0:
         return f"other users can write to it (mode {stat.S_IMODE(status.st_mode):o}), and may have done so; remove it"
     return f"it belongs to user {status.st_uid}, not to you ({os.geteuid()})"
@@ -152,7 +147,7 @@ def record_verified(store: Store, index: Index, entry: ModuleEntry) -> None:
     Failures to write are ignored: the next open verifies again.
     """
     with suppress(OSError):
-        index_merge.add(index, (), entry)
+        index_merge.add_all(index, [((), entry, UNNUMBERED)])
         index_merge.merge_additions(store, index, levels=index_merge.SMALL_LEVELS)
 
 

@@ -94,8 +94,16 @@ def write_volume(store: Store, contents: Iterable[Content], replaced: Sequence[V
     return Volume(store.files, store.directory(VOLUMES), name, (VOLUMES.suffix, GONE.suffix), store.volumes.owners)
 
 
-def _compress_modules(contents: Iterable[Content], dictionary: bytes, replaced: Sequence[Volume]) -> tuple[Scratch, Scratch, Scratch]:
-    """Return the compressed modules, their rows in the volume's table, and their sources (`_SOURCE`)."""
+class _Compressed(NamedTuple):
+    """The compressed modules of a volume, their rows in its table (`MEMBER`), and their sources (`_SOURCE`)."""
+
+    members: Scratch
+    rows: Scratch
+    sources: Scratch
+
+
+def _compress_modules(contents: Iterable[Content], dictionary: bytes, replaced: Sequence[Volume]) -> _Compressed:
+    """Compress modules with a dictionary. `replaced` are the volumes from which modules were read."""
     members, rows, sources = Scratch(), Scratch(), Scratch()
     with_dictionary = zlib.compressobj(_LEVEL, zlib.DEFLATED, _RAW, _MEMORY, zlib.Z_DEFAULT_STRATEGY, dictionary)
     for content in contents:
@@ -105,7 +113,7 @@ def _compress_modules(contents: Iterable[Content], dictionary: bytes, replaced: 
         rows.write(MEMBER.pack(content.module_id, len(MAGIC) + members.size, *sizes, content.modified))
         members.write(stream)
         sources.write(_SOURCE.pack(content.module_id, -1 if content.source is None else replaced.index(content.source)))
-    return members, rows, sources
+    return _Compressed(members, rows, sources)
 
 
 def _find_removed(store: Store, sources: Scratch, volumes: Sequence[Volume]) -> list[bytes]:
@@ -138,8 +146,8 @@ def _exists(store: Store, path: str) -> bool:
 def _choose_dictionary(samples: list[bytes]) -> bytes:
     """Return a compression dictionary: evenly spaced samples, as many as fit deflate's window."""
     count = max(1, min(len(samples), _WINDOW * len(samples) // (sum(map(len, samples)) + 1)))
-    chosen = [samples[number * len(samples) // count] for number in range(count)]
-    return b"".join(chosen)[-_WINDOW:]
+    spaced_samples = [samples[number * len(samples) // count] for number in range(count)]
+    return b"".join(spaced_samples)[-_WINDOW:]
 
 
 def members_of(volume: Volume, first_byte: int) -> dict[bytes, Member]:

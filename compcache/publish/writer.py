@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from compcache.formats.built_module import BuiltModule, Sections
     from compcache.formats.index import ModuleEntry
     from compcache.formats.makers import Maker
-    from compcache.publish.numbering import Found, Noted
+    from compcache.publish.numbering import LookUps, Noted
 
     Addition = tuple[list[tuple[str, int, str]], ModuleEntry, Order]
 
@@ -68,13 +68,13 @@ def publish_modules(store: Store, modules: Sequence[BuiltModule | Publication], 
 
 
 def publish_additions(
-    store: Store, additions: Sequence[Sequence[BuiltModule]], *, signs: bool = True, found: Found | None = None
+    store: Store, additions: Sequence[Sequence[BuiltModule]], *, signs: bool = True, look_ups: LookUps | None = None
 ) -> tuple[list[list[tuple[bytes, BuiltModule]]], frozenset[bytes]]:
     """Publish additions in order, like `publish_modules`. An addition is one module for one or more targets.
 
     An addition that is not the newest of its plain names receives a number, and is written even if its module exists.
 
-    `found` is the parameter of `assign_numbers`.
+    `look_ups` is the parameter of `assign_numbers`.
 
     Returns:
         For each addition, its module_ids with the published modules; and the module_ids of the files that were written.
@@ -91,7 +91,7 @@ def publish_additions(
             (_make_draft(store, module, order, module_id, is_newest=number is not None), module)
             for module_id, module, order in _with_number(group, number)
         ]
-        for group, number in zip(named, assign_numbers(store, list(map(dict, named)), noted, found), strict=True)
+        for group, number in zip(named, assign_numbers(store, list(map(dict, named)), noted, look_ups), strict=True)
     ]
     written = _publish(store, [draft for group in groups for draft, _ in group], noted, signs=signs)
     return [[(draft.module_id, module) for draft, module in group] for group in groups], written
@@ -146,8 +146,9 @@ def _with_number(group: Iterable[tuple[bytes, BuiltModule]], number: int | None)
         yield module_id, module, order_of(notes)
 
 
-def _modules_text(modules: int) -> str:
-    return "a module" if modules == 1 else f"{modules} modules"
+def _modules_text(count: int) -> str:
+    """Return a number of modules for a message."""
+    return "a module" if count == 1 else f"{count} modules"
 
 
 def _publish_files(store: Store, drafts: Mapping[bytes, _Draft], *, signs: bool) -> tuple[list[Addition], frozenset[bytes]]:
@@ -164,16 +165,16 @@ def _publish_files(store: Store, drafts: Mapping[bytes, _Draft], *, signs: bool)
         existing = None if draft.is_newest else _find_existing(store, module_id, elsewhere=not draft.order.number)
         if existing is not None:
             statuses[module_id], orders[module_id] = existing
-    new = [module_id for module_id in drafts if module_id not in statuses]
-    old = [
+    missing = [module_id for module_id in drafts if module_id not in statuses]
+    unindexed = [
         module_id
         for module_id, status in statuses.items()
         if not _is_indexed(store, module_id, status, drafts[module_id].module.indexed, orders[module_id].number)
     ]
-    contents = [(store.module_path(module_id), drafts[module_id].parts) for module_id in new]
-    statuses.update(zip(new, publish_all(store.files, store.temporary, contents), strict=True))
-    additions = [_make_addition(store, drafts[module_id], statuses[module_id], orders.get(module_id)) for module_id in (*old, *new)]
-    return additions, frozenset(new)
+    contents = [(store.module_path(module_id), drafts[module_id].parts) for module_id in missing]
+    statuses.update(zip(missing, publish_all(store.files, store.temporary, contents), strict=True))
+    added = [(drafts[module_id], statuses[module_id], orders.get(module_id)) for module_id in (*unindexed, *missing)]
+    return [_make_addition(store, *addition) for addition in added], frozenset(missing)
 
 
 def _read_makers(module: BuiltModule | Publication) -> Iterator[Maker]:
@@ -195,7 +196,7 @@ def _require_sound(store: Store, modules: Iterable[BuiltModule]) -> None:
 
 
 def _make_addition(store: Store, draft: _Draft, status: os.stat_result, order: Order | None) -> Addition:
-    """Return what the index stores about a written module."""
+    """Return the index entries of a written module: its functions, its module entry, and its order."""
     module = draft.module
     file = ModuleFile(store.files, store.module_path(draft.module_id), draft.module_id)
     flags = SUSPECT if fault_of(_read_makers(module)) else module.flags

@@ -6,7 +6,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.arch.known import architecture
-from compcache.build import codegen
+from compcache.build import codegen, pic
 from compcache.build.entry_code import selection
 from compcache.build.entry_points import entries_text, symbols_of_entries, table_head, table_symbols_of, table_text
 from compcache.build.exports import make_entries
@@ -15,15 +15,6 @@ from compcache.build.inlining.imported import NOTHING_INLINED
 from compcache.build.ir_text import lines_from, read_module, with_image_symbols
 from compcache.build.large_data.variables import with_data
 from compcache.build.link_types import LinkTypes, read_link_types
-from compcache.build.pic import (
-    INITIALIZE,
-    TERMINATE,
-    Constructors,
-    find_constructors,
-    functions_run_by_mapping,
-    with_deferred_start,
-    with_init_arrays,
-)
 from compcache.build.records import read_needs, symbol_nodes
 from compcache.build.slots import SLOT_PREFIX
 from compcache.build.stubs import stub_symbol, stubs_text
@@ -89,7 +80,7 @@ class Translated(NamedTuple):
     requires: dict[str, frozenset[str]]  # the features that each exported symbol requires
     prepared: Prepared
     definitions: dict[str, Definition]
-    constructors: Constructors
+    constructors: pic.Constructors
     startup: tuple[str, ...]
     entries: Entries
     slots: tuple[str, ...]
@@ -126,11 +117,11 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
         CompileError: LLVM cannot translate the code, or code that runs during mapping uses imports.
         SignatureMismatchError: a signature does not match a function's LLVM type.
     """
-    constructors = find_constructors(text)
+    constructors = pic.find_constructors(text)
     written = read_module(text)
     if _must_run_later(constructors, with_image_symbols(written, text), prepared.resolution, shared=request.shared):
-        text = with_deferred_start(text, constructors)
-        module, constructors = codegen.parse(text, context), Constructors((), ())
+        text = pic.with_deferred_start(text, constructors)
+        module, constructors = codegen.parse(text, context), pic.Constructors((), ())
         written = read_module(text)
     definitions = with_image_symbols(written, text)
     startup = _startup_functions(definitions, constructors, prepared.resolution)
@@ -157,7 +148,7 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
     )
 
 
-def _prepare_module(module: Any, text: str, context: Any, constructors: Constructors, request: Request) -> tuple[bytes, Any]:
+def _prepare_module(module: Any, text: str, context: Any, constructors: pic.Constructors, request: Request) -> tuple[bytes, Any]:
     """Return the bitcode to store, b"" if none is stored, and the module to compile, whose constructors the dynamic linker finds.
 
     Raise `CompileError` if LLVM cannot translate the inline assembly of the module.
@@ -169,7 +160,7 @@ def _prepare_module(module: Any, text: str, context: Any, constructors: Construc
     if request.keep_bitcode:
         code, module = _write_and_read_back(module, context)
     if constructors.functions():
-        module = codegen.parse(with_init_arrays(text, constructors), context)
+        module = codegen.parse(pic.with_init_arrays(text, constructors), context)
     return code, module
 
 
@@ -225,7 +216,7 @@ def _describe(
         startup=startup,
         entries=entries,
         slots=table.slots,
-        needs=read_needs(definitions, prepared.resolution, {INITIALIZE, *table.slots}.intersection(definitions), startup),
+        needs=read_needs(definitions, prepared.resolution, {pic.INITIALIZE, *table.slots}.intersection(definitions), startup),
         key=table.key,
         bitcode=deflate(code) if code else b"",
         graph=_encode_symbols(definitions, entries, prepared),
@@ -311,11 +302,11 @@ def _compile_entries(points: tuple[EntryPoint, ...], level: int) -> bytes:
 
 def table_symbols(prepared: Prepared, definitions: Mapping[str, Definition], stubs: Iterable[str]) -> list[str]:
     """Return the symbols at the start of a module's table: exports, start and end functions, and stubs for the symbols `stubs`."""
-    start = [INITIALIZE, TERMINATE] if INITIALIZE in definitions else []
+    start = [pic.INITIALIZE, pic.TERMINATE] if pic.INITIALIZE in definitions else []
     return [*(export.symbol for export in prepared.exports), *start, *map(stub_symbol, stubs)]
 
 
-def _must_run_later(constructors: Constructors, definitions: Mapping[str, Definition], resolution: Resolution, *, shared: bool) -> bool:
+def _must_run_later(constructors: pic.Constructors, definitions: Mapping[str, Definition], resolution: Resolution, *, shared: bool) -> bool:
     """Return whether the runtime must run the constructors and destructors instead of the dynamic linker.
 
     The result is False for objects (not `shared`), which the dynamic linker does not map. Constructors that use imports must run later,
@@ -337,12 +328,12 @@ def _is_external(name: str, definitions: Mapping[str, Definition]) -> bool:
     return not name.startswith("llvm.") and (name not in definitions or definitions[name].kind == "declaration")
 
 
-def _startup_functions(definitions: Mapping[str, Definition], constructors: Constructors, resolution: Resolution) -> tuple[str, ...]:
+def _startup_functions(definitions: Mapping[str, Definition], constructors: pic.Constructors, resolution: Resolution) -> tuple[str, ...]:
     """Return the functions that run when the image is mapped, and those that run when the module is loaded or unloaded.
 
     Raise `CompileError` if functions that run while the image is mapped use imports or globals, which are bound later.
     """
-    run_by_mapping = functions_run_by_mapping(definitions, constructors)
+    run_by_mapping = pic.functions_run_by_mapping(definitions, constructors)
     graph = DependencyGraph({name: definition.references for name, definition in definitions.items()} if run_by_mapping else {})
     reached = graph.closure(run_by_mapping)
     imported = resolution.imported()
@@ -353,7 +344,7 @@ def _startup_functions(definitions: Mapping[str, Definition], constructors: Cons
             f"code that runs while the module is mapped ({', '.join(run_by_mapping)}) uses {', '.join(map(repr, needed))}, but imports and "
             "globals are bound later: move this code into a function that the program calls first"
         )
-    return (*run_by_mapping, INITIALIZE, TERMINATE) if INITIALIZE in definitions else run_by_mapping
+    return (*run_by_mapping, pic.INITIALIZE, pic.TERMINATE) if pic.INITIALIZE in definitions else run_by_mapping
 
 
 def _write_and_read_back(module: Any, context: Any) -> tuple[bytes, Any]:
@@ -369,8 +360,7 @@ def _write_and_read_back(module: Any, context: Any) -> tuple[bytes, Any]:
 def _image_key(text: str, request: Request, prepared: Prepared) -> bytes:
     """Return a digest of all inputs of the image. The image and the manifest contain it."""
     libraries = [(library.name, getattr(library, "digest", "")) for library in prepared.resolution.libraries]
-    settings = (
-        prepared.exports, request.machine[:2], request.level, prepared.resolution.imported(), list(prepared.globals), libraries
-    )  # fmt: skip
+    target = request.machine.cpu, request.machine.features
+    settings = prepared.exports, target, request.level, prepared.resolution.imported(), list(prepared.globals), libraries
     parts = [*prepared.data.values(), text.encode("utf-8", "surrogateescape"), repr(settings).encode(), codegen.llvm_version().encode()]
     return digest(parts, size=KEY_SIZE)

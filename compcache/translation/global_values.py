@@ -9,6 +9,7 @@ from compcache.build.records import encode_definition
 from compcache.build.slots import SLOT_PREFIX
 from compcache.errors import GlobalValidationError
 from compcache.globals.definition import call_load
+from compcache.interrupts import suppress
 
 if TYPE_CHECKING:
     from compcache.build.slots import Resolution
@@ -58,7 +59,6 @@ class _DryRun:
         """Return the address of a symbol in a library, or in this process if `library` is None. Return 0 if there is no such symbol."""
         import ctypes
 
-        try:
-            return ctypes.cast(getattr(ctypes.CDLL(library), name), ctypes.c_void_p).value or 0
-        except (OSError, AttributeError):
-            return 0
+        with suppress(OSError, ValueError):
+            return ctypes.addressof(ctypes.c_char.in_dll(ctypes.CDLL(library), name))
+        return 0

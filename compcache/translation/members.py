@@ -98,7 +98,7 @@ def make_member(module: Any, text: str, copied: Collection[str], data: dict[str,
 
 
 def link_members(members: Sequence[Member], context: Any) -> Any:
-    """Link all members into one module. Issue a `CacheWarning` if a member uses a symbol with a different but compatible type.
+    """Link all members into one module and return it. Issue a `CacheWarning` if a member uses a symbol with a different, compatible type.
 
     Raises:
         LinkError: two members define the same symbol, or LLVM cannot link them.

@@ -40,8 +40,8 @@ def without_overridden(text: str, names: Collection[str]) -> str:
     """
     declared: list[str] = []
 
-    def function(match: re.Match[str]) -> str:
-        """Return an overridden function as a private one, and note its declaration; other functions are unchanged."""
+    def replace_function(match: re.Match[str]) -> str:
+        """Return an overridden function as a private one, and add its declaration to `declared`; other functions are unchanged."""
         if _matched_name(match) not in names or _MERGED in match["rest"]:
             return match[0]
         words = _WORDS.sub("", match["words"])
@@ -50,15 +50,15 @@ def without_overridden(text: str, names: Collection[str]) -> str:
         declared.append(f"declare {words}@{quote(_matched_name(match))}({parameters})")
         return f"define internal {words}@{quote(_OWN + _matched_name(match))}({match['rest']}"
 
-    def alias(match: re.Match[str]) -> str:
-        """Return "" for an overridden alias, and note its declaration; other aliases are unchanged."""
+    def remove_alias(match: re.Match[str]) -> str:
+        """Return "" for an overridden alias, and add its declaration to `declared`; other aliases are unchanged."""
         if _matched_name(match) not in names:
             return match[0]
         result, _, parameters = match["type"].partition(" (")
         declared.append(f"declare {result} @{quote(_matched_name(match))}({parameters}")
         return ""
 
-    changed = _ALIAS.sub(alias, _FUNCTION.sub(function, text))
+    changed = _ALIAS.sub(remove_alias, _FUNCTION.sub(replace_function, text))
     return "\n".join([changed, *declared, ""])
 
 

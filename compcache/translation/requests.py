@@ -12,6 +12,7 @@ from compcache.build.inlining.imported import offer_nothing
 from compcache.build.ir_text import find_extreme_construct
 from compcache.build.large_data.variables import abridged
 from compcache.build.slots import read_requests
+from compcache.build.trial import try_in_child
 from compcache.content.names import digest_beside_code, source_digests
 from compcache.errors import CompileError
 from compcache.formats import host
@@ -32,9 +33,11 @@ if TYPE_CHECKING:
     from compcache.targets.machine import Machine
     from compcache.translation.members import Member
 
-__all__ = ["Request", "check_extremes", "code_pieces", "requests_of", "size_of"]
+__all__ = ["Request", "check_extremes", "code_pieces", "parse_safely", "print_code", "requests_of", "size_of"]
 
 _LEVELS = (0, 1, 2, 3)
+#: The beginning of the names of the intrinsics for coroutines that no compiler pass has split into functions.
+_COROUTINES = "llvm.coro."
 
 
 class Request(NamedTuple):
@@ -133,6 +136,46 @@ def check_extremes(text: str, *, printed: bool) -> None:
         raise CompileError(f"the code cannot be compiled, because it contains {reason}: generate simpler code")
 
 
+def parse_safely(ir: Any, context: Any) -> Any:
+    """Parse the result of `codegen.plain_source`, like `codegen.parse`, without constructs that make LLVM run forever or abort.
+
+    Raise `CompileError` if LLVM rejects the code, or the code contains such a construct.
+    """
+    if isinstance(ir, str):
+        check_extremes(ir, printed=False)
+    for piece in ir if isinstance(ir, tuple) else (ir,):
+        if _has_coroutines(piece):
+            codegen.call_in_caller(_try_coroutines, piece)
+    return codegen.parse(ir, context)
+
+
+def _has_coroutines(code: Any) -> bool:
+    """Return whether text or bitcode contains coroutines. Bitcode contains names as plain bytes. A parsed module is safe."""
+    if isinstance(code, bytes):
+        return _COROUTINES.encode() in code
+    return isinstance(code, str) and _COROUTINES in code
+
+
+def _try_coroutines(code: str | bytes) -> None:
+    """Parse code with coroutines in another process. Raise `CompileError` if LLVM cannot parse it.
+
+    The intrinsics for coroutines change between versions of LLVM, and LLVM aborts for some old ones.
+    """
+    try:
+        try_in_child(code, None)
+    except CompileError as error:
+        raise CompileError(
+            f"the code contains coroutines that LLVM {codegen.llvm_version()} cannot read: compile the source without "
+            f"-disable-llvm-passes, so that its own compiler splits the coroutines ({error})"
+        ) from error
+
+
+def print_code(ir: Any) -> str:
+    """Return LLVM code as LLVM prints it. Raise `CompileError` if the code is not accepted (`codegen.plain_source`, `parse_safely`)."""
+    plain = codegen.plain_source(ir)
+    return codegen.run(lambda context: str(parse_safely(plain, context)))
+
+
 def _requested_targets(source: ModuleSource, host_machine: Host) -> list[tuple[str | None, str | None]]:
     """Return the targets of a source as (CPU, changes to its features). None is the host's CPU, or no changes.
 
@@ -140,14 +183,15 @@ def _requested_targets(source: ModuleSource, host_machine: Host) -> list[tuple[s
         CompileError: the source has both targets and a CPU, or its targets are empty.
         SettingError: the source names no targets, and $COMPCACHE_TARGETS names a CPU that LLVM does not know.
     """
-    chosen = source.targets
+    targets = source.targets
     if source.cpu is not None or source.features is not None:
-        if chosen is not None:
-            raise CompileError("the source has both targets= and cpu= or features=: use either targets=, or cpu= and features=")
+        if targets is not None:
+            name = "features=" if source.cpu is None else "cpu="
+            raise CompileError(f"the source has both targets= and {name}: use either targets=, or cpu= and features=")
         return [(source.cpu, source.features)]
-    if chosen is None:
+    if targets is None:
         return from_environment(TARGETS_VARIABLE, partial(_known_targets, host_machine)) or parse_targets(NATIVE)
-    return parse_targets(chosen)
+    return parse_targets(targets)
 
 
 def _known_targets(host_machine: Host, text: str) -> list[tuple[str | None, str | None]]:

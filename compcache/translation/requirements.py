@@ -70,8 +70,8 @@ def requirements_of(code: Code, exports: Iterable[Export], startup: Iterable[str
     own = _without_basic(code, used_by_symbol, machine)
     reached = _Reached(code, own, code.allowed, machine.requires)
     # No definition tells who calls this code, so all exports require its features.
-    stray = frozenset[str]().union(*[features for name, features in own.items() if name not in code.definitions])
-    at_start = stray.union(*[reached.of(name) for name in startup])
+    unnamed_features = frozenset[str]().union(*[features for name, features in own.items() if name not in code.definitions])
+    at_start = unnamed_features.union(*[reached.of(name) for name in startup])
     return {symbol: at_start | reached.of(name) for symbol, name in functions.items()}
 
 
@@ -135,7 +135,7 @@ def allowed_features(text: str, machine: Machine) -> dict[str, _Features]:
 
 
 class _Reached:
-    """Computes the features that functions use, directly or in the code that they reach, except code that may use more features.
+    """Computes the features that functions use, directly or in the code that they reach. Code that may use more features does not count.
 
     Functions that may use the same features form a class. A variable passes on the features of each class of functions that it refers to.
     """

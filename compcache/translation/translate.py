@@ -9,33 +9,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compcache.build import codegen
+from compcache.build import codegen, ir_text, pic
 from compcache.build.exports import MERGED, VISIBLE_LINKAGES, WEAK, choose_exports
 from compcache.build.inlining.imported import NOTHING_INLINED, link_offered_bodies
 from compcache.build.inlining.offers import offered_bodies
-from compcache.build.ir_text import (
-    GlobalValues,
-    is_vectorized,
-    lines_from,
-    lines_of_variables,
-    passes_vectors,
-    read_assembly,
-    read_values,
-    section_bounds,
-    with_symbols,
-)
 from compcache.build.large_data.variables import replace_large_variables
-from compcache.build.pic import (
-    ADDRESS_OF,
-    aliases,
-    for_shared_object,
-    merged_variables,
-    shared_thread_locals,
-    thread_locals,
-    variable_aliases,
-    with_addresses,
-)
-from compcache.build.slots import Requests, imported_thread_locals, resolve_declarations, restore_resolution, with_nobuiltin
+from compcache.build.slots import Requests, Unresolved, imported_thread_locals, resolve_declarations, restore_resolution, with_nobuiltin
 from compcache.build.source import check_name
 from compcache.build.trial import assembly_parts, has_assembly, is_rare, try_in_child
 from compcache.content.functions import symbol_digests
@@ -43,19 +22,12 @@ from compcache.digest import is_content_name
 from compcache.errors import CompileError
 from compcache.formats import host
 from compcache.images.archives import Archive
-from compcache.targets.used_features import (
-    TARGET_ATTRIBUTE,
-    check_attributes,
-    own_intrinsics,
-    requires_more_than,
-    target_attributes,
-    without_unknown_features,
-)
+from compcache.targets import used_features
 from compcache.translation.emission import Prepared, emit
 from compcache.translation.global_values import encode_checked, encode_values
 from compcache.translation.members import link_members, make_member
 from compcache.translation.overridden import weak_functions, without_overridden
-from compcache.translation.requests import Request, check_extremes, size_of
+from compcache.translation.requests import Request, check_extremes, parse_safely, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -81,7 +53,7 @@ class _Checked(NamedTuple):
     """A parsed and checked module."""
 
     printed: str  # the module as LLVM prints it, rewritten for a shared object
-    values: GlobalValues
+    values: ir_text.GlobalValues
     attributes: dict[str, str]  # the target attributes of functions that have them
     data: dict[str, bytes]  # values of large variables, by section (compcache.build.large_data)
 
@@ -95,14 +67,14 @@ def translate(context: Any, request: Request) -> Translated:
     if request.members:
         return _translate_group(context, request)
     module, (printed, values, attributes, data), request = _read_source(context, request)
-    rewritten = with_nobuiltin(for_shared_object(printed), values.functions, request.requests.imports)
+    rewritten = with_nobuiltin(pic.for_shared_object(printed), values.functions, request.requests.imports)
     rewritten, request = _with_thread_locals(rewritten, request)
     weak = weak_functions(rewritten) if request.exports is None else frozenset()
     overridden = weak.intersection(request.overridden)
     if overridden:
         rewritten = without_overridden(rewritten, overridden)
     if rewritten is not printed:
-        module, values = codegen.parse(rewritten, context), read_values(rewritten)
+        module, values = codegen.parse(rewritten, context), ir_text.read_values(rewritten)
     with codegen.borrow_machine(request.machine.cpu, request.machine.features, request.level) as target:
         digests = partial(symbol_digests, printed, data.values())
         translated = _compile(context, module, _Checked(rewritten, values, attributes, data), request, target, digests)
@@ -115,7 +87,7 @@ def translate_member(context: Any, request: Request, label: str) -> Member:
     Raise `CompileError` if the source cannot be compiled.
     """
     module, (printed, values, _, data), request = _read_source(context, request, f"{label}.")
-    rewritten = with_nobuiltin(for_shared_object(printed), values.functions, request.requests.imports)
+    rewritten = with_nobuiltin(pic.for_shared_object(printed), values.functions, request.requests.imports)
     if rewritten is not printed:
         module = codegen.parse(rewritten, context)
     copied = {value.name for value in (*values.functions, *values.variables) if value.linkage == "available_externally"}
@@ -142,12 +114,12 @@ def _translate_group(context: Any, request: Request) -> Translated:
     """Link the members of a group and compile them to one object. See `link_members` and `_compile` for the exceptions."""
     module = link_members(request.members, context)
     printed = str(module)
-    values = read_values(printed)
+    values = ir_text.read_values(printed)
     attributes = _target_attributes(printed, values)
     request = request._replace(machine=_safe_machine(request.machine, attributes))
     rewritten, request = _with_thread_locals(printed, request)
     if rewritten is not printed:
-        module, values = codegen.parse(rewritten, context), read_values(rewritten)
+        module, values = codegen.parse(rewritten, context), ir_text.read_values(rewritten)
     data = {section: content for member in request.members for section, content in member.data.items()}
     with codegen.borrow_machine(request.machine.cpu, request.machine.features, request.level) as target:
         return _compile(context, module, _Checked(rewritten, values, attributes, data), request, target)
@@ -162,28 +134,26 @@ def _read_source(context: Any, request: Request, label: str = "") -> tuple[Any, 
     Raises:
         CompileError: LLVM rejects the source, or it is for another platform.
     """
-    if isinstance(request.ir, str):
-        check_extremes(request.ir, printed=False)
-    module = codegen.parse(request.ir, context)
+    module = parse_safely(request.ir, context)
     codegen.check_triple(module)
     data = replace_large_variables(module, context, size_of(request.ir), lambda outline: _check_outline(outline, request), label)
     printed = str(module)
     if data or not isinstance(request.ir, str):
         check_extremes(printed, printed=True)
-    values = read_values(printed)
+    values = ir_text.read_values(printed)
     _check_names(values)
     attributes = _target_attributes(printed, values)
-    check_attributes(attributes, host.platform_name())
-    readable = with_symbols(without_unknown_features(printed, attributes, host.platform_name()))
+    used_features.check_attributes(attributes, host.platform_name())
+    readable = ir_text.with_symbols(used_features.without_unknown_features(printed, attributes, host.platform_name()))
     if readable is not printed:
-        module, printed, values = codegen.parse(readable, context), readable, read_values(readable)
+        module, printed, values = codegen.parse(readable, context), readable, ir_text.read_values(readable)
         attributes = _target_attributes(printed, values)
     request = request._replace(machine=_safe_machine(request.machine, attributes))
     _try_if_suspicious(printed, values, request, attributes)
     return module, _Checked(printed, values, attributes, data), request
 
 
-def _check_names(values: GlobalValues) -> None:
+def _check_names(values: ir_text.GlobalValues) -> None:
     """Raise `InvalidNameError` for a symbol that is not UTF-8. llvmlite cannot find it. Names within the module may have any bytes."""
     for value in (*values.functions, *values.variables):
         if not value.name.isascii() and value.linkage not in ("internal", "private"):
@@ -196,35 +166,35 @@ def _check_outline(outline: str, request: Request) -> None:
     Raise `CompileError` if LLVM rejects the module.
     """
     check_extremes(outline, printed=True)
-    values = read_values(outline)
+    values = ir_text.read_values(outline)
     attributes = _target_attributes(outline, values)
-    check_attributes(attributes, host.platform_name())
+    used_features.check_attributes(attributes, host.platform_name())
     _try_if_suspicious(outline, values, request, attributes)
 
 
-def _target_attributes(printed: str, values: GlobalValues) -> dict[str, str]:
+def _target_attributes(printed: str, values: ir_text.GlobalValues) -> dict[str, str]:
     """Return the attributes for CPUs of the functions in a printed module, by function."""
-    return target_attributes(lines_from(printed, "attributes #"), values.functions)
+    return used_features.target_attributes(ir_text.lines_from(printed, "attributes #"), values.functions)
 
 
 def _with_thread_locals(printed: str, request: Request) -> tuple[str, Request]:
     """Add functions that return the addresses of shared thread-local variables. Return the new text of the module and the new request."""
-    declared, defined = shared_thread_locals(lines_of_variables(printed))
+    declared, defined = pic.shared_thread_locals(ir_text.lines_of_variables(printed))
     if not request.shared or not (declared or defined):
         return printed, request
     requests = request.requests
     imported = codegen.call_in_caller(imported_thread_locals, declared, requests, request.is_cached, request.is_beside)
     provided = defined if request.exports is None else defined.intersection([export.symbol for export in request.exports])
     if request.members:
-        hidden = {variable.name for variable in read_values(lines_of_variables(printed)).variables if variable.is_hidden}
+        hidden = {variable.name for variable in ir_text.read_values(ir_text.lines_of_variables(printed)).variables if variable.is_hidden}
         provided -= hidden.union(request.unexported)
     if not imported and not provided:
         return printed, request
     imports = {}
     for symbol, name in requests.imports.items():
-        prefix = ADDRESS_OF if symbol in imported else ""
+        prefix = pic.ADDRESS_OF if symbol in imported else ""
         imports[prefix + symbol] = prefix + name
-    return with_addresses(printed, sorted(imported), sorted(provided)), request._replace(requests=requests._replace(imports=imports))
+    return pic.with_addresses(printed, sorted(imported), sorted(provided)), request._replace(requests=requests._replace(imports=imports))
 
 
 def _compile(
@@ -236,20 +206,15 @@ def _compile(
     """
     printed, values = source.printed, source.values
     layout, module.data_layout = codegen.target_data(target)
-    variables = lines_of_variables(printed)
-    function_aliases, own_thread_locals = aliases(variables), thread_locals(variables)
-    assembly = read_assembly(printed)
+    variables = ir_text.lines_of_variables(printed)
+    function_aliases, own_thread_locals = pic.aliases(variables), pic.thread_locals(variables)
+    assembly = ir_text.read_assembly(printed)
     exports = _choose_exports(variables, function_aliases, own_thread_locals, values, assembly.defined, request)
     resolution = resolve_declarations(
-        module,
-        printed,
-        values,
-        layout,
+        Unresolved(module, printed, values, layout, own_thread_locals, assembly.defined | ir_text.section_bounds(printed)),
         request.requests,
         lambda names: codegen.call_in_caller(list, filter(request.is_cached, names)),
         shared=request.shared,
-        thread_locals=own_thread_locals,
-        defined=assembly.defined | section_bounds(printed),
         is_beside=request.is_beside,
         assumed=request.assumed,
     )
@@ -284,19 +249,19 @@ def _optimize(context: Any, module: Any, printed: str, request: Request, target:
         codegen.optimize(module, target, request.level)
     optimized = str(module)
     # Vectors have the width of the target's registers, so code for other CPUs must be optimized again.
-    return optimized, write() if request.portable or is_vectorized(optimized) else b""
+    return optimized, write() if request.portable or ir_text.is_vectorized(optimized) else b""
 
 
 def _choose_exports(
     variables: str,
     function_aliases: Mapping[str, Alias],
     own_thread_locals: Collection[str],
-    values: GlobalValues,
+    values: ir_text.GlobalValues,
     assembly: Collection[str],
     request: Request,
 ) -> tuple[Export, ...]:
     """Return the exports of a module. `variables` are its lines of variables, and `assembly` has the symbols that its assembly defines."""
-    merged = merged_variables(variables) if request.shared and not request.members else {}
+    merged = pic.merged_variables(variables) if request.shared and not request.members else {}
     choose = partial(
         choose_exports,
         values,
@@ -304,7 +269,7 @@ def _choose_exports(
         thread_locals=own_thread_locals,
         merged=merged,
         assembly=assembly,
-        second_names=variable_aliases(variables),
+        second_names=pic.variable_aliases(variables),
     )
     exports = choose(request.exports, may_be_empty=request.assumed is not None)
     if request.members and request.exports is None:  # some members export what they name, the others all visible symbols
@@ -312,9 +277,10 @@ def _choose_exports(
     return exports
 
 
-def _group_exports(exports: tuple[Export, ...], values: GlobalValues, request: Request) -> tuple[Export, ...]:
+def _group_exports(exports: tuple[Export, ...], values: ir_text.GlobalValues, request: Request) -> tuple[Export, ...]:
     """Return the exports of a group without hidden symbols and inline variables. Each image has its own copies of these."""
-    hidden = {value.name for value in (*values.functions, *values.variables) if value.is_hidden and not value.name.startswith(ADDRESS_OF)}
+    hidden = {value.name for value in (*values.functions, *values.variables) if value.is_hidden}
+    hidden = {name for name in hidden if not name.startswith(pic.ADDRESS_OF)}
     hidden |= {value.name for value in values.variables if value.linkage.endswith("_odr")}
     hidden = hidden.union(request.unexported, [export.symbol for export in request.named])
     return tuple([export for export in exports if export.symbol not in hidden])
@@ -332,7 +298,7 @@ def translate_again(
     """
     module = codegen.parse(recipe.code, context)
     text = str(module)
-    values = read_values(text)
+    values = ir_text.read_values(text)
     copied = {
         value.name
         for value in values.functions
@@ -344,9 +310,9 @@ def translate_again(
     _require_portable(text, values, machine)
     attributes = _target_attributes(text, values)
     machine = _safe_machine(machine, attributes)
-    if _intrinsics(values) or codegen.is_suspicious(TARGET_ATTRIBUTE.findall("\n".join(attributes.values()))):
+    if _intrinsics(values) or codegen.is_suspicious(used_features.TARGET_ATTRIBUTE.findall("\n".join(attributes.values()))):
         codegen.call_in_caller(try_in_child, recipe.code, machine, 0 if recipe.optimized else recipe.level)
-    names = aliases(text)
+    names = pic.aliases(text)
     request = Request(recipe.code, recipe.exports, Requests({}, {}), recipe.level, machine, shared)
     with codegen.borrow_machine(machine.cpu, machine.features, recipe.level) as emitter:
         if not recipe.optimized:
@@ -358,18 +324,18 @@ def translate_again(
         return emit(module, str(module), context, emitter, request, prepared)
 
 
-def _intrinsics(values: GlobalValues) -> list[str]:
+def _intrinsics(values: ir_text.GlobalValues) -> list[str]:
     """Return the intrinsics of CPUs that a module uses."""
-    return own_intrinsics([function.name for function in values.functions])
+    return used_features.own_intrinsics([function.name for function in values.functions])
 
 
-def _require_portable(text: str, values: GlobalValues, machine: Machine) -> None:
+def _require_portable(text: str, values: ir_text.GlobalValues, machine: Machine) -> None:
     """Raise `CompileError` if stored code may need features of another CPU than this host's."""
-    if requires_more_than(_intrinsics(values), machine.requires):
+    if used_features.requires_more_than(_intrinsics(values), machine.requires):
         raise CompileError("the stored code uses intrinsics for CPU features that this host does not have: compile it from its source")
     if has_assembly(text):
         raise CompileError("the stored code contains inline assembly, which may need features of another CPU: compile it from its source")
-    if passes_vectors(text):
+    if ir_text.passes_vectors(text):
         raise CompileError("the stored code passes vectors to other modules in a way that depends on the CPU: compile it from its source")
 
 
@@ -383,12 +349,13 @@ def _safe_machine(machine: Machine, attributes: Mapping[str, str]) -> Machine:
     return machine.by_features(host.platform_name()) if bare else machine
 
 
-def _try_if_suspicious(printed: str, values: GlobalValues, request: Request, attributes: Mapping[str, str]) -> None:
+def _try_if_suspicious(printed: str, values: ir_text.GlobalValues, request: Request, attributes: Mapping[str, str]) -> None:
     """Translate in another process first if the code may crash LLVM. See `try_in_child` for the exceptions."""
     machine = request.machine
     pairs = {("target-cpu", machine.cpu), ("target-features", machine.features)}
-    pairs |= {pair for text in set(attributes.values()) for pair in TARGET_ATTRIBUTE.findall(text)}
-    if codegen.is_suspicious(pairs) or requires_more_than(_intrinsics(values), machine.requires) or is_rare(printed, values.functions):
+    pairs |= {pair for text in set(attributes.values()) for pair in used_features.TARGET_ATTRIBUTE.findall(text)}
+    is_for_others = used_features.requires_more_than(_intrinsics(values), machine.requires)
+    if codegen.is_suspicious(pairs) or is_for_others or is_rare(printed, values.functions):
         codegen.call_in_caller(try_in_child, printed, machine, request.level)
 
 
@@ -400,7 +367,7 @@ def _add_merged_imports(resolution: Resolution, exports: Iterable[Export]) -> Re
 
 def _set_linkages(
     module: Any,
-    values: GlobalValues,
+    values: ir_text.GlobalValues,
     exports: Iterable[Export],
     resolution: Resolution,
     context: Any,
@@ -421,15 +388,15 @@ def _set_linkages(
     """
     if resolution.support:
         support = codegen.parse(resolution.support, context)
-        added = read_values(str(support))
+        added = ir_text.read_values(str(support))
         module.link_in(support)
-        values = GlobalValues((*values.functions, *added.functions), (*values.variables, *added.variables))
+        values = ir_text.GlobalValues((*values.functions, *added.functions), (*values.variables, *added.variables))
     for name in resolution.thunks:
         module.get_function(name).linkage = _INTERNAL
-    ready = {*resolution.slots, *resolution.storage, *resolution.thunks}
+    support_symbols = {*resolution.slots, *resolution.storage, *resolution.thunks}
     exported = {export.symbol for export in exports}.difference(resolution.imports)
     for name, linkage, find in _iterate_definitions(module, values):
-        if name in ready or name.startswith("llvm."):
+        if name in support_symbols or name.startswith("llvm."):
             continue
         if name in resolution.imports:  # a merged variable: another module may provide it
             value = find()
@@ -444,7 +411,7 @@ def _set_linkages(
             _make_private(find(), internal=hide_others and name not in kept_symbols)
 
 
-def _iterate_definitions(module: Any, values: GlobalValues) -> Iterator[tuple[str, str, Callable[[], Any]]]:
+def _iterate_definitions(module: Any, values: ir_text.GlobalValues) -> Iterator[tuple[str, str, Callable[[], Any]]]:
     """Yield each definition of the module as (name, linkage, function that returns its LLVM value). Few callers need the value."""
     for named_values, find in ((values.functions, module.get_function), (values.variables, module.get_global_variable)):
         for value in named_values:
@@ -453,7 +420,7 @@ def _iterate_definitions(module: Any, values: GlobalValues) -> Iterator[tuple[st
     if any(not value.name for value in (*values.functions, *values.variables)):
         for unnamed in (*module.functions, *module.global_variables):
             if not unnamed.name:
-                yield "", unnamed.linkage.name, lambda found=unnamed: found  # type: ignore[misc]
+                yield "", unnamed.linkage.name, lambda value=unnamed: value  # type: ignore[misc]
 
 
 def _make_private(value: Any, *, internal: bool) -> None:

@@ -273,7 +273,7 @@ def test_a_job_that_is_wrong_fails_alone_and_says_why(cache: Cache, jobs: Module
     assert pickle.loads(pickle.dumps(caught.value)).report == report
     assert "batch_jobs.py" in failed["wrong"].output
     assert "build() for 'none' returned None, but must return a compcache.ModuleSource or LLVM code" in failed["none"].message
-    assert "exports 'another' but not that function" in failed["other"].message
+    assert "exports 'another' but not 'other'" in failed["other"].message
     assert "top level of a module" in failed["lambda"].message
     assert "nowhere" in failed["lost"].message
     assert {record.kind for record in report.failed} == {"error"}
@@ -675,3 +675,26 @@ compile_many({str(directory)!r}, [*jobs, ModuleSource("no")], workers=1, progres
     assert "5/5" in text
     assert "/s" in text
     assert "failed  job 4" in text
+
+
+def test_a_batch_runs_in_a_directory_that_was_removed(directory: Path, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    script = f"""
+import os
+os.chdir({str(gone)!r})
+os.rmdir({str(gone)!r})
+from compcache import ModuleSource
+from compcache.batch import compile_many
+from compcache.batch.spec import SpecError, read_specs
+try:
+    read_specs(["json:jobs"])
+except SpecError as error:
+    message = str(error)
+sys.path.insert(0, "")
+report = compile_many(directory, [ModuleSource({adder("f", 1)!r})], workers=1)
+result = [message, len(report.built)]
+"""
+    message, count = run_fresh(directory, script)
+    assert "has no attribute 'jobs'" in message
+    assert count == 1

@@ -131,6 +131,39 @@ def test_rare_constructs_are_compiled_after_a_trial(cache: Cache, monkeypatch: p
     assert cache.get_target("f")(1) == 2
 
 
+#: LLVM aborts when it reads this intrinsic in the form of an older version.
+COROUTINE = """
+declare i1 @llvm.coro.end(ptr, i1)
+define i1 @f(ptr %p) {
+  %r = call i1 @llvm.coro.end(ptr %p, i1 false)
+  ret i1 %r
+}
+"""
+
+
+@pytest.mark.parametrize("addition", ["add_module", "add_modules", "group", "compile"])
+def test_coroutines_of_another_version_are_refused(directory: Path, addition: str) -> None:
+    call = {
+        "add_module": "cache.add_module(source)",
+        "add_modules": "cache.add_modules([source])",
+        "group": "cache.add_modules([source], group='g')",
+        "compile": "cache.compile(source)",
+    }[addition]
+    message = run_fresh(
+        directory,
+        f"""
+from compcache import Cache, CompcacheError, ModuleSource
+cache, source = Cache(directory), ModuleSource({COROUTINE!r})
+try:
+    {call}
+    result = ""
+except CompcacheError as error:
+    result = str(error)
+""",
+    )
+    assert "the code contains coroutines that LLVM" in message
+
+
 COMMON = [
     GOOD,
     *(GOOD.replace("define ", f"define internal {word} ") for word in ("fastcc", "coldcc", "swiftcc", "tailcc")),
@@ -215,6 +248,12 @@ def test_what_exceeds_the_limits_costs_an_error(cache: Cache, text: str, message
     with pytest.raises(CompileError, match=message):
         cache.add_module(ModuleSource(text, untrusted=True))
     assert not cache.has("f")
+
+
+def test_a_killed_trial_is_not_taken_for_a_long_one(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "_CHILD", "import os; os.kill(os.getpid(), 9)")  # as systems do that lack memory
+    with pytest.raises(CompileError, match="SIGKILL: free memory"):
+        cache.add_module(ModuleSource(GOOD, untrusted=True))
 
 
 @pytest.mark.slow

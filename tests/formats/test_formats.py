@@ -36,7 +36,6 @@ from compcache.formats.records import GlobalRecord, ModuleRecord, decode_global,
 from compcache.formats.table import Table, all_entries
 from compcache.publish.index_merge import (
     SMALL_LEVELS,
-    add,
     add_all,
     encode_function_entry,
     encode_segment,
@@ -344,7 +343,7 @@ def test_an_index_finds_what_was_added_before_and_after_merges(tmp_path: Path) -
     reader = Index(Files(), f"{tmp_path}/index", f"{tmp_path}/tmp", INDEX.suffix)
     assert list(reader.find(name_key("f0"))) == []
     for number in range(40):
-        add(index, [(f"f{number}", number, "needs"), ("common", number, f"needs {number % 3}")], entry_of(number))
+        add_all(index, [([(f"f{number}", number, "needs"), ("common", number, f"needs {number % 3}")], entry_of(number), UNNUMBERED)])
         index.refresh()
         if full_level(index.segments) is not None:
             merge(index)
@@ -381,7 +380,7 @@ def test_a_merge_of_small_levels_is_bounded_whatever_was_added(tmp_path: Path, m
 def test_a_merge_keeps_the_latest_stamp_of_a_module(tmp_path: Path, order: tuple[int, ...]) -> None:
     index = Index(Files(), f"{tmp_path}/index", f"{tmp_path}/tmp", INDEX.suffix)
     for changed in order:
-        add(index, [("f", 1, "needs")], entry_of(1, changed))
+        add_all(index, [([("f", 1, "needs")], entry_of(1, changed), UNNUMBERED)])
     merge(index)
     assert module_entries(index, entry_of(1).module_id) == [entry_of(1, 3)]
 
@@ -395,7 +394,7 @@ def test_levels_grow_with_the_size() -> None:
 @pytest.mark.parametrize("damage", ["magic", "truncated", "empty", "longer", "bucket"])
 def test_a_damaged_segment_is_named_and_left_out(tmp_path: Path, damage: str) -> None:
     index = Index(Files(), f"{tmp_path}/index", f"{tmp_path}/tmp", INDEX.suffix)
-    add(index, [("f", 1, "needs")], entry_of(1))
+    add_all(index, [([("f", 1, "needs")], entry_of(1), UNNUMBERED)])
     (path,) = (tmp_path / "index").iterdir()
     data = path.read_bytes()
     bad = {
@@ -412,7 +411,7 @@ def test_a_damaged_segment_is_named_and_left_out(tmp_path: Path, damage: str) ->
 
 def test_damaged_requirements_are_noticed_and_rank_nothing(tmp_path: Path) -> None:
     index = Index(Files(), f"{tmp_path}/index", f"{tmp_path}/tmp", INDEX.suffix)
-    add(index, [("f", 1, "needs")], entry_of(1))
+    add_all(index, [([("f", 1, "needs")], entry_of(1), UNNUMBERED)])
     (path,) = (tmp_path / "index").iterdir()
     path.write_bytes(path.read_bytes()[:-1] + b"X")
     ranked: list[str] = []

@@ -555,6 +555,7 @@ def test_a_native_symbol_of_a_library_serves_as_a_function(cache: Cache) -> None
     ("symbol", "culprit"),
     [
         (NativeSymbol("no_such_symbol_here"), "the native symbol 'no_such_symbol_here' is not defined in this process: name its library"),
+        (NativeSymbol("_handle"), "the native symbol '_handle' is not defined in this process: name its library"),
         (NativeSymbol("no_such_symbol_here", "libm.so.6"), "is not defined in libm.so.6: correct the symbol or the library"),
     ],
 )

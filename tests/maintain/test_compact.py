@@ -11,7 +11,7 @@ import time
 import warnings
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from cli_process import compcache
@@ -22,7 +22,7 @@ from compcache import Cache, CacheWarning, CompcacheError, ModuleSource, NotCach
 from compcache.formats.volume import Volume
 from compcache.maintain import compact as compaction
 from compcache.maintain import packing, size_limit
-from compcache.publish import module_lists
+from compcache.publish import module_lists, module_rows
 from compcache.publish import volumes as writing
 from compcache.publish.locks import wait_lock
 from compcache.publish.removal import remove_file
@@ -169,7 +169,7 @@ def test_lists_have_the_sizes_of_what_is_put_together(cache: Cache, monkeypatch:
     fill(cache)
     assert module_lists.ModuleLists(cache._store).counts().modules == COUNT
     report = cache.compact(grace=0)
-    monkeypatch.setattr(module_lists, "read_row_and_size", None)
+    monkeypatch.setattr(module_rows, "read_row_and_size", None)
     counts = module_lists.ModuleLists(cache._store).counts()
     assert counts.modules == COUNT
     assert 0 <= report.size_after - counts.size < COUNT, "but for what cannot be divided"
@@ -205,6 +205,23 @@ def test_what_is_removed_and_added_again(directory: Path) -> None:
         assert [path.stem for path in (directory / "volumes-v1").glob("*.gone")] == [path.stem for path in volumes(directory)]
         assert cache.clear() == 5
         assert not list((directory / "volumes-v1").iterdir())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="requires /proc")
+def test_a_removal_that_is_not_written_completely_fails(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(cache)
+    cache.compact(grace=0)
+
+    def write(descriptor: int, data: Any) -> int:
+        """Write as if the disk had space for half of a list of removed modules."""
+        is_list = os.readlink(f"/proc/self/fd/{descriptor}").endswith(".gone")
+        return os.write(descriptor, data[: len(data) // 2] if is_list else data)
+
+    monkeypatch.setattr(cache._store.files, "write", write)
+    with pytest.raises(StorageError, match="No space left on device"):
+        cache.remove("f3")
+    with Cache(cache.path) as other:
+        assert other.get_target("f3")(1) == 4
 
 
 @pytest.mark.slow

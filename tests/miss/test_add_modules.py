@@ -20,7 +20,7 @@ import compcache
 from compcache import Cache, CompileError, ModuleSource, StorageError, UndefinedSymbolError
 from compcache.build import codegen
 from compcache.images.linkers.find import find_linker
-from compcache.miss import many
+from compcache.miss import many, publication
 from compcache.translation import emission
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def test_of_sources_that_need_each_other_none_is_added_without_the_others(cache:
 
 
 def test_two_definitions_of_a_function_are_told(cache: Cache) -> None:
-    with pytest.warns(compcache.ShadowWarning, match="'main' is defined by two added sources"):
+    with pytest.warns(compcache.ShadowWarning, match="two added sources define 'main'"):
         cache.add_modules([ModuleSource(adder("main", 1)), ModuleSource(adder("other", 1)), ModuleSource(adder("main", 2))])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -419,3 +419,21 @@ def test_an_entry_point_is_compiled_once_for_all_modules(cache: Cache, monkeypat
     assert [cache.get_target(f"double_{number}")(1.5) for number in (1, 2)] == [3.0, 3.0]
     assert [cache.get_target(f"i64_{number}")(4) for number in (0, 1, 2)] == [8, 8, 8]
     assert cache.get_target("i32_2")(4) == 0
+
+
+def test_modules_that_wait_for_a_later_source_do_not_divide_the_groups_of_others(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(many, "_GROUP", 4)
+    groups: list[int] = []
+    publish = publication.publish_built
+
+    def count(session: Any, modules: Any, **options: Any) -> Any:
+        groups.append(len(modules))
+        return publish(session, modules, **options)
+
+    monkeypatch.setattr(many, "publish_built", count)
+    waiting = [ModuleSource(caller(f"w{number}", "late"), optimize=0) for number in range(3)]
+    others = [ModuleSource(adder(f"f{number}", number), optimize=0) for number in range(12)]
+    cache.add_modules([*waiting, *others, ModuleSource(adder("late", 5), optimize=0)])
+    assert sum(groups) == 16
+    assert len(groups) <= 6, groups
+    assert cache.get_target("w2")(1) == 6

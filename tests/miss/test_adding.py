@@ -25,6 +25,8 @@ from compcache import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+#: Another source that is optimized to the code of `TWICE`.
+DOUBLE = "define i64 @twice(i64 %x) {\n  %y = add i64 %x, %x\n  ret i64 %y\n}\n"
 TWICE = "define i64 @twice(i64 %x) {\n  %y = shl i64 %x, 1\n  ret i64 %y\n}\n"
 
 
@@ -629,3 +631,18 @@ def test_an_added_function_is_seen_by_caches_that_are_open(directory: Path) -> N
             """,
         )
         assert early.get_target("twice")(4) == 8
+
+
+def test_only_llvms_thread_creates_modules_to_compare_code(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[threading.Thread] = []
+    parse = llvm.parse_bitcode
+
+    def recorded(*arguments: object) -> object:
+        threads.append(threading.current_thread())
+        return parse(*arguments)
+
+    cache.add_module(ModuleSource(TWICE))
+    monkeypatch.setattr(llvm, "parse_bitcode", recorded)
+    cache.add_module(ModuleSource(DOUBLE))  # warns if the code differs
+    assert threads
+    assert threading.main_thread() not in threads

@@ -21,6 +21,7 @@ from compcache.files import Files
 from compcache.formats.footer import FOOTER_SIZE, decode_footer, encode_container
 from compcache.formats.index import Index, ModuleEntry, Stamp
 from compcache.formats.manifest import IMAGE_SHARED
+from compcache.formats.order import UNNUMBERED
 from compcache.hit.recorder import recorder_for
 from compcache.inspect import uncached
 from compcache.publish import index_merge
@@ -423,13 +424,8 @@ def test_a_forged_stamp_does_not_vouch_for_a_module_in_a_signed_cache(
     rewrite(path, lambda data: with_the_image_of_another(data, other))
     stamp = Stamp.of(path.stat())
     index = Index(Files(), f"{directory}/index-v1", f"{directory}/tmp", INDEX.suffix)
-    index_merge.add(
-        index,
-        (),
-        ModuleEntry(
-            bytes.fromhex(first), stamp, image, records, target, IMAGE_SHARED, 1, key_in_image, bytes(16)
-        ),
-    )
+    entry = ModuleEntry(bytes.fromhex(first), stamp, image, records, target, IMAGE_SHARED, 1, key_in_image, bytes(16))
+    index_merge.add_all(index, [((), entry, UNNUMBERED)])
     store = Store(str(directory), signing_key=key)
     if key is None:
         store.open_module(bytes.fromhex(first)).close()

@@ -9,7 +9,7 @@ from helpers import adder, caller, module_file
 
 from compcache import Cache, Function, FunctionInUseError, Identity, ModuleSource, NotCachedError, PrunePolicy, frontend
 from compcache.directory.places import MODULE_LISTS
-from compcache.publish import module_lists
+from compcache.publish import module_lists, module_rows
 from compcache.publish.index_merge import merge
 from compcache.publish.module_lists import base_of
 from compcache.usage import snapshot
@@ -154,7 +154,7 @@ def test_the_first_question_makes_the_list_of_a_small_segment_for_the_others(cac
     before = functions(cache._store)
     (path,) = (directory / MODULE_LISTS.directory).glob("*.list")
     with Cache(directory) as other, pytest.MonkeyPatch.context() as patched:
-        patched.setattr(module_lists, "read_row_and_size", None)
+        patched.setattr(module_rows, "read_row_and_size", None)
         assert functions(other._store) == before
         assert path.exists()
 

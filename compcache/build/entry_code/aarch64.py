@@ -134,11 +134,11 @@ class ArmAssembler(Assembler):
     def _set_jump(self, at: int, target: int) -> None:
         """Set the target of the jump at a position. Raise `ValueError` if the jump's kind cannot span the distance."""
         word = self._word_at(at)
-        place, bits = next((place, bits) for mask, operation, place, bits in _KINDS if word & mask == operation)
+        shift, bits = next((shift, bits) for mask, operation, shift, bits in _KINDS if word & mask == operation)
         distance = (target - at) // 4
         if not -(1 << bits - 1) <= distance < 1 << bits - 1:
             raise ValueError(f"a jump in an AArch64 entry point cannot span {target - at} bytes")
-        self.code[at : at + 4] = (word | (distance & (1 << bits) - 1) << place).to_bytes(4, "little")
+        self.code[at : at + 4] = (word | (distance & (1 << bits) - 1) << shift).to_bytes(4, "little")
 
     def jump_if_zero(self, register: int, label: int, *, half: bool = False) -> None:
         self._jump_here(label)

@@ -88,9 +88,11 @@ class Assembler:
         self._jumps.append((len(self.code), label))
 
     def _set_frame(self, size: int) -> None:
+        """Set the size of the frame in the code of `enter`."""
         raise NotImplementedError
 
     def _set_jump(self, at: int, target: int) -> None:
+        """Set the target of the jump at a position. Raise `ValueError` if the jump cannot span the distance."""
         raise NotImplementedError
 
     def enter(self) -> None:

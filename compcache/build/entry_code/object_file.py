@@ -8,7 +8,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING
 
-from compcache.images.elf.parts import ET_REL, SHF_ALLOC, SHT_PROGBITS, SHT_RELA, SHT_SYMTAB, STB_GLOBAL, SYMBOL
+from compcache.images.elf.parts import ET_REL, SHF_ALLOC, SHT_PROGBITS, SHT_RELA, SHT_SYMTAB, STB_GLOBAL, SYMBOL, StringTable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +35,7 @@ _ADVANCE1, _ADVANCE2, _LONGEST1 = 2, 3, 0x100
 def assemble_object(machine: type[Assembler], functions: Mapping[str, Code]) -> bytes:
     """Return an object that defines these functions as hidden symbols. `functions` has the code by symbol."""
     text, starts = _joined_code(_NOP[machine.elf_machine], functions)
-    strings = _Strings()
+    strings = StringTable()
     symbols = [SYMBOL.pack(0, 0, 0, 0, 0, 0), SYMBOL.pack(0, _STT_SECTION, 0, _TEXT, 0, 0)]
     numbers: dict[str, int] = {}
     for name, start in starts.items():
@@ -49,9 +49,9 @@ def assemble_object(machine: type[Assembler], functions: Mapping[str, Code]) -> 
                 numbers[symbol] = len(symbols)
                 symbols.append(SYMBOL.pack(strings.add(symbol), STB_GLOBAL << 4, 0, 0, 0, 0))
             relocations.append(_RELOCATION.pack(starts[name] + offset, kind, numbers[symbol], addend))
-    frames, places = _unwinding_frames(machine, functions)
+    frames, code_references = _unwinding_frames(machine, functions)
     frame_relocations = [
-        _RELOCATION.pack(place, machine.distance, 1, start) for place, start in zip(places, starts.values(), strict=True)
+        _RELOCATION.pack(offset, machine.distance, 1, start) for offset, start in zip(code_references, starts.values(), strict=True)
     ]  # fmt: skip
     sections = (
         (".text", SHT_PROGBITS, SHF_ALLOC | _SHF_EXECINSTR, text, 0, 0, _ALIGNMENT, 0),
@@ -74,7 +74,7 @@ def _joined_code(nop: bytes, functions: Mapping[str, Code]) -> tuple[bytes, dict
     return bytes(text), starts
 
 
-def _elf_file(machine: int, sections: tuple[tuple[str, int, int, bytes, int, int, int, int], ...], strings: _Strings) -> bytes:
+def _elf_file(machine: int, sections: tuple[tuple[str, int, int, bytes, int, int, int, int], ...], strings: StringTable) -> bytes:
     """Return an ELF object file. Each section is (name, type, flags, content, link, info, alignment, size of an entry)."""
     content = bytearray(_FILE_HEADER.size)
     headers = [bytes(_SECTION_HEADER.size)]
@@ -92,35 +92,22 @@ def _elf_file(machine: int, sections: tuple[tuple[str, int, int, bytes, int, int
     return bytes(content) + b"".join(headers)
 
 
-class _Strings:
-    """A string table."""
-
-    def __init__(self) -> None:
-        self.content = bytearray(1)
-
-    def add(self, text: str) -> int:
-        """Append a string, and return its offset."""
-        offset = len(self.content)
-        self.content += text.encode() + b"\0"
-        return offset
-
-
 def _unwinding_frames(machine: type[Assembler], functions: Mapping[str, Code]) -> tuple[bytes, list[int]]:
     """Return the unwinding frames of functions, and the offsets of their references to code."""
     # Version, augmentation, factors for code and for data (-8), the return address's register, the encoding of references to code.
     content = bytearray(
         _padded_record(bytes(4) + b"\x01zR\0\x01\x78" + bytes((machine.return_register, 1, _POINTERS)) + machine.first_rules)
     )
-    places = []
+    code_references = []
     for function in functions.values():
         rules, rule_offset = bytearray(), 0
         for offset, rule in function.frame_rules:
             rules += _advance_rule(offset - rule_offset) + rule
             rule_offset = offset
-        places.append(len(content) + 8)
+        code_references.append(len(content) + 8)
         back = _LENGTH.pack(len(content) + 4)
         content += _padded_record(back + bytes(4) + _LENGTH.pack(len(function.code)) + b"\0" + rules)
-    return bytes(content), places
+    return bytes(content), code_references
 
 
 def _advance_rule(distance: int) -> bytes:

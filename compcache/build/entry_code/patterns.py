@@ -8,21 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from compcache.build.entry_points import (
-    API_AT,
-    BUFFER,
-    CSTR_HOOK,
-    FAIL_ARITY,
-    FAIL_VALUE,
-    FROM_CSTR,
-    FUNCTION_AT,
-    POINTER_HOOK,
-    U64_HOOK,
-    VIEW_NDIM,
-    VIEW_READONLY,
-    VIEW_SHAPE,
-    buffer_request,
-)
+from compcache.build import entry_points
 from compcache.signature import BOOL, CSTR, FLOAT, OBJECT, POINTER, SIGNED, TUPLE, UNSIGNED, VOID, Parameter, Signature, Type
 
 if TYPE_CHECKING:
@@ -117,26 +103,26 @@ class _Pattern:
     def _call_api(self, offset: int) -> None:
         """Emit a call of the function at an offset in the runtime's table."""
         machine = self._machine
-        machine.load(machine.scratch, machine.callee, API_AT)
+        machine.load(machine.scratch, machine.callee, entry_points.API_AT)
         machine.load(machine.scratch, machine.scratch, offset)
         machine.call_register(machine.scratch)
 
     def _check_arity(self) -> None:
         """Emit the check of the number of arguments. For another number, or names, the runtime orders the arguments or raises."""
         machine, count = self._machine, len(self._signature.parameters)
-        first, given, expected, names = machine.arguments[0], machine.arguments[1], machine.arguments[2], machine.arguments[3]
+        callee, given, expected, names = machine.arguments[:4]
         convert = machine.new_label()
 
-        def ask() -> None:
+        def match_arguments() -> None:
             """Emit the call of the runtime, which may raise an exception."""
-            machine.move(first, machine.callee)
+            machine.move(callee, machine.callee)
             machine.move(given, expected)  # the register in which the number of arguments was passed
             machine.load_number(expected, count)
-            self._call_api(FAIL_ARITY)
+            self._call_api(entry_points.FAIL_ARITY)
             machine.jump_if_zero(machine.result, self._fail, half=True)
             machine.jump(convert)
 
-        arity = self._add_deferred(ask)
+        arity = self._add_deferred(match_arguments)
         machine.clear_top_bit(expected)
         machine.load_number(machine.scratch, count)
         machine.jump_if_different(expected, machine.scratch, arity)
@@ -166,12 +152,15 @@ class _Pattern:
         elif kind in (SIGNED, UNSIGNED) and parameter.type.name != "u64":
             self._convert_integer(index, size, signed=kind == SIGNED)
         else:
-            self._convert_by_hook(index, {POINTER: POINTER_HOOK, CSTR: CSTR_HOOK}.get(kind, U64_HOOK))
+            self._convert_by_hook(
+                index, {POINTER: entry_points.POINTER_HOOK, CSTR: entry_points.CSTR_HOOK}.get(kind, entry_points.U64_HOOK)
+            )
             if kind == POINTER and not self._entry.readonly[index]:
                 self._check_writable(index)
         self._passed.append((passed, machine.frame, slot))
 
     def _load_item(self, register: int, index: int) -> None:
+        """Emit a load of the Python object that was passed as argument `index`."""
         self._machine.load(register, self._machine.items, index * _WORD)
 
     def _begin_hook(self, index: int) -> None:
@@ -187,13 +176,13 @@ class _Pattern:
         def report_invalid() -> None:
             """Emit the call that raises the exception."""
             self._begin_hook(index)
-            self._call_api(FAIL_VALUE)
+            self._call_api(entry_points.FAIL_VALUE)
             self._machine.jump(self._fail)
 
         return self._add_deferred(report_invalid)
 
     def _error_check_labels(self, index: int) -> tuple[int, int]:
-        """Return the label of code that checks for an exception, and the label at which that code continues if none is set.
+        """Return two labels: of code that checks for an exception, and of the place where this code continues if no exception is set.
 
         The code continues with the number in `result`. The caller places the second label.
         """
@@ -255,7 +244,7 @@ class _Pattern:
         machine, good = self._machine, self._machine.new_label()
         machine.load(machine.scratch, machine.frame, self._views[index] + _VIEW_OBJECT)
         machine.jump_if_zero(machine.scratch, good)
-        machine.load(machine.scratch, machine.frame, self._views[index] + VIEW_READONLY, half=True)
+        machine.load(machine.scratch, machine.frame, self._views[index] + entry_points.VIEW_READONLY, half=True)
         machine.jump_if_not_zero(machine.scratch, self._invalid_argument_label(index))
         machine.place(good)
 
@@ -264,8 +253,8 @@ class _Pattern:
         machine, view, slot = self._machine, self._views[index], self._slots[index]
         self._begin_hook(index)
         machine.load_address(machine.arguments[3], view)
-        machine.load_number(machine.arguments[4], buffer_request(parameter.type, writable=not self._entry.readonly[index]))
-        self._call_api(BUFFER)
+        machine.load_number(machine.arguments[4], entry_points.buffer_request(parameter.type, writable=not self._entry.readonly[index]))
+        self._call_api(entry_points.BUFFER)
         machine.jump_if_zero(machine.result, self._fail, half=True)
         self._passed.append((0, machine.frame, view))
         if not parameter.dimensions:
@@ -274,14 +263,14 @@ class _Pattern:
             machine.store(machine.scratch, slot)
             self._passed.append((0, machine.frame, slot))
             return
-        machine.load(machine.scratch, machine.frame, view + VIEW_NDIM, half=True)
+        machine.load(machine.scratch, machine.frame, view + entry_points.VIEW_NDIM, half=True)
         machine.load_number(machine.other_scratch, parameter.dimensions)
         machine.jump_if_different(machine.scratch, machine.other_scratch, self._invalid_argument_label(index))
-        machine.load(machine.scratch, machine.frame, view + VIEW_SHAPE)
-        for at in range(0, parameter.dimensions * _WORD, _WORD):
-            machine.load(machine.other_scratch, machine.scratch, at)
-            machine.store(machine.other_scratch, slot + at)
-            self._passed.append((0, machine.frame, slot + at))
+        machine.load(machine.scratch, machine.frame, view + entry_points.VIEW_SHAPE)
+        for extent_offset in range(0, parameter.dimensions * _WORD, _WORD):
+            machine.load(machine.other_scratch, machine.scratch, extent_offset)
+            machine.store(machine.other_scratch, slot + extent_offset)
+            self._passed.append((0, machine.frame, slot + extent_offset))
 
     def _call(self) -> None:
         """Emit the call of the compiled function, without the GIL if the export asks for it, and the conversion of its result."""
@@ -290,7 +279,7 @@ class _Pattern:
             machine.call("PyEval_SaveThread")
             machine.store(machine.result, self._thread)
         self._pass_arguments()
-        machine.load(machine.scratch, machine.callee, FUNCTION_AT)
+        machine.load(machine.scratch, machine.callee, entry_points.FUNCTION_AT)
         machine.call_register(machine.scratch)
         if result.kind == FLOAT:
             machine.store_float(0, self._result, result.size)
@@ -377,7 +366,7 @@ class _Pattern:
         machine = self._machine
         first, kind = machine.arguments[0], result.kind
         if kind == CSTR:
-            self._call_api(FROM_CSTR)
+            self._call_api(entry_points.FROM_CSTR)
         elif kind == POINTER:
             machine.call("PyLong_FromVoidPtr")
         elif kind == BOOL:

@@ -32,6 +32,6 @@ def entry_object(entries: Sequence[EntryPoint], elf_machine: int | None = None) 
     if machine is None:
         return b"", tuple(entries)
     codes = {pair: generate_code(pair[1], machine) for pair in zip(symbols_of_entries(entries), entries, strict=True)}
-    made = {symbol: code for (symbol, _), code in codes.items() if code is not None}
-    others = tuple([entry for (_, entry), code in codes.items() if code is None])
-    return assemble_object(machine, made) if made else b"", others
+    assembled = {symbol: code for (symbol, _), code in codes.items() if code is not None}
+    uncovered = tuple([entry for (_, entry), code in codes.items() if code is None])
+    return assemble_object(machine, assembled) if assembled else b"", uncovered

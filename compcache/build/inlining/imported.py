@@ -122,10 +122,10 @@ class _BodyLinker:
         self._is_beside = is_beside
         self._heads = {value.name: value.text.partition(" ")[2] for value in values.functions}
         self._own = {value.name for value in (*values.functions, *values.variables) if not value.is_declaration}
-        self._known = {value.name for value in (*values.functions, *values.variables)}
+        self._present = {value.name for value in (*values.functions, *values.variables)}
         self._types = _named_types(text)
         self._room = _MOST_IN_ALL
-        self._found: dict[str, tuple[Provided, tuple[str, ...]]] = {}  # bodies by symbol, with their references
+        self._linked: dict[str, tuple[Provided, tuple[str, ...]]] = {}  # bodies by symbol, with their references
 
     def link_bodies(
         self, names: Collection[str], provided: Callable[[tuple[str, ...]], Mapping[str, Provided]]
@@ -142,7 +142,7 @@ class _BodyLinker:
             max_instructions *= _NEXT
             waiting = tuple(dict.fromkeys([name for offer in linked for name in offer.body.imports if name not in requested]))
             requested.update(waiting)
-        if not self._found:
+        if not self._linked:
             return self._resolution, NOTHING_INLINED
         imports = {symbol: name for name, symbol in self._symbols.items() if symbol not in self._own}
         resolution = self._resolution._replace(imports={**imports, **self._resolution.imports})
@@ -158,7 +158,7 @@ class _BodyLinker:
             return False
         symbols = {name: self._symbols.get(name, name) for name in (body.name, *body.imports)}
         # The module has another symbol of this name.
-        if any(symbol == name and name not in self._symbols and symbol in self._known for name, symbol in symbols.items()):
+        if any(symbol == name and name not in self._symbols and symbol in self._present for name, symbol in symbols.items()):
             return False
         code = body.code
         for name, symbol in symbols.items():
@@ -175,8 +175,8 @@ class _BodyLinker:
             return False
         self._room -= body.instructions
         self._symbols |= symbols
-        self._known.update(symbols.values())
-        self._found[symbol] = offer, references(code)
+        self._present.update(symbols.values())
+        self._linked[symbol] = offer, references(code)
         return True
 
     def _is_platform_function(self, native: str) -> bool:
@@ -196,9 +196,9 @@ class _BodyLinker:
     def _linked_functions(self) -> Inlined:
         """Return the sources of the linked bodies, their compilers, and the references of all functions of the module."""
         makers: dict[Maker, None] = {}
-        for offer, _ in self._found.values():
+        for offer, _ in self._linked.values():
             makers |= dict.fromkeys(offer.makers)
-        sources = {symbol: (offer.body.name, offer.module_id) for symbol, (offer, _) in self._found.items()}
+        sources = {symbol: (offer.body.name, offer.module_id) for symbol, (offer, _) in self._linked.items()}
         edges = {name: definition.references for name, definition in read_module(self._text).items() if definition.kind == "function"}
-        edges |= {symbol: found for symbol, (_, found) in self._found.items()}
+        edges |= {symbol: body_references for symbol, (_, body_references) in self._linked.items()}
         return Inlined(sources, tuple(makers), edges)

@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from compcache.build.ir_text import lines_from, parse_head, passes_vectors, quote, referenced_name, references, split_at
+from compcache.build.ir_text import function_texts, lines_from, parse_head, passes_vectors, quote, referenced_name, references, split_at
+from compcache.build.trial import has_module_assembly
 from compcache.digest import is_content_name
 from compcache.formats.bodies import Body
 from compcache.images import platform_symbols
@@ -93,7 +94,7 @@ def offered_bodies(text: str, exports: Iterable[Export], resolution: Resolution)
     """
     named = {export.symbol: export.name for export in exports if is_content_name(export.name) and not export.link_only}
     offered = {symbol: name for symbol, name in named.items() if symbol not in resolution.imports}
-    if not offered or "\nmodule asm" in text or text.startswith("module asm"):
+    if not offered or has_module_assembly(text):
         return ()
     return _Module(text, offered, resolution).bodies()
 
@@ -128,10 +129,10 @@ def _abi_words(words: Iterable[str]) -> str:
 def _expand_types(text: str, types: Mapping[str, str]) -> str:
     """Replace named types by their definitions. Raise `ValueError` for an opaque or unknown type, or nesting of more than 8 types."""
     for _ in range(8):
-        found = set(_TYPE_NAME.findall(text))
-        if not found:
+        type_names = set(_TYPE_NAME.findall(text))
+        if not type_names:
             return text
-        for name in sorted(found, key=len, reverse=True):
+        for name in sorted(type_names, key=len, reverse=True):
             if name not in types or types[name] == "opaque":
                 raise ValueError(text)
             text = re.sub(re.escape(name) + r'(?![-$._A-Za-z0-9"])', lambda _, name=name: types[name], text)  # type: ignore[misc]
@@ -174,16 +175,14 @@ class _Module:
     nodes, by token (``!1``).
     """
 
-    def __init__(self, text: str, wanted: Mapping[str, str], resolution: Resolution) -> None:
-        self._wanted = wanted
+    def __init__(self, text: str, offered: Mapping[str, str], resolution: Resolution) -> None:
+        self._offered = offered
         self._resolution = resolution
         self.functions: dict[str, str] = {}
-        for chunk in text.split("\n}\n"):
-            start = chunk.rfind("\ndefine ") + 1
-            if start or chunk.startswith("define "):
-                found = references(chunk[start : chunk.find("\n", start)])
-                if found:
-                    self.functions[found[0]] = chunk[start:]
+        for function in function_texts(text):
+            head_names = references(function[: function.find("\n")])
+            if head_names:
+                self.functions[head_names[0]] = function
         self.declarations = {references(line)[0]: line for line in lines_from(text, "declare ") if "@" in line}
         self.variables = {references(line)[0]: line for line in lines_from(text, "@")}
         self._types = {line.partition(" = ")[0]: line for line in lines_from(text, "%")}
@@ -193,7 +192,7 @@ class _Module:
     def bodies(self) -> tuple[Body, ...]:
         """Return the bodies of the wanted functions. Bodies that other modules cannot use are left out."""
         offered = []
-        for symbol, name in self._wanted.items():
+        for symbol, name in self._offered.items():
             try:
                 body = _Reader(self, symbol, name).read()
             except (_NotOffered, ValueError, KeyError) as error:
@@ -206,7 +205,7 @@ class _Module:
 
     def content_name(self, symbol: str) -> str | None:
         """Return the func_name that identifies a function's content, or None if the function has no such name."""
-        name = self._wanted.get(symbol) or self._resolution.imports.get(symbol)
+        name = self._offered.get(symbol) or self._resolution.imports.get(symbol)
         return name if name is not None and is_content_name(name) else None
 
     def is_native(self, symbol: str) -> bool:
@@ -225,9 +224,9 @@ class _Module:
         names: dict[str, None] = {}
         waiting = [*lines]
         for text in waiting:  # grows during the iteration
-            new = [name for name in _TYPE_NAME.findall(text) if name in self._types and name not in names]
-            names |= dict.fromkeys(new)
-            waiting += [self._types[name].partition(" = ")[2] for name in dict.fromkeys(new)]
+            new_names = [name for name in _TYPE_NAME.findall(text) if name in self._types and name not in names]
+            names |= dict.fromkeys(new_names)
+            waiting += [self._types[name].partition(" = ")[2] for name in dict.fromkeys(new_names)]
         return [self._types[name] for name in names]
 
 
@@ -315,14 +314,14 @@ class _Reader:
         line = self._without_metadata(line)
         callee = ""
 
-        def renamed(found: re.Match[str]) -> str:
+        def renamed(token_match: re.Match[str]) -> str:
             """Return a token with the name of the offered text. The first symbol before a bracket in a call is the callee."""
             nonlocal callee
-            token = found[0]
+            token = token_match[0]
             if token[0] != "@":
                 return token
             symbol = referenced_name(token)
-            is_called = match[1] == "call" and not callee and line.startswith("(", found.end())
+            is_called = match[1] == "call" and not callee and line.startswith("(", token_match.end())
             if is_called:
                 callee = symbol
             return self._reference_to(symbol, is_called=is_called)
@@ -364,7 +363,7 @@ class _Reader:
         return self._local[symbol]
 
     def _add_local(self, symbol: str) -> None:
-        """Note that the body needs a local function: give it a new name, and read its body later."""
+        """Give a private function or constant a name in the body, and read it later. Do nothing if it has such a name already."""
         if symbol not in self._local:
             self._local[symbol] = "@" + quote(LOCAL + symbol)
             self._waiting.append(symbol)
@@ -375,7 +374,10 @@ class _Reader:
 
     @staticmethod
     def _declared_as(head: str, written: str) -> str:
-        """Return the declaration, under the name `written`, of a function with this head. It keeps only the calling convention."""
+        """Return the declaration of a function with this head under the name `written`, without metadata and attribute groups.
+
+        Raise `_NotOffered` if the head of a function other than an intrinsic has unknown attributes.
+        """
         before, parameters, _ = parse_head(re.sub(r" !dbg !\d+", "", head))
         if "@llvm." in written:
             return f"declare {before} {written}({', '.join(parameters)})"
@@ -436,9 +438,9 @@ class _Reader:
             text = self._module.nodes[node]
             if not text.removeprefix("distinct ").startswith("!{") or "@" in text:
                 return False
-            new = [inner for inner in _NODE.findall(_STRING.sub('""', text)) if inner not in kept]
-            kept |= dict.fromkeys(new)
-            order += dict.fromkeys(new)
+            new_nodes = [inner for inner in _NODE.findall(_STRING.sub('""', text)) if inner not in kept]
+            kept |= dict.fromkeys(new_nodes)
+            order += dict.fromkeys(new_nodes)
         self._nodes |= kept
         return True
 

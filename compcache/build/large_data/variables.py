@@ -14,8 +14,8 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from compcache.build import codegen
-from compcache.build.ir_text import long_lines, quote
-from compcache.build.trial import has_assembly
+from compcache.build.ir_text import long_lines, quote, target_text
+from compcache.build.trial import has_assembly, has_module_assembly
 from compcache.errors import CompileError, FormatError
 from compcache.images.elf.patching import with_sections
 from compcache.images.elf.reading import data_of, sections_with_prefix
@@ -124,9 +124,7 @@ def _placeholder_text(module: Any, context: Any, sizes: Mapping[str, int]) -> st
 
 def _is_unsafe(outline: str) -> bool:
     """Return whether emitting the variables would translate assembly, which may abort the process."""
-    if outline.startswith("module asm") or "\nmodule asm" in outline:
-        return True
-    return _has_aliases(outline) and has_assembly(outline)
+    return has_module_assembly(outline) or (_has_aliases(outline) and has_assembly(outline))
 
 
 def _has_aliases(outline: str) -> bool:
@@ -166,8 +164,7 @@ def _replace_definitions(module: Any, context: Any, names: set[str], placeholder
         if variable.name in names:
             variable.visibility = "default"
             variable.linkage = "weak_any"
-    head = f'target datalayout = "{module.data_layout}"\ntarget triple = "{module.triple}"\n'
-    module.link_in(codegen.parse(head + "\n".join(placeholders), context))
+    module.link_in(codegen.parse(target_text(module) + "\n".join(placeholders), context))
     for variable in module.global_variables:
         if variable.name in names:
             linkage, visibility = before[variable.name]

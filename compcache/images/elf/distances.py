@@ -12,22 +12,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import CompileError, FormatError
-from compcache.images.elf.parts import (
-    ET_REL,
-    SECTION,
-    SHF_ALLOC,
-    SHT_PROGBITS,
-    SHT_RELA,
-    SHT_SYMTAB,
-    STB_GLOBAL,
-    SYMBOL,
-    align_up,
-    object_symbols,
-    read_header,
-    read_linked_strings,
-    read_sections,
-    read_table,
-)
+from compcache.images.elf import parts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -70,12 +55,12 @@ class DistanceTable(NamedTuple):
         """Return the size of the constant, in bytes."""
         return len(self.head) + WORD * len(self.names)
 
-    def missing(self, known: Collection[str]) -> list[str]:
-        """Return the symbols, without repetitions, that an object with the symbols `known` does not have.
+    def missing(self, present: Collection[str]) -> list[str]:
+        """Return the symbols, without repetitions, that an object with the symbols `present` does not have.
 
         Raise `CompileError` if the code of the object defines one of them. LLVM changes the names of some symbols.
         """
-        missing = [name for name in dict.fromkeys(self.names) if name not in known]
+        missing = [name for name in dict.fromkeys(self.names) if name not in present]
         lost = next((name for name in missing if name in self.own), None)
         if lost is not None:
             raise CompileError(
@@ -100,21 +85,23 @@ def with_distances(data: bytes, constant: DistanceTable) -> bytes:
     sections, number, titles = _require_tables(data)
     table, new_section = sections[number], len(sections)
     # Symbols and sections may have their names in one table of strings.
-    strings = {link: bytearray(read_linked_strings(data, tuple(sections), table._replace(link=link))) for link in {table.link, titles}}
+    strings = {
+        link: bytearray(parts.read_linked_strings(data, tuple(sections), table._replace(link=link))) for link in {table.link, titles}
+    }
     content = constant.head.ljust(constant.size(), b"\0")
     symbols, numbers = _add_undefined(data, table, constant, strings[table.link])
     name = _add_name(strings[table.link], constant.symbol)
-    symbols += SYMBOL.pack(name, STB_GLOBAL << 4 | STT_OBJECT, STV_PROTECTED, new_section, 0, len(content))
+    symbols += parts.SYMBOL.pack(name, parts.STB_GLOBAL << 4 | STT_OBJECT, STV_PROTECTED, new_section, 0, len(content))
     relocations = b"".join([_RELOCATION.pack(*relocation) for relocation in constant.relocations(numbers)])
     extended = _Extended(data)
     sections += [
         table._replace(
-            name=_add_name(strings[titles], _SECTION_NAME), type=SHT_PROGBITS, flags=SHF_ALLOC, offset=extended.append(content),
+            name=_add_name(strings[titles], _SECTION_NAME), type=parts.SHT_PROGBITS, flags=parts.SHF_ALLOC, offset=extended.append(content),
             size=len(content), link=0, info=0, alignment=16, entry_size=0,
         ),
         table._replace(
-            name=_add_name(strings[titles], _RELOCATIONS_NAME), type=SHT_RELA, flags=_SHF_INFO_LINK, offset=extended.append(relocations),
-            size=len(relocations), link=number, info=new_section, entry_size=_RELOCATION.size,
+            name=_add_name(strings[titles], _RELOCATIONS_NAME), type=parts.SHT_RELA, flags=_SHF_INFO_LINK,
+            offset=extended.append(relocations), size=len(relocations), link=number, info=new_section, entry_size=_RELOCATION.size,
         ),
     ]  # fmt: skip
     sections[number] = table._replace(offset=extended.append(symbols), size=len(symbols))
@@ -129,13 +116,13 @@ def _require_tables(data: bytes) -> tuple[list[Section], int, int]:
     Raises:
         FormatError: see `with_distances`.
     """
-    sections = [*read_sections(data, ET_REL)]
-    number = next((number for number, section in enumerate(sections) if section.type == SHT_SYMTAB), None)
-    titles = read_header(data).names_section
+    sections = [*parts.read_sections(data, parts.ET_REL)]
+    number = next((number for number, section in enumerate(sections) if section.type == parts.SHT_SYMTAB), None)
+    titles = parts.read_header(data).names_section
     if number is None or titles >= len(sections):
         raise FormatError(f"the object has no {'symbol table' if number is None else 'section names'}, so no symbols can be added to it")
     if len(sections) + 2 >= _MOST_SECTIONS:
-        raise FormatError(f"the object has {len(sections)} sections, so no two sections can be added to it")
+        raise FormatError(f"the object has {len(sections)} sections, so two more sections cannot be added")
     return sections, number, titles
 
 
@@ -144,11 +131,11 @@ def _add_undefined(data: bytes, table: Section, constant: DistanceTable, strings
 
     The missing names are added to `strings`. See `DistanceTable.missing` for the exception.
     """
-    numbers = {symbol.name: (symbol.position - table.offset) // SYMBOL.size for symbol in object_symbols(data)}
-    symbols = bytearray(read_table(data, table, SYMBOL))
+    numbers = {symbol.name: (symbol.position - table.offset) // parts.SYMBOL.size for symbol in parts.object_symbols(data)}
+    symbols = bytearray(parts.read_table(data, table, parts.SYMBOL))
     for name in constant.missing(numbers):
-        numbers[name] = len(symbols) // SYMBOL.size
-        symbols += SYMBOL.pack(_add_name(strings, name), STB_GLOBAL << 4, STV_HIDDEN, 0, 0, 0)
+        numbers[name] = len(symbols) // parts.SYMBOL.size
+        symbols += parts.SYMBOL.pack(_add_name(strings, name), parts.STB_GLOBAL << 4, STV_HIDDEN, 0, 0, 0)
     return symbols, numbers
 
 
@@ -169,14 +156,14 @@ class _Extended:
 
     def append(self, part: bytes | bytearray) -> int:
         """Append a part, aligned to 16 bytes, and return its offset in the file."""
-        start = align_up(self._end, 16)
+        start = parts.align_up(self._end, 16)
         self._parts += bytes(start - self._end), part
         self._end = start + len(part)
         return start
 
     def finish(self, sections: Sequence[Section]) -> bytes:
         """Append a table of sections, and return the bytes of the file, whose header refers to this table."""
-        start = self.append(b"".join([SECTION.pack(*section) for section in sections]))
+        start = self.append(b"".join([parts.SECTION.pack(*section) for section in sections]))
         header = bytearray(self._data[: _COUNT_AT + _COUNT.size])
         _PLACE.pack_into(header, _SECTIONS_AT, start)
         _COUNT.pack_into(header, _COUNT_AT, len(sections))

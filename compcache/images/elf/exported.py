@@ -8,22 +8,11 @@ from __future__ import annotations
 
 import functools
 import mmap
-from itertools import takewhile
 from struct import Struct
 from typing import TYPE_CHECKING
 
 from compcache.errors import FormatError
-from compcache.images.elf.parts import (
-    ET_DYN,
-    SHT_DYNAMIC,
-    SHT_DYNSYM,
-    SYMBOL,
-    find_section,
-    read_linked_strings,
-    read_sections,
-    read_string,
-    read_table,
-)
+from compcache.images.elf import parts
 from compcache.interrupts import as_format_error
 
 if TYPE_CHECKING:
@@ -34,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["SharedLibrary", "gnu_hash", "shared_library"]
 
 _SHT_GNU_HASH, _SHT_GNU_VERDEF, _SHT_GNU_VERSYM = 0x6FFFFFF6, 0x6FFFFFFD, 0x6FFFFFFF
-_DYNAMIC, _DT_NULL, _DT_SONAME = Struct("<qQ"), 0, 14
+_DT_SONAME = 14
 _VERDEF, _VERDAUX, _VERSYM = Struct("<HHHHIII"), Struct("<I4x"), Struct("<H")
 _HASH_HEADER, _PADDING, _HASH, _WORD_OF_FILTER = Struct("<III"), 4, Struct("<I"), 8
 _VER_FLG_BASE, _HIDDEN, _UNVERSIONED = 1, 0x8000, 1
@@ -50,21 +39,19 @@ class SharedLibrary:
     """
 
     def __init__(self, data: bytes) -> None:
-        sections = read_sections(data, ET_DYN)
-        dynamic, symbols = find_section(sections, SHT_DYNAMIC), find_section(sections, SHT_DYNSYM)
+        sections = parts.read_sections(data, parts.ET_DYN)
+        dynamic, symbols = parts.find_section(sections, parts.SHT_DYNAMIC), parts.find_section(sections, parts.SHT_DYNSYM)
         if dynamic is None or symbols is None:
             missing = "dynamic section" if dynamic is None else "dynamic symbol table"
             raise FormatError(f"the shared library has no section header for a {missing}")
-        self._strings = read_linked_strings(data, sections, symbols)
-        self._symbols = read_table(data, symbols, SYMBOL)
-        self._hash = _section_content(data, find_section(sections, _SHT_GNU_HASH))
-        self._versions = _section_content(data, find_section(sections, _SHT_GNU_VERSYM))
+        self._strings = parts.read_linked_strings(data, sections, symbols)
+        self._symbols = parts.read_table(data, symbols, parts.SYMBOL)
+        self._hash = _section_content(data, parts.find_section(sections, _SHT_GNU_HASH))
+        self._versions = _section_content(data, parts.find_section(sections, _SHT_GNU_VERSYM))
         self._names = _version_names(data, sections)
-        strings = read_linked_strings(data, sections, dynamic)
-        self.soname = next(
-            (read_string(strings, value) for tag, value in _records_until_null(read_table(data, dynamic, _DYNAMIC)) if tag == _DT_SONAME),
-            "",
-        )
+        strings = parts.read_linked_strings(data, sections, dynamic)
+        sonames = [parts.read_string(strings, value) for tag, value in parts.dynamic_entries(data, dynamic) if tag == _DT_SONAME]
+        self.soname = sonames[0] if sonames else ""
 
     def version_of(self, symbol: str) -> str | None:
         """Return the version of a symbol that newly linked objects bind to, or "" if the symbol has no version.
@@ -77,7 +64,7 @@ class SharedLibrary:
             return self._find_version(symbol)
 
     def _find_version(self, symbol: str) -> str | None:
-        """Return the version of a symbol that new references get, "" if it has no version, or None if the library does not define it."""
+        """Return the result of `version_of`. Raise any exception if the tables of the library are damaged."""
         for number in self._symbol_numbers(symbol.encode("utf-8", "surrogateescape")):
             if not self._versions:
                 return ""
@@ -98,7 +85,7 @@ class SharedLibrary:
         while number >= first_number:
             (hash_value,) = _HASH.unpack_from(self._hash, chain + (number - first_number) * _HASH.size)
             if hash_value | 1 == wanted_hash | 1:
-                string, _, _, section, _, _ = SYMBOL.unpack_from(self._symbols, number * SYMBOL.size)
+                string, _, _, section, _, _ = parts.SYMBOL.unpack_from(self._symbols, number * parts.SYMBOL.size)
                 if section and self._strings.startswith(name + b"\0", string):
                     yield number
             if hash_value & 1:
@@ -120,22 +107,17 @@ def _section_content(data: bytes, section: Section | None) -> bytes:
     return b"" if section is None else data[section.offset : section.offset + section.size]
 
 
-def _records_until_null(records: bytes) -> list[tuple[int, int]]:
-    """Return the (tag, value) records of a dynamic section before the record that ends it."""
-    return list(takewhile(lambda row: row[0] != _DT_NULL, _DYNAMIC.iter_unpack(records)))
-
-
 def _version_names(data: bytes, sections: tuple[Section, ...]) -> dict[int, str]:
     """Return the names of the versions that a library defines, by their numbers; {} for a library without versions."""
-    table = find_section(sections, _SHT_GNU_VERDEF)
+    table = parts.find_section(sections, _SHT_GNU_VERDEF)
     if table is None:
         return {}
-    content, strings = _section_content(data, table), read_linked_strings(data, sections, table)
+    content, strings = _section_content(data, table), parts.read_linked_strings(data, sections, table)
     names, position = {}, 0
     for _ in range(table.info):
         _, flags, number, _, _, name_distance, distance = _VERDEF.unpack_from(content, position)
         if not flags & _VER_FLG_BASE:
-            names[number] = read_string(strings, _VERDAUX.unpack_from(content, position + name_distance)[0])
+            names[number] = parts.read_string(strings, _VERDAUX.unpack_from(content, position + name_distance)[0])
         if not distance:
             break
         position += distance

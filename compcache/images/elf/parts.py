@@ -10,6 +10,7 @@ raise `FormatError`, and no other exception.
 from __future__ import annotations
 
 from functools import lru_cache, partial, wraps
+from itertools import takewhile
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -22,9 +23,9 @@ _T = TypeVar("_T")
 
 __all__ = [
     "ELF_MAGIC", "ET_DYN", "ET_REL", "SECTION", "SHF_ALLOC", "SHT_DYNAMIC", "SHT_DYNSYM", "SHT_NOBITS", "SHT_PROGBITS", "SHT_RELA",
-    "SHT_SYMTAB", "STB_GLOBAL", "STB_WEAK", "SYMBOL", "Header", "Section", "Symbol", "align_up", "all_object_symbols", "find_section",
-    "is_elf", "named", "object_symbols", "read_bytes", "read_header", "read_linked_strings", "read_sections", "read_string", "read_symbols",
-    "read_table",
+    "SHT_SYMTAB", "STB_GLOBAL", "STB_WEAK", "SYMBOL", "Header", "Section", "StringTable", "Symbol", "align_up", "all_object_symbols",
+    "dynamic_entries", "find_section", "is_elf", "named", "object_symbols", "read_bytes", "read_header", "read_linked_strings",
+    "read_sections", "read_string", "read_symbols", "read_table",
 ]  # fmt: skip
 
 ELF_MAGIC = b"\x7fELF"
@@ -43,6 +44,7 @@ _STB_LOCAL, STB_GLOBAL, STB_WEAK = 0, 1, 2
 _HEADER = Struct("<4sBB10xHH20xQ10xHHH")
 SECTION = Struct("<IIQ8xQQIIQQ")
 SYMBOL = Struct("<IBBHQQ")
+_DYNAMIC, _DT_NULL = Struct("<qQ"), 0
 
 
 class Header(NamedTuple):
@@ -142,9 +144,9 @@ def read_sections(data: bytes, file_type: int) -> tuple[Section, ...]:
 
     Raise `FormatError` if the file is malformed, or its type is not `file_type` (one of the ``ET_`` numbers).
     """
-    found = read_header(data).type
-    if found != file_type:
-        named_type = _FILE_TYPES.get(found, f"a file of type {found}")
+    actual_type = read_header(data).type
+    if actual_type != file_type:
+        named_type = _FILE_TYPES.get(actual_type, f"a file of type {actual_type}")
         raise FormatError(f"the ELF file is {named_type}, not {_FILE_TYPES[file_type]}")
     return _read_sections(data)
 
@@ -245,6 +247,27 @@ def read_string(strings: bytes, offset: int) -> str:
     if end < 0:
         raise FormatError(f"a string table of {len(strings)} bytes in the ELF file has no terminated string at offset {offset}")
     return strings[offset:end].decode("utf-8", "surrogateescape")
+
+
+class StringTable:
+    """A string table that is being written."""
+
+    def __init__(self) -> None:
+        self.content = bytearray(1)
+        self._offsets: dict[str, int] = {"": 0}
+
+    def add(self, text: str) -> int:
+        """Add a string unless the table contains it, and return its offset."""
+        offset = self._offsets.get(text)
+        if offset is None:
+            offset = self._offsets[text] = len(self.content)
+            self.content += text.encode("utf-8", "surrogateescape") + b"\0"
+        return offset
+
+
+def dynamic_entries(data: bytes, table: Section) -> Iterator[tuple[int, int]]:
+    """Yield the (tag, value) entries of a dynamic section before the entry that ends it. See `read_table` for the exceptions."""
+    return takewhile(lambda entry: entry[0] != _DT_NULL, _DYNAMIC.iter_unpack(read_table(data, table, _DYNAMIC)))
 
 
 def read_bytes(data: bytes, offset: int, size: int, part: str) -> bytes:

@@ -10,27 +10,7 @@ from typing import TYPE_CHECKING
 
 from compcache.arch.known import architecture_of_elf
 from compcache.errors import FormatError
-from compcache.images.elf.parts import (
-    ET_DYN,
-    ET_REL,
-    SECTION,
-    SHF_ALLOC,
-    SHT_DYNSYM,
-    SHT_RELA,
-    SHT_SYMTAB,
-    STB_GLOBAL,
-    STB_WEAK,
-    SYMBOL,
-    find_section,
-    named,
-    object_symbols,
-    read_bytes,
-    read_header,
-    read_linked_strings,
-    read_sections,
-    read_symbols,
-    read_table,
-)
+from compcache.images.elf import parts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -69,10 +49,10 @@ def weaken_undefined(data: bytes, keep: Collection[str] = ()) -> bytes:
     """
     kept = frozenset(keep)
     edits = []
-    for symbol in object_symbols(data):
-        strong = symbol.binding == STB_GLOBAL and symbol.type != _STT_TLS
+    for symbol in parts.object_symbols(data):
+        strong = symbol.binding == parts.STB_GLOBAL and symbol.type != _STT_TLS
         if strong and not symbol.defined and symbol.name not in kept:
-            edits.append((symbol.position + _INFO_AT, bytes([STB_WEAK << 4 | symbol.type])))
+            edits.append((symbol.position + _INFO_AT, bytes([parts.STB_WEAK << 4 | symbol.type])))
     return _apply_edits(data, edits)
 
 
@@ -84,7 +64,7 @@ def hide_symbols(data: bytes, keep: Collection[str] = ()) -> bytes:
     """
     kept = frozenset(keep)
     edits = []
-    for symbol in object_symbols(data):
+    for symbol in parts.object_symbols(data):
         visible = symbol.other & 3 in (_STV_DEFAULT, _STV_PROTECTED)
         if visible and symbol.defined and symbol.name not in kept:
             edits.append((symbol.position + _OTHER_AT, bytes([symbol.other & ~3 | _STV_HIDDEN])))
@@ -97,9 +77,9 @@ def rename_versioned(data: bytes) -> bytes:
     Linkers read the part after ``@`` as a version, and require a script that defines it. A new name is never in use by another symbol.
     The new names are in a copy of the string table at the end of the file. Raise `FormatError` for a malformed file.
     """
-    symbols = [symbol for symbol in object_symbols(data) if "@" in symbol.name and symbol.defined]
-    taken = {symbol.name for symbol in object_symbols(data)} if symbols else set()
-    return _rename_symbols(data, [(symbol, _add_free_name(symbol.name.replace("@", "."), taken)) for symbol in symbols])
+    symbols = [symbol for symbol in parts.object_symbols(data) if "@" in symbol.name and symbol.defined]
+    used_names = {symbol.name for symbol in parts.object_symbols(data)} if symbols else set()
+    return _rename_symbols(data, [(symbol, _add_free_name(symbol.name.replace("@", "."), used_names)) for symbol in symbols])
 
 
 def rename_undefined(data: bytes, names: Mapping[str, str]) -> bytes:
@@ -107,7 +87,7 @@ def rename_undefined(data: bytes, names: Mapping[str, str]) -> bytes:
 
     Raise `FormatError` for a malformed file.
     """
-    symbols = [symbol for symbol in object_symbols(data) if symbol.name in names and not symbol.defined]
+    symbols = [symbol for symbol in parts.object_symbols(data) if symbol.name in names and not symbol.defined]
     return _rename_symbols(data, [(symbol, names[symbol.name]) for symbol in symbols])
 
 
@@ -115,15 +95,15 @@ def _rename_symbols(data: bytes, names: Collection[tuple[Symbol, str]]) -> bytes
     """Rename symbols, in a copy of the string table at the end of the file, and return the changed object."""
     if not names:
         return data
-    sections = read_sections(data, ET_REL)
-    number = next(number for number, section in enumerate(sections) if section.type == SHT_SYMTAB)
+    sections = parts.read_sections(data, parts.ET_REL)
+    number = next(number for number, section in enumerate(sections) if section.type == parts.SHT_SYMTAB)
     table = sections[number].link
-    strings = bytearray(read_linked_strings(data, sections, sections[number]))
+    strings = bytearray(parts.read_linked_strings(data, sections, sections[number]))
     edits = []
     for symbol, name in names:
         edits.append((symbol.position, _SYMBOL_NAME.pack(len(strings))))
         strings += name.encode("utf-8", "surrogateescape") + b"\0"
-    start = read_header(data).section_offset + table * SECTION.size
+    start = parts.read_header(data).section_offset + table * parts.SECTION.size
     edits.append((start + _PLACE_AT, _SECTION_PLACE.pack(len(data), len(strings))))
     return _apply_edits(data, edits) + bytes(strings)
 
@@ -135,7 +115,7 @@ def rename_definitions(data: bytes, names: Mapping[str, str]) -> bytes:
 
     Raise `FormatError` if the object does not define an old name, or does not refer to a new name as an undefined symbol.
     """
-    symbols = {symbol.name: symbol for symbol in object_symbols(data)}
+    symbols = {symbol.name: symbol for symbol in parts.object_symbols(data)}
     patched = bytearray(data)
     for name, new_name in names.items():
         old, new = symbols.get(name), symbols.get(new_name)
@@ -143,18 +123,18 @@ def rename_definitions(data: bytes, names: Mapping[str, str]) -> bytes:
             raise FormatError(f"the object does not define the symbol {name!r}")
         if new is None or new.defined:
             raise FormatError(f"the object {'does not refer to' if new is None else 'defines'} the symbol {new_name!r}")
-        fields = SYMBOL.unpack_from(data, old.position)
+        fields = parts.SYMBOL.unpack_from(data, old.position)
         visible = new.other & ~3 | _STV_HIDDEN
-        _SYMBOL_FIELDS.pack_into(patched, new.position + _INFO_AT, STB_GLOBAL << 4 | old.type, visible, *fields[3:])
-        _SYMBOL_FIELDS.pack_into(patched, old.position + _INFO_AT, STB_GLOBAL << 4, _STV_DEFAULT, _SHN_UNDEF, 0, 0)
+        _SYMBOL_FIELDS.pack_into(patched, new.position + _INFO_AT, parts.STB_GLOBAL << 4 | old.type, visible, *fields[3:])
+        _SYMBOL_FIELDS.pack_into(patched, old.position + _INFO_AT, parts.STB_GLOBAL << 4, _STV_DEFAULT, _SHN_UNDEF, 0, 0)
     return bytes(patched)
 
 
-def _add_free_name(name: str, taken: set[str]) -> str:
-    """Add a name to `taken`, with a number if the name is already taken, and return the added name."""
+def _add_free_name(name: str, used_names: set[str]) -> str:
+    """Add a name to `used_names`, with a number if the name is already taken, and return the added name."""
     candidates = chain([name], (f"{name}.{number}" for number in count()))
-    free = next(candidate for candidate in candidates if candidate not in taken)
-    taken.add(free)
+    free = next(candidate for candidate in candidates if candidate not in used_names)
+    used_names.add(free)
     return free
 
 
@@ -169,22 +149,22 @@ def extract_places(data: bytes, names: Collection[str], table: str) -> tuple[byt
         FormatError: the shared object is malformed, does not define `table`, or has a relocation of these symbols that does not store an
             address.
     """
-    sections = read_sections(data, ET_DYN)
-    dynamic = find_section(sections, SHT_DYNSYM)
+    sections = parts.read_sections(data, parts.ET_DYN)
+    dynamic = parts.find_section(sections, parts.SHT_DYNSYM)
     if dynamic is None:
         raise FormatError("the shared object has no section header for a dynamic symbol table")
-    symbols = list(read_symbols(data, sections, dynamic, local=True))
+    symbols = list(parts.read_symbols(data, sections, dynamic, local=True))
     start = next((symbol.value for symbol in symbols if symbol.name == table), None)
     if start is None:
         raise FormatError(f"the shared object does not define the symbol {table!r}")
     symbol_names = {number: symbol.name for number, symbol in enumerate(symbols) if symbol.name in names and not symbol.defined}
-    relocations = architecture_of_elf(read_header(data).machine).relocations
+    relocations = architecture_of_elf(parts.read_header(data).machine).relocations
     patched = bytearray(data)
     places: dict[str, bytes] = {}
     for section in sections:
-        if section.type != SHT_RELA or not section.flags & SHF_ALLOC:
+        if section.type != parts.SHT_RELA or not section.flags & parts.SHF_ALLOC:
             continue
-        records = read_table(data, section, _DYNAMIC_RELOCATION)
+        records = parts.read_table(data, section, _DYNAMIC_RELOCATION)
         for index, (place, kind, number, addend) in enumerate(_DYNAMIC_RELOCATION.iter_unpack(records)):
             name = symbol_names.get(number)
             if name is None:
@@ -202,13 +182,13 @@ def protect_dynamic(data: bytes) -> bytes:
     Since version 2.35, glibc writes addresses into that section unless the program header forbids it (`l_ld_readonly`). Each image
     without relocations would need a page of private memory for these addresses. Raise `FormatError` for a malformed file.
     """
-    read_header(data)
+    parts.read_header(data)
     start, size, number = _PROGRAM_HEADERS.unpack_from(data)
     if number and size != _PROGRAM_HEADER_SIZE:
         raise FormatError(f"the program headers of the shared object have {size} bytes each, not {_PROGRAM_HEADER_SIZE}")
     patched = bytearray(data)
     for position in range(start, start + _PROGRAM_HEADER_SIZE * number, _PROGRAM_HEADER_SIZE):
-        kind, flags = _SEGMENT.unpack(read_bytes(data, position, _SEGMENT.size, "a program header"))
+        kind, flags = _SEGMENT.unpack(parts.read_bytes(data, position, _SEGMENT.size, "a program header"))
         if kind == _PT_DYNAMIC:
             _SEGMENT.pack_into(patched, position, kind, flags & ~_PF_W)
     return bytes(patched)
@@ -220,7 +200,7 @@ def with_sections(data: bytes, contents: Mapping[str, bytes]) -> bytes:
     Raise `FormatError` if the object is malformed, or the length of a section would change.
     """
     edits = []
-    for name, section in named(data, read_sections(data, ET_REL)):
+    for name, section in parts.named(data, parts.read_sections(data, parts.ET_REL)):
         if name in contents:
             if len(contents[name]) != section.size:
                 raise FormatError(f"the section {name} has {section.size} bytes, but its new content has {len(contents[name])} bytes")
@@ -231,9 +211,9 @@ def with_sections(data: bytes, contents: Mapping[str, bytes]) -> bytes:
 def _apply_edits(data: bytes, edits: Iterable[tuple[int, bytes]]) -> bytes:
     """Replace bytes at these offsets, in one copy because objects may be large. Edits must not overlap."""
     view = memoryview(data)
-    parts: list[bytes | memoryview] = []
+    pieces: list[bytes | memoryview] = []
     copied_end = 0
     for offset, new in sorted(edits):
-        parts += [view[copied_end:offset], new]
+        pieces += [view[copied_end:offset], new]
         copied_end = offset + len(new)
-    return b"".join([*parts, view[copied_end:]]) if parts else data
+    return b"".join([*pieces, view[copied_end:]]) if pieces else data

@@ -7,26 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.arch.known import architecture_of_elf
 from compcache.errors import FormatError
-from compcache.images.elf.parts import (
-    ET_DYN,
-    ET_REL,
-    SHT_DYNAMIC,
-    SHT_DYNSYM,
-    SHT_PROGBITS,
-    SHT_RELA,
-    STB_WEAK,
-    all_object_symbols,
-    find_section,
-    named,
-    object_symbols,
-    read_bytes,
-    read_header,
-    read_linked_strings,
-    read_sections,
-    read_string,
-    read_symbols,
-    read_table,
-)
+from compcache.images.elf import parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -42,9 +23,8 @@ __all__ = [
 _SHT_GNU_VERNEED = 0x6FFFFFFE
 _SHF_WRITE, _SHF_EXECINSTR = 1, 4
 _STT_FUNC = 2
-_DT_NULL, _DT_NEEDED = 0, 1
+_DT_NEEDED = 1
 _RELOCATION = Struct("<QI4x8x")
-_DYNAMIC = Struct("<qQ")
 _VERNEED = Struct("<2xHIII")
 _VERNAUX = Struct("<4x4xII")
 
@@ -79,7 +59,7 @@ class Datum(NamedTuple):
 
 def architecture_of(data: bytes) -> Architecture:
     """Return the architecture of an ELF file. Raise `FormatError` for a malformed file."""
-    return architecture_of_elf(read_header(data).machine)
+    return architecture_of_elf(parts.read_header(data).machine)
 
 
 def has_fixed_code(data: bytes) -> bool:
@@ -96,7 +76,7 @@ def undefined_symbols(data: bytes) -> tuple[str, ...]:
     Strong and weak references are included. The names that code generation adds are included too, such as `__tls_get_addr` or
     `_GLOBAL_OFFSET_TABLE_`. An object without a symbol table has no undefined symbols. Raise `FormatError` for a malformed file.
     """
-    return tuple([symbol.name for symbol in object_symbols(data) if not symbol.defined])
+    return tuple([symbol.name for symbol in parts.object_symbols(data) if not symbol.defined])
 
 
 def dynamic_undefined(data: bytes) -> tuple[str, ...]:
@@ -112,7 +92,7 @@ def dynamic_required(data: bytes) -> tuple[str, ...]:
 
     Raise `FormatError` for a malformed file.
     """
-    return tuple([symbol.name for symbol in _dynamic_symbols(data) if not symbol.defined and symbol.binding != STB_WEAK])
+    return tuple([symbol.name for symbol in _dynamic_symbols(data) if not symbol.defined and symbol.binding != parts.STB_WEAK])
 
 
 def dynamic_defined(data: bytes) -> tuple[str, ...]:
@@ -122,11 +102,11 @@ def dynamic_defined(data: bytes) -> tuple[str, ...]:
 
 def _dynamic_symbols(data: bytes) -> Iterator[Symbol]:
     """Yield the dynamic symbols of a shared object. Raise `FormatError` if it has no section header for them."""
-    sections = read_sections(data, ET_DYN)
-    table = find_section(sections, SHT_DYNSYM)
+    sections = parts.read_sections(data, parts.ET_DYN)
+    table = parts.find_section(sections, parts.SHT_DYNSYM)
     if table is None:
         raise FormatError("the shared object has no section header for a dynamic symbol table")
-    return read_symbols(data, sections, table)
+    return parts.read_symbols(data, sections, table)
 
 
 def needed_libraries(data: bytes) -> tuple[str, ...]:
@@ -134,19 +114,12 @@ def needed_libraries(data: bytes) -> tuple[str, ...]:
 
     Raise `FormatError` for a malformed file.
     """
-    sections = read_sections(data, ET_DYN)
-    table = find_section(sections, SHT_DYNAMIC)
+    sections = parts.read_sections(data, parts.ET_DYN)
+    table = parts.find_section(sections, parts.SHT_DYNAMIC)
     if table is None:
         raise FormatError("the shared object has no section header for a dynamic section")
-    records = read_table(data, table, _DYNAMIC)
-    strings = read_linked_strings(data, sections, table)
-    needed: list[str] = []
-    for tag, value in _DYNAMIC.iter_unpack(records):
-        if tag == _DT_NULL:
-            break
-        if tag == _DT_NEEDED:
-            needed.append(read_string(strings, value))
-    return tuple(needed)
+    strings = parts.read_linked_strings(data, sections, table)
+    return tuple([parts.read_string(strings, value) for tag, value in parts.dynamic_entries(data, table) if tag == _DT_NEEDED])
 
 
 def needed_versions(data: bytes) -> dict[str, tuple[str, ...]]:
@@ -154,16 +127,16 @@ def needed_versions(data: bytes) -> dict[str, tuple[str, ...]]:
 
     Layout: Linux Standard Base Core Specification 5.0, "Symbol Versioning", `Elf64_Verneed` and `Elf64_Vernaux`.
     """
-    sections = read_sections(data, ET_DYN)
-    table = find_section(sections, _SHT_GNU_VERNEED)
+    sections = parts.read_sections(data, parts.ET_DYN)
+    table = parts.find_section(sections, _SHT_GNU_VERNEED)
     if table is None:
         return {}
-    content = read_bytes(data, table.offset, table.size, "the needed versions")
-    strings = read_linked_strings(data, sections, table)
+    content = parts.read_bytes(data, table.offset, table.size, "the needed versions")
+    strings = parts.read_linked_strings(data, sections, table)
     versions: dict[str, tuple[str, ...]] = {}
     for position, (names_count, library, names_distance) in _read_chain(content, _VERNEED, 0, table.info):
-        names = [read_string(strings, name) for _, (name,) in _read_chain(content, _VERNAUX, position + names_distance, names_count)]
-        versions[read_string(strings, library)] = tuple(names)
+        names = [parts.read_string(strings, name) for _, (name,) in _read_chain(content, _VERNAUX, position + names_distance, names_count)]
+        versions[parts.read_string(strings, library)] = tuple(names)
     return versions
 
 
@@ -182,9 +155,9 @@ def _read_chain(content: bytes, record: Struct, position: int, count: int) -> It
 
 def named_sections(data: bytes, names: Collection[str]) -> Iterator[tuple[str, bytes]]:
     """Yield (name, content) of each section of a relocatable object whose name is in `names`. Raise `FormatError` for a malformed file."""
-    for name, section in named(data, read_sections(data, ET_REL)):
+    for name, section in parts.named(data, parts.read_sections(data, parts.ET_REL)):
         if name in names:
-            yield name, read_bytes(data, section.offset, section.size, f"the section {name}")
+            yield name, parts.read_bytes(data, section.offset, section.size, f"the section {name}")
 
 
 def sections_with_prefix(data: bytes, prefix: str) -> dict[str, bytes]:
@@ -192,10 +165,10 @@ def sections_with_prefix(data: bytes, prefix: str) -> dict[str, bytes]:
 
     Raise `FormatError` for a malformed file.
     """
-    sections = read_sections(data, read_header(data).type)
+    sections = parts.read_sections(data, parts.read_header(data).type)
     return {
-        name: read_bytes(data, section.offset, section.size, f"the section {name}")
-        for name, section in named(data, sections)
+        name: parts.read_bytes(data, section.offset, section.size, f"the section {name}")
+        for name, section in parts.named(data, sections)
         if name.startswith(prefix)
     }
 
@@ -206,18 +179,18 @@ def data_of(data: bytes, names: Collection[str], places: Collection[str]) -> dic
     Only variables in sections with the names `places` are returned. Variables in sections that linking changes are left out, and so are
     variables without content in the file (.bss).
     """
-    sections = read_sections(data, ET_REL)
+    sections = parts.read_sections(data, parts.ET_REL)
     usable = {
         number
-        for number, (name, section) in enumerate(named(data, sections, every=True))
-        if section.type == SHT_PROGBITS and name in places
+        for number, (name, section) in enumerate(parts.named(data, sections, every=True))
+        if section.type == parts.SHT_PROGBITS and name in places
     }
-    usable -= {table.info for table in sections if table.type == SHT_RELA}
+    usable -= {table.info for table in sections if table.type == parts.SHT_RELA}
     values = {}
-    for symbol in object_symbols(data):
+    for symbol in parts.object_symbols(data):
         if symbol.name in names and symbol.section in usable:
             section = sections[symbol.section]
-            content = read_bytes(data, section.offset + symbol.value, symbol.size, f"the variable {symbol.name}")
+            content = parts.read_bytes(data, section.offset + symbol.value, symbol.size, f"the variable {symbol.name}")
             alignment = section.alignment if not symbol.value else min(section.alignment, symbol.value & -symbol.value)
             values[symbol.name] = Datum(content, max(alignment, 1), bool(section.flags & _SHF_WRITE))
     return values
@@ -232,14 +205,14 @@ def code_sections(data: bytes) -> tuple[CodeSection, ...]:
     changed = architecture.relocations.changed
     if changed is None:
         raise FormatError(f"the object's code cannot be compared, because linking moves code on the architecture {architecture.name}")
-    sections = read_sections(data, ET_REL)
-    symbols = all_object_symbols(data)
+    sections = parts.read_sections(data, parts.ET_REL)
+    symbols = parts.all_object_symbols(data)
     code_parts = []
     for number, section in enumerate(sections):
-        if section.type != SHT_PROGBITS or not section.flags & _SHF_EXECINSTR or not section.size:
+        if section.type != parts.SHT_PROGBITS or not section.flags & _SHF_EXECINSTR or not section.size:
             continue
-        code = read_bytes(data, section.offset, section.size, "a section of code")
-        tables = [read_table(data, table, _RELOCATION) for table in sections if table.type == SHT_RELA and table.info == number]
+        code = parts.read_bytes(data, section.offset, section.size, "a section of code")
+        tables = [parts.read_table(data, table, _RELOCATION) for table in sections if table.type == parts.SHT_RELA and table.info == number]
         functions = [
             (value, value + size, name) for _, name, _, info, _, home, value, size in symbols if home == number and info & 0xF == _STT_FUNC
         ]

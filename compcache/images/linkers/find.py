@@ -92,12 +92,12 @@ def is_named() -> bool:
 def _find_linkers(choice: str | None, path: str) -> tuple[Linker, ...]:
     """Return the linkers to use, best first: the chosen one, or those on the path and in a wheel. The result is empty for "none"."""
     if choice and choice.strip():
-        chosen = _linker_for_value(choice.strip(), path)
-        return () if chosen is None else (chosen,)
+        linker = _linker_for_value(choice.strip(), path)
+        return () if linker is None else (linker,)
     programs = {name: shutil.which(name, path=path) for name in _ON_THE_PATH}
-    found = [Linker((os.path.abspath(file),), f"{name} on the path") for name, file in programs.items() if file is not None]
+    linkers = [Linker((os.path.abspath(file),), f"{name} on the path") for name, file in programs.items() if file is not None]
     wheel = _zig_wheel("ziglang wheel")
-    return tuple(found) if wheel is None else (*found, wheel)
+    return tuple(linkers) if wheel is None else (*linkers, wheel)
 
 
 def _linker_for_value(value: str, path: str) -> Linker | None:

@@ -158,10 +158,10 @@ def _link_in_memory(link: _Link) -> bytes | None:
     *inputs, output = [file.number for file in files]
     names = [str(descriptor) for descriptor in inputs]
     if to_standard_output:
-        ended = _run_linker(link, link.command("-", names), _DESCRIPTORS, inputs, output)
+        linker_exit = _run_linker(link, link.command("-", names), _DESCRIPTORS, inputs, output)
     else:
-        ended = _run_linker(link, link.command(str(output), names), _DESCRIPTORS, [*inputs, output])
-    if ended is None or ended.status:
+        linker_exit = _run_linker(link, link.command(str(output), names), _DESCRIPTORS, [*inputs, output])
+    if linker_exit is None or linker_exit.status:
         return None
     try:
         with open(output, "rb", closefd=False) as file:
@@ -194,13 +194,13 @@ def _link_in_directory(link: _Link) -> bytes:
         for name, data in zip(names, link.objects, strict=True):
             with open(os.path.join(directory, name), "wb") as file:
                 file.write(data)
-        ended = _run_linker(link, link.command(_IMAGE, names), directory, temporary=directory)
-        if ended is None:
+        linker_exit = _run_linker(link, link.command(_IMAGE, names), directory, temporary=directory)
+        if linker_exit is None:
             raise LinkerError(f"the linker {linker} cannot be started, because its temporary directory {directory} was removed: try again")
-        if ended.status:
-            message = f"the linker {linker} {_describe_exit(ended.status)}{_first_error(ended.output)}"
-            raise LinkerError(message, output=ended.output)
-        return _read_image(linker, directory, ended.output)
+        if linker_exit.status:
+            message = f"the linker {linker} {_describe_exit(linker_exit.status)}{_first_error(linker_exit.output)}"
+            raise LinkerError(message, output=linker_exit.output)
+        return _read_image(linker, directory, linker_exit.output)
 
 
 @contextlib.contextmanager

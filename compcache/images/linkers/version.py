@@ -41,7 +41,7 @@ def version_of(linker: Linker) -> tuple[str, str]:
 def _run_version(argv: tuple[str, ...], state: tuple[int, ...]) -> tuple[str, str]:  # noqa: ARG001 - part of the cache's key
     """Return the name and version that a linker prints, or "linker" and "" if it cannot be asked or is not known."""
     try:
-        ended = subprocess.run(
+        completed = subprocess.run(
             [*argv, "--version"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -52,7 +52,7 @@ def _run_version(argv: tuple[str, ...], state: tuple[int, ...]) -> tuple[str, st
     except (OSError, subprocess.TimeoutExpired) as error:
         reraise_interrupt(error)
         return "linker", ""
-    first = ended.stdout.decode("utf-8", "replace").partition("\n")[0].strip()
+    first = completed.stdout.decode("utf-8", "replace").partition("\n")[0].strip()
     for name, words in _WORDS.items():
         match = words.search(first)
         if match is not None:

@@ -37,8 +37,8 @@ def describe_loading(runtime: Any, directory: str, maps_files: int) -> str:
     """
     while not os.path.isdir(directory):
         directory = os.path.dirname(directory)
-    place = Files().open_owned(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    name, is_mapped = runtime.file_system(place.number)
+    opened = Files().open_owned(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    name, is_mapped = runtime.file_system(opened.number)
     if maps_files in (0, 1):
         is_mapped, name = bool(maps_files), f"{name}; set by COMPCACHE_MAP_FILES"
     return f"mapped from their files ({name})" if is_mapped else f"copied to memory, then mapped ({name})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import CompileError, FormatError, UndefinedSymbolError
 from compcache.images import platform_symbols
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from compcache.images.elf.distances import DistanceTable
     from compcache.images.linkers.find import Linker
 
-__all__ = ["KIND", "LOADED", "NoSharedObjectError", "is_comparable", "make", "requires", "write"]
+__all__ = ["KIND", "LOADED", "NoSharedObjectError", "SharedObject", "is_comparable", "make", "requires", "write"]
 
 #: The kind's name in module records.
 KIND = "shared"
@@ -38,6 +38,14 @@ class NoSharedObjectError(CompileError):
     """Raised when this host cannot make a shared object without a linker, or when the image exceeds the process's limit on file sizes."""
 
 
+class SharedObject(NamedTuple):
+    """A shared object, the places of its imports by symbol (`extract_places`), and the C library that it needs (`MakeSide.requires`)."""
+
+    image: bytes
+    places: dict[str, bytes]
+    libc: str
+
+
 def write(
     objects: Sequence[bytes],
     *,
@@ -47,7 +55,7 @@ def write(
     named: Mapping[str, str],
     imports: Collection[str],
     table: DistanceTable | None = None,
-) -> tuple[bytes, dict[str, bytes], str]:
+) -> SharedObject:
     """Write a shared object without a linker.
 
     Args:
@@ -58,10 +66,6 @@ def write(
         named: the symbols that libraries named by the source define, and the paths of these libraries.
         imports: the symbols whose addresses are filled in when code is loaded.
         table: the module's table, or None if the module's object contains it.
-
-    Returns:
-        The shared object, the places of its imports by symbol (`extract_places`), and the C library that the image needs
-        (`MakeSide.requires`).
 
     Raises:
         FormatError: only a linker can make this shared object.
@@ -81,7 +85,7 @@ def write(
     _require_loadable(len(image))
     libraries = {symbol.library for symbol in needed if not symbol.is_weak}
     versions = [symbol.version for symbol in needed if symbol.library in libraries]
-    return image, places, _libc_requirement(versions, [symbol.name for symbol in needed])
+    return SharedObject(image, places, _libc_requirement(versions, [symbol.name for symbol in needed]))
 
 
 def _require_loadable(size: int) -> None:
@@ -121,7 +125,7 @@ def make(
     named: Mapping[str, str],
     libraries: Sequence[Library | Archive],
     imports: Collection[str],
-    known: Collection[str],
+    may_be_missing: Collection[str],
 ) -> tuple[bytes, dict[str, bytes]]:
     """Run a linker, and return the shared object and the places of its imports by symbol (`extract_places`).
 
@@ -133,7 +137,7 @@ def make(
         named: the symbols that libraries named by the source define, and the paths of these libraries.
         libraries: all libraries that the source names.
         imports: the symbols whose addresses are filled in when code is loaded.
-        known: further symbols that may be missing.
+        may_be_missing: further symbols that may be missing.
 
     Raises:
         LinkerError: the linker fails.
@@ -150,19 +154,19 @@ def make(
     code = [rename_undefined(objects[0], versions), *objects[1:]]
     image = link_shared(linker, code, libraries=paths, run_paths=unusual_directories(shared), export=[export])
     if archives:
-        _check_archives(image, {*imports, *known})
+        _check_archives(image, {*imports, *may_be_missing})
     return _detach_imports(protect_dynamic(image), imports, export)
 
 
-def _check_archives(image: bytes, known: Collection[str]) -> None:
-    """Raise `UndefinedSymbolError` if members of archives use symbols that no library defines.
+def _check_archives(image: bytes, may_be_missing: Collection[str]) -> None:
+    """Raise `UndefinedSymbolError` if members of archives use symbols that no library defines, except those in `may_be_missing`.
 
     Weak references, such as Rust's to functions of later C libraries, may stay undefined.
     """
     missing = [
         symbol
         for symbol in dynamic_required(image)
-        if symbol and symbol not in known and not symbol.startswith(platform_symbols.ALWAYS_THERE)
+        if symbol and symbol not in may_be_missing and not symbol.startswith(platform_symbols.ALWAYS_THERE)
         and not platform_symbols.is_platform_symbol(symbol) and not platform_symbols.in_process(symbol)
     ]  # fmt: skip
     provided = set(needed_libraries(image)) if missing else set()

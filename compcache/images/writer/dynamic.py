@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import FormatError
 from compcache.images.elf.exported import gnu_hash
-from compcache.images.elf.parts import SHF_ALLOC, SHT_DYNAMIC, SHT_DYNSYM, SHT_RELA, STB_GLOBAL, STB_WEAK, SYMBOL
+from compcache.images.elf.parts import SHF_ALLOC, SHT_DYNAMIC, SHT_DYNSYM, SHT_RELA, STB_GLOBAL, STB_WEAK, SYMBOL, StringTable
 from compcache.images.writer.inputs import RELOCATION
 from compcache.images.writer.layout import Output
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from compcache.images.writer.relocations import DynamicRelocation
+    from compcache.images.writer.symbols import ExportedSymbol
 
 __all__ = ["Dynamic", "NeededSymbol"]
 
@@ -52,22 +53,6 @@ class NeededSymbol(NamedTuple):
     version: str = ""
 
 
-class _Strings:
-    """A string table."""
-
-    def __init__(self) -> None:
-        self.content = bytearray(1)
-        self._places: dict[str, int] = {"": 0}
-
-    def add(self, text: str) -> int:
-        """Add a string if the table does not contain it, and return its offset."""
-        place = self._places.get(text)
-        if place is None:
-            place = self._places[text] = len(self.content)
-            self.content += text.encode("utf-8", "surrogateescape") + b"\0"
-        return place
-
-
 class Dynamic:
     """The sections for the dynamic linker. The constructor determines their sizes; `fill` sets their contents once addresses are known.
 
@@ -84,7 +69,7 @@ class Dynamic:
     def __init__(
         self, symbols: Sequence[NeededSymbol], export: str, run_paths: Sequence[str], relocations: int, arrays: Mapping[str, Output]
     ) -> None:
-        self._strings = _Strings()
+        self._strings = StringTable()
         self._needed_symbols = symbols
         self._export = export
         self._arrays = arrays
@@ -121,31 +106,38 @@ class Dynamic:
 
         Both are empty if no symbol has a version. Add the names to the strings, and set `_needs_count` to the number of the libraries.
         """
-        self._needs_count = 0
         libraries = dict.fromkeys(needed)
-        wanted_versions: dict[str, dict[str, int]] = {}
+        numbers_by_library: dict[str, dict[str, int]] = {}
         numbers = [0]
         last_number = _UNVERSIONED
         for symbol in self._needed_symbols:
             number = _UNVERSIONED
             if symbol.version and symbol.library in libraries:
-                numbers_of_library = wanted_versions.setdefault(symbol.library, {})
-                if symbol.version not in numbers_of_library:
+                numbers_by_version = numbers_by_library.setdefault(symbol.library, {})
+                if symbol.version not in numbers_by_version:
                     last_number += 1
-                    numbers_of_library[symbol.version] = last_number
-                number = numbers_of_library[symbol.version]
+                    numbers_by_version[symbol.version] = last_number
+                number = numbers_by_version[symbol.version]
             numbers.append(number)
-        if not wanted_versions:
+        self._needs_count = len(numbers_by_library)
+        if not numbers_by_library:
             return b"", b""
-        self._needs_count = len(wanted_versions)
+        return b"".join(map(_VERSION_OF_SYMBOL.pack, [*numbers, _UNVERSIONED])), self._encode_needs(numbers_by_library)
+
+    def _encode_needs(self, numbers_by_library: Mapping[str, Mapping[str, int]]) -> bytes:
+        """Return the content of ``.gnu.version_r``, from the numbers of the versions by library. Add the names to the strings."""
         parts = []
-        for libraries_left, (library, versions) in zip(range(len(wanted_versions) - 1, -1, -1), wanted_versions.items(), strict=True):
-            size = _LIBRARY.size + len(versions) * _VERSION.size
-            parts.append(_LIBRARY.pack(1, len(versions), self._strings.add(library), _LIBRARY.size, size if libraries_left else 0))
-            for versions_left, (version, number) in zip(range(len(versions) - 1, -1, -1), versions.items(), strict=True):
+        libraries_left = len(numbers_by_library)
+        for library, numbers in numbers_by_library.items():
+            libraries_left -= 1
+            size = _LIBRARY.size + len(numbers) * _VERSION.size
+            parts.append(_LIBRARY.pack(1, len(numbers), self._strings.add(library), _LIBRARY.size, size if libraries_left else 0))
+            versions_left = len(numbers)
+            for version, number in numbers.items():
+                versions_left -= 1
                 next_version = _VERSION.size if versions_left else 0
                 parts.append(_VERSION.pack(_elf_hash(version), 0, number, self._strings.add(version), next_version))
-        return b"".join(map(_VERSION_OF_SYMBOL.pack, [*numbers, _UNVERSIONED])), b"".join(parts)
+        return b"".join(parts)
 
     def _all_tags(self, relative: int) -> list[tuple[int, int]]:
         """Return the entries of the dynamic section. `relative` counts the relative relocations, which come first."""
@@ -166,13 +158,11 @@ class Dynamic:
             tags += [(_VERNEED, self.needs.address), (_VERNEEDNUM, self._needs_count), (_VERSYM, self.versions.address)]
         return [*tags, (_NULL, 0)]
 
-    def fill(self, address: int, size: int, section: Output, relocations: Sequence[DynamicRelocation], relative: int) -> None:
+    def fill(self, exported: ExportedSymbol, relocations: Sequence[DynamicRelocation], relative: int) -> None:
         """Set the contents of the sections. All sections must have addresses.
 
         Args:
-            address: the address of the exported symbol.
-            size: the size of the exported symbol, in bytes.
-            section: the section that contains the exported symbol.
+            exported: the place of the exported symbol.
             relocations: the relocations for the dynamic linker.
             relative: the type of relocations for addresses in this image.
 
@@ -183,7 +173,7 @@ class Dynamic:
         rows = [bytes(SYMBOL.size)]
         for name, symbol in zip(self._names, self._needed_symbols, strict=True):
             rows.append(SYMBOL.pack(name, (STB_WEAK if symbol.is_weak else STB_GLOBAL) << 4 | symbol.type, 0, 0, 0, 0))
-        rows.append(SYMBOL.pack(self._exported_name, info, _STV_PROTECTED, section.number, address, size))
+        rows.append(SYMBOL.pack(self._exported_name, info, _STV_PROTECTED, exported.section.number, exported.address, exported.size))
         self.symbols.content = b"".join(rows)
         self.hash.content = _hash_table(self._export, len(rows) - 1)
         numbers = self._numbers

@@ -13,23 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.arch.known import architecture_of_elf
 from compcache.errors import FormatError
+from compcache.images.elf import parts
 from compcache.images.elf.distances import STT_OBJECT, STV_HIDDEN, STV_PROTECTED
-from compcache.images.elf.parts import (
-    ET_REL,
-    SHF_ALLOC,
-    SHT_NOBITS,
-    SHT_PROGBITS,
-    SHT_RELA,
-    SHT_SYMTAB,
-    STB_GLOBAL,
-    Symbol,
-    all_object_symbols,
-    read_header,
-    read_linked_strings,
-    read_sections,
-    read_string,
-    read_table,
-)
 from compcache.images.writer.frames import read_frames
 
 if TYPE_CHECKING:
@@ -54,7 +39,7 @@ _FLAGS_OF_FILE = Struct("<48xI")
 #: The offset of the system (EI_OSABI) in the header, and the known systems: System V and GNU. GNU's extensions are refused one by one.
 _IDENT, _SYSTEMS = 7, (0, 3)
 
-_KNOWN_FLAGS = SHF_WRITE | SHF_ALLOC | SHF_EXECINSTR | SHF_MERGE | SHF_STRINGS | SHF_TLS | _SHF_INFO_LINK | _SHF_GROUP | _SHF_RETAIN
+_KNOWN_FLAGS = SHF_WRITE | parts.SHF_ALLOC | SHF_EXECINSTR | SHF_MERGE | SHF_STRINGS | SHF_TLS | _SHF_INFO_LINK | _SHF_GROUP | _SHF_RETAIN
 #: The mapped sections of an image. A section of an object whose name has one of these names before a dot becomes a part of that section.
 _MAPPED = (
     ".text", ".rodata", ".data.rel.ro", ".data", ".bss", ".tdata", ".tbss", ".init_array", ".fini_array", ".gcc_except_table", ".eh_frame",
@@ -91,7 +76,7 @@ class Input(NamedTuple):
     machine: int
     linking: Linking
     sections: tuple[InputSection, ...]
-    symbols: tuple[Symbol, ...]
+    symbols: tuple[parts.Symbol, ...]
     strings: bytes
     has_properties: bool
 
@@ -106,7 +91,7 @@ def read_input(data: bytes) -> Input:
 
 def _read_object(data: bytes) -> Input:
     """Return what the writer needs of an object. Raise `FormatError` if the object is malformed or needs a linker."""
-    header = read_header(data)
+    header = parts.read_header(data)
     linking = architecture_of_elf(header.machine).linking
     if linking is None:
         raise FormatError(f"shared objects for the ELF machine {header.machine} cannot be written without a linker")
@@ -114,11 +99,11 @@ def _read_object(data: bytes) -> Input:
         raise FormatError(f"the object is for the system {data[_IDENT]}, which only linkers support")
     if _FLAGS_OF_FILE.unpack_from(data)[0]:
         raise FormatError(f"the object has the processor flags {_FLAGS_OF_FILE.unpack_from(data)[0]:#x}, which only linkers support")
-    sections = read_sections(data, ET_REL)
+    sections = parts.read_sections(data, parts.ET_REL)
     if header.names_section >= len(sections):
         raise FormatError(f"the object has no section with the names of its {len(sections)} sections")
-    strings = read_linked_strings(data, sections, sections[0]._replace(link=header.names_section))
-    names = [read_string(strings, section.name) for section in sections]
+    strings = parts.read_linked_strings(data, sections, sections[0]._replace(link=header.names_section))
+    names = [parts.read_string(strings, section.name) for section in sections]
     tables = _read_relocations(data, sections)
     usable = [_read_section(data, n, names[n], s, tables.get(n, ()), linking) for n, s in enumerate(sections) if _is_part(names[n], s)]
     symbols, table = _read_symbols(data, sections)
@@ -136,14 +121,14 @@ def with_table(obj: Input, table: DistanceTable) -> Input:
     def add_symbol(name: str, kind: int, visibility: int, section: int, size: int) -> None:
         """Append a global symbol, and record its number."""
         numbers[name] = len(symbols)
-        symbols.append(Symbol(0, name, len(strings), STB_GLOBAL << 4 | kind, visibility, section, 0, size))
+        symbols.append(parts.Symbol(0, name, len(strings), parts.STB_GLOBAL << 4 | kind, visibility, section, 0, size))
         strings.extend(name.encode("utf-8", "surrogateescape") + b"\0")
 
     for name in table.missing(numbers):
         add_symbol(name, STT_NOTYPE, STV_HIDDEN, _SHN_UNDEF, 0)
     size = table.size()
     section = InputSection(
-        _ADDED, _ADDED_NAME, ".rodata", SHT_PROGBITS, SHF_ALLOC, memoryview(table.head.ljust(size, b"\0")), size, 16, 0,
+        _ADDED, _ADDED_NAME, ".rodata", parts.SHT_PROGBITS, parts.SHF_ALLOC, memoryview(table.head.ljust(size, b"\0")), size, 16, 0,
         tuple(table.relocations(numbers)),
     )  # fmt: skip
     add_symbol(table.symbol, STT_OBJECT, STV_PROTECTED, _ADDED, size)
@@ -157,12 +142,12 @@ _read_small = functools.lru_cache(maxsize=512)(_read_object)
 def _is_part(name: str, section: Section) -> bool:
     """Return whether a section becomes part of the image. Raise `FormatError` if the section has unknown flags."""
     kind, flags = section.type, section.flags
-    if kind in (_SHT_NULL, SHT_SYMTAB, _SHT_STRTAB, SHT_RELA, _SHT_GROUP, _SHT_LLVM_ADDRSIG):
+    if kind in (_SHT_NULL, parts.SHT_SYMTAB, _SHT_STRTAB, parts.SHT_RELA, _SHT_GROUP, _SHT_LLVM_ADDRSIG):
         return False
     if (name in _LEFT_OUT and not flags) or name == _PROPERTIES:
         return False
     if flags & ~_KNOWN_FLAGS:
-        if flags & ~_KNOWN_FLAGS == _SHF_EXCLUDE and not flags & SHF_ALLOC:
+        if flags & ~_KNOWN_FLAGS == _SHF_EXCLUDE and not flags & parts.SHF_ALLOC:
             return False
         raise FormatError(f"the section {name} has the flags {flags:#x}, which only linkers support")
     return True
@@ -173,14 +158,14 @@ def _read_section(
 ) -> InputSection:
     """Return a section for the output section of its name. Raise `FormatError` if the section is malformed or needs a linker."""
     kind, flags, alignment = section.type, section.flags, max(section.alignment, 1)
-    output = _output_name(name, mapped=bool(flags & SHF_ALLOC))
+    output = _output_name(name, mapped=bool(flags & parts.SHF_ALLOC))
     is_frames = output == ".eh_frame"
     if is_frames and kind == linking.unwind_type:
-        kind = SHT_PROGBITS
+        kind = parts.SHT_PROGBITS
     expected = {".init_array": SHT_INIT_ARRAY, ".fini_array": SHT_FINI_ARRAY}.get(output, kind)
-    if kind not in (SHT_PROGBITS, SHT_NOBITS, SHT_INIT_ARRAY, SHT_FINI_ARRAY):
+    if kind not in (parts.SHT_PROGBITS, parts.SHT_NOBITS, SHT_INIT_ARRAY, SHT_FINI_ARRAY):
         raise FormatError(f"the section {name} has the type {kind:#x}, which only linkers support")
-    if kind != expected or (output in (".bss", ".tbss")) != (kind == SHT_NOBITS and flags & SHF_ALLOC != 0):
+    if kind != expected or (output in (".bss", ".tbss")) != (kind == parts.SHT_NOBITS and flags & parts.SHF_ALLOC != 0):
         raise FormatError(f"the section {name} has the type {kind:#x}, which only linkers support in a section with this name")
     if flags & SHF_WRITE and flags & SHF_EXECINSTR:
         raise FormatError(f"the section {name} is writable and executable, which only linkers support")
@@ -188,10 +173,10 @@ def _read_section(
         raise FormatError(f"the section {name} has the flags {flags:#x}, which only linkers support in a section with this name")
     if alignment & (alignment - 1) or alignment > MAX_ALIGNMENT:
         raise FormatError(f"the section {name} has the alignment {alignment:#x}, which is not a power of two up to {MAX_ALIGNMENT:#x}")
-    content = memoryview(data)[section.offset : section.offset + section.size] if kind != SHT_NOBITS else memoryview(b"")
-    if kind == SHT_NOBITS and relocations:
+    content = memoryview(data)[section.offset : section.offset + section.size] if kind != parts.SHT_NOBITS else memoryview(b"")
+    if kind == parts.SHT_NOBITS and relocations:
         raise FormatError(f"the section {name} has relocations but no content")
-    if kind != SHT_NOBITS and len(content) < section.size:
+    if kind != parts.SHT_NOBITS and len(content) < section.size:
         raise FormatError(f"the object is truncated: its section {name} should end at byte {section.offset + section.size}")
     frames = read_frames(bytes(content), {offset for offset, *_ in relocations}) if is_frames else ()
     return InputSection(number, name, output, kind, flags, content, section.size, alignment, section.entry_size, relocations, frames)
@@ -203,44 +188,44 @@ def _output_name(name: str, *, mapped: bool) -> str:
         if name.startswith(_UNMAPPED):
             return name
         raise FormatError(f"the section {name}, which is not mapped, has a name that only linkers support")
-    found = next((known for known in _MAPPED if name == known or name.startswith(f"{known}.")), None)
-    if found is None and (not name or name.startswith(".")):
+    output = next((title for title in _MAPPED if name == title or name.startswith(f"{title}.")), None)
+    if output is None and (not name or name.startswith(".")):
         raise FormatError(f"the mapped section {name!r} has a name that only linkers support")
-    return found or name
+    return output or name
 
 
 def _read_relocations(data: bytes, sections: Sequence[Section]) -> dict[int, tuple[tuple[int, int, int, int], ...]]:
     """Return the relocations of each section, by the section's number. Raise `FormatError` for a second table or dynamic relocations."""
     relocations: dict[int, tuple[tuple[int, int, int, int], ...]] = {}
     for section in sections:
-        if section.type == SHT_RELA:
+        if section.type == parts.SHT_RELA:
             if section.info in relocations:
                 raise FormatError(f"section {section.info} of the object has two tables of relocations")
-            if section.flags & SHF_ALLOC:
+            if section.flags & parts.SHF_ALLOC:
                 raise FormatError(
                     f"section {section.info} of the object has relocations for the dynamic linker, which only linkers support"
                 )
-            relocations[section.info] = tuple(RELOCATION.iter_unpack(read_table(data, section, RELOCATION)))
+            relocations[section.info] = tuple(RELOCATION.iter_unpack(parts.read_table(data, section, RELOCATION)))
     return relocations
 
 
-def _read_symbols(data: bytes, sections: tuple[Section, ...]) -> tuple[tuple[Symbol, ...], bytes]:
+def _read_symbols(data: bytes, sections: tuple[Section, ...]) -> tuple[tuple[parts.Symbol, ...], bytes]:
     """Return the symbols of an object and their string table. Raise `FormatError` if a symbol is invalid or there is not one table."""
-    tables = [section for section in sections if section.type == SHT_SYMTAB]
+    tables = [section for section in sections if section.type == parts.SHT_SYMTAB]
     if len(tables) != 1:
         raise FormatError(f"the object must have one symbol table, not {len(tables)}")
-    symbols = all_object_symbols(data)
+    symbols = parts.all_object_symbols(data)
     kinds = {symbol[3:6]: symbol for symbol in symbols}  # by info, visibility and section; names matter for undefined symbols alone
     for symbol in (*kinds.values(), *[symbol for symbol in symbols if not symbol.section]):
         _check_symbol(symbol, len(sections))
-    return symbols, read_linked_strings(data, sections, tables[0])
+    return symbols, parts.read_linked_strings(data, sections, tables[0])
 
 
 _TYPES = frozenset((STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_SECTION, STT_FILE, STT_TLS))
 _VISIBILITIES = frozenset((0, 2, 3))
 
 
-def _check_symbol(symbol: Symbol, count: int) -> None:
+def _check_symbol(symbol: parts.Symbol, count: int) -> None:
     """Raise `FormatError` if a symbol is of a kind that needs a linker, or is in a section that does not exist."""
     _, name, _, info, other, section, _, _ = symbol
     if "@" in name and section == _SHN_UNDEF:

@@ -140,7 +140,10 @@ def place(outputs: Iterable[Output], start: int, page: int) -> Layout:
     written: list[Output] = []
     unmapped: list[Output] = []
     for output in outputs:
-        (unmapped if not output.flags & SHF_ALLOC else written if output.flags & SHF_WRITE else read).append(output)
+        if not output.flags & SHF_ALLOC:
+            unmapped.append(output)
+        else:
+            (written if output.flags & SHF_WRITE else read).append(output)
     read.sort(key=_rank_of)
     written.sort(key=_rank_of)
     layout = Layout([*read, *written, *unmapped])

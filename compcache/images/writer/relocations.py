@@ -109,7 +109,7 @@ def scan(inputs: Sequence[Input], external: Sequence[Mapping[int, str]], imports
 def _scan_section(tables: Tables, obj: Input, section: InputSection, owner: int, external: Mapping[int, str]) -> None:
     """Reserve the table entries and stubs that a section needs. Raise `FormatError` if the section needs a linker."""
     fixups = obj.linking.fixups
-    for at, kind, symbol, addend in section.relocations:
+    for offset, kind, symbol, addend in section.relocations:
         fixup = fixups[kind]
         if fixup.to == SYMBOL:
             if fixup.form == ADDRESS:
@@ -120,7 +120,7 @@ def _scan_section(tables: Tables, obj: Input, section: InputSection, owner: int,
             if symbol in external:
                 tables.add_stub(external[symbol])
         elif fixup.to == TABLE:
-            if symbol in external or not (fixup.relaxes and obj.linking.can_relax(section.content, at, addend)):
+            if symbol in external or not (fixup.relaxes and obj.linking.can_relax(section.content, offset, addend)):
                 tables.add_entry(external.get(symbol) or (owner, symbol))
         elif fixup.to in (TLS_PAIR, TLS_MODULE):
             tables.add_pair(_MODULE if fixup.to == TLS_MODULE else external.get(symbol) or (owner, symbol), len(obj.linking.tls_pair))

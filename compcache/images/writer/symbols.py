@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import FormatError
 from compcache.images.elf.parts import SHF_ALLOC, SHT_NOBITS, SHT_SYMTAB, SYMBOL, align_up
@@ -15,12 +15,20 @@ if TYPE_CHECKING:
     from compcache.images.elf.parts import Symbol
     from compcache.images.writer.inputs import Input
 
-__all__ = ["Symbols", "symbol_sections"]
+__all__ = ["ExportedSymbol", "Symbols", "symbol_sections"]
 
 _SHT_STRTAB = 3
 _VISIBILITY_DEFAULT = 0
 _BSS = ".bss"
 _BOUNDS = ("__start_", "__stop_")
+
+
+class ExportedSymbol(NamedTuple):
+    """The address of the exported symbol, its size in bytes, and the section that contains it."""
+
+    address: int
+    size: int
+    section: Output
 
 
 class Symbols:
@@ -68,8 +76,8 @@ class Symbols:
             self._bounds.append((owner, number, symbol.name))
         elif symbol.other == _VISIBILITY_DEFAULT:
             self.external[owner][number] = symbol.name
-            known = self.undefined.setdefault(symbol.name, symbol)
-            if known.binding > symbol.binding:  # a strong reference replaces a weak one
+            first_reference = self.undefined.setdefault(symbol.name, symbol)
+            if first_reference.binding > symbol.binding:  # a strong reference replaces a weak one
                 self.undefined[symbol.name] = symbol
 
     def values(self) -> list[list[int | None]]:
@@ -98,26 +106,14 @@ class Symbols:
             return home[0]
         return self._outputs[_BSS] if (owner, number) in self._common else None
 
-    def address_of_export(self, values: Sequence[Sequence[int | None]]) -> int:
-        """Return the address of the exported symbol among the results of `values`. Raise `FormatError` if the symbol has no address."""
+    def exported(self, values: Sequence[Sequence[int | None]]) -> ExportedSymbol:
+        """Return the place of the exported symbol. `values` is the result of `values`. Raise `FormatError` if it is not in the image."""
         owner, number = self._export
-        value = values[owner][number]
-        if value is None:
-            raise FormatError(f"the exported symbol {self._inputs[owner].symbols[number].name!r} has no address")
-        return value
-
-    def size_of_export(self) -> int:
-        """Return the size of the exported symbol, in bytes."""
-        owner, number = self._export
-        return self._inputs[owner].symbols[number].size
-
-    def section_of_export(self) -> Output:
-        """Return the section that contains the exported symbol. Raise `FormatError` if no section contains it."""
-        owner, number = self._export
-        output = self.section_of(owner, number, self._inputs[owner].symbols[number].section)
-        if output is None:
-            raise FormatError(f"the exported symbol {self._inputs[owner].symbols[number].name!r} is not in a section")
-        return output
+        symbol, address = self._inputs[owner].symbols[number], values[owner][number]
+        section = self.section_of(owner, number, symbol.section)
+        if address is None or section is None:
+            raise FormatError(f"the exported symbol {symbol.name!r} is not in a section of the image")
+        return ExportedSymbol(address, symbol.size, section)
 
 
 def _reserve_common(symbol: Symbol, outputs: dict[str, Output]) -> int:
@@ -155,15 +151,15 @@ def symbol_sections(
     """
     pack = SYMBOL.pack
     local_rows, global_rows = [bytes(SYMBOL.size)], []
-    seen = set()
+    written_names = set()
     string_start = 0
     for owner, obj in enumerate(inputs):
         row, strings = values[owner], obj.strings
         for number, (_, name, string, info, visibility, section, value, size) in enumerate(obj.symbols):
             kind = info & 0xF
             if section == 0 or kind == STT_SECTION:
-                if info >> 4 and name in requested and name not in seen:  # a symbol of another image
-                    seen.add(name)
+                if info >> 4 and name in requested and name not in written_names:  # a symbol of another image
+                    written_names.add(name)
                     global_rows.append(pack(string_start + string, info, 0, 0, 0, 0))
             elif kind == STT_FILE or section == SHN_ABS:
                 local_rows.append(pack(string_start + string, kind, 0, SHN_ABS, value, size))
@@ -172,11 +168,11 @@ def symbol_sections(
                 output = symbols.section_of(owner, number, section)
                 if address is None or output is None:
                     continue
-                place = address - thread_start if kind == STT_TLS else address
+                shown_address = address - thread_start if kind == STT_TLS else address
                 if info >> 4 and name == export:
-                    global_rows.append(pack(string_start + string, info, visibility, output.number, place, size))
+                    global_rows.append(pack(string_start + string, info, visibility, output.number, shown_address, size))
                 else:
-                    local_rows.append(pack(string_start + string, kind, 0, output.number, place, size))
+                    local_rows.append(pack(string_start + string, kind, 0, output.number, shown_address, size))
         string_start += len(strings)
     table = Output(".symtab", SHT_SYMTAB, 0, 8, SYMBOL.size, (len(local_rows) + len(global_rows)) * SYMBOL.size)
     table.info, table.content = len(local_rows), b"".join([*local_rows, *global_rows])

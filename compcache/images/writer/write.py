@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from compcache.images.writer.layout import Layout
     from compcache.images.writer.relocations import Tables
 
-__all__ = ["Provider", "write_shared"]
+__all__ = ["Provider", "WrittenImage", "write_shared"]
 
 _HEADER = Struct("<16sHHIQQQIHHHHHH")
 _SEGMENT = Struct("<IIQQQQQQ")
@@ -43,6 +43,14 @@ class Provider(NamedTuple):
     version: str
 
 
+class WrittenImage(NamedTuple):
+    """A shared object, the places of its imports by name (`elf.patching.extract_places`), and the symbols of other images that it needs."""
+
+    image: bytes
+    places: dict[str, bytes]
+    needed: list[NeededSymbol]
+
+
 def write_shared(
     objects: Sequence[bytes],
     *,
@@ -52,7 +60,7 @@ def write_shared(
     providers: Mapping[str, Provider],
     run_paths: Sequence[str] = (),
     table: DistanceTable | None = None,
-) -> tuple[bytes, dict[str, bytes], list[NeededSymbol]]:
+) -> WrittenImage:
     """Write a shared object from relocatable objects.
 
     Args:
@@ -63,10 +71,6 @@ def write_shared(
         providers: the libraries that define symbols, by symbol.
         run_paths: further directories with these libraries.
         table: a constant to add to the first object, or None.
-
-    Returns:
-        The shared object, the places of its imports by name (`elf.patching.extract_places`), and the symbols that it needs from other
-        images.
 
     Raises:
         FormatError: an object is malformed, or has parts that the writer does not support. A linker may support them.
@@ -84,8 +88,8 @@ def write_shared(
 def _write_image(
     inputs: Sequence[Input], export: str, optional: Collection[str], imports: Collection[str],
     providers: Mapping[str, Provider], run_paths: Sequence[str],
-) -> tuple[bytes, dict[str, bytes], list[NeededSymbol]]:  # fmt: skip
-    """Return the image, the places that use each import, and the symbols needed at load. Raise `FormatError` if a linker is needed."""
+) -> WrittenImage:  # fmt: skip
+    """Return the shared object that is made from the objects. Raise `FormatError` if only a linker can make it."""
     linking = inputs[0].linking
     if any(obj.machine != inputs[0].machine for obj in inputs):
         raise FormatError("the objects are for different machines")
@@ -114,15 +118,15 @@ def _write_image(
         outputs[".plt"].content = relocator.stubs()
     if frames:
         _index_frames(outputs[".eh_frame_hdr"], outputs[".eh_frame"])
-    start = symbols.address_of_export(values)
-    dynamic.fill(start, symbols.size_of_export(), symbols.section_of_export(), relocator.dynamic, linking.relative)
+    exported = symbols.exported(values)
+    dynamic.fill(exported, relocator.dynamic, linking.relative)
     tail = symbol_sections(inputs, symbols, values, export, frozenset(tables.names), template[0].address if template else 0)
     image = _assemble(inputs[0].machine, layout, tail, _program_headers(layout, outputs, template, linking.page))
     places = {
-        name: b"".join([_PLACE.pack(address - start, addend) for address, addend in references])
+        name: b"".join([_PLACE.pack(address - exported.address, addend) for address, addend in references])
         for name, references in relocator.places.items()
     }
-    return image, places, needed
+    return WrittenImage(image, places, needed)
 
 
 def _needed_symbol(symbol: Symbol, optional: Collection[str], providers: Mapping[str, Provider]) -> NeededSymbol:
@@ -231,11 +235,11 @@ def _assemble(machine: int, layout: Layout, tail: Sequence[Output], segments: by
         name += len(title) + 1
         if output.type != SHT_NOBITS:
             parts += bytes(start - position), output.content
-            at = 0
+            piece_end = 0
             for piece in output.pieces:
                 section = piece.section
-                parts += bytes(piece.offset - at), piece.content or section.content
-                at = piece.offset + section.size
+                parts += bytes(piece.offset - piece_end), piece.content or section.content
+                piece_end = piece.offset + section.size
             position = start + output.size
     parts.append(bytes(-position % 8))
     parts[0] = _HEADER.pack(
