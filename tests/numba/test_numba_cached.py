@@ -670,3 +670,19 @@ def test_functions_of_packages_that_give_the_files_of_numbas_cache_other_names_a
     """)
     script = "import program\nresult = program.f(3), backend.hits, program.f._cache._impl.filename_base.endswith('r1')"
     assert [project.run(script, backend=True) for _ in range(2)] == [(9, 0, True), (9, 1, True)]
+
+
+def test_a_function_whose_file_is_edited_while_the_program_runs_is_cached(tmp_path: Path) -> None:
+    """Entries keep the source of functions for people. The text that is there now need not be valid."""
+    project = Project(tmp_path)
+    text = "from numba import njit\n\n@njit(cache=True)\ndef f(x):\n    return x + 1\n"
+    project.write(program=text)
+    script = """
+    import program
+    with open(program.__file__, "w") as file:
+        file.write(TEXT)
+    result = program.f(1), backend.hits, backend.misses
+    """
+    assert project.run(script.replace("TEXT", repr(text.replace("x + 1", "(x +"))), backend=True) == (2, 0, 1)
+    project.write(program=text)
+    assert project.run(script.replace("TEXT", repr(text)), backend=True) == (2, 1, 0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from tokenize import TokenError
 from typing import TYPE_CHECKING, Any
 
 import numba
@@ -19,7 +20,7 @@ from numba.core.typed_passes import _reload_parfors
 
 from compcache import Function, ModuleSource, frontend
 from compcache.errors import CompileError, LinkError
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.numba.compilation import libraries, native_code, scopes
 from compcache.numba.entries import image_source, load, recursion
 from compcache.numba.entries.generators import next_symbol
@@ -261,8 +262,7 @@ def _prepare_image_source(cres: Any, text: str) -> tuple[Any, Any]:
     referenced = _make_environment_rows([env_name for env_name in source.environments if env_name != environment.env_name])
     return source, (
         cres.library.name, _drop_unpicklable_parts(fndesc), environment.env_name, list(environment.consts), cres.signature,
-        without_addresses(str(cres.type_annotation)),
-        referenced, *([tuple(cres.lifted)] if cres.lifted else []),
+        _annotation_text(cres), referenced, *([tuple(cres.lifted)] if cres.lifted else []),
     )  # fmt: skip
 
 
@@ -295,7 +295,14 @@ def _reduce_result(cres: Any) -> Any:
     """Return a compile result in the form that Numba pickles. Raise `NotCacheable` if the function's globals have no name."""
     if not cres.environment.can_cache():
         raise NotCacheable("the function's globals have no __name__: add it to the globals that exec() uses")
-    return cres._reduce()
+    return cres._replace(type_annotation=_annotation_text(cres))._reduce()
+
+
+def _annotation_text(cres: Any) -> str:
+    """Return the source of a function with the types of its variables, or "" if the file was edited and is not valid there now."""
+    with suppress(TokenError):
+        return without_addresses(str(cres.type_annotation))
+    return ""
 
 
 def save_library(

@@ -139,8 +139,11 @@ def _compile_with_lists(func_name: str, function: Any, options: dict[str, Any], 
 
 def _make_fixed_arguments_function(function: Any, names: list[str], options: dict[str, Any], local_types: dict[str, Any]) -> Any:
     """Return a Python function with these parameters that calls the compiled form of a function with ``*args``."""
-    scope = {"kernel": _jit_kernel(function, options, local_types)}
-    return eval(f"lambda {', '.join(names)}: kernel({', '.join(names)})", scope)  # noqa: S307 - names of parameters
+    kernel = "kernel"
+    while kernel in names:
+        kernel += "_"
+    scope = {kernel: _jit_kernel(function, options, local_types)}
+    return eval(f"lambda {', '.join(names)}: {kernel}({', '.join(names)})", scope)  # noqa: S307 - names of parameters
 
 
 def _jit_kernel(function: Any, options: dict[str, Any], local_types: dict[str, Any], *signature: Any) -> Any:

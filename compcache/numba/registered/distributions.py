@@ -96,8 +96,7 @@ def metadata_in(place: str) -> list[str] | None:
 def _has_entry_point(directory: str) -> bool:
     """Return whether a distribution, given by its metadata, has an entry point in Numba's group."""
     if directory.endswith(".egg-link"):
-        with open(directory, encoding="utf-8") as file:
-            source = file.readline().strip()
+        source = os.fsdecode(_read(directory).partition(b"\n")[0].strip())
         infos = [name for name in _list_directory(source) if name.endswith(".egg-info")]
         return any(_has_entry_point(os.path.join(source, name)) for name in infos)
     return _GROUP in _read(f"{directory}/entry_points.txt")
@@ -136,7 +135,7 @@ def _read(path: str) -> bytes:
 def _distribution_digest(directory: str) -> str:
     """Return the digest of an installed distribution: of its record, or of its files if it is editable.
 
-    Raise `NotLazy` if the distribution has no record, or too many files.
+    Raise `NotLazy` if the distribution has no record, too many files, or a `direct_url.json` that is not valid.
     """
     record = _read(f"{directory}/RECORD")
     if record and not is_editable(directory):
@@ -146,7 +145,11 @@ def _distribution_digest(directory: str) -> str:
         import json
         from urllib.parse import unquote, urlparse
 
-        return _digest_of_files(unquote(urlparse(json.loads(origin)["url"]).path))
+        try:
+            return _digest_of_files(unquote(urlparse(json.loads(origin)["url"]).path))
+        except (ValueError, KeyError, TypeError) as error:
+            reraise_interrupt(error)
+            raise NotLazy(f"the file {directory}/direct_url.json is not valid: install the distribution again with pip") from error
     raise NotLazy(f"the distribution {os.path.basename(directory)} has no RECORD file: install it again with pip")
 
 
