@@ -83,7 +83,7 @@ def load_declared(state: State, details_shape: str = "?") -> Declared | None:
         if has_numba() or has_old_code(state.key.content.reads[1:]):  # Numba compiles the function again for each declaration
             return None
         cache = open_cache()
-        fields = find_fields(cache, state.key, f"([[{{ui}}]][{RECORD}]{details_shape})") if cache is not None else None
+        fields = find_fields(cache, state.key.name, f"([[{{ui}}]][{RECORD}]{details_shape})") if cache is not None else None
         if fields is None:
             return None
         rows, records, details = fields

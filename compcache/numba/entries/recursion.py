@@ -10,7 +10,7 @@ from compcache.numba.compilation.libraries import library_of
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = ["UNRESOLVED", "MissingCallee", "lacks_callee", "link_recursive_callees", "resolve_recursion"]
+__all__ = ["UNRESOLVED", "MissingCallee", "link_recursive_callees", "resolve_recursion"]
 
 _MAX_CALLEES = 1000
 
@@ -45,15 +45,6 @@ def link_recursive_callees(library: Any) -> Any:
         definition.get_function(missing).linkage = "weak_odr"  # linkonce would be removed, because no code refers to it by name
         module.link_in(definition)
     raise MissingCallee(f"the function has more than {_MAX_CALLEES} recursive callees: split it")
-
-
-def lacks_callee(library: Any) -> bool:
-    """Return whether the module of a library lacks the definition of a recursive callee.
-
-    Raise `MissingCallee` if no library of this process defines the callee.
-    """
-    module = library._final_module
-    return link_recursive_callees(library) is not module
 
 
 def _find_defining_module(name: str) -> Any:

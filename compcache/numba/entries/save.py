@@ -103,7 +103,7 @@ def save_result(
     if source is None:
         if library.has_dynamic_globals:
             raise NotCacheable(_DYNAMIC_GLOBALS)
-        if recursion.lacks_callee(library):
+        if recursion.link_recursive_callees(library) is not library._final_module:
             raise NotCacheable("the function calls a recursive function whose code is in another object")
         declared = [function.name for function in library._final_module.functions if function.is_declaration]
         thread_functions = tuple(name for name in declared if name in THREADING)

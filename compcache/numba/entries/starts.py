@@ -64,7 +64,7 @@ def record_start(cache_object: Any, cache: Cache, signature: Any, key: Key) -> N
     record = entry.create_record(entry.fndesc.llvm_cpython_wrapper_name)
     if record is None:
         raise NotLazy("a constant of the function can be created only by Numba")
-    store_fields(cache, key if entry.description.lines else key.without_lines(), record.fields, waits=True)
+    store_fields(cache, key.name if entry.description.lines else key.base_name, record.fields, waits=True)
 
 
 def argument_text(type_: Any, functions: list[Any] | None = None) -> str:
@@ -232,13 +232,13 @@ def _pickle_constants(constants: list[Any]) -> bytes | None:
     return None if b"numba" in data or b"llvmlite" in data or b"__main__" in data else data
 
 
-def store_fields(cache: Cache, key: Key, fields: tuple[Any, ...], *, waits: bool = False) -> None:
-    """Store the fields of a record under a key for starts without Numba. With `waits`, it may be written later, with other entries.
+def store_fields(cache: Cache, name: str, fields: tuple[Any, ...], *, waits: bool = False) -> None:
+    """Store the fields of a record for starts without Numba under a name. With `waits`, it may be written later, with other entries.
 
     Raise `CompcacheError` if the record could not be stored.
     """
     stored = frontend.find_stored(cache, _entry_names(fields))
-    frontend.put_entry(cache, key.name, dump_marshalled(fields), kind=START, requires=stored.module_ids if stored is not None else ())
+    frontend.put_entry(cache, name, dump_marshalled(fields), kind=START, requires=stored.module_ids if stored is not None else ())
     if not waits:
         frontend.write_entries(cache)  # writing is fast compared to compiling, and worker processes may end without exit handlers
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, NamedTuple
+
 from compcache.numba.fingerprints import RUN
 from compcache.numba.fingerprints.content import find_old_code
 from compcache.numba.fingerprints.walk import Walk
 from compcache.numba.registered.refusals import Unidentifiable, Unrepeatable, examines_program
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Any
 
     from compcache.numba.fingerprints.implementations import Implementation
     from compcache.numba.fingerprints.walk import Fingerprint
@@ -56,7 +56,7 @@ def fingerprint_of_value(value: object, where: str) -> str:
     return walk.finish().content
 
 
-class Limits:
+class Limits(NamedTuple):
     """The limits of a walk.
 
     Attributes:
@@ -64,11 +64,8 @@ class Limits:
         unnamed: the maximum number of values that no code names.
     """
 
-    __slots__ = ("unnamed", "values")
-
-    def __init__(self, values: int, unnamed: int) -> None:
-        self.values = values
-        self.unnamed = unnamed
+    values: int
+    unnamed: int
 
 
 @examines_program(Unidentifiable)

@@ -26,7 +26,6 @@ __all__ = [
     "generators_of_other_registries",
     "is_asked_by_template",
     "is_generator_of_intrinsic",
-    "is_numbas_attribute_function",
     "key_name",
     "name_of",
     "package_of_implementation",
@@ -260,14 +259,6 @@ def _rows_of_other_registries() -> Iterator[tuple[Any, Any]]:
             for kind in _KINDS_OF_GENERATORS:
                 for implementation, key, *_ in getattr(other, kind):
                     yield key, implementation
-
-
-def is_numbas_attribute_function(implementation: Any) -> bool:
-    """Return whether Numba has created a function that reads or sets an attribute.
-
-    For example, `make_attribute_wrapper` creates such functions.
-    """
-    return user_code_generator(implementation) is None
 
 
 def name_of(implementation: Any) -> str:

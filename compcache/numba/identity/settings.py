@@ -67,11 +67,8 @@ def requested_cpu() -> str:
 
     A process uses only code that was compiled for the same text.
     """
-    from numba.core import config
-
-    if config.CPU_NAME is None and config.CPU_FEATURES is None:
-        return ""
-    return "\0".join([part or "" for part in requested_cpu_and_features()])
+    cpu, features = requested_cpu_and_features()
+    return "" if features is None else f"{cpu}\0{features}"
 
 
 def platform_text(codegen: Any) -> str:

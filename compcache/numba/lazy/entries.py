@@ -47,12 +47,6 @@ class Key:
         self.content = content
         self.functions = functions
 
-    def without_lines(self) -> Key:
-        """Return the key for code that reports no source lines."""
-        key = Key(self.base_name, self.content, self.functions)
-        key.name = key.base_name
-        return key
-
 
 class Record:
     """The record of an overload.
@@ -167,7 +161,7 @@ def count_hit() -> None:
 
 def find_record(cache: Cache, key: Key) -> Record | None:
     """Return the stored record of an overload, or None if no record is stored. Code that reports no source lines is valid for all lines."""
-    fields = find_fields(cache, key, RECORD) or _read_fields(cache, key.base_name, RECORD)
+    fields = find_fields(cache, key.name, RECORD) or find_fields(cache, key.base_name, RECORD)
     return None if fields is None else Record(*fields)
 
 
@@ -177,13 +171,8 @@ START = "pickle:numba start"
 RECORD = "(uuui[(ib)])"
 
 
-def find_fields(cache: Cache, key: Key, shape: str) -> Any:
-    """Return the data under a key (tuples, texts, numbers, see `load_marshalled`); None if there are no data of this shape."""
-    return _read_fields(cache, key.name, shape)
-
-
-def _read_fields(cache: Cache, name: str, shape: str) -> Any:
-    """Return the data of an entry, or None if the entry is missing or has another shape."""
+def find_fields(cache: Cache, name: str, shape: str) -> Any:
+    """Return the fields of a record (tuples, texts, numbers, see `load_marshalled`); None if it is missing or has another shape."""
     data = frontend.get_entry(cache, name, START)
     try:
         return None if data is None else load_marshalled(data, shape)

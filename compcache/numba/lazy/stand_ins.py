@@ -21,7 +21,6 @@ __all__ = [
     "are_decorators_replaced",
     "is_probe",
     "names_in_code",
-    "note_original",
     "note_replaced_decorators",
     "numba_decorator",
     "numbas_object",
@@ -257,11 +256,5 @@ def numbas_object(lazy: LazyObject) -> Any:
                 known = lazy._compcache_make()
             finally:
                 _in_creation.discard(id(lazy))
-            object.__setattr__(lazy, "_made", note_original(known, lazy))
+            object.__setattr__(lazy, "_made", note_real(known, lazy))
     return known
-
-
-def note_original(real: Any, lazy: Any) -> Any:
-    """Record that an original and its lazy object are equal in keys of functions, and return the original."""
-    note_real(real, lazy)
-    return real

@@ -212,10 +212,8 @@ def _objects_read_by_code(code: types.CodeType, namespace: dict[str, Any], state
 
 def is_external_state(value: Any) -> bool:
     """Return whether a value of a library represents state outside of the program's code."""
-    external_values = [
-        getattr(sys.modules.get(module), attribute, None) for module, _, attribute in (name.rpartition(".") for name in HELD)
-    ]
-    return value is not None and any(value is item for item in external_values)
+    places = [name.rpartition(".") for name in HELD]
+    return value is not None and any(getattr(sys.modules.get(module), name, None) is value for module, _, name in places)
 
 
 def _globals_assigned_in(module: str) -> frozenset[str]:

@@ -97,7 +97,7 @@ def compile_and_record(state: State, backend: Backend, compile_all: Callable[[],
     try:
         fields = make_fields()
         if fields is not None:
-            store_fields(backend.cache, state.key, fields)
+            store_fields(backend.cache, state.key.name, fields)
     except NotLazy:
         return
     except CompcacheError as error:

@@ -137,7 +137,7 @@ def _compile_and_record_loop(
     try:
         fields = make_fields(result)
         if fields is not None:
-            store_fields(backend.cache, key, fields)
+            store_fields(backend.cache, key.name, fields)
     except (NotLazy, CompcacheError):
         pass  # this process has the loop; later processes compile it again
     return result
