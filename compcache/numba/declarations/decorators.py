@@ -220,7 +220,7 @@ def _decorate_stencil(options: dict[str, Any], function: Any) -> Any:
         return numba_decorator("stencil")("constant", **options)(function)
     from compcache.numba.declarations.stencils import declare_stencil
 
-    lazy = declare_stencil(function, "constant", options)
+    lazy = declare_stencil(function, options)
     return note_real(numba_decorator("stencil")("constant", **options)(function), lazy) if has_numba() else lazy
 
 

@@ -77,7 +77,7 @@ def find_thread_functions(names: Iterable[str]) -> dict[int, str]:
 _CALLABLE_THREAD_FUNCTIONS = ("get_num_threads", "get_parallel_chunksize", "get_thread_id")
 
 
-def null_addresses(text: str, functions: Iterable[str] = ()) -> str:
+def null_addresses(text: str, functions: Iterable[str]) -> str:
     """Return LLVM assembly with null in place of all addresses.
 
     Loads of the variables in `functions` are marked as never null, so that LLVM removes Numba's tests for null.

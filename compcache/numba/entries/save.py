@@ -72,9 +72,7 @@ def numba_refusal_reason(cres: Any) -> str:
     return ""
 
 
-def save_result(
-    cache: Cache, identity: Identity, name: str, cres: Any, targets: Iterable[str] | str | None = None, seconds: float = 0.0
-) -> None:
+def save_result(cache: Cache, identity: Identity, name: str, cres: Any, targets: Iterable[str] | str | None, seconds: float) -> None:
     """Store a compile result. If its code can be linked as an image, store an image for each target.
 
     `name` is the name of the entry. See `publish_entry` for `targets` and `seconds`.

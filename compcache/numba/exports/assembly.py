@@ -17,7 +17,7 @@ from compcache.numba.exports.objects import HELPERS, format_objects
 from compcache.numba.exports.parameters import export_error
 from compcache.numba.exports.plan import Unsupported, encode_plan
 from compcache.numba.exports.raising import describe_exceptions, make_raising_assembly
-from compcache.numba.exports.wrapper import ENTRY, Shape, make_wrapper_assembly
+from compcache.numba.exports.wrapper import ENTRY, Shape, Wrapper
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -72,11 +72,11 @@ def assemble(func_name: str, cres: Any, parameters: list[Parameter], result: Res
     except (MissingCallee, Unsupported) as error:
         raise export_error(func_name, str(error)) from error
     shape = Shape(
-        parameters, is_object=result.is_object, uses_plan=plan is not None, uses_random=services.has_random,
+        parameters=parameters, is_object=result.is_object, uses_plan=plan is not None, uses_random=services.has_random,
         uses_threads="numba_parallel_for" in services.helpers, nogil=nogil and plan is not None,
     )  # fmt: skip
     with context.push_code_library(context.codegen().create_library(ENTRY)):  # casts of literals need a library
-        module = binding.parse_assembly(make_wrapper_assembly(cres, shape))
+        module = binding.parse_assembly(Wrapper(cres, shape).build())
     module.link_in(compiled.clone())
     module = _rewrite_module(module)
     _link_exceptions(func_name, module, services)

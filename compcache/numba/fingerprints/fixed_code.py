@@ -62,7 +62,7 @@ def note_running(dispatcher: Any, compiled: Compiled | None) -> None:
     _running[dispatcher] = compiled
 
 
-def fixed_code(dispatcher: Any, *, is_frozen: bool = False) -> list[Compiled] | None:
+def fixed_code(dispatcher: Any, *, is_frozen: bool) -> list[Compiled] | None:
     """Return the identities of all code of a dispatcher, in the order in which overloads are tried.
 
     The result is None if the dispatcher may compile more code, may be inlined, or has code with an unknown origin. `is_frozen` is whether

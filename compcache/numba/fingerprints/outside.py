@@ -64,7 +64,7 @@ def may_read_anything(value: object) -> bool:
     return _is_among(value, (*_ALL_READERS, *_READ_ALL)) or getattr(value, "__module__", None) in _MODULES_THAT_READ_ALL
 
 
-def reads_by_name(code: CodeType, reads: Reads, *, may_lead_anywhere: bool = False) -> tuple[tuple[str, ...], bool]:
+def reads_by_name(code: CodeType, reads: Reads, *, may_lead_anywhere: bool) -> tuple[tuple[str, ...], bool]:
     """Return the attributes that code reads from any object.
 
     Args:

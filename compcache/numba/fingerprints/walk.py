@@ -48,7 +48,7 @@ class Part:
 
     __slots__ = ("digest", "function", "kind")
 
-    def __init__(self, function: Any, digest: bytes, kind: str = WITH_NUMBA) -> None:
+    def __init__(self, function: Any, digest: bytes, kind: str) -> None:
         self.function = function
         self.digest = digest
         self.kind = kind

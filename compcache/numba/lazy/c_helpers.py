@@ -60,11 +60,16 @@ def helper_address(name: str) -> int:
     if has_numba():
         return _address_from_numba(name)
     if not _own_addresses:
-        _add_own_addresses()
+        from compcache.numba.lazy import _dispatch
+
+        _own_addresses.update(_dispatch.helper_addresses())
     address = _own_addresses.get(name)
     if address is None and name in _MATHEMATICS and not _numba_addresses:
         address = frontend.address_of(name)
-    return address or address_in_numba(name) or _thread_address(name) or frontend.address_of(name)
+    address = address or address_in_numba(name)
+    if not address and name in THREADING:
+        address = _layer_address(THREADING[name])
+    return address or frontend.address_of(name)
 
 
 def _address_from_numba(name: str) -> int:
@@ -97,12 +102,6 @@ def address_in_numba(name: str) -> int:
     if not _numba_addresses:
         _load_extensions()
     return _numba_addresses.get(name, 0)
-
-
-def _add_own_addresses() -> None:
-    from compcache.numba.lazy import _dispatch
-
-    _own_addresses.update(_dispatch.helper_addresses())
 
 
 def unpickle(address: int, data: bytes) -> Any:
@@ -229,14 +228,6 @@ _TBB = {"darwin": "libtbb.12.dylib", "win32": "tbb12.dll"}.get(sys.platform, "li
 _start_lock = allocate_lock()
 _layer: Any = None
 _thread_count = 0
-
-
-def _thread_address(name: str) -> int:
-    """Return the address of a function of Numba's threads, which the first request starts.
-
-    The address is 0 for another name, or if only Numba can choose the threading layer.
-    """
-    return _layer_address(THREADING[name]) if name in THREADING else 0
 
 
 def _layer_address(name: str) -> int:

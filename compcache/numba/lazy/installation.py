@@ -50,7 +50,8 @@ def settings_and_packages(open_cache: Callable[[], Cache | None] | None = None) 
     path = tuple(sys.path)
     if _known[0] != path:
         _known = path, *_find_packages(open_cache)
-    return f"{_python_text()}, {_known[1]}, {settings}"
+    python = f"lazy {FORMAT}, python {sys.version}, {sys.implementation.cache_tag}, {sys.platform}"
+    return f"{python}, {_known[1]}, {settings}"
 
 
 def _find_packages(open_cache: Callable[[], Cache | None] | None) -> tuple[str, bool]:
@@ -114,10 +115,6 @@ def _relevant_variables() -> list[tuple[str, str | None]]:
 
 #: The value of `sys.path`, the identity of the packages there, and whether packages other than the compilers register with Numba.
 _known: tuple[Any, str, bool] = (None, "", False)
-
-
-def _python_text() -> str:
-    return f"lazy {FORMAT}, python {sys.version}, {sys.implementation.cache_tag}, {sys.platform}"
 
 
 _STAMP_SIZE = 40

@@ -52,7 +52,7 @@ def make_declared(state: State, backend: Backend) -> Any:
 
     entrypoints.init_all()
     dispatcher = lazy_dispatchers.apply_decorator(state)
-    lazy_dispatchers.register_unfinished(state, dispatcher)
+    lazy_dispatchers.unfinished[id(state)] = dispatcher
     declared = state.declared
     signatures = state.signatures or ()
     found = [(code.record.base, state.key) for code in declared.loaded] if declared is not None else []

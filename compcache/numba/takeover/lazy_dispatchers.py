@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from compcache.numba.dispatch import Backend
     from compcache.numba.lazy.state import State
 
-__all__ = ["LazyDispatcher", "apply_decorator", "dispatchers", "find_lazy_backend", "register_unfinished", "unfinished"]
+__all__ = ["LazyDispatcher", "apply_decorator", "dispatchers", "find_lazy_backend", "unfinished"]
 
 
 class LazyDispatcher(NamedTuple):
@@ -36,11 +36,6 @@ dispatchers: list[LazyDispatcher] = []
 #: Unfinished dispatchers by the id of the state. A function that refers to itself needs its dispatcher before the dispatcher is finished.
 #: Numba's compiler lock prevents other threads from reading this table.
 unfinished: dict[int, Any] = {}
-
-
-def register_unfinished(state: State, dispatcher: Any) -> None:
-    """Register an unfinished dispatcher, which a function that refers to itself needs."""
-    unfinished[id(state)] = dispatcher
 
 
 def apply_decorator(state: State, signatures: Iterable[str] | None = None, *, caches: bool = False) -> Any:

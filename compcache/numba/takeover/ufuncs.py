@@ -163,9 +163,7 @@ def _record_dufunc_loop(ufunc: Any, backend: Backend, cres: Any) -> LoopFields |
     """Store a loop of a `vectorize` ufunc, and return its fields, or None if only Numba can use the loop."""
     from numba.np.ufunc.wrappers import build_ufunc_wrapper
 
-    def build() -> Any:
-        return build_ufunc_wrapper(cres.library, cres.target_context, cres.fndesc.llvm_func_name, cres.signature, False, cres)
-
+    build = partial(build_ufunc_wrapper, cres.library, cres.target_context, cres.fndesc.llvm_func_name, cres.signature, False, cres)
     return _record_built_loop(ufunc._dispatcher.cache, backend, cres, build)
 
 
@@ -293,10 +291,7 @@ def _record_parallel_loop(builder: Any, backend: Backend, signature: Any) -> Loo
     from numba.np.ufunc.parallel import build_ufunc_wrapper
 
     cres = builder._cres[signature]
-
-    def build() -> Any:
-        return build_ufunc_wrapper(cres.library, cres.target_context, cres.fndesc.llvm_func_name, cres.signature, cres)
-
+    build = partial(build_ufunc_wrapper, cres.library, cres.target_context, cres.fndesc.llvm_func_name, cres.signature, cres)
     return _record_built_loop(builder.nb_func.cache, backend, cres, build)
 
 
