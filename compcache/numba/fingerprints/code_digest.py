@@ -30,9 +30,9 @@ def digest_and_reads(code: python_types.CodeType) -> tuple[bytes, Reads]:
 
     The digest and the reads are stored while the code object lives.
     """
-    known = _codes.get(id(code))
-    if known is not None:
-        known_code, known_digest, known_reads = known
+    row = _codes.get(id(code))
+    if row is not None:
+        known_code, known_digest, known_reads = row
         if known_code() is code:  # otherwise an object that no longer lives had this id
             return known_digest, known_reads
     state = blake2b(digest_size=_SIZE)

@@ -115,13 +115,13 @@ def _walk_implementations(first: Walk) -> Iterator[tuple[Any, Fingerprint]]:
 
     The registered functions that the further walks reach are added to those of the first walk.
     """
-    known = dict(first.implementations)
-    waiting = list(known.values())
+    implementations = dict(first.implementations)
+    waiting = list(implementations.values())
     for implementation in waiting:
         walk = Walk(without_numba=True)
         walk.mode = RUN
         walk.refer_to_implementation(implementation)
         yield implementation.function, walk.finish()
         first.registered += walk.registered
-        waiting += [other for key, other in walk.implementations.items() if key not in known]
-        known |= walk.implementations
+        waiting += [other for key, other in walk.implementations.items() if key not in implementations]
+        implementations |= walk.implementations

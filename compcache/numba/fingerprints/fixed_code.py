@@ -74,10 +74,10 @@ def fixed_code(dispatcher: Any, *, is_frozen: bool) -> list[Compiled] | None:
         return None
     if str(dispatcher.targetoptions.get("inline", "never")) != "never":
         return None  # Numba would inline the current version of the function
-    known = _compiled.get(dispatcher, {})
+    by_types = _compiled.get(dispatcher, {})
     overloads = []
     for signature, result in dispatcher.overloads.items():
-        compiled = known.get(tuple(getattr(signature, "args", signature))) or _compiled_without_cache(dispatcher, result)
+        compiled = by_types.get(tuple(getattr(signature, "args", signature))) or _compiled_without_cache(dispatcher, result)
         if compiled is None:
             return None
         overloads.append(compiled)

@@ -334,10 +334,10 @@ def registered_here(function: Any) -> tuple[list[tuple[Any, dict[str, Any]]], li
     from compcache.numba.registered import registered_for
     from compcache.numba.registered.options import jitable_options, overload_options
 
-    known = registered_for(function)
-    if known is not None:
-        overloads_here = [(implementation, overload_options(options)) for implementation, options in known.overloads]
-        return overloads_here, [jitable_options(options) for options in known.options_of_jitable]
+    registrations = registered_for(function)
+    if registrations is not None:
+        overloads_here = [(implementation, overload_options(options)) for implementation, options in registrations.overloads]
+        return overloads_here, [jitable_options(options) for options in registrations.options_of_jitable]
     overloads: list[tuple[Any, dict[str, Any]]] = []
     jitables: list[dict[str, Any]] = []
     if type(function) is python_types.FunctionType and _is_numba_imported() and not is_made_by_library(function):

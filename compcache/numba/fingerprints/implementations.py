@@ -99,9 +99,9 @@ class _Registry:
         from numba.core.imputils import builtin_registry as lowering_registry
         from numba.core.typing.templates import builtin_registry
 
-        for kind, seen in self._seen.items():
+        for kind, count in self._seen.items():
             templates = getattr(builtin_registry, kind)
-            for template in templates[seen:]:
+            for template in templates[count:]:
                 self._add(template)
             self._seen[kind] = len(templates)
         for _, kind_of_global in builtin_registry.globals[self._seen_globals :]:
@@ -109,9 +109,9 @@ class _Registry:
                 if isinstance(source_of_template(template), type):
                     self._add(template)
         self._seen_globals = len(builtin_registry.globals)
-        for kind, seen in self._seen_generators.items():
+        for kind, count in self._seen_generators.items():
             rows = getattr(lowering_registry, kind)
-            for implementation, key, *_ in rows[seen:]:
+            for implementation, key, *_ in rows[count:]:
                 self._add_generator(implementation, kind, key)
             self._seen_generators[kind] = len(rows)
 

@@ -141,8 +141,8 @@ def _texts_of_call(instructions: list[dis.Instruction], start: int, position: in
     for at in range(start, len(instructions)):
         instruction = instructions[at]
         if instruction.opname in ("PRECALL", "CALL") and depth == instruction.arg:
-            given = instructions[begin:at] if position else instructions[start:at]
-            return _constant_texts(given, 1 if position else depth)
+            arguments = instructions[begin:at] if position else instructions[start:at]
+            return _constant_texts(arguments, 1 if position else depth)
         if depth == position:
             begin = at
         if instruction.opcode in dis.hasjrel or instruction.opname.startswith(("STORE_", "POP_", "RETURN_", "CALL_")):

@@ -181,8 +181,8 @@ def c_reference(value: Any, name: str) -> Any:
     if name == "__class__" or not isinstance(descriptor, _HOLDERS) or not is_library_module(base.__module__):
         return MISSING
     try:
-        held = getattr(value, name)
-        return held if getattr(value, name) is held else MISSING
+        reference = getattr(value, name)
+        return reference if getattr(value, name) is reference else MISSING
     except Exception as error:  # noqa: BLE001 - code that reads the attribute fails too
         reraise_interrupt(error)
         return MISSING
@@ -213,21 +213,21 @@ def state_of(value: Any) -> dict[str, Any]:
     stored = names_stored_by(kind)
     if not stored:
         return attributes
-    kept = WRAPPED | _COPIED if "py_func" in attributes else WRAPPED  # programs change names and docstrings of jitted functions
-    return {name: item for name, item in attributes.items() if name not in stored or name in kept}
+    names = WRAPPED | _COPIED if "py_func" in attributes else WRAPPED  # programs change names and docstrings of jitted functions
+    return {name: item for name, item in attributes.items() if name not in stored or name in names}
 
 
 def names_stored_by(kind: type) -> frozenset[str]:
     """Return the names of the attributes that Numba's own code sets on objects of a class; empty for classes of programs."""
-    known = _names_stored.get(kind)
-    if known is None:
+    names = _names_stored.get(kind)
+    if names is None:
         generator_classes = [cls for cls in (kind, type(kind)) if is_of_generators(cls)]
         items = [item for cls in generator_classes for base in cls.__mro__ if base is not type for item in vars(base).values()]
         functions = [item.fget if isinstance(item, property) else getattr(item, "__wrapped__", item) for item in items]
         codes = [item.__code__ for item in functions if isinstance(item, python_types.FunctionType)]
         stored = frozenset(name for code in codes for name in names_used_by(code, _STORES))
-        known = _names_stored[kind] = stored | _COPIED if generator_classes else stored
-    return known
+        names = _names_stored[kind] = stored | _COPIED if generator_classes else stored
+    return names
 
 
 def _attributes_of(value: Any) -> dict[str, Any]:
@@ -330,8 +330,8 @@ def registered_with(cls: type) -> list[str]:
     while waiting:
         abstract = waiting.pop()
         members = [reference() for reference in _get_dump(abstract)[0]]
-        known = REGISTERED.get(_name_of(abstract), "").split()
-        registered |= {_name_of(member) for member in members if member is not None}.difference(known)
+        own = REGISTERED.get(_name_of(abstract), "").split()
+        registered |= {_name_of(member) for member in members if member is not None}.difference(own)
         derived: list[Any] = type.__subclasses__(abstract)
         waiting += [sub for sub in derived if hasattr(sub, "_abc_impl")]
     return sorted(registered)

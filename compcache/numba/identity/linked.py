@@ -55,9 +55,9 @@ def note_linked(overloads: Iterable[Linked]) -> None:
     """Record overloads that are linked into loaded code."""
     for reference, overload in overloads:
         function = reference()
-        known = None if function is None else _linked.setdefault(function, set())
-        if known is not None:
-            known.add(overload)
+        digests = None if function is None else _linked.setdefault(function, set())
+        if digests is not None:
+            digests.add(overload)
 
 
 def is_linked(overload: Linked) -> bool:
@@ -67,10 +67,10 @@ def is_linked(overload: Linked) -> bool:
 
 def take_linked(overload: Linked) -> bool:
     """Return what `is_linked` returns, and forget the overload, because this process compiles it now."""
-    known = _linked.get(overload.function())
-    if known is None or overload.overload not in known:
+    digests = _linked.get(overload.function())
+    if digests is None or overload.overload not in digests:
         return False
-    known.remove(overload.overload)
+    digests.remove(overload.overload)
     return True
 
 

@@ -109,10 +109,10 @@ def unpickle(address: int, data: bytes) -> Any:
 
     Code that returns an array contains the pickle of its class.
     """
-    known = _unpickled.get((address, data), _unpickled)
-    if known is _unpickled:
-        known = _unpickled[address, data] = _unpickle(data)
-    return known
+    value = _unpickled.get((address, data), _unpickled)
+    if value is _unpickled:
+        value = _unpickled[address, data] = _unpickle(data)
+    return value
 
 
 def _unpickle(data: bytes) -> Any:
@@ -206,10 +206,10 @@ def load_extension(name: str) -> Any:
     if path is None:
         raise ImportError(f"Numba's extension module {name} does not exist: install numba", name=name)
     spec = ModuleSpec(name, ExtensionFileLoader(name, path), origin=path)
-    known = sys.modules.get(name)
+    imported = sys.modules.get(name)
     module = _imp.create_dynamic(spec)
     _imp.exec_dynamic(module)
-    if known is None:
+    if imported is None:
         sys.modules.pop(name, None)  # only an imported Numba has this module
     return module
 
@@ -297,17 +297,17 @@ def configured_threads() -> int:
 
 def _choose_layer() -> Any:
     """Return the threading layer that Numba would load, after loading it; None if only Numba can choose it."""
-    wanted = os.environ.get("NUMBA_THREADING_LAYER", "default").lower()
+    requested = os.environ.get("NUMBA_THREADING_LAYER", "default").lower()
     priority = os.environ.get("NUMBA_THREADING_LAYER_PRIORITY", " ".join(_LAYERS)).split()
-    if sorted(priority) != sorted(_LAYERS) or wanted not in ("default", "omp", "workqueue"):
+    if sorted(priority) != sorted(_LAYERS) or requested not in ("default", "omp", "workqueue"):
         return None
-    for name in priority if wanted == "default" else [wanted]:
+    for name in priority if requested == "default" else [requested]:
         if name == "tbb":
             if _has_tbb():
                 return None
             continue
         layer = _load_layer(name)
-        if layer is not None or wanted != "default":
+        if layer is not None or requested != "default":
             return layer
     return None
 

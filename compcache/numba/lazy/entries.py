@@ -195,15 +195,15 @@ def load_entry(cache: Cache, record: Record) -> Loaded | None:
         return None
     if target is None or request.found is None:
         return None
-    kept: list[Any] = [target]
+    owners: list[Any] = [target]
     for number, pickled in record.environments:
         slot = target(number)
         environment = _dispatch.make_environment(_unpickle_constants(pickled))
         if slot:
             _dispatch.store_object(slot, environment)
-        kept.append(environment)
+        owners.append(environment)
     address = target(record.wrapper)
-    return Loaded(address, tuple(kept), record) if address else None
+    return Loaded(address, tuple(owners), record) if address else None
 
 
 def _unpickle_constants(pickled: bytes) -> list[Any]:

@@ -71,9 +71,9 @@ def unpickle(data: bytes) -> Any:
 
 def unpack_exception(description: bytes, arguments: Any) -> tuple[Any, tuple[Any, ...], Any]:
     """Return the class, the arguments and the location of an exception. `arguments` replace the marked arguments of the description."""
-    cls, given, location = unpickle(description)
+    cls, described, location = unpickle(description)
     computed = iter(arguments)
-    return cls, tuple([next(computed) if isinstance(item, _Computed) else item for item in given]), location
+    return cls, tuple([next(computed) if isinstance(item, _Computed) else item for item in described]), location
 
 
 def known_exception(described: bytes, computed: Any) -> BaseException:

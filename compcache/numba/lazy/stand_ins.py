@@ -173,12 +173,12 @@ class LazyObject:
 
         The program may have set attributes. Setting an attribute creates the original.
         """
-        known = object.__getattribute__(self, "_made")
-        if known is None:
+        real = object.__getattribute__(self, "_made")
+        if real is None:
             return {"__wrapped__": object.__getattribute__(self, "_function")}
         from compcache.numba.fingerprints.state import state_of
 
-        return state_of(known)
+        return state_of(real)
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
@@ -241,20 +241,20 @@ def _function_attribute(name: str, lazy: LazyWrapper) -> Any:
 
 def numbas_object(lazy: LazyObject) -> Any:
     """Return the original of a lazy object, after importing Numba and creating the original if necessary."""
-    known = object.__getattribute__(lazy, "_made")
-    if known is not None:
-        return known
+    real = object.__getattribute__(lazy, "_made")
+    if real is not None:
+        return real
     real_numba()
     from numba.core.compiler_lock import global_compiler_lock
 
     with global_compiler_lock:
-        known = object.__getattribute__(lazy, "_made")
-        if known is None:
+        real = object.__getattribute__(lazy, "_made")
+        if real is None:
             _in_creation.add(id(lazy))
             try:
                 replace_stand_ins(object.__getattribute__(lazy, "_function"))
-                known = lazy._compcache_make()
+                real = lazy._compcache_make()
             finally:
                 _in_creation.discard(id(lazy))
-            object.__setattr__(lazy, "_made", note_real(known, lazy))
-    return known
+            object.__setattr__(lazy, "_made", note_real(real, lazy))
+    return real

@@ -40,20 +40,20 @@ def find_packages() -> tuple[str, bool, list[str]]:
         NotLazy: a distribution is missing or cannot be identified, or Numba uses Intel's vector library.
     """
     rows, chosen = [], []
-    seen = set()
+    names = set()
     for name, directory in distributions():
-        if name in seen or name == _OWN:
+        if name in names or name == _OWN:
             continue
         if name in _COMPILERS or _has_entry_point(directory):
-            seen.add(name)  # an import also uses the first match on the path
+            names.add(name)  # an import also uses the first match on the path
             chosen.append(directory)
             rows.append(f"{name}: {_distribution_digest(directory)}")
-    missing = [name for name in _COMPILERS if name not in seen]
+    missing = [name for name in _COMPILERS if name not in names]
     if missing:
         raise NotLazy(f"the distribution {missing[0]} is not on sys.path: add its directory")
     if os.path.exists(vector_library()):
         raise NotLazy(f"Numba uses Intel's vector library {vector_library()}")
-    return ", ".join(rows), len(seen) > len(_COMPILERS), chosen
+    return ", ".join(rows), len(names) > len(_COMPILERS), chosen
 
 
 def vector_library() -> str:

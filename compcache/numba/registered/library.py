@@ -95,12 +95,12 @@ def is_library_module(name: object) -> bool:
         return True
     if top == "__main__" or top not in sys.stdlib_module_names:
         return False
-    known = _modules.get(top)
-    if known is None:
-        known = _is_pythons_own(top)
+    is_own = _modules.get(top)
+    if is_own is None:
+        is_own = _is_pythons_own(top)
         if top in sys.modules:
-            _modules[top] = known
-    return known
+            _modules[top] = is_own
+    return is_own
 
 
 def _is_pythons_own(top: str) -> bool:
@@ -132,10 +132,10 @@ def is_made_by_library(function: Any) -> bool:
     if not is_library_module(function.__globals__.get("__name__")):
         return False
     path = function.__code__.co_filename
-    known = _paths.get(path)
-    if known is None:
-        known = _paths[path] = _is_library_path(path)
-    return known
+    is_library = _paths.get(path)
+    if is_library is None:
+        is_library = _paths[path] = _is_library_path(path)
+    return is_library
 
 
 def is_library_function(function: Any) -> bool:

@@ -51,8 +51,8 @@ def register_array(array: Any) -> str:
     number = 0
     while True:
         name = f"{digest}-{number}"
-        known = _named.get(name) or _named.setdefault(name, ref(array, _make_forget(name, id(array))))
-        if known() is array:
+        reference = _named.get(name) or _named.setdefault(name, ref(array, _make_forget(name, id(array))))
+        if reference() is array:
             _latest[id(array)] = name
             return name
         number += 1

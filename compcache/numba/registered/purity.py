@@ -50,18 +50,18 @@ def external_state_of(value: Any) -> str:
     known_value, known_state = _known.get(id(value), (None, ""))
     if known_value is value:
         return known_state
-    seen: dict[int, tuple[Any, str]] = {id(value): (value, "")}
+    examined: dict[int, tuple[Any, str]] = {id(value): (value, "")}
     waiting = [value]
     while waiting:
         item = waiting.pop()
         known_item, known_state = _known.get(id(item), (None, ""))
-        reason = known_state if known_item is item else _find_external_state(item, seen, waiting)
-        if not reason and len(seen) > _MAX_VALUES:
+        reason = known_state if known_item is item else _find_external_state(item, examined, waiting)
+        if not reason and len(examined) > _MAX_VALUES:
             reason = f"{name_of(item)} and more than {_MAX_VALUES} other values"
         if reason:
             _known[id(value)] = value, reason
             return reason
-    _known.update(seen)
+    _known.update(examined)
     return ""
 
 
@@ -218,10 +218,10 @@ def is_external_state(value: Any) -> bool:
 
 def _globals_assigned_in(module: str) -> frozenset[str]:
     """Return the globals that functions of a module assign."""
-    known = _assigned_globals.get(module)
-    if known is None:
+    names = _assigned_globals.get(module)
+    if names is None:
         functions = [item for item in vars(sys.modules[module]).values() if isinstance(item, (types.FunctionType, type))]
         inner = [item for cls in functions if isinstance(cls, type) and cls.__module__ == module for item in vars(cls).values()]
         codes = [item.__code__ for item in [*functions, *inner] if isinstance(item, types.FunctionType)]
-        known = _assigned_globals[module] = frozenset(name for code in codes for name in names_used_by(code, _STORES))
-    return known
+        names = _assigned_globals[module] = frozenset(name for code in codes for name in names_used_by(code, _STORES))
+    return names

@@ -55,8 +55,8 @@ def make_declared(state: State, backend: Backend) -> Any:
     lazy_dispatchers.unfinished[id(state)] = dispatcher
     declared = state.declared
     signatures = state.signatures or ()
-    found = [(code.record.base, state.key) for code in declared.loaded] if declared is not None else []
-    dispatcher._cache = make_pinned_cache(state, backend, dispatcher, signatures, found)
+    entries = [(code.record.base, state.key) for code in declared.loaded] if declared is not None else []
+    dispatcher._cache = make_pinned_cache(state, backend, dispatcher, signatures, entries)
 
     def compile_all() -> None:
         """Compile all declared signatures. Then the dispatcher, as Numba's, compiles no others."""

@@ -56,10 +56,10 @@ def _make_pinned_cache(state: State, backend: Backend, owner: Any, signatures: A
     from compcache.numba.takeover.declared import make_pinned_cache
 
     declared = state.declared
-    found: list[Any] = (
+    entries: list[Any] = (
         [(loop.base, loop.key) for loop in loops] if declared is None else [(base, state.key) for base in declared.details[-1]]
     )
-    return make_pinned_cache(state, backend, owner, signatures, found)
+    return make_pinned_cache(state, backend, owner, signatures, entries)
 
 
 def _make_dufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
