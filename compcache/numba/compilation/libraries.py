@@ -39,8 +39,6 @@ class Recorded(NamedTuple):
 
 #: The dependencies of each library's code.
 _records: weakref.WeakKeyDictionary[Any, Recorded] = weakref.WeakKeyDictionary()
-
-
 #: The name prefixes of libraries that Numba creates for its runtime, or for parts of a function in the function's scope.
 _INTERNAL_PREFIXES = ("nrt", "__numba_parfor_gufunc", "parallelgufuncwrapper")
 

@@ -33,7 +33,6 @@ _NAMES |= {"short": "int16", "ushort": "uint16", "intc": "int32", "uintc": "uint
 _NAMES |= dict.fromkeys(("intp", "int_", "ssize_t"), f"int{_WORD}") | dict.fromkeys(("uintp", "uint", "size_t"), f"uint{_WORD}")
 _NAMES |= {"long_": f"int{_LONG}", "ulong": f"uint{_LONG}"}
 _SHOWN = {"boolean": "bool", "voidptr": "void*"}
-
 _set_class: Any = object.__dict__["__class__"].__set__
 _lock = RLock()
 

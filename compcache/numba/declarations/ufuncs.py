@@ -40,8 +40,6 @@ _UFUNC_ATTRIBUTES = frozenset((
 ))  # fmt: skip
 #: The special attributes that Numba's ufuncs have, but NumPy's do not.
 _CLASS_ATTRIBUTES = frozenset(("__abstractmethods__", "__dict__"))
-
-
 #: Held while a ufunc or one of its loops is created.
 _creation_lock = allocate_lock()
 

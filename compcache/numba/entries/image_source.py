@@ -21,11 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["ADDRESS", "CannotLink", "ImageSource", "load_exception_classes", "make_address_function", "prepare_image"]
 
 ADDRESS = "compcache.numba.address"
-
-
 _NATIVE_VARIABLES = frozenset(("_Py_NoneStruct",))
-
-
 #: The name in a function's declaration or definition. It is quoted if it contains special characters.
 _NAME = r'@("(?:[^"\\]|\\.)*"|[\w.$-]+)\('
 _DECLARED = re.compile(rf"^declare [^@\n]*{_NAME}", re.MULTILINE)
@@ -36,11 +32,7 @@ _VARIABLE = re.compile(rf"^{_NAME[:-2]} = ([^@\n]*?)\b(?:global|constant) ", re.
 _EXTERNAL = frozenset(("external", "extern_weak"))
 _DECLARATION_AND_USE = 2
 _ENV_PREFIX = "_ZN08NumbaEnv"
-
-
 _EXCEPTION = re.compile(r"@(PyExc_\w+)\b")
-
-
 _DECLARED_EXCEPTION = re.compile(r"^@(PyExc_\w+) = external (?:\w+ )*global i8\b.*$", re.MULTILINE)
 
 

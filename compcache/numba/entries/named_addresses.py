@@ -28,18 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
 __all__ = [
-    "ADDRESS_PREFIX",
-    "IMPORT_PREFIX",
-    "bind_imports",
-    "create_pass_builder",
-    "find_cython_functions",
-    "find_thread_functions",
-    "null_addresses",
-    "parse_address",
-    "parse_imports",
-    "remove_dead_code",
-    "replace_addresses_by_names",
-]
+    "ADDRESS_PREFIX", "IMPORT_PREFIX", "bind_imports", "create_pass_builder", "find_cython_functions", "find_thread_functions",
+    "null_addresses", "parse_address", "parse_imports", "remove_dead_code", "replace_addresses_by_names",
+]  # fmt: skip
 
 #: The prefix of Numba's variables that contain addresses. The address follows.
 ADDRESS_PREFIX = "numba.dynamic.globals."

@@ -13,11 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["UNRESOLVED", "MissingCallee", "link_recursive_callees", "resolve_recursion"]
 
 _MAX_CALLEES = 1000
-
-
 UNRESOLVED = ".numba.unresolved$"
-
-
 _DECLARED_RECURSION = re.compile(r'^(@"\.numba\.unresolved\$([^"]+)") = external (?:\w+ )*global ptr\b.*$', re.MULTILINE)
 
 

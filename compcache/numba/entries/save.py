@@ -51,7 +51,6 @@ __all__ = ["NotCacheable", "NotYetCacheable", "assembly_of", "numba_refusal_reas
 _PICKLED_EXCEPTION = re.compile(r'^@"?\.const\.(?:picklebuf|pickledata)\.', re.MULTILINE)
 #: Debug information. It contains the names of files.
 _DEBUG_INFORMATION = re.compile(r"!DICompileUnit\(")
-
 _DYNAMIC_GLOBALS = "it uses dynamic globals (such as ctypes pointers and large global arrays)"
 
 

@@ -26,15 +26,9 @@ if TYPE_CHECKING:
     from compcache.numba.lazy.description import Description
 
 __all__ = [
-    "Entry",
-    "are_settings_from_environment",
-    "argument_text",
-    "find_stored_entry",
-    "make_start_key",
-    "pickle_environments",
-    "record_start",
+    "Entry", "are_settings_from_environment", "argument_text", "find_stored_entry", "make_start_key", "pickle_environments", "record_start",
     "store_fields",
-]
+]  # fmt: skip
 
 _ENVIRONMENT = "_ZN08NumbaEnv"
 #: The offset of an environment's fields in `compcache.numba.lazy._dispatch` and in Numba's `_dynfunc`.

@@ -28,14 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["Assembled", "assemble"]
 
 _ENVIRONMENT = "_ZN08NumbaEnv"
-
-
 _LOADED_ENVIRONMENT = re.compile(rf'^  (?P<value>%\S+) = load ptr, ptr @"?{_ENVIRONMENT}.*$', re.MULTILINE)
-
-
 _DEFINITION_AND_USE = 2
-
-
 #: The functions of Numba's C library for dictionaries, typed lists and sets (prefixes), and for properties of characters.
 _CONTAINERS = ("numba_dict_", "numba_list_", "numba_set_")
 _CHARACTERS = frozenset(("numba_gettyperecord", "numba_get_PyUnicode_ExtendedCase"))
@@ -204,8 +198,6 @@ def _replace_unread_environments(function: str) -> str:
 _SYMBOL = re.compile(r'[@!](?:"[^"]*"|[\w.$-]+)')  # also matches names in metadata
 #: The number of a compiled function in this process, or the address of the object that Numba creates for a parallel loop.
 _PROCESS_ID = re.compile(r"B\d+v(?P<number>\d+)(?=B|E|$)|(?<=_gufunc_0x)(?P<address>[0-9a-f]+)")
-
-
 #: An error message of Numba that contains a symbol.
 _MISSING_ENVIRONMENT = re.compile(r'^(@"\.const\.missing Environment: [^"]*" = .*?constant )\[\d+ x i8\] c"[^"]*"', re.MULTILINE)
 

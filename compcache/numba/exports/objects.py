@@ -16,7 +16,6 @@ PLAN_SYMBOL, ENTER_SYMBOL = "compcache.numba.plan", "compcache.numba.enter"
 LEAVE_SYMBOL, BOX_SYMBOL = "compcache.numba.leave", "compcache.numba.box"
 RANDOM_SYMBOL, PARALLEL_SYMBOL = "compcache.numba.random_begin", "compcache.numba.parallel_raise"
 _MODULE, _TABLE = "compcache.numba.exports._objects", "functions"
-
 _Call = tuple[int, str, str]
 
 

@@ -19,8 +19,6 @@ __all__ = ["bits_of", "defaults_of", "digest_and_reads", "file_of", "plain_name"
 _SIZE = 16
 #: A flag of all functions. When Numba calls a function under a profiler, it removes the flag from the code object.
 _OPTIMIZED = 1
-
-
 #: The digests and reads of live code objects, by id, because code objects with equal content are equal.
 _codes: dict[int, tuple[Any, bytes, Reads]] = {}
 

@@ -19,22 +19,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
-    "GENERATOR",
-    "Implementation",
-    "digest_name",
-    "find_overloads",
-    "generators_of_other_registries",
-    "is_asked_by_template",
-    "is_generator_of_intrinsic",
-    "key_name",
-    "name_of",
-    "package_of_implementation",
-    "plain_function",
-    "registry",
-    "source_of_template",
-    "user_code_generator",
-    "wrapped_by",
-]
+    "GENERATOR", "Implementation", "digest_name", "find_overloads", "generators_of_other_registries", "is_asked_by_template",
+    "is_generator_of_intrinsic", "key_name", "name_of", "package_of_implementation", "plain_function", "registry", "source_of_template",
+    "user_code_generator", "wrapped_by",
+]  # fmt: skip
 
 #: The prefix of the names of functions that generate code.
 GENERATOR = "code generator "

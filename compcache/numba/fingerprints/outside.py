@@ -37,8 +37,6 @@ _LOGGER_ATTRIBUTES = frozenset(("disabled", "handlers", "level", "manager", "pro
 _LOGGING = frozenset(("getLogger", "logging"))
 _LOADS_OF_VALUES = frozenset(("LOAD_CONST", "LOAD_FAST", "LOAD_FAST_BORROW"))
 _FIELD = r"\.(\w+)"  # a field that `str.format` reads from an argument
-
-
 #: Functions that read globals of a module by names in text. `sys._getframe` returns the frame of the calling code. For a code generator,
 #: this is code of its package.
 _BY_TEXT = (("builtins", "eval"), ("builtins", "exec"), ("builtins", "globals"), ("sys", "_getframe"))

@@ -20,25 +20,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
-    "WRAPPED",
-    "accepts_any_attribute",
-    "c_reference",
-    "cached_results",
-    "changed_settings",
-    "copy_function",
-    "has_library_methods",
-    "has_state_in_c",
-    "is_changed",
-    "may_have_attributes",
-    "names_for_metaclass",
-    "names_of_c_references",
-    "names_stored_by",
-    "registered_with",
-    "set_on_library",
-    "set_on_part",
-    "state_of",
-    "tables_of",
-]
+    "WRAPPED", "accepts_any_attribute", "c_reference", "cached_results", "changed_settings", "copy_function", "has_library_methods",
+    "has_state_in_c", "is_changed", "may_have_attributes", "names_for_metaclass", "names_of_c_references", "names_stored_by",
+    "registered_with", "set_on_library", "set_on_part", "state_of", "tables_of",
+]  # fmt: skip
 
 #: Classes written in C whose content the walk feeds completely.
 _FED = frozenset((object, dict, list, tuple, set, frozenset, str, bytes, int, float, complex))
@@ -60,8 +45,6 @@ def copy_function(function: Any, globals_: dict[str, Any], cells: Iterable[Any])
 
 
 _MODULE_NAMES = frozenset(("__builtins__", "__file__", "__name__", "__package__"))
-
-
 #: The attributes through which code reads the Python function of a Numba object.
 WRAPPED = frozenset(("__wrapped__", "py_func"))
 #: The attributes that `functools.wraps` copies.

@@ -25,8 +25,6 @@ __all__ = ["FOR_PACKAGES", "content_of_type", "name_of_type"]
 _PREFIX = "type "
 #: The maximum numbers of values that are examined before the package's files are compared instead. Comparing files is cheaper.
 FOR_PACKAGES = Limits(1000, 300)
-
-
 #: Digests of packages' files, by the names of types that can reach too many values, or a value that cannot be compared. Finding that out
 #: takes long in some packages.
 _by_files: dict[str, str] = {}

@@ -22,15 +22,8 @@ if TYPE_CHECKING:
     from compcache.numba.lazy.description import Description
 
 __all__ = [
-    "Result",
-    "decode_results",
-    "digest_arguments",
-    "encode_results",
-    "former_result",
-    "is_valid",
-    "note_results",
-    "note_unknown_result",
-]
+    "Result", "decode_results", "digest_arguments", "encode_results", "former_result", "is_valid", "note_results", "note_unknown_result",
+]  # fmt: skip
 
 
 class Result(NamedTuple):

@@ -13,8 +13,6 @@ __all__ = ["FORMAT", "config_text", "platform_text", "requested_cpu", "requested
 
 #: Incremented when the meaning of keys or entries changes.
 FORMAT = 7
-
-
 _config_memo: tuple[Any, str] = (None, "")
 
 

@@ -24,16 +24,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
-    "THREADING",
-    "address_in_numba",
-    "configured_threads",
-    "helper_address",
-    "library_function",
-    "load_extension",
-    "number_of_threads",
-    "set_number_of_threads",
-    "unpickle",
-]
+    "THREADING", "address_in_numba", "configured_threads", "helper_address", "library_function", "load_extension", "number_of_threads",
+    "set_number_of_threads", "unpickle",
+]  # fmt: skip
 
 _LIBRARY = "numba._helperlib"
 _MEMORY = "numba.core.runtime._nrt_python"

@@ -135,8 +135,6 @@ _DISPATCHER_STATE = frozenset((
     "typeof_pyval", "_type", "_make_finalizer", "stats", "nopython_signatures",
 ))  # fmt: skip
 _COPIED = ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__", "__type_params__")
-
-
 _VARIADIC = 0x04  # a flag of code objects: *args
 
 

@@ -115,8 +115,6 @@ def _relevant_variables() -> list[tuple[str, str | None]]:
 
 #: The value of `sys.path`, the identity of the packages there, and whether packages other than the compilers register with Numba.
 _known: tuple[Any, str, bool] = (None, "", False)
-
-
 _STAMP_SIZE = 40
 #: The shape of a note: the directories of the path with the names of the metadata in them; the paths of these directories and of all files
 #: that were read, each followed by a NUL; their states (`file_stamps`); and the result.

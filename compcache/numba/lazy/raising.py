@@ -83,11 +83,10 @@ def known_exception(described: bytes, computed: Any) -> BaseException:
     """
     from importlib import import_module
     from marshal import loads
+    from operator import attrgetter
 
     module, qualname, arguments = loads(described)  # noqa: S302 - a constant of the code that runs
-    cls: Any = import_module(module)
-    for name in qualname.split("."):
-        cls = getattr(cls, name)
+    cls = attrgetter(qualname)(import_module(module))
     values = iter(computed or ())
     return make_exception((cls, tuple([next(values) if argument is ... else argument for argument in arguments]), None))
 

@@ -15,20 +15,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
-    "COPIED",
-    "LazyObject",
-    "LazyWrapper",
-    "are_decorators_replaced",
-    "is_probe",
-    "names_in_code",
-    "note_replaced_decorators",
-    "numba_decorator",
-    "numbas_object",
-    "original",
-    "prange",
-    "real_numba",
-    "replace_stand_ins",
-]
+    "COPIED", "LazyObject", "LazyWrapper", "are_decorators_replaced", "is_probe", "names_in_code", "note_replaced_decorators",
+    "numba_decorator", "numbas_object", "original", "prange", "real_numba", "replace_stand_ins",
+]  # fmt: skip
 
 
 class prange:  # noqa: N801 - this is Numba's name
@@ -139,8 +128,6 @@ def is_probe(name: str) -> bool:
 
 
 _PROBES = ("_ipython_", "_mock_", "_pytest", "_repr_", "pytest")
-
-
 #: The ids of lazy objects whose original is being created. Their functions may refer to them.
 _in_creation: set[int] = set()
 

@@ -19,22 +19,12 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
-    "HASH_METHOD",
-    "MISSING",
-    "Reads",
-    "cells_of",
-    "functions_in_member",
-    "imported_reads",
-    "is_part_of_hash",
-    "names_used_by",
-    "reads_of",
-    "resolve",
-    "returned_functions",
-]
+    "HASH_METHOD", "MISSING", "Reads", "cells_of", "functions_in_member", "imported_reads", "is_part_of_hash", "names_used_by", "reads_of",
+    "resolve", "returned_functions",
+]  # fmt: skip
 
 _Function = type(lambda: 0)
 MISSING = object()
-
 _ATTRIBUTE_SHIFT = 1 if sys.version_info >= (3, 12) else 0
 #: A number for each relevant instruction, so that all other instructions are skipped at once.
 _CACHE, _EXTENDED, _GLOBAL, _NAME, _ATTRIBUTE, _METHOD, _IMPORT, _SUPER = range(1, 9)

@@ -16,18 +16,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
-    "CODE_GENERATORS",
-    "has_own_code",
-    "is_found_by_name",
-    "is_generator_module",
-    "is_library_function",
-    "is_library_module",
-    "is_made_by_library",
-    "is_of_generators",
-    "module_name_of",
-    "package_of",
-    "qualified_name_of",
-]
+    "CODE_GENERATORS", "has_own_code", "is_found_by_name", "is_generator_module", "is_library_function", "is_library_module",
+    "is_made_by_library", "is_of_generators", "module_name_of", "package_of", "qualified_name_of",
+]  # fmt: skip
 
 #: The libraries that generate code. Their versions determine the code. The parts that follow are excluded: they read the process or files.
 CODE_GENERATORS: dict[str, tuple[str, ...]] = {
