@@ -101,7 +101,7 @@ def save_result(cache: Cache, identity: Identity, name: str, cres: Any, targets:
         if library.has_dynamic_globals:
             raise NotCacheable(_DYNAMIC_GLOBALS)
         if recursion.link_recursive_callees(library) is not library._final_module:
-            raise NotCacheable("the function calls a recursive function whose code is in another object")
+            raise NotCacheable("the function calls a recursive function that Numba has compiled separately: pass the result as an argument")
         declared = [function.name for function in library._final_module.functions if function.is_declaration]
         thread_functions = tuple(name for name in declared if name in THREADING)
         pickled = _pickle((KIND_OBJECT, token, thread_functions, (next_symbol(cres), _reduce_result(cres))), cres, text)

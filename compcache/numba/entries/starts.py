@@ -51,7 +51,7 @@ def record_start(cache_object: Any, cache: Cache, signature: Any, key: Key) -> N
     Raise `NotLazy` if the overload needs Numba, or `CompcacheError` if the record could not be stored.
     """
     if not are_settings_from_environment():
-        raise NotLazy("this process has other settings of Numba, or other packages, than a new process would have: start it again")
+        raise NotLazy("Numba is set up in another way in this process than it would be in a new one: start the program again")
     entry = find_stored_entry(cache_object, cache, signature, key)
     if entry is None or entry.fndesc.llvm_cpython_wrapper_name not in entry.symbols:  # a caller's options may omit the wrapper
         raise NotLazy("the code of the function is not stored in a form that can be used without Numba")

@@ -206,7 +206,7 @@ def _feed_known_import(walk: Walk, module: str, chains: Iterable[tuple[str, ...]
             _feed_assigned_value(walk, module, chain, f"the import of {module} in {name}, which runs at compile time")
         return True
     if module not in sys.modules:
-        raise NotLazy(f"{name} runs at compile time, and imports {module or 'its package'}, which is not imported yet")
+        raise NotLazy(f"{name} runs at compile time, and imports {module or 'its package'}: import this module in the program first")
     return False
 
 

@@ -114,7 +114,7 @@ def name_of_pipeline(owner: Any) -> tuple[str, str] | None:
         return None
     module, name = pipeline.__module__, pipeline.__qualname__
     if not is_generator_module(module):
-        raise Unidentifiable(f"the compiler pipeline {module}.{name} is not Numba's, and has no identity: use a pipeline of Numba")
+        raise Unidentifiable(f"the compiler pipeline {module}.{name} is not Numba's, and cannot be compared: use a pipeline of Numba")
     return module, name
 
 

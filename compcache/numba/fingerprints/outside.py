@@ -80,7 +80,7 @@ def reads_by_name(code: CodeType, reads: Reads, *, may_lead_anywhere: bool) -> t
     globals_read = [name for name, *_ in reads.chains]
     namespaces = NAMESPACE_ATTRIBUTES.intersection((*reads.attributes, *globals_read))
     if namespaces and not may_lead_anywhere:
-        raise Unidentifiable(f"{code.co_qualname} reads the attribute {min(namespaces)!r}, which leads to values without names in the code")
+        raise Unidentifiable(f"{code.co_qualname} reads the attribute {min(namespaces)!r}: read the values behind it by their names")
     uncovered = NOT_IN_KEYS.intersection(reads.attributes)
     if code.co_name == HASH_METHOD:
         uncovered -= {HASH_METHOD}  # it may call the method of its base
@@ -88,7 +88,7 @@ def reads_by_name(code: CodeType, reads: Reads, *, may_lead_anywhere: bool) -> t
         uncovered |= _LOGGER_ATTRIBUTES.intersection(reads.attributes)  # the logger need not be a value that the walk reaches
     if uncovered:
         raise Unidentifiable(
-            f"{code.co_qualname} reads the attribute {min(uncovered)!r}, which other processes cannot compare: read it elsewhere"
+            f"{code.co_qualname} reads the attribute {min(uncovered)!r}, which differs between processes: read it outside of this function"
         )
     reads_all = not _ATTRIBUTES_THAT_READ_ALL.isdisjoint(reads.attributes)
     names = {name for chain in reads.chains for name in chain}.union(reads.attributes)

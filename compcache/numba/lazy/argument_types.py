@@ -86,10 +86,8 @@ def type_text(value: Any, omitted: object, functions: list[Any]) -> str:
         text = f"{'' if flags.writeable else 'readonly '}array({scalar_name(value.dtype)}, {value.ndim}d, {order})"
         if not isinstance(value, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())):
             _seen.add(text)
-        elif text not in _seen:
-            raise NotLazy(
-                "an argument is a masked array: pass its data as an array"
-            )  # Numba accepts it only if it has seen the same type for another array
+        elif text not in _seen:  # Numba accepts a masked array only if it has seen the same type for another array
+            raise NotLazy("an argument is a masked array: pass its data as an array")
         return text
     return _scalar_or_function_text(value, numpy, functions)
 

@@ -46,7 +46,7 @@ def settings_and_packages(open_cache: Callable[[], Cache | None] | None = None) 
     global _known  # noqa: PLW0603 - packages are installed for the whole process
     settings = _relevant_variables()
     if os.path.exists(".numba_config.yaml"):
-        raise NotLazy("the file .numba_config.yaml changes settings of Numba")
+        raise NotLazy("the file .numba_config.yaml changes settings of Numba: set environment variables instead")
     path = tuple(sys.path)
     if _known[0] != path:
         _known = path, *_find_packages(open_cache)
@@ -109,7 +109,7 @@ def _relevant_variables() -> list[tuple[str, str | None]]:
 
     chosen = next(filter(chooses_cpu, os.environ), None)
     if chosen is not None:
-        raise NotLazy(f"the environment variable {chosen} chooses the CPU for which Numba compiles")
+        raise NotLazy(f"the environment variable {chosen} chooses the CPU for which Numba compiles: unset it")
     return sorted((name, os.environ.get(name)) for name in os.environ if is_variable(name))
 
 

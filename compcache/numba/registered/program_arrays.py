@@ -101,7 +101,7 @@ class ProgramArray(AddressDefinition):
         """Decode the part and the name. Raise `ValueError` if the payload is not valid."""
         array = super().decode(payload)
         if array.part not in (DATA, OBJECT):
-            raise ValueError(f"{array.part!r} is not a part of an array")
+            raise ValueError(f"an address in an array of the program refers to {array.part!r}, not to {DATA!r} or {OBJECT!r}")
         return array
 
     def find(self) -> tuple[int, object]:
