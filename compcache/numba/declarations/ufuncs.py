@@ -95,10 +95,9 @@ class LazyUfunc(LazyWrapper):
             state = object.__getattribute__(self, "_state")
             if name in _UFUNC_ATTRIBUTES and state.signatures is not None and not has_numba():
                 stored = _load_ufunc(self)
-                if stored is not None and name == "at" and state.decorator == "vectorize":
-                    return partial(_call_at, self)
                 if stored is not None:
-                    return getattr(getattr(stored, "ufunc", stored), name)
+                    is_own_at = name == "at" and state.decorator == "vectorize"
+                    return partial(_call_at, self) if is_own_at else getattr(getattr(stored, "ufunc", stored), name)
             if name.startswith("__") and name not in _CLASS_ATTRIBUTES and not has_numba():
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")  # `inspect` tests for protocols
         return super().__getattr__(name)

@@ -70,7 +70,9 @@ def feed_function(walk: Walk, function: Any, where: str) -> None:
 
 def _annotates(function: python_types.FunctionType) -> bool:
     """Return whether a function has annotations, without evaluating them."""
-    return getattr(function, "__annotate__", None) is not None if sys.version_info >= (3, 14) else bool(function.__annotations__)
+    if sys.version_info >= (3, 14):
+        return getattr(function, "__annotate__", None) is not None
+    return bool(function.__annotations__)
 
 
 def _is_made_by_reviewed_function(function: Any) -> bool:
@@ -355,6 +357,5 @@ def registered_here(function: Any) -> tuple[list[tuple[Any, dict[str, Any]]], li
 
 def _is_numba_imported() -> bool:
     """Return whether Numba's registries exist, and no stand-in replaces them."""
-    return hasattr(sys.modules.get("numba.core.typing.templates"), "builtin_registry") and hasattr(
-        sys.modules.get("numba.core.imputils"), "builtin_registry"
-    )
+    modules = ("numba.core.typing.templates", "numba.core.imputils")
+    return all(hasattr(sys.modules.get(module), "builtin_registry") for module in modules)

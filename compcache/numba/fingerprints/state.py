@@ -227,12 +227,8 @@ def _attributes_of(value: Any) -> dict[str, Any]:
 
 def accepts_any_attribute(kind: type) -> bool:
     """Return whether a class of the user has a `__getattr__` or `__getattribute__`, which may accept any name."""
-    return any(
-        name in vars(base)
-        for base in kind.__mro__
-        if not is_library_module(base.__module__)
-        for name in ("__getattr__", "__getattribute__")
-    )
+    members = [vars(base) for base in kind.__mro__ if not is_library_module(base.__module__)]
+    return any("__getattr__" in names or "__getattribute__" in names for names in members)
 
 
 def has_library_methods(kind: type) -> bool:

@@ -60,7 +60,8 @@ def _feed_plain_function(walk: Walk, value: Any, where: str) -> None:
         if walk.mode == RUN:
             _refer_if_changed(walk, value, where)
     else:
-        walk.refer_to_function(value, where, COMPILED if is_compiled else None if walk.mode == RUN else NAMED)
+        other_mode = None if walk.mode == RUN else NAMED
+        walk.refer_to_function(value, where, COMPILED if is_compiled else other_mode)
 
 
 def _refer_if_changed(walk: Walk, value: Any, where: str) -> None:
@@ -250,11 +251,9 @@ def _feed_dict(walk: Walk, value: Any, where: str) -> None:
     """Feed the keys and values of a dictionary, without items that `exec` has added."""
     namespace_builtins = value.get("__builtins__")
     names_builtins = namespace_builtins is builtins or namespace_builtins is vars(builtins)  # `exec` adds this entry to its namespace
-    rows = [
-        (key, item)
-        for key, item in value.items()
-        if not (names_builtins and key == "__builtins__") and not (walk.defines_by_text and is_defined_by_text(item, value))
-    ]
+    rows = [(key, item) for key, item in value.items() if not (names_builtins and key == "__builtins__")]
+    if walk.defines_by_text:
+        rows = [(key, item) for key, item in rows if not is_defined_by_text(item, value)]
     walk.feed_token("dict", type(value).__name__, len(rows))
     if type(value) in _HANDLERS and walk.feed_back_reference(value):  # the reference to an object of a program's class is fed already
         return
