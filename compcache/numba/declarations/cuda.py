@@ -38,6 +38,7 @@ def can_replace_cuda(name: str) -> bool:
 
 
 def _import_cuda() -> Any:
+    """Import Numba, and return its module `numba.cuda`."""
     real_numba()
     return import_module("numba.cuda")
 

@@ -110,12 +110,14 @@ def _select_result(function: Any) -> Any:
 
 
 def _real_dispatcher(function: Any) -> Any:
+    """Return Numba's dispatcher of a lazy function (`takeover.dispatchers`)."""
     from compcache.numba.takeover.dispatchers import real_dispatcher
 
     return real_dispatcher(function)
 
 
 def _packaged_kernel_decorator(error: ImportError) -> Any:
+    """Return the decorator that replaces functions by packaged kernels (`kernels.find`)."""
     from compcache.numba.kernels.find import decorate_packaged
 
     return decorate_packaged(error)

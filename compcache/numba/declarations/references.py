@@ -123,6 +123,7 @@ def _may_be_stand_in(value: Any) -> bool:
 
 
 def _import_named(module: str, name: str) -> Any:
+    """Import Numba, and return the object with this name in one of its modules."""
     real_numba()
     return getattr(import_module(module), name)
 
@@ -177,11 +178,13 @@ class FastPathFunction(Reference):
 
 
 def _try_typeof(value: Any) -> Any:
+    """Implement `numba.typeof`. Return `NotImplemented` if only Numba can determine the type."""
     type_ = infer_type(value)
     return NotImplemented if type_ is None else type_
 
 
 def _try_from_dtype(dtype: Any) -> Any:
+    """Implement `numba.from_dtype`. Return `NotImplemented` if only Numba can determine the type."""
     type_ = infer_dtype_type(dtype)
     return NotImplemented if type_ is None else type_
 

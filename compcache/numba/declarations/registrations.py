@@ -31,6 +31,7 @@ _OVERLOAD_PARAMETERS = ("jit_options", "strict", "inline", "prefer_literal")
 
 
 def _import_real(name: str) -> Any:
+    """Import Numba, and return the object with this name in `numba.core.extending`."""
     real_numba()
     return getattr(import_module(_EXTENDING), name)
 
@@ -75,6 +76,7 @@ def register_jitable(*args: Any, **options: Any) -> Any:
 
 
 def _register_with_numba(function: Any, options: dict[str, Any]) -> Any:
+    """Call Numba's `register_jitable`, and return its result."""
     real = _import_real("register_jitable")
     return real(**options)(function) if options else real(function)
 

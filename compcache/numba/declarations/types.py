@@ -180,6 +180,7 @@ def _numpy_scalar(name: str) -> Callable[[Any], Any]:
     """Return a function that converts a value to a NumPy scalar of this type."""
 
     def cast(value: Any) -> Any:
+        """Return a value as a NumPy scalar of this type. Import NumPy if necessary."""
         import numpy as np
 
         return getattr(np, name)(value)

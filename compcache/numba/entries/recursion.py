@@ -77,6 +77,7 @@ def resolve_recursion(text: str, defined: Collection[str]) -> str:
     """Return LLVM assembly in which the slots for recursive calls refer to the functions in `defined`. Other slots are left as they are."""
 
     def define_slot(match: re.Match[str]) -> str:
+        """Return the definition of a slot as a constant, or its declaration if its callee is not defined."""
         declaration, slot, name = match[0], match[1], match[2]
         callee = _find_callee(name, defined)
         return declaration if callee is None else f'{slot} = internal constant ptr @"{callee}"'

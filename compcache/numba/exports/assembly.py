@@ -187,6 +187,7 @@ def _replace_unread_environments(function: str) -> str:
     """Return the assembly of a function with a non-null constant in place of each environment that it only compares with null."""
 
     def replace_load(match: re.Match[str]) -> str:
+        """Return a constant in place of the load of an environment if the only use of its value is a comparison with null."""
         load, value = match[0], match["value"]
         uses = re.findall(rf"{re.escape(value)}(?![\w.$-])", function)
         is_compared = f"= icmp eq ptr {value}, null\n" in function
@@ -203,13 +204,14 @@ _MISSING_ENVIRONMENT = re.compile(r'^(@"\.const\.missing Environment: [^"]*" = .
 
 
 def _replace_process_ids(text: str) -> str:
-    """Return assembly with consecutive numbers in place of the numbers and addresses of this process in symbols and in a message.
+    """Return assembly in which symbols contain consecutive numbers in place of numbers and addresses of this process.
 
-    Therefore every process exports the same bytes for a kernel.
+    A message that contains such a symbol gets another text. Therefore every process exports the same bytes for a kernel.
     """
     numbers: dict[str, int] = {}
 
     def replace_id(match: re.Match[str]) -> str:
+        """Return the number that replaces a number or an address, in the form that Numba gives to either."""
         number = numbers.setdefault(match[0], len(numbers) + 1)
         if match["address"]:
             return f"{number:0{len(match[0])}x}"

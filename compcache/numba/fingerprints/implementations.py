@@ -174,6 +174,7 @@ def _typing_function(template: Any) -> Any:
 
 
 def _is_users_code(function: Any) -> bool:
+    """Return whether a callable runs a Python function of the user, which may be inside Numba's closure around it."""
     plain = plain_function(function)
     return plain is not None and (not is_made_by_library(plain) or bool(wrapped_by(plain)))
 

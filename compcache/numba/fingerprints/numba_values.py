@@ -59,7 +59,9 @@ def handlers() -> list[tuple[Any, Handler]]:
 
 
 def _feed_jitted(walk: Walk, value: Any, where: str, *, is_frozen: bool = False) -> None:
-    """Feed a dispatcher: its function and options, or the identities of its code if the dispatcher compiles no more code (`is_frozen`).
+    """Feed a dispatcher: its function and options, or the identities of its code if the dispatcher compiles no more code.
+
+    `is_frozen` is whether the dispatcher belongs to a ufunc that compiles no more loops.
 
     Raise `Unidentifiable` if the program has replaced default values of the function since its declaration.
     """

@@ -68,6 +68,7 @@ def may_have_attributes(value: Any) -> bool:
 
 
 def _is_function_of_numba(kind: type) -> bool:
+    """Return whether a class is one of Numba's classes of functions, or the class of a stand-in for such an object."""
     return is_marked(kind, "_compcache_attributes") or any(base.__name__ in _FUNCTION_CLASSES for base in kind.__mro__)
 
 

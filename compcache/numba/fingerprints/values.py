@@ -237,7 +237,7 @@ def _feed_sequence(walk: Walk, value: Any, where: str) -> None:
 
 
 def _feed_set(walk: Walk, value: Any, where: str) -> None:
-    """Feed the items of a set. Only sets of numbers have an order that is the same in every process."""
+    """Feed the items of a set, in its own order if they are numbers. The order of other items differs between processes, so sort them."""
     walk.feed_token("set", type(value).__name__)
     has_order = all(type(item) in _NUMBERS for item in value)
     items = value if has_order else sorted(value, key=lambda item: (type(item).__name__, repr(item).partition(" at 0x")[0]))

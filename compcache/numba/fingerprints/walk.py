@@ -304,9 +304,9 @@ class Walk:
             self.feed_value(function, where or name_of(function))
 
     def feed_overloads(self, value: Any) -> bool:
-        """Feed the names of the user's implementations of a callable, in the order in which the compiler asks them.
+        """Feed the names of the user's implementations of a callable, in the order in which the compiler tries them.
 
-        Their content is not fed, because the compiler may ask only some of them. Their content is recorded when the compiler asks them
+        Their content is not fed, because the compiler may try only some of them. It is recorded when the compiler tries them
         (`identity.dependencies`), or walked separately.
 
         Return whether the callable itself is compiled (`register_jitable`). With Numba this is always False.

@@ -107,6 +107,7 @@ class Hooks:
         hooks = self
 
         def enable_caching(self: Any) -> None:
+            """Give a function a cache object of the backend."""
             hooks._has_functions = True
             setattr(self, attribute, FunctionCache(hooks._backend, self, getattr(self, function)))
 

@@ -86,6 +86,7 @@ def _postpone_code() -> None:
     finalize = codegen.JITCodeLibrary._finalize_specific
 
     def generate_code(library: Any) -> None:
+        """Generate the machine code of a library with Numba's own functions."""
         add_module(library.codegen, library._final_module)
         finalize(library)
 

@@ -76,6 +76,7 @@ class Request:
 
 
 def _invalid_entry_error(reason: str) -> GlobalValidationError:
+    """Return the exception for an entry that cannot be used for a reason."""
     from compcache.errors import GlobalValidationError
 
     return GlobalValidationError(reason, reason=reason)

@@ -55,6 +55,7 @@ def settings_and_packages(open_cache: Callable[[], Cache | None] | None = None) 
 
 
 def _find_packages(open_cache: Callable[[], Cache | None] | None) -> tuple[str, bool]:
+    """Return the first two results of `find_packages`, from a note in the cache if `open_cache` returns one."""
     cache = open_cache() if open_cache is not None else None
     return find_packages()[:2] if cache is None else _read_or_note_packages(cache)
 

@@ -152,7 +152,7 @@ class LazyObject:
         return numbas_object(self)(*args, **kwargs)
 
     def _compcache_make(self) -> Any:
-        """Create the original. Numba is imported."""
+        """Import Numba, create the original, and return it."""
         return object.__getattribute__(self, "_make")(real_numba())(object.__getattribute__(self, "_function"))
 
     def _compcache_attributes(self) -> dict[str, Any]:

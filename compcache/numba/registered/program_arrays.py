@@ -62,6 +62,7 @@ def _make_forget(name: str, identity: int) -> Callable[[Any], None]:
     """Return the function that removes a name when its array is freed."""
 
     def forget(gone: Any) -> None:
+        """Remove the name, unless another array has it in the meantime."""
         if _named.get(name) is gone:
             del _named[name]
         if _latest.get(identity) == name:

@@ -213,6 +213,7 @@ def _compile_gufunc_loop(state: State, backend: Backend, builder: Any, add: Any,
     """Make Numba compile a loop of a `guvectorize` ufunc without signatures, and record the loop if possible."""
 
     def make_fields(_: Any) -> tuple[Any, ...] | None:
+        """Return the fields of the loop that was compiled last, or None if only Numba can use it."""
         loop = _record_gufunc_loop(builder, backend, builder._sigs[-1])
         return None if loop is None else (*loop, tuple(builder.writable_args))
 
@@ -279,6 +280,7 @@ def _make_parallel(state: State, backend: Backend) -> Any:
     builder.nb_func.cache = _make_pinned_cache(state, backend, builder.nb_func, state.signatures or (), ())
 
     def make_fields() -> tuple[Any, ...] | None:
+        """Return the fields of the ufunc's record, or None if only Numba can use one of the loops."""
         if is_gufunc:
             return _make_gufunc_fields(builder, backend, parallel)
         return _join_loop_fields([_record_parallel_loop(builder, backend, signature) for signature in builder._sigs])
