@@ -113,7 +113,7 @@ def collect_dependencies(library: Any, scope: scopes.Scope | None = None) -> Rec
 
 
 def _linking_libraries(library: Any) -> Iterator[Any]:
-    """Yield the libraries that are linked into a library, except Numba's internal ones, and into libraries without a record."""
+    """Yield the libraries that are linked into a library, and into those of them without a record. Omit Numba's internal libraries."""
     for linked in getattr(library, "_linking_libraries", ()):
         if linked not in _records:
             yield from _linking_libraries(linked)

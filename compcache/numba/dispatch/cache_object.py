@@ -64,9 +64,7 @@ class CacheObject(_Cache):  # type: ignore[misc]
         """The cache directory."""
         return self._cache.path
 
-    @property
-    def _cache_path(self) -> str:
-        return self.cache_path
+    _cache_path = cache_path
 
     @functools.cached_property
     def _fallback(self) -> Any:

@@ -164,9 +164,8 @@ def _record_reads_of_run(walk: Walk, code: python_types.CodeType, reads: Reads, 
     from compcache.numba.fingerprints.outside import names_by_text, reads_by_name
     from compcache.numba.registered.package_files import digest_of_package
 
-    walk.defines_by_text = walk.defines_by_text or (
-        any(map(names_by_text, values)) and digest_of_package(package_of(walk.compiled)) is not None
-    )
+    if any(map(names_by_text, values)) and digest_of_package(package_of(walk.compiled)) is not None:
+        walk.defines_by_text = True
     names, reads_all = reads_by_name(code, reads, may_lead_anywhere=walk.overlooks)
     walk.reach().record_names(names, everything=reads_all)
     if _MATCH_CLASS in code.co_code[::2]:

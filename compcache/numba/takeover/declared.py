@@ -32,17 +32,17 @@ __all__ = ["compile_and_record", "is_key_current", "make_declared", "make_pinned
 
 
 def make_pinned_cache(
-    state: State, backend: Backend, owner: Any, signatures: Sequence[Any], found: Iterable[tuple[Sequence[str], Key | None]]
+    state: State, backend: Backend, owner: Any, signatures: Sequence[Any], entries: Iterable[tuple[Sequence[str], Key | None]]
 ) -> FunctionCache:
     """Return the cache object for signatures whose code was found without Numba: the entries with this code, or other entries.
 
-    `owner` is the dispatcher or callback that has the cache object. `found` has the name, the lines and, if known, the implementations of
-    the entry for each signature (`Record.base`), with the key at that time; or nothing.
+    `owner` is the dispatcher or callback that has the cache object. `entries` has the name, the lines and, if known, the implementations of
+    the entry for each signature (`Record.base`), with the key at that time; it is empty if no code was found.
     """
     from numba.core import sigutils
 
     types = [tuple(sigutils.normalize_signature(signature)[0]) for signature in signatures]
-    pinned = {args: (base, named_functions(key.content.parts) if key else []) for args, (base, key) in zip(types, found, strict=False)}
+    pinned = {args: (base, named_functions(key.content.parts) if key else []) for args, (base, key) in zip(types, entries, strict=False)}
     return FunctionCache(backend, owner, state.function, is_requested=state.requests_caching, pinned=pinned)
 
 
