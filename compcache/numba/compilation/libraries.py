@@ -43,15 +43,14 @@ _records: weakref.WeakKeyDictionary[Any, Recorded] = weakref.WeakKeyDictionary()
 _INTERNAL_PREFIXES = ("nrt", "__numba_parfor_gufunc", "parallelgufuncwrapper")
 
 
-class _History:
-    """The state of the process: `is_complete` is True as long as all compilations of this process were recorded."""
-
-    is_complete = True
+#: Contains True if compilations of this process were not recorded.
+_unrecorded: list[bool] = []
 
 
 def start_recording(*, from_the_start: bool) -> None:
     """Note that all compilations are recorded from now on. `from_the_start` says whether this process has compiled nothing before."""
-    _History.is_complete = _History.is_complete and from_the_start
+    if not from_the_start:
+        _unrecorded.append(True)
 
 
 #: The library that defines each symbol, for recursive calls across libraries.
@@ -164,7 +163,7 @@ def _unrecorded_dependencies(library: Any) -> Recorded:
 
     If the library contains a user's function that was compiled before compilations were recorded, the dependencies are unknown.
     """
-    if not _History.is_complete:
+    if _unrecorded:
         defined = [function.name for function in library._final_module.functions if not function.is_declaration]
         if any(name.startswith("_ZN") and "_ZN5numba" not in name for name in defined):  # a function that is not Numba's own
             reason = f"the function calls {library.name}, which was compiled before compcache.numba was installed: install it first"

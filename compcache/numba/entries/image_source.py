@@ -57,11 +57,9 @@ class ImageSource(NamedTuple):
 
 
 def prepare_image(text: str, wanted: Iterable[str]) -> ImageSource:
-    """Convert the code of a finished Numba library to the source of a shared object.
+    """Convert the LLVM assembly of a finished Numba library to the source of a shared object.
 
-    Args:
-        text: the LLVM assembly of the library.
-        wanted: the functions that the shared object provides. Functions that the code does not define are ignored.
+    `wanted` are the functions that the shared object provides. Functions that the code does not define are ignored.
 
     Raises:
         CannotLink: the code contains an address of this process, refers to a symbol that only Numba's own linker can provide, defines a

@@ -64,12 +64,9 @@ def record_start(cache_object: Any, cache: Cache, signature: Any, key: Key) -> N
 def argument_text(type_: Any, functions: list[Any] | None = None) -> str:
     """Return the text for a Numba type, which equals the text that `type_text` returns for an argument of this type.
 
-    Args:
-        type_: the Numba type.
-        functions: a list, to which the dispatcher of each jitted function is appended; None if jitted functions are not supported.
+    The dispatcher of each jitted function is appended to the list `functions`; None if jitted functions are not supported.
 
-    Raises:
-        NotLazy: compcache needs Numba for arguments of this type.
+    Raise `NotLazy` if compcache needs Numba for arguments of this type.
     """
     from numba.core import types
 

@@ -47,15 +47,9 @@ class Content:
 
 @examines_program(NotLazy)
 def content_of(function: Any, options: Any, functions: Iterable[Any] = ()) -> Content:
-    """Return the content of a function.
+    """Return the content of a function that is compiled with these options. `functions` are the jitted functions among its arguments.
 
-    Args:
-        function: the Python function.
-        options: the options with which the function is compiled.
-        functions: the jitted functions that are passed to the function as arguments.
-
-    Raises:
-        NotLazy: the function reads a value that only Numba knows, that has no content, or that raised an exception when it was examined.
+    Raise `NotLazy` if the function reads a value that only Numba knows, that has no content, or that raised an exception when examined.
     """
     try:
         return _walk_content(function, options, functions)

@@ -42,14 +42,9 @@ def _finish(walk: Walk) -> Fingerprint:
 
 @examines_program(Unidentifiable)
 def fingerprint_of_value(value: object, where: str) -> str:
-    """Return the digest of a value that compiled code could read.
+    """Return the digest of a value that compiled code could read. `where` describes the value in error messages.
 
-    Args:
-        value: the value.
-        where: the description of the value, for error messages.
-
-    Raises:
-        Unidentifiable: the value has no identity by content.
+    Raise `Unidentifiable` if the value has no identity by content.
     """
     walk = Walk()
     walk.feed_value(value, where)
@@ -100,8 +95,7 @@ def fingerprint_of_implementations(
 def content_of_present_code(fingerprint: Fingerprint) -> str:
     """Return the digest of a fingerprint.
 
-    Raises:
-        Unidentifiable: this process has code of one of its functions that was compiled from other values, and callers would contain it.
+    Raise `Unidentifiable` if this process has compiled one of its functions from other values, because callers would contain that code.
     """
     name = find_old_code(fingerprint.parts)
     if name is not None:

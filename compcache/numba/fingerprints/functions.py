@@ -37,15 +37,11 @@ _MAX_SHOWN = 100
 
 
 def feed_function(walk: Walk, function: Any, where: str) -> None:
-    """Feed one function: its code, defaults and closure cells.
+    """Feed one function to a walk that is in the mode of the function: its code, defaults and closure cells.
 
-    Args:
-        walk: the walk, in the mode of the function.
-        function: the function.
-        where: the description of the first value that refers to the function; "" for the fingerprinted function.
+    `where` describes the first value that refers to the function; it is "" for the fingerprinted function.
 
-    Raises:
-        Unidentifiable: a value that the function reads has no identity by content.
+    Raise `Unidentifiable` if a value that the function reads has no identity by content.
     """
     code, name = function.__code__, f"{function.__module__}.{function.__qualname__}"
     walk.feed_token("def", walk.mode, function.__module__, plain_name(function.__qualname__))

@@ -63,12 +63,9 @@ def may_read_anything(value: object) -> bool:
 
 
 def reads_by_name(code: CodeType, reads: Reads, *, may_lead_anywhere: bool) -> tuple[tuple[str, ...], bool]:
-    """Return the attributes that code reads from any object.
+    """Return the attributes that code reads from any object. `reads` are the reads of the code object.
 
-    Args:
-        code: the code object.
-        reads: the reads of the code object.
-        may_lead_anywhere: whether the code may read attributes that refer to values that no code names.
+    `may_lead_anywhere` is whether the code may read attributes that refer to values that no code names.
 
     Returns:
         The names of the attributes, including names that are given as text; and whether the code may read further attributes by computed

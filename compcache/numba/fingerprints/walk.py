@@ -234,13 +234,10 @@ class Walk:
     # --------------------------------------------------------------- functions
 
     def refer_to_function(self, function: Any, where: str, mode: str | None = None, *, is_overload: bool = False) -> None:
-        """Refer to a function. Queue it if this walk has not met it in this mode.
+        """Refer to a function. Queue it if this walk has not met it in this mode. `where` describes the function in error messages.
 
-        Args:
-            function: the function.
-            where: the description of the function, for error messages.
-            mode: the mode; None for the mode of the function that refers to it.
-            is_overload: whether the compiler calls the function here, and compiles the function that it returns.
+        `mode` is None for the mode of the function that refers to it. `is_overload` is whether the compiler calls the function here, and
+        compiles the function that it returns.
         """
         mode = mode or self.mode
         key = (id(function), mode, is_overload)
@@ -399,15 +396,9 @@ class Walk:
             self.feed_value(value, where)
 
     def feed_value(self, value: Any, where: str) -> None:
-        """Feed a value by content.
+        """Feed a value by content. `where` describes the value in error messages.
 
-        Args:
-            value: the value.
-            where: the description of the value, for error messages.
-
-        Raises:
-            Unidentifiable: the value has no identity by content.
-            TooLarge: the walk reaches too many values.
+        Raise `Unidentifiable` if the value has no identity by content, or `TooLarge` if the walk reaches too many values.
         """
         kind = type(value)
         if value is None or kind in _PLAIN:

@@ -34,13 +34,9 @@ _known_to_native = False
 
 
 def learn_numpy(*, is_needed: bool = False) -> None:
-    """Make the native half recognize NumPy's objects, once NumPy is imported.
+    """Make the native half recognize NumPy's objects, once NumPy is imported. `is_needed` is whether to import it now.
 
-    Args:
-        is_needed: whether to import NumPy if it is not imported.
-
-    Raises:
-        ImportError: compcache does not support the layout of this NumPy's arrays.
+    Raise `ImportError` if NumPy is needed and not installed, or compcache does not support the layout of its arrays.
     """
     global _known_to_native  # noqa: PLW0603 - NumPy is one per process
     if is_needed:
@@ -58,15 +54,11 @@ def learn_numpy(*, is_needed: bool = False) -> None:
 
 
 def type_text(value: Any, omitted: object, functions: list[Any]) -> str:
-    """Return the text of an argument's type, in Numba's notation.
+    """Return the text of an argument's type, in Numba's notation. The object `omitted` marks an omitted argument.
 
-    Args:
-        value: the argument.
-        omitted: the object that marks an omitted argument.
-        functions: a list to which jitted functions are appended, because each of them has its own type.
+    Jitted functions are appended to the list `functions`, because each of them has its own type.
 
-    Raises:
-        NotLazy: compcache needs Numba for the type.
+    Raise `NotLazy` if compcache needs Numba for the type.
     """
     if value is omitted:
         return "omitted"

@@ -138,16 +138,11 @@ def _load_extensions() -> None:
 
 
 def library_function(name: str, version: str) -> int:
-    """Return the address of a function in Numba's library of C helpers, for an exported kernel.
+    """Return the address of a function in Numba's library of C helpers, which is loaded without Numba, for an exported kernel.
 
-    The library is loaded without Numba.
+    The name may have the prefix "numba_". `version` is that of the Numba that compiled the kernel.
 
-    Args:
-        name: the name of the function, with or without the prefix "numba_".
-        version: the version of Numba that compiled the kernel.
-
-    Raises:
-        ImportError: the installed Numba has another series, Numba or NumPy is not installed, or the library cannot be loaded.
+    Raise `ImportError` if the installed Numba has another series, Numba or NumPy is not installed, or the library cannot be loaded.
     """
     if version not in _libraries:
         _libraries[version] = _load_library(version)

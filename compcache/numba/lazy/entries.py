@@ -97,16 +97,11 @@ class Loaded:
 
 
 def key_of(function: Any, options: dict[str, Any], types: str, functions: Sequence[Any] = ()) -> Key:
-    """Return the present key of an overload.
+    """Return the present key of an overload of a Python function that is compiled with these options.
 
-    Args:
-        function: the Python function.
-        options: the options that affect the compiler.
-        types: the text of the argument types.
-        functions: the jitted functions among the arguments, in order.
+    `types` is the text of the argument types. `functions` are the jitted functions among the arguments, in order.
 
-    Raises:
-        NotLazy: the overload has no key.
+    Raise `NotLazy` if the overload has no key.
     """
     content = content_of(function, tuple(sorted(options.items())), functions)
     state = blake2b(digest_size=16, person=b"compcache-lazy2")

@@ -37,11 +37,9 @@ def settings_and_packages(open_cache: Callable[[], Cache | None] | None = None) 
 
     Two processes with the same text compile the same function to the same code. The packages are examined again if `sys.path` has changed.
 
-    Args:
-        open_cache: opens the cache that may contain a note of the installed packages; None to use no note.
+    `open_cache` opens the cache that may contain a note of the installed packages; None to use no note.
 
-    Raises:
-        NotLazy: the packages or settings cannot be determined.
+    Raise `NotLazy` if the packages or settings cannot be determined.
     """
     global _known  # noqa: PLW0603 - packages are installed for the whole process
     settings = _relevant_variables()
@@ -74,10 +72,7 @@ def are_packages_unchanged(open_cache: Callable[[], Cache | None] | None = None)
 
     The answer is also False if `sys.path` has changed, if this process has no keys yet, or if the packages cannot be determined.
     A check takes a millisecond, but seconds if a checkout is installed in editable mode. Therefore the answer True is kept for twenty
-    times as long as the check took.
-
-    Args:
-        open_cache: opens the cache that may contain a note of the installed packages; None to use no note.
+    times as long as the check took. `open_cache` is that of `settings_and_packages`.
     """
     global _next_check  # noqa: PLW0603 - packages are installed for the whole process
     started = monotonic()

@@ -96,8 +96,7 @@ def make_exception(described: Any) -> BaseException:
 
     `described` is an exception, its class, or a tuple of the class, the arguments and the location.
 
-    Raises:
-        TypeError: the object is not an exception. The class itself may raise any exception.
+    Raise `TypeError` if the object is not an exception. The class itself may raise any exception.
     """
     location = None
     if type(described) is tuple:

@@ -41,10 +41,8 @@ unfinished: dict[int, Any] = {}
 def apply_decorator(state: State, signatures: Iterable[str] | None = None, *, caches: bool = False) -> Any:
     """Return the result of Numba's own decorator for a function, with Numba's types in place of stand-ins in `locals`.
 
-    Args:
-        state: the state of the function.
-        signatures: the signatures to declare; None to declare none.
-        caches: whether Numba's own cache stores the function if the program has requested caching.
+    `signatures` are declared; None declares none. `caches` is whether Numba's own cache stores the function if the program has requested
+    caching.
     """
     options = {name: value for name, value in state.options.items() if caches or name != "cache"}
     if "locals" in options:
