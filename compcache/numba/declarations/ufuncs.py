@@ -18,7 +18,6 @@ from compcache.numba.lazy import has_numba
 from compcache.numba.lazy.argument_types import is_derived_array, learn_numpy, scalar_name
 from compcache.numba.lazy.c_helpers import load_extension
 from compcache.numba.lazy.entries import RECORD, Record, count_hit, find_fields, key_of, load_entry, open_cache
-from compcache.numba.lazy.function import keep_mapped
 from compcache.numba.lazy.stand_ins import COPIED, LazyWrapper, numbas_object
 from compcache.numba.registered.refusals import NotLazy
 
@@ -287,7 +286,6 @@ def _find_loop(state: State, types: tuple[str, ...]) -> tuple[Loop, Any]:
         raise _NotStored from None
     if loaded is None or has_numba():
         raise _NotStored
-    keep_mapped(loaded)
     count_hit()
     _, numbers, base, *further = fields
     return Loop(types, key, tuple(base), loaded, tuple(numbers)), further

@@ -56,10 +56,10 @@ class ImageSource(NamedTuple):
     globals: dict[str, Any]
 
 
-def prepare_image(text: str, wanted: Iterable[str]) -> ImageSource:
+def prepare_image(text: str, functions: Iterable[str]) -> ImageSource:
     """Convert the LLVM assembly of a finished Numba library to the source of a shared object.
 
-    `wanted` are the functions that the shared object provides. Functions that the code does not define are ignored.
+    `functions` are those that the shared object provides. Functions that the code does not define are ignored.
 
     Raises:
         CannotLink: the code contains an address of this process, refers to a symbol that only Numba's own linker can provide, defines a
@@ -76,7 +76,7 @@ def prepare_image(text: str, wanted: Iterable[str]) -> ImageSource:
     environments = _find_environment_slots(text, defined)
     text = load_exception_classes(resolve_recursion(text, defined))
     used = [name for name in declared if name not in unused and not name.startswith("llvm.")]
-    symbols = (*[name for name in wanted if name in defined], *environments)
+    symbols = (*[name for name in functions if name in defined], *environments)
     text += make_address_function(symbols)
     variables = [frontend.unquote_name(match[1]) for match in _VARIABLE.finditer(text)] if IMPORT_PREFIX in text else []
     return ImageSource(text, symbols, tuple(environments), {**_find_helper_symbols(used), **parse_imports(variables)})

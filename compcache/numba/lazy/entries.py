@@ -177,7 +177,7 @@ def find_fields(cache: Cache, name: str, shape: str) -> Any:
 
 
 def load_entry(cache: Cache, record: Record) -> Loaded | None:
-    """Map the code of a record, and create its environments.
+    """Map the code of a record until the process ends, and create its environments.
 
     Return the code, or None if the entry does not exist or is not valid in this process.
 
@@ -198,7 +198,15 @@ def load_entry(cache: Cache, record: Record) -> Loaded | None:
             _dispatch.store_object(slot, environment)
         owners.append(environment)
     address = target(record.wrapper)
-    return Loaded(address, tuple(owners), record) if address else None
+    if not address:
+        return None
+    loaded = Loaded(address, tuple(owners), record)
+    _mapped_code.append(loaded)
+    return loaded
+
+
+#: All loaded code. It stays mapped, as in Numba, because memory that it has allocated may refer to it.
+_mapped_code: list[Loaded] = []
 
 
 def _unpickle_constants(pickled: bytes) -> list[Any]:
