@@ -64,7 +64,7 @@ def export(func: Any, signature: Any, *, cache: Cache, name: str | None = None, 
             cres = _compile_with_lists(func_name, function, options, local_types, args, returned.caller_type)
     parameters = describe_parameters(function, args, returned.caller_type)
     assembled = assemble(func_name, cres, parameters, returned, nogil=nogil)
-    shown = f"{returned.text}({', '.join(f'{p.name}: {p.text}' for p in parameters)})"
+    shown = f"{returned.text}({', '.join(f'{parameter.name}: {parameter.text}' for parameter in parameters)})"
     source = ModuleSource(
         assembled.text, {func_name: Function(shown, symbol=ENTRY, nogil=nogil and not assembled.releases_gil)}, optimize=2,
         cpu=cpu, features=features, targets=targets if cpu is None else None,

@@ -166,7 +166,7 @@ def _digest_of_files(root: str) -> str:
     state = blake2b(digest_size=16)
     count = 0
     for folder, folders, files in os.walk(root):
-        folders[:] = sorted(f for f in folders if not f.startswith((".", "__pycache__")) and f != "node_modules")
+        folders[:] = sorted(inner for inner in folders if not inner.startswith((".", "__pycache__")) and inner != "node_modules")
         for name in sorted(files):
             if name.endswith((".py", ".so", ".pyd", ".toml", ".cfg", ".json")):
                 count += 1
