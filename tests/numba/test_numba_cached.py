@@ -416,6 +416,33 @@ def test_what_is_found_is_found_after_methods_were_registered_for_a_type_that_it
     assert hits[2] == 0
 
 
+def test_a_lazy_function_is_freed_with_its_last_reference(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write(p="""
+    from compcache.numba import njit
+
+    def make(number):
+        @njit
+        def f(x):
+            return x + number
+        return f
+    """)
+    script = """
+    import gc, weakref
+    from p import make
+
+    f = make(2.0)
+    f(2.0)
+    function = weakref.ref(f.py_func)
+    del f
+    from numba.core.dispatcher import Dispatcher
+    Dispatcher._recent.clear()  # Numba's own references to those that were pickled last
+    gc.collect()
+    result = function() is None
+    """
+    assert project.run(script, backend=False, COMPCACHE_DIR=str(project.cache)), "where Numba compiles it"
+
+
 @pytest.mark.parametrize("decorator", ["njit(cache=True)", "cfunc('f8(f8)', cache=True)"])
 def test_a_function_is_freed_with_its_last_reference(decorator: str, tmp_path: Path) -> None:
     project = Project(tmp_path)

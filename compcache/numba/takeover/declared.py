@@ -68,7 +68,6 @@ def make_declared(state: State, backend: Backend) -> Any:
 
     compile_and_record(state, backend, compile_all, lambda: _make_function_fields(dispatcher, backend, state.key))
     record_compiled_identities(state, dispatcher)
-    lazy_dispatchers.dispatchers.append(lazy_dispatchers.LazyDispatcher(state, dispatcher, backend))
     return dispatcher
 
 

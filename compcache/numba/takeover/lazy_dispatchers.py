@@ -1,8 +1,8 @@
-"""Defines the tables of the lazy functions' dispatchers, finished or not, and the backend that serves these dispatchers."""
+"""Creates Numba's objects for lazy functions, and finds the backend that serves them. Knows the dispatchers that are being created."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from compcache.numba.lazy import installed_backend
 from compcache.numba.lazy.entries import open_cache
@@ -14,25 +14,9 @@ if TYPE_CHECKING:
     from compcache.numba.dispatch import Backend
     from compcache.numba.lazy.state import State
 
-__all__ = ["LazyDispatcher", "apply_decorator", "dispatchers", "find_lazy_backend", "unfinished"]
+__all__ = ["apply_decorator", "find_lazy_backend", "unfinished"]
 
 
-class LazyDispatcher(NamedTuple):
-    """A lazy function with its dispatcher and its backend.
-
-    Attributes:
-        state: the state of the lazy function.
-        real: Numba's dispatcher.
-        backend: the backend that serves the dispatcher.
-    """
-
-    state: State
-    real: Any
-    backend: Backend
-
-
-#: All dispatchers of lazy functions, because compiling one function compiles its callees.
-dispatchers: list[LazyDispatcher] = []
 #: Unfinished dispatchers by the id of the state. A function that refers to itself needs its dispatcher before the dispatcher is finished.
 #: Numba's compiler lock prevents other threads from reading this table.
 unfinished: dict[int, Any] = {}
