@@ -218,6 +218,7 @@ def _feed_users_class(walk: Walk, value: Any, where: str) -> None:
 
 
 def _is_enumeration(cls: type) -> bool:
+    """Return whether a class is an enumeration. The module `enum` is not imported for the answer."""
     enum = sys.modules.get("enum")
     return enum is not None and issubclass(cls, enum.Enum)
 
