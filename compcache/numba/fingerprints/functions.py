@@ -262,9 +262,9 @@ def _feed_assigned_value(walk: Walk, module: str, names: tuple[str, ...], where:
 
     name = ".".join((module, *names))
     if not _SETTINGS.isdisjoint(name.split(".")):
-        raise NotLazy(f"Numba's setting {name}, which other processes may change, is read through {where}")
+        raise NotLazy(f"{where} reads Numba's setting {name}, which differs between processes: pass the value as an argument")
     if walk.mode == RUN and reads_external_state(name):
-        raise NotLazy(f"{name}, which gives data of this process or host, is read through {where}")
+        raise NotLazy(f"{where} reads {name}, whose result differs between processes: pass the result as an argument")
     from compcache.numba.fingerprints.state import set_on_part
 
     assigned = set_on_part(module, names)

@@ -264,7 +264,8 @@ class Walk:
         Raise `NotLazy` if the code has no identity (`overloads` is None).
         """
         if overloads is None:
-            raise NotLazy(f"{function.__qualname__} was compiled when it was declared, from values that other processes cannot compare")
+            name = function.__qualname__
+            raise NotLazy(f"{name} was compiled when it was declared, from values that cannot be compared: pass them as arguments")
         if self.without_numba:
             self.feed_token("declared")
         for compiled in overloads:

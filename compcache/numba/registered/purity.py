@@ -202,7 +202,7 @@ def _objects_read_by_code(code: types.CodeType, namespace: dict[str, Any], state
     for imported in reads.imports:
         module = sys.modules.get(imported) or sys.modules.get(f"{namespace.get('__package__')}.{imported}")
         if module is None and imported not in EVERYTHING:
-            raise _ExternalStateError(f"{name}, which imports {imported}")
+            raise _ExternalStateError(f"{name}, which imports the module {imported}")
         attributes = {} if module is None else vars(module)
         yield from [attributes[attribute] for attribute in reads.attributes if attribute in attributes]
     for constant in code.co_consts:
