@@ -302,7 +302,7 @@ def package(
 
     file: str = getattr(module, "__file__", None) or ""
     if out is None and not file:
-        raise ValueError(f"the module {module.__name__} has no file, beside which its kernels could be: pass the directory to write as out")
+        raise ValueError(f"the module {module.__name__} has no file: pass the directory for its kernels as out")
     place = out if out is not None else os.path.join(os.path.dirname(file), DIRECTORY)
     names = package_exports([module], absolute_path(os.fspath(place)), targets)
     if not names:

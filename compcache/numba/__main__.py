@@ -49,7 +49,6 @@ def main(arguments: list[str]) -> int:
     sys.excepthook = _print_program_error
     if is_module:
         sys.argv = program
-        sys.path[0] = ""  # as `python -m` does
         from runpy import run_module
 
         run_module(program[0], run_name="__main__", alter_sys=True)
@@ -95,8 +94,9 @@ def _run_file(arguments: list[str]) -> None:
     if _is_importable(path):
         from runpy import run_path
 
-        del sys.path[0]  # `run_path` inserts the program's own directory
-        run_path(path, run_name="__main__")
+        if not sys.flags.safe_path:
+            del sys.path[0]  # `run_path` inserts the program's own directory
+        run_path(os.path.abspath(path), run_name="__main__")
         return
     try:
         with open(path, "rb") as file:
@@ -105,7 +105,8 @@ def _run_file(arguments: list[str]) -> None:
         print(f"python -m compcache.numba run: {error}", file=sys.stderr)  # noqa: T201 - a command
         raise SystemExit(2) from None
     path = os.path.abspath(path)
-    sys.path[0] = os.path.dirname(path)
+    if not sys.flags.safe_path:
+        sys.path[0] = os.path.dirname(os.path.realpath(path))
     main_module = type(sys)("__main__")
     vars(main_module).update({"__file__": path, "__builtins__": __builtins__, "__spec__": None, "__cached__": None})
     sys.modules["__main__"] = main_module

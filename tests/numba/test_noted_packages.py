@@ -234,3 +234,19 @@ def test_without_a_usable_cache_packages_are_read(noted: Callable[[], tuple[str,
     first, _ = noted()
     monkeypatch.setattr(installation, "_known", (None, "", False))
     assert installation.settings_and_packages(lambda: None) == first
+
+
+@pytest.mark.parametrize("origin", ['{"url": "file:///other", ', '{"place": "file:///other"}', '["file:///other"]'])
+def test_a_package_whose_origin_cannot_be_read_needs_numba(noted: Callable[[], tuple[str, int]], site: Path, origin: str) -> None:
+    metadata = site / "other-1.dist-info"
+    (metadata / "RECORD").unlink()
+    (metadata / "direct_url.json").write_text(origin)
+    _register(site)
+    with pytest.raises(NotLazy, match=r"other-1.dist-info/direct_url.json is not valid"):
+        noted()
+
+
+def test_a_link_to_a_checkout_that_cannot_be_read_registers_nothing(noted: Callable[[], tuple[str, int]], site: Path) -> None:
+    first, _ = noted()
+    (site / "gone.egg-link").symlink_to(site / "nothing")
+    assert noted()[0] == first

@@ -416,6 +416,33 @@ def test_what_is_found_is_found_after_methods_were_registered_for_a_type_that_it
     assert hits[2] == 0
 
 
+def test_a_lazy_function_is_freed_with_its_last_reference(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write(p="""
+    from compcache.numba import njit
+
+    def make(number):
+        @njit
+        def f(x):
+            return x + number
+        return f
+    """)
+    script = """
+    import gc, weakref
+    from p import make
+
+    f = make(2.0)
+    f(2.0)
+    function = weakref.ref(f.py_func)
+    del f
+    from numba.core.dispatcher import Dispatcher
+    Dispatcher._recent.clear()  # Numba's own references to those that were pickled last
+    gc.collect()
+    result = function() is None
+    """
+    assert project.run(script, backend=False, COMPCACHE_DIR=str(project.cache)), "where Numba compiles it"
+
+
 @pytest.mark.parametrize("decorator", ["njit(cache=True)", "cfunc('f8(f8)', cache=True)"])
 def test_a_function_is_freed_with_its_last_reference(decorator: str, tmp_path: Path) -> None:
     project = Project(tmp_path)
@@ -670,3 +697,19 @@ def test_functions_of_packages_that_give_the_files_of_numbas_cache_other_names_a
     """)
     script = "import program\nresult = program.f(3), backend.hits, program.f._cache._impl.filename_base.endswith('r1')"
     assert [project.run(script, backend=True) for _ in range(2)] == [(9, 0, True), (9, 1, True)]
+
+
+def test_a_function_whose_file_is_edited_while_the_program_runs_is_cached(tmp_path: Path) -> None:
+    """Entries keep the source of functions for people. The text that is there now need not be valid."""
+    project = Project(tmp_path)
+    text = "from numba import njit\n\n@njit(cache=True)\ndef f(x):\n    return x + 1\n"
+    project.write(program=text)
+    script = """
+    import program
+    with open(program.__file__, "w") as file:
+        file.write(TEXT)
+    result = program.f(1), backend.hits, backend.misses
+    """
+    assert project.run(script.replace("TEXT", repr(text.replace("x + 1", "(x +"))), backend=True) == (2, 0, 1)
+    project.write(program=text)
+    assert project.run(script.replace("TEXT", repr(text)), backend=True) == (2, 1, 0)

@@ -100,3 +100,28 @@ def test_with_numba_nothing_is_refused_and_callers_are_linked(tmp_path: Path) ->
     assert project.run(counted, backend=True) == (*plain[:2], 0, {})
     assert project.run(_CALLER, backend=True) == (4.0, 1, {})
     assert project.run(_CALLER, backend=True) == (4.0, 0, {})
+
+
+@pytest.mark.slow
+def test_a_large_array_is_not_copied_to_name_it(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write(kernels="""
+    import numpy as np
+    from compcache.numba import njit
+
+    TABLE = np.zeros(8_000_000)
+
+    @njit
+    def at(i):
+        return TABLE[i]
+    """)
+    script = """
+    import sys, tracemalloc
+    import kernels
+    tracemalloc.start()
+    value = kernels.at(3)
+    result = value, tracemalloc.get_traced_memory()[1] < kernels.TABLE.nbytes, "numba.core" in sys.modules
+    """
+    environment = {"COMPCACHE_DIR": str(project.cache)}
+    said = [project.run(script, backend=False, **environment) for _ in range(2)]
+    assert said[1] == (0.0, True, False)

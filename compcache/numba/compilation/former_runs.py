@@ -58,6 +58,7 @@ def former_implementation(copy: Any, function: Any, *, is_compiled: bool) -> Cal
     """
 
     def as_now(value: Any) -> Any:
+        """Return a function of the copy as a function that reads the present globals. Replace functions in tuples, too."""
         if type(value) is tuple:
             return tuple(map(as_now, value))
         if type(value) is not FunctionType or value.__globals__ is not copy.__globals__:
@@ -66,6 +67,7 @@ def former_implementation(copy: Any, function: Any, *, is_compiled: bool) -> Cal
 
     @wraps(copy)
     def run(*args: Any, **kwargs: Any) -> Any:
+        """Run the copy with former attributes, and return its result."""
         with former_attributes(function):
             returned = copy(*args, **kwargs)
         return returned if is_compiled else as_now(returned)

@@ -39,21 +39,18 @@ class Recorded(NamedTuple):
 
 #: The dependencies of each library's code.
 _records: weakref.WeakKeyDictionary[Any, Recorded] = weakref.WeakKeyDictionary()
-
-
 #: The name prefixes of libraries that Numba creates for its runtime, or for parts of a function in the function's scope.
 _INTERNAL_PREFIXES = ("nrt", "__numba_parfor_gufunc", "parallelgufuncwrapper")
 
 
-class _History:
-    """The state of the process: `is_complete` is True as long as all compilations of this process were recorded."""
-
-    is_complete = True
+#: Contains True if compilations of this process were not recorded.
+_unrecorded: list[bool] = []
 
 
 def start_recording(*, from_the_start: bool) -> None:
     """Note that all compilations are recorded from now on. `from_the_start` says whether this process has compiled nothing before."""
-    _History.is_complete = _History.is_complete and from_the_start
+    if not from_the_start:
+        _unrecorded.append(True)
 
 
 #: The library that defines each symbol, for recursive calls across libraries.
@@ -115,7 +112,7 @@ def collect_dependencies(library: Any, scope: scopes.Scope | None = None) -> Rec
 
 
 def _linking_libraries(library: Any) -> Iterator[Any]:
-    """Yield the libraries that are linked into a library, except Numba's internal ones, and into libraries without a record."""
+    """Yield the libraries that are linked into a library, and into those of them without a record. Omit Numba's internal libraries."""
     for linked in getattr(library, "_linking_libraries", ()):
         if linked not in _records:
             yield from _linking_libraries(linked)
@@ -149,7 +146,7 @@ def _results_in_scope(scope: scopes.Scope, function: Any) -> Iterator[Result]:
     for arguments, content in scope.used.get(id(function), ()):
         if content is None or (content.is_declined and id(function) in scope.accepted):
             dependency_of(function)  # raises the error of that time, which is remembered
-            raise Unidentifiable(f"{name_of(function)} could not be compared when it ran")
+            raise Unidentifiable(f"{name_of(function)} read a value that cannot be compared between processes when it ran")
         yield Result(content, arguments)
 
 
@@ -166,7 +163,7 @@ def _unrecorded_dependencies(library: Any) -> Recorded:
 
     If the library contains a user's function that was compiled before compilations were recorded, the dependencies are unknown.
     """
-    if not _History.is_complete:
+    if _unrecorded:
         defined = [function.name for function in library._final_module.functions if not function.is_declaration]
         if any(name.startswith("_ZN") and "_ZN5numba" not in name for name in defined):  # a function that is not Numba's own
             reason = f"the function calls {library.name}, which was compiled before compcache.numba was installed: install it first"

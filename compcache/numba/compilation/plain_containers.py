@@ -147,6 +147,8 @@ def _make_note_functions() -> tuple[Any, Any]:
 
     @intrinsic  # type: ignore[untyped-decorator]
     def note(_: Any, list_type: Any, container_type: Any) -> Any:
+        """Record in the block of a list the container that was created from the list."""
+
         def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
             items, container = args
             container_block = cgutils.create_struct_proxy(container_type)(context, builder, value=container).meminfo
@@ -156,6 +158,8 @@ def _make_note_functions() -> tuple[Any, Any]:
 
     @intrinsic  # type: ignore[untyped-decorator]
     def forget(_: Any, list_type: Any) -> Any:
+        """Clear the record in the block of a list."""
+
         def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
             (items,) = args
             return store(context, builder, list_type, items, None)

@@ -40,29 +40,10 @@ if TYPE_CHECKING:
     from compcache.numba.identity.linked import Linked
 
 __all__ = [
-    "Miss",
-    "Scope",
-    "compile_scope",
-    "defer",
-    "function_read",
-    "has_miss",
-    "look_up_scope",
-    "next_unique_id",
-    "pop_compile_seconds",
-    "record_accepted",
-    "record_address",
-    "record_generator",
-    "record_miss",
-    "record_name",
-    "record_run",
-    "record_token",
-    "record_tried",
-    "record_type",
-    "record_use",
-    "reduce_to_name",
-    "storing_scope",
-    "tried_outside_scopes",
-]
+    "Miss", "Scope", "compile_scope", "defer", "function_read", "has_miss", "look_up_scope", "next_unique_id", "pop_compile_seconds",
+    "record_accepted", "record_address", "record_generator", "record_miss", "record_name", "record_run", "record_token", "record_tried",
+    "record_type", "record_use", "reduce_to_name", "storing_scope", "tried_outside_scopes",
+]  # fmt: skip
 
 
 class Miss(NamedTuple):
@@ -135,12 +116,8 @@ class _Stack(threading.local):
 
 
 _stack = _Stack()
-
-
 #: The tokens in symbols of this process. A second definition of a symbol would clash with the first.
 _used_tokens: set[str] = set()
-
-
 #: Implementations that a compilation outside all scopes has tried. Such a compilation was running when the backend was installed.
 tried_outside_scopes: dict[int, Any] = {}
 
@@ -367,7 +344,7 @@ _runs: weakref.WeakKeyDictionary[type, dict[Any, Run]] = weakref.WeakKeyDictiona
 
 
 def record_tried(function: Any) -> bool:
-    """Record that the compiler tries one of the user's implementations. Return False if the compilation has no scope."""
+    """Record in all running compilations that the compiler tries one of the user's implementations. Return False if none has a scope."""
     if not _stack.scopes:
         tried_outside_scopes[id(function)] = function
     for scope in _stack.scopes:

@@ -39,22 +39,16 @@ class LazyCallback(LazyObject):
     @property
     def address(self) -> int:
         """The address of the callback's code."""
-        state = object.__getattribute__(self, "_state")
-        if state.declared is None:
-            address: int = numbas_object(self).address
-            return address
-        stored_address: int = state.declared.loaded[0].address
-        return stored_address
+        declared = object.__getattribute__(self, "_state").declared
+        address: int = numbas_object(self).address if declared is None else declared.loaded[0].address
+        return address
 
     @property
     def native_name(self) -> str:
         """The symbol of the callback's code."""
-        state = object.__getattribute__(self, "_state")
-        if state.declared is None:
-            real_name: str = numbas_object(self).native_name
-            return real_name
-        stored_name, _ = state.declared.details
-        return str(stored_name)
+        declared = object.__getattribute__(self, "_state").declared
+        name: str = numbas_object(self).native_name if declared is None else declared.details[0]
+        return name
 
     @property
     def cffi(self) -> Any:

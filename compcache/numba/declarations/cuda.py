@@ -38,6 +38,7 @@ def can_replace_cuda(name: str) -> bool:
 
 
 def _import_cuda() -> Any:
+    """Import Numba, and return its module `numba.cuda`."""
     real_numba()
     return import_module("numba.cuda")
 
@@ -71,7 +72,7 @@ def jit(*args: Any, **options: Any) -> Any:
     is_plain = set(options) <= {"device"} and all(type(value) is bool for value in options.values())
     if has_numba() or not is_plain or len(args) > 1 or any(type(argument) is not _Function for argument in args):
         return _import_cuda().jit(*args, **options)
-    return LazyDeviceFunction(args[0], lambda _: _numba_decorator(options)) if args else partial(_declare, options)
+    return _declare(options, args[0]) if args else partial(_declare, options)
 
 
 def _declare(options: dict[str, Any], function: Any) -> Any:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 from functools import partial
 
+from compcache.numba.fingerprints.stand_ins import note_real
 from compcache.numba.lazy import has_numba
 from compcache.numba.lazy.function import is_lazy_function, make_lazy_function
-from compcache.numba.lazy.stand_ins import are_decorators_replaced, note_original, numba_decorator, numbas_object, prange
+from compcache.numba.lazy.stand_ins import are_decorators_replaced, numba_decorator, numbas_object, prange
 from compcache.numba.lazy.state import State
 
 TYPE_CHECKING = False
@@ -105,16 +106,18 @@ def _select_result(function: Any) -> Any:
     """Return what the decorator returns for a lazy object: the object itself; Numba's object if Numba's own decorators are replaced."""
     if not are_decorators_replaced():
         return function
-    return note_original(_real_dispatcher(function), function) if is_lazy_function(function) else numbas_object(function)
+    return note_real(_real_dispatcher(function), function) if is_lazy_function(function) else numbas_object(function)
 
 
 def _real_dispatcher(function: Any) -> Any:
+    """Return Numba's dispatcher of a lazy function (`takeover.dispatchers`)."""
     from compcache.numba.takeover.dispatchers import real_dispatcher
 
     return real_dispatcher(function)
 
 
 def _packaged_kernel_decorator(error: ImportError) -> Any:
+    """Return the decorator that replaces functions by packaged kernels (`kernels.find`)."""
     from compcache.numba.kernels.find import decorate_packaged
 
     return decorate_packaged(error)
@@ -219,8 +222,8 @@ def _decorate_stencil(options: dict[str, Any], function: Any) -> Any:
         return numba_decorator("stencil")("constant", **options)(function)
     from compcache.numba.declarations.stencils import declare_stencil
 
-    lazy = declare_stencil(function, "constant", options)
-    return note_original(numba_decorator("stencil")("constant", **options)(function), lazy) if has_numba() else lazy
+    lazy = declare_stencil(function, options)
+    return note_real(numba_decorator("stencil")("constant", **options)(function), lazy) if has_numba() else lazy
 
 
 def _decorate_ufunc(

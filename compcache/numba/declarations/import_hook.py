@@ -123,7 +123,7 @@ class Hook:
             self._hooks.remove()
 
     def _handle_import(self) -> None:
-        """Remove the finder, and install the hooks in the imported Numba."""
+        """Remove the finder, and install the hooks in the imported Numba. If they are installed, replace Numba's decorators."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
         self._hooks = self._when_imported()

@@ -233,7 +233,7 @@ class _StandInLoader:
         self._module = module
 
     def create_module(self, spec: Any) -> Any:
-        """Return the stand-in."""
+        """Return the module that exists already."""
         del spec
         return self._module
 
@@ -241,18 +241,13 @@ class _StandInLoader:
         """Do nothing, because the stand-in is complete."""
 
 
-class _ImportedLoader:
+class _ImportedLoader(_StandInLoader):
     """The loader of a submodule that was imported together with Numba."""
 
     def __init__(self, module: Any) -> None:
-        self._module = module
+        super().__init__(module)
         self._spec = module.__spec__
         module.__spec__ = None  # otherwise importlib uses this specification, and executes the module again
-
-    def create_module(self, spec: Any) -> Any:
-        """Return the module."""
-        del spec
-        return self._module
 
     def exec_module(self, module: Any) -> None:
         """Restore the specification of the module, which was executed already."""

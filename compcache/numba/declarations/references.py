@@ -10,7 +10,6 @@ from compcache.numba.lazy import has_numba, when_imported
 from compcache.numba.lazy.c_helpers import number_of_threads, set_number_of_threads
 from compcache.numba.lazy.stand_ins import LazyObject, is_probe, original, real_numba
 from compcache.numba.registered.marks import is_marked
-from compcache.numba.registered.refusals import NotLazy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,12 +25,12 @@ class Reference:
     Args:
         module: the full name of the module.
         name: the name of the object in the module.
-        kind: the kind of the object in functions' keys; "" if only Numba can identify the object.
+        kind: the kind of the object in functions' keys.
     """
 
     __slots__ = ("__weakref__", "_kind", "_module", "_name")
 
-    def __init__(self, module: str, name: str, kind: str = "") -> None:
+    def __init__(self, module: str, name: str, kind: str) -> None:
         object.__setattr__(self, "_module", module)
         object.__setattr__(self, "_name", name)
         object.__setattr__(self, "_kind", kind)
@@ -41,12 +40,8 @@ class Reference:
         return _import_named(object.__getattribute__(self, "_module"), object.__getattribute__(self, "_name"))
 
     def _compcache_content(self, walk: Any) -> None:
-        """Feed the identity of Numba's object to a walk. Raise `NotLazy` if only Numba can identify the object."""
-        kind = object.__getattribute__(self, "_kind")
-        if not kind:
-            module, name = object.__getattribute__(self, "_module"), object.__getattribute__(self, "_name")
-            raise NotLazy(f"the function uses {module}.{name}, for which compcache needs Numba")
-        walk.feed_token(kind, object.__getattribute__(self, "_module"), object.__getattribute__(self, "_name"))
+        """Feed the identity of Numba's object to a walk."""
+        walk.feed_token(*[object.__getattribute__(self, slot) for slot in ("_kind", "_module", "_name")])
 
     def _compcache_context(self) -> str | None:
         """Return the name of the context manager for which this object is a stand-in, or None for any other object."""
@@ -128,6 +123,7 @@ def _may_be_stand_in(value: Any) -> bool:
 
 
 def _import_named(module: str, name: str) -> Any:
+    """Import Numba, and return the object with this name in one of its modules."""
     real_numba()
     return getattr(import_module(module), name)
 
@@ -182,11 +178,13 @@ class FastPathFunction(Reference):
 
 
 def _try_typeof(value: Any) -> Any:
+    """Implement `numba.typeof`. Return `NotImplemented` if only Numba can determine the type."""
     type_ = infer_type(value)
     return NotImplemented if type_ is None else type_
 
 
 def _try_from_dtype(dtype: Any) -> Any:
+    """Implement `numba.from_dtype`. Return `NotImplemented` if only Numba can determine the type."""
     type_ = infer_dtype_type(dtype)
     return NotImplemented if type_ is None else type_
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 from abc import ABC, ABCMeta, abstractmethod
 from importlib import import_module
 
-from compcache.numba.fingerprints.stand_ins import jitted
+from compcache.numba.fingerprints.stand_ins import jitted, note_real
 from compcache.numba.lazy import has_numba, when_imported
 from compcache.numba.lazy.c_helpers import load_extension
-from compcache.numba.lazy.stand_ins import LazyObject, note_original, numbas_object, original, real_numba
+from compcache.numba.lazy.stand_ins import LazyObject, numbas_object, original, real_numba
 from compcache.numba.registered import note_jitable, note_overload
 from compcache.numba.registered.library import is_library_function
 
@@ -31,6 +31,7 @@ _OVERLOAD_PARAMETERS = ("jit_options", "strict", "inline", "prefer_literal")
 
 
 def _import_real(name: str) -> Any:
+    """Import Numba, and return the object with this name in `numba.core.extending`."""
     real_numba()
     return getattr(import_module(_EXTENDING), name)
 
@@ -75,6 +76,7 @@ def register_jitable(*args: Any, **options: Any) -> Any:
 
 
 def _register_with_numba(function: Any, options: dict[str, Any]) -> Any:
+    """Call Numba's `register_jitable`, and return its result."""
     real = _import_real("register_jitable")
     return real(**options)(function) if options else real(function)
 
@@ -110,7 +112,7 @@ def intrinsic(*args: Any, **options: Any) -> Any:
         if not _is_program_function(function):
             return _import_real("intrinsic")(**options)(function) if options else _import_real("intrinsic")(function)
         lazy = LazyIntrinsic(function, options)
-        return note_original(numbas_object(lazy), lazy) if has_numba() else lazy
+        return note_real(numbas_object(lazy), lazy) if has_numba() else lazy
 
     return declare if options else declare(*args)
 

@@ -10,7 +10,7 @@ from compcache.numba.fingerprints.fixed_code import Compiled
 from compcache.numba.fingerprints.history import has_old_code, note_code
 from compcache.numba.lazy import has_numba
 from compcache.numba.lazy.entries import RECORD, Record, count_hit, find_fields, key_of, load_entry, open_cache
-from compcache.numba.lazy.function import keep_mapped, make_lazy_function
+from compcache.numba.lazy.function import make_lazy_function
 from compcache.numba.registered.refusals import NotLazy
 
 TYPE_CHECKING = False
@@ -83,7 +83,7 @@ def load_declared(state: State, details_shape: str = "?") -> Declared | None:
         if has_numba() or has_old_code(state.key.content.reads[1:]):  # Numba compiles the function again for each declaration
             return None
         cache = open_cache()
-        fields = find_fields(cache, state.key, f"([[{{ui}}]][{RECORD}]{details_shape})") if cache is not None else None
+        fields = find_fields(cache, state.key.name, f"([[{{ui}}]][{RECORD}]{details_shape})") if cache is not None else None
         if fields is None:
             return None
         rows, records, details = fields
@@ -95,8 +95,7 @@ def load_declared(state: State, details_shape: str = "?") -> Declared | None:
     usable = [code for code in loaded if code is not None]
     if len(usable) < len(loaded):
         return None
-    for code in usable:
-        keep_mapped(code)
+    for _ in usable:
         count_hit()
     note_code(state.key.content.reads, [code.record for code in usable])
     declared = Declared(rows, usable, details)

@@ -18,28 +18,24 @@ class LazyStencil(LazyObject):
 
     Args:
         function: the kernel, with its own copies of globals (see `declare_stencil`).
-        mode: the mode of the stencil.
         options: the options of the decorator.
     """
 
-    __slots__ = ("_mode", "_options")
+    __slots__ = ("_options",)
 
-    def __init__(self, function: Any, mode: str, options: dict[str, Any]) -> None:
+    def __init__(self, function: Any, options: dict[str, Any]) -> None:
         super().__init__(function, None)
-        object.__setattr__(self, "_mode", mode)
         object.__setattr__(self, "_options", options)
 
     def _compcache_make(self) -> Any:
         """Return Numba's stencil with the same arguments."""
         from numba import stencil
 
-        mode, options = object.__getattribute__(self, "_mode"), object.__getattribute__(self, "_options")
-        return stencil(mode, **options)(object.__getattribute__(self, "_function"))
+        return stencil("constant", **object.__getattribute__(self, "_options"))(object.__getattribute__(self, "_function"))
 
     def _compcache_content(self, walk: Any) -> None:
         """Feed the data of the stencil that compiled code uses to a walk: the function as it was declared, and the options."""
-        options = object.__getattribute__(self, "_options")
-        walk.feed_stencil(object.__getattribute__(self, "_function"), object.__getattribute__(self, "_mode"), options)
+        walk.feed_stencil(object.__getattribute__(self, "_function"), "constant", object.__getattribute__(self, "_options"))
 
     @property
     def __doc__(self) -> Any:  # type: ignore[override]
@@ -50,15 +46,15 @@ class LazyStencil(LazyObject):
 LazyStencil.__name__ = "StencilFunc"  # Python's error messages show the name of Numba's class
 
 
-def declare_stencil(function: Any, mode: str, options: dict[str, Any]) -> LazyStencil:
-    """Return the stencil of a function.
+def declare_stencil(function: Any, options: dict[str, Any]) -> LazyStencil:
+    """Return the stencil of a function, with the mode "constant".
 
     Numba reads the function and its variables when a stencil is declared. Therefore the stencil keeps the present values of the globals and
     closure variables that the function names.
     """
     names = names_in_code(function.__code__)
     values = {name: value for name, value in function.__globals__.items() if name in names}
-    return LazyStencil(copy_function(function, values, map(_copy_cell, function.__closure__ or ())), mode, options)
+    return LazyStencil(copy_function(function, values, map(_copy_cell, function.__closure__ or ())), options)
 
 
 def _copy_cell(cell: Any) -> Any:

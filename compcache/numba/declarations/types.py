@@ -33,7 +33,6 @@ _NAMES |= {"short": "int16", "ushort": "uint16", "intc": "int32", "uintc": "uint
 _NAMES |= dict.fromkeys(("intp", "int_", "ssize_t"), f"int{_WORD}") | dict.fromkeys(("uintp", "uint", "size_t"), f"uint{_WORD}")
 _NAMES |= {"long_": f"int{_LONG}", "ulong": f"uint{_LONG}"}
 _SHOWN = {"boolean": "bool", "voidptr": "void*"}
-
 _set_class: Any = object.__dict__["__class__"].__set__
 _lock = RLock()
 
@@ -181,6 +180,7 @@ def _numpy_scalar(name: str) -> Callable[[Any], Any]:
     """Return a function that converts a value to a NumPy scalar of this type."""
 
     def cast(value: Any) -> Any:
+        """Return a value as a NumPy scalar of this type. Import NumPy if necessary."""
         import numpy as np
 
         return getattr(np, name)(value)

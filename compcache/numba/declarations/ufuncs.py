@@ -9,15 +9,16 @@ from __future__ import annotations
 import sys
 from _thread import allocate_lock
 from functools import partial
+from types import SimpleNamespace
 
 from compcache.numba.declarations.signatures import Declared, load_declared
 from compcache.numba.fingerprints.history import has_old_code, note_code
+from compcache.numba.fingerprints.stand_ins import note_real
 from compcache.numba.lazy import has_numba
 from compcache.numba.lazy.argument_types import is_derived_array, learn_numpy, scalar_name
 from compcache.numba.lazy.c_helpers import load_extension
 from compcache.numba.lazy.entries import RECORD, Record, count_hit, find_fields, key_of, load_entry, open_cache
-from compcache.numba.lazy.function import keep_mapped
-from compcache.numba.lazy.stand_ins import COPIED, LazyWrapper, note_original, numbas_object
+from compcache.numba.lazy.stand_ins import COPIED, LazyWrapper, numbas_object
 from compcache.numba.registered.refusals import NotLazy
 
 TYPE_CHECKING = False
@@ -38,8 +39,6 @@ _UFUNC_ATTRIBUTES = frozenset((
 ))  # fmt: skip
 #: The special attributes that Numba's ufuncs have, but NumPy's do not.
 _CLASS_ATTRIBUTES = frozenset(("__abstractmethods__", "__dict__"))
-
-
 #: Held while a ufunc or one of its loops is created.
 _creation_lock = allocate_lock()
 
@@ -95,10 +94,9 @@ class LazyUfunc(LazyWrapper):
             state = object.__getattribute__(self, "_state")
             if name in _UFUNC_ATTRIBUTES and state.signatures is not None and not has_numba():
                 stored = _load_ufunc(self)
-                if stored is not None and name == "at" and state.decorator == "vectorize":
-                    return partial(_call_at, self)
                 if stored is not None:
-                    return getattr(getattr(stored, "ufunc", stored), name)
+                    is_own_at = name == "at" and state.decorator == "vectorize"
+                    return partial(_call_at, self) if is_own_at else getattr(getattr(stored, "ufunc", stored), name)
             if name.startswith("__") and name not in _CLASS_ATTRIBUTES and not has_numba():
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")  # `inspect` tests for protocols
         return super().__getattr__(name)
@@ -177,7 +175,7 @@ def declare_ufunc(state: State) -> Any:
     if not state.is_parallel:
         return ufunc
     stored = _load_ufunc(ufunc) if state.declared is not None else None
-    return numbas_object(ufunc) if stored is None else note_original(stored, ufunc)
+    return numbas_object(ufunc) if stored is None else note_real(stored, ufunc)
 
 
 def _load_ufunc(lazy: LazyUfunc) -> Any:
@@ -185,26 +183,22 @@ def _load_ufunc(lazy: LazyUfunc) -> Any:
     stored = object.__getattribute__(lazy, "_stored")
     if stored is None and not has_numba():
         learn_numpy(is_needed=True)
-        state = object.__getattribute__(lazy, "_state")
-        library = load_extension(_LIBRARY)
-        make_plain = _make_parallel if state.is_parallel else _make_ufunc
-        make = _make_gufunc if state.decorator == "guvectorize" else make_plain
         with _creation_lock:  # all threads share one ufunc
-            stored = object.__getattribute__(lazy, "_stored") or make(lazy, state, library)
+            stored = object.__getattribute__(lazy, "_stored") or _make_ufunc(lazy)
             object.__setattr__(lazy, "_stored", stored)
     return stored
 
 
-def _make_gufunc(_lazy: LazyUfunc, state: State, library: Any) -> Any:
-    """Return the NumPy ufunc of a `guvectorize` function's stored loops."""
-    layout, nin, nout, writable, numbers, _bases = state.declared.details
-    return _make_numpy_ufunc(state, library, state.declared.loaded, numbers, nin, nout, layout, writable)
-
-
-def _make_parallel(_lazy: LazyUfunc, state: State, library: Any) -> Any:
-    """Return the NumPy ufunc of a `vectorize` function's stored loops, for ``target="parallel"``."""
-    numbers, *_ = state.declared.details
-    return _make_numpy_ufunc(state, library, state.declared.loaded, numbers, state.function.__code__.co_argcount, 1)
+def _make_ufunc(lazy: LazyUfunc) -> Any:
+    """Return the NumPy ufunc of the stored loops of a lazy ufunc."""
+    state, library = object.__getattribute__(lazy, "_state"), load_extension(_LIBRARY)
+    if state.decorator == "guvectorize":
+        layout, nin, nout, writable, numbers, _bases = state.declared.details
+        return _make_numpy_ufunc(state, library, state.declared.loaded, numbers, nin, nout, layout, writable)
+    if state.is_parallel:
+        numbers, *_ = state.declared.details
+        return _make_numpy_ufunc(state, library, state.declared.loaded, numbers, state.function.__code__.co_argcount, 1)
+    return _make_growing_ufunc(lazy, state, library)
 
 
 def _make_numpy_ufunc(state: State, library: Any, loops: Sequence[Loaded], numbers: Any, nin: int, nout: int, *layout: Any) -> Any:
@@ -230,14 +224,7 @@ def _numpy_identity(state: State, library: Any) -> Any:
     return getattr(library, _IDENTITIES[state.options.get("identity")])
 
 
-class _Dispatcher:
-    """A replacement for a dispatcher. The C code of a ufunc reads only its attribute `py_func`."""
-
-    def __init__(self, function: Any) -> None:
-        self.py_func = function
-
-
-def _make_ufunc(lazy: LazyUfunc, state: State, library: Any) -> Any:
+def _make_growing_ufunc(lazy: LazyUfunc, state: State, library: Any) -> Any:
     """Return a ufunc like Numba's `DUFunc`, which requests a loop if none of its loops accepts the types of the arguments."""
 
     class Ufunc(library._DUFunc):  # type: ignore[misc]
@@ -246,7 +233,8 @@ def _make_ufunc(lazy: LazyUfunc, state: State, library: Any) -> Any:
         def _compile_for_args(self, *args: Any, **keywords: Any) -> None:
             _add_loop(lazy, self, args, keywords)
 
-    ufunc = Ufunc(_Dispatcher(state.function), identity=_numpy_identity(state, library))
+    dispatcher = SimpleNamespace(py_func=state.function)  # the C code of a ufunc reads no other attribute
+    ufunc = Ufunc(dispatcher, identity=_numpy_identity(state, library))
     declared: Declared | None = state.declared
     if declared is not None:
         for code, numbers in zip(declared.loaded, declared.details[0], strict=True):
@@ -290,7 +278,7 @@ def _find_loop(state: State, types: tuple[str, ...]) -> tuple[Loop, Any]:
     try:
         key = key_of(state.function, state.key_options, f"{state.decorator} {types}")
         cache = None if has_old_code(key.content.reads) else open_cache()
-        fields = find_fields(cache, key, _LOOP[state.decorator]) if cache is not None else None
+        fields = find_fields(cache, key.name, _LOOP[state.decorator]) if cache is not None else None
         if cache is None or fields is None:
             raise _NotStored
         loaded = load_entry(cache, Record(*fields[0]))
@@ -298,7 +286,6 @@ def _find_loop(state: State, types: tuple[str, ...]) -> tuple[Loop, Any]:
         raise _NotStored from None
     if loaded is None or has_numba():
         raise _NotStored
-    keep_mapped(loaded)
     count_hit()
     _, numbers, base, *further = fields
     return Loop(types, key, tuple(base), loaded, tuple(numbers)), further
@@ -362,6 +349,7 @@ def _has_loop_for(ufunc: Any, types: tuple[str, ...]) -> bool:
     is_mixed = bool(kinds & set("iu")) and bool(kinds & set("cf"))
 
     def can_cast(source: Any, target: Any, rule: str) -> bool:
+        """Return whether NumPy casts a dtype to another one by a rule, or integers to floats because both occur."""
         return (is_mixed and source.kind in "iu" and target.kind in "cf") or numpy.can_cast(source, target, rule)
 
     for loop in ufunc.types:

@@ -64,9 +64,7 @@ class CacheObject(_Cache):  # type: ignore[misc]
         """The cache directory."""
         return self._cache.path
 
-    @property
-    def _cache_path(self) -> str:
-        return self.cache_path
+    _cache_path = cache_path
 
     @functools.cached_property
     def _fallback(self) -> Any:
@@ -146,11 +144,11 @@ class CacheObject(_Cache):  # type: ignore[misc]
         self._backend.record_stored(make_label(identity.name, sig))
 
     def _record_reason(self, sig: Any, reason: str) -> None:
-        """Record why an overload is not cached. Issue no warning, because Numba would have cached it."""
+        """Record why an overload is not cached, without a warning."""
         self._backend.record_refusal(make_label(self._full_name(), sig), reason)
 
     def _record_reason_and_warn(self, sig: Any, reason: str) -> None:
-        """Record why an overload is not cached. Issue Numba's warning, because Numba would not have cached it either."""
+        """Record why Numba would not have cached an overload either. Issue Numba's warning if the program has requested caching."""
         self._record_reason(sig, reason)
         if not self._is_requested:
             return

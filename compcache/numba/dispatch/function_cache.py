@@ -85,7 +85,7 @@ class FunctionCache(CacheObject):
         return self._load_delegated(sig, target_context, identity)
 
     def _is_linked(self, sig: Any) -> bool:
-        """Return whether loaded code contains the overload. If a value has changed since, Numba compiles it from the former values."""
+        """Return whether loaded code contains the overload. If a value that it reads has changed, it is compiled from former values."""
         return is_linked(linked_overload(self._function, _argument_types(sig)))
 
     def _load_identified(self, identity: Identity, sig: Any, target_context: Any) -> Any:
@@ -123,7 +123,10 @@ class FunctionCache(CacheObject):
                 note_results(decode_results(entry[1]))
 
     def _record_loaded(self, identity: Identity, sig: Any, cres: Any) -> None:
-        """Count a hit, and record the code and its identity."""
+        """Count a hit, print Numba's messages, and record the code, its identity, and what is linked into it.
+
+        Also record the overload for starts without Numba, if no record of it is stored.
+        """
         self._backend.count(hit=True)
         self._log("loaded from", make_func_name(identity, sig))
         recorded = libraries.collect_dependencies(cres.library)
@@ -134,7 +137,7 @@ class FunctionCache(CacheObject):
             self._record_start(sig, self._make_start_key(sig), is_new=False)
 
     def _record_not_found(self, identity: Identity, sig: Any) -> None:
-        """Count a miss, import the modules that store overloads, and prepare to store the overload once Numba has compiled it."""
+        """Count a miss, import the modules that store overloads, and arrange that the overload is stored once Numba has compiled it."""
         self._keys[_signature_key(sig)] = self._make_start_key(sig)
         self._backend.count_miss(make_func_name(identity, sig))
         _import_storing_modules()

@@ -55,6 +55,7 @@ class GufuncCache(CacheObject):
         return self._load_wrapper(identity, sig, target_context) if identity is not None else None
 
     def _load_wrapper(self, identity: Identity, sig: Any, target_context: Any) -> Any:
+        """Return the stored code library with the wrapper, or None if no entry is valid."""
         return load.load_library(self._cache, identity, make_func_name(identity, sig), target_context)
 
     def save_overload(self, sig: Any, data: Any) -> None:

@@ -24,5 +24,5 @@ class HelperSymbol(AddressDefinition):
         """
         address = helper_address(self.name)
         if not address:
-            raise ImportError(f"Numba's C function {self.name!r} is not available in this process", name="numba")
+            raise ImportError(f"this process has no C function {self.name!r}: install the Numba that compiled the code", name="numba")
         return address, None

@@ -21,11 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["ADDRESS", "CannotLink", "ImageSource", "load_exception_classes", "make_address_function", "prepare_image"]
 
 ADDRESS = "compcache.numba.address"
-
-
 _NATIVE_VARIABLES = frozenset(("_Py_NoneStruct",))
-
-
 #: The name in a function's declaration or definition. It is quoted if it contains special characters.
 _NAME = r'@("(?:[^"\\]|\\.)*"|[\w.$-]+)\('
 _DECLARED = re.compile(rf"^declare [^@\n]*{_NAME}", re.MULTILINE)
@@ -36,11 +32,7 @@ _VARIABLE = re.compile(rf"^{_NAME[:-2]} = ([^@\n]*?)\b(?:global|constant) ", re.
 _EXTERNAL = frozenset(("external", "extern_weak"))
 _DECLARATION_AND_USE = 2
 _ENV_PREFIX = "_ZN08NumbaEnv"
-
-
 _EXCEPTION = re.compile(r"@(PyExc_\w+)\b")
-
-
 _DECLARED_EXCEPTION = re.compile(r"^@(PyExc_\w+) = external (?:\w+ )*global i8\b.*$", re.MULTILINE)
 
 
@@ -64,12 +56,10 @@ class ImageSource(NamedTuple):
     globals: dict[str, Any]
 
 
-def prepare_image(text: str, wanted: Iterable[str]) -> ImageSource:
-    """Convert the code of a finished Numba library to the source of a shared object.
+def prepare_image(text: str, functions: Iterable[str]) -> ImageSource:
+    """Convert the LLVM assembly of a finished Numba library to the source of a shared object.
 
-    Args:
-        text: the LLVM assembly of the library.
-        wanted: the functions that the shared object provides. Functions that the code does not define are ignored.
+    `functions` are those that the shared object provides. Functions that the code does not define are ignored.
 
     Raises:
         CannotLink: the code contains an address of this process, refers to a symbol that only Numba's own linker can provide, defines a
@@ -86,7 +76,7 @@ def prepare_image(text: str, wanted: Iterable[str]) -> ImageSource:
     environments = _find_environment_slots(text, defined)
     text = load_exception_classes(resolve_recursion(text, defined))
     used = [name for name in declared if name not in unused and not name.startswith("llvm.")]
-    symbols = (*[name for name in wanted if name in defined], *environments)
+    symbols = (*[name for name in functions if name in defined], *environments)
     text += make_address_function(symbols)
     variables = [frontend.unquote_name(match[1]) for match in _VARIABLE.finditer(text)] if IMPORT_PREFIX in text else []
     return ImageSource(text, symbols, tuple(environments), {**_find_helper_symbols(used), **parse_imports(variables)})

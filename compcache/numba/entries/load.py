@@ -106,10 +106,10 @@ def load_result(
 
 
 def _replace_argument_types(cres: Any, args: tuple[Any, ...]) -> Any:
-    """Return a compile result with the requested argument types. The types in its descriptor are replaced too.
+    """Return a compile result with the requested argument types, and replace the types in its descriptor.
 
-    Numba may treat types with equal content as different. For example, the type of an omitted argument whose default value cannot be hashed
-    equals only itself.
+    Another number of types changes nothing. Numba may treat types with equal content as different. For example, the type of an omitted
+    argument whose default value cannot be hashed equals only itself.
     """
     if tuple(cres.signature.args) == args or len(cres.signature.args) != len(args):
         return cres

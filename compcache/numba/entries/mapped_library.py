@@ -77,23 +77,17 @@ class MappedLibrary(JITCodeLibrary):  # type: ignore[misc]
         CodeLibrary.__init__(self, codegen, name)
         self._linking_libraries: list[Any] = []
         self._shared_module: Any = None
-        self._parsed: Any = None
         self._finalized = True
         self._disable_inspection = True
         self._addresses = dict(addresses)
         self._environments = dict(environments)
         self._bitcode = bitcode
-        self._target = target
         keep_mapped(target)
         set_environments(self._addresses, environments)
 
     @property
     def _final_module(self) -> Any:
         return self._get_module_for_linking()
-
-    @_final_module.setter
-    def _final_module(self, module: Any) -> None:
-        self._parsed = module
 
     def address_in_image(self, name: str) -> int:
         """Return the address of a function in the image, or 0 if the image has no function with this name."""

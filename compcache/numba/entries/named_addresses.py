@@ -28,18 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
 __all__ = [
-    "ADDRESS_PREFIX",
-    "IMPORT_PREFIX",
-    "bind_imports",
-    "create_pass_builder",
-    "find_cython_functions",
-    "find_thread_functions",
-    "null_addresses",
-    "parse_address",
-    "parse_imports",
-    "remove_dead_code",
-    "replace_addresses_by_names",
-]
+    "ADDRESS_PREFIX", "IMPORT_PREFIX", "bind_imports", "create_pass_builder", "find_cython_functions", "find_thread_functions",
+    "null_addresses", "parse_address", "parse_imports", "remove_dead_code", "replace_addresses_by_names",
+]  # fmt: skip
 
 #: The prefix of Numba's variables that contain addresses. The address follows.
 ADDRESS_PREFIX = "numba.dynamic.globals."
@@ -77,7 +68,7 @@ def find_thread_functions(names: Iterable[str]) -> dict[int, str]:
 _CALLABLE_THREAD_FUNCTIONS = ("get_num_threads", "get_parallel_chunksize", "get_thread_id")
 
 
-def null_addresses(text: str, functions: Iterable[str] = ()) -> str:
+def null_addresses(text: str, functions: Iterable[str]) -> str:
     """Return LLVM assembly with null in place of all addresses.
 
     Loads of the variables in `functions` are marked as never null, so that LLVM removes Numba's tests for null.

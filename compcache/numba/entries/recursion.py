@@ -10,14 +10,10 @@ from compcache.numba.compilation.libraries import library_of
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = ["UNRESOLVED", "MissingCallee", "lacks_callee", "link_recursive_callees", "resolve_recursion"]
+__all__ = ["UNRESOLVED", "MissingCallee", "link_recursive_callees", "resolve_recursion"]
 
 _MAX_CALLEES = 1000
-
-
 UNRESOLVED = ".numba.unresolved$"
-
-
 _DECLARED_RECURSION = re.compile(r'^(@"\.numba\.unresolved\$([^"]+)") = external (?:\w+ )*global ptr\b.*$', re.MULTILINE)
 
 
@@ -45,15 +41,6 @@ def link_recursive_callees(library: Any) -> Any:
         definition.get_function(missing).linkage = "weak_odr"  # linkonce would be removed, because no code refers to it by name
         module.link_in(definition)
     raise MissingCallee(f"the function has more than {_MAX_CALLEES} recursive callees: split it")
-
-
-def lacks_callee(library: Any) -> bool:
-    """Return whether the module of a library lacks the definition of a recursive callee.
-
-    Raise `MissingCallee` if no library of this process defines the callee.
-    """
-    module = library._final_module
-    return link_recursive_callees(library) is not module
 
 
 def _find_defining_module(name: str) -> Any:
@@ -90,6 +77,7 @@ def resolve_recursion(text: str, defined: Collection[str]) -> str:
     """Return LLVM assembly in which the slots for recursive calls refer to the functions in `defined`. Other slots are left as they are."""
 
     def define_slot(match: re.Match[str]) -> str:
+        """Return the definition of a slot as a constant, or its declaration if its callee is not defined."""
         declaration, slot, name = match[0], match[1], match[2]
         callee = _find_callee(name, defined)
         return declaration if callee is None else f'{slot} = internal constant ptr @"{callee}"'

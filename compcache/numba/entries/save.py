@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from tokenize import TokenError
 from typing import TYPE_CHECKING, Any
 
 import numba
@@ -19,7 +20,7 @@ from numba.core.typed_passes import _reload_parfors
 
 from compcache import Function, ModuleSource, frontend
 from compcache.errors import CompileError, LinkError
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.numba.compilation import libraries, native_code, scopes
 from compcache.numba.entries import image_source, load, recursion
 from compcache.numba.entries.generators import next_symbol
@@ -50,7 +51,6 @@ __all__ = ["NotCacheable", "NotYetCacheable", "assembly_of", "numba_refusal_reas
 _PICKLED_EXCEPTION = re.compile(r'^@"?\.const\.(?:picklebuf|pickledata)\.', re.MULTILINE)
 #: Debug information. It contains the names of files.
 _DEBUG_INFORMATION = re.compile(r"!DICompileUnit\(")
-
 _DYNAMIC_GLOBALS = "it uses dynamic globals (such as ctypes pointers and large global arrays)"
 
 
@@ -71,9 +71,7 @@ def numba_refusal_reason(cres: Any) -> str:
     return ""
 
 
-def save_result(
-    cache: Cache, identity: Identity, name: str, cres: Any, targets: Iterable[str] | str | None = None, seconds: float = 0.0
-) -> None:
+def save_result(cache: Cache, identity: Identity, name: str, cres: Any, targets: Iterable[str] | str | None, seconds: float) -> None:
     """Store a compile result. If its code can be linked as an image, store an image for each target.
 
     `name` is the name of the entry. See `publish_entry` for `targets` and `seconds`.
@@ -102,8 +100,8 @@ def save_result(
     if source is None:
         if library.has_dynamic_globals:
             raise NotCacheable(_DYNAMIC_GLOBALS)
-        if recursion.lacks_callee(library):
-            raise NotCacheable("the function calls a recursive function whose code is in another object")
+        if recursion.link_recursive_callees(library) is not library._final_module:
+            raise NotCacheable("the function calls a recursive function that Numba has compiled separately: pass the result as an argument")
         declared = [function.name for function in library._final_module.functions if function.is_declaration]
         thread_functions = tuple(name for name in declared if name in THREADING)
         pickled = _pickle((KIND_OBJECT, token, thread_functions, (next_symbol(cres), _reduce_result(cres))), cres, text)
@@ -261,8 +259,7 @@ def _prepare_image_source(cres: Any, text: str) -> tuple[Any, Any]:
     referenced = _make_environment_rows([env_name for env_name in source.environments if env_name != environment.env_name])
     return source, (
         cres.library.name, _drop_unpicklable_parts(fndesc), environment.env_name, list(environment.consts), cres.signature,
-        without_addresses(str(cres.type_annotation)),
-        referenced, *([tuple(cres.lifted)] if cres.lifted else []),
+        _annotation_text(cres), referenced, *([tuple(cres.lifted)] if cres.lifted else []),
     )  # fmt: skip
 
 
@@ -295,7 +292,14 @@ def _reduce_result(cres: Any) -> Any:
     """Return a compile result in the form that Numba pickles. Raise `NotCacheable` if the function's globals have no name."""
     if not cres.environment.can_cache():
         raise NotCacheable("the function's globals have no __name__: add it to the globals that exec() uses")
-    return cres._reduce()
+    return cres._replace(type_annotation=_annotation_text(cres))._reduce()
+
+
+def _annotation_text(cres: Any) -> str:
+    """Return the source of a function with the types of its variables, or "" if the file was edited and is not valid there now."""
+    with suppress(TokenError):
+        return without_addresses(str(cres.type_annotation))
+    return ""
 
 
 def save_library(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from tokenize import TokenError
 from typing import TYPE_CHECKING
 
 from compcache.interrupts import reraise_interrupt
@@ -28,7 +29,7 @@ def read_sources(parts: Iterable[Part]) -> dict[str, str]:
     for part in parts:
         try:
             text = inspect.getsource(part.function)
-        except (OSError, TypeError, SyntaxError) as error:
+        except (OSError, TypeError, SyntaxError, TokenError) as error:  # for example, the file was edited since its import
             reraise_interrupt(error)
             continue
         remaining -= len(text)

@@ -26,15 +26,9 @@ if TYPE_CHECKING:
     from compcache.numba.lazy.description import Description
 
 __all__ = [
-    "Entry",
-    "are_settings_from_environment",
-    "argument_text",
-    "find_stored_entry",
-    "make_start_key",
-    "pickle_environments",
-    "record_start",
+    "Entry", "are_settings_from_environment", "argument_text", "find_stored_entry", "make_start_key", "pickle_environments", "record_start",
     "store_fields",
-]
+]  # fmt: skip
 
 _ENVIRONMENT = "_ZN08NumbaEnv"
 #: The offset of an environment's fields in `compcache.numba.lazy._dispatch` and in Numba's `_dynfunc`.
@@ -57,25 +51,22 @@ def record_start(cache_object: Any, cache: Cache, signature: Any, key: Key) -> N
     Raise `NotLazy` if the overload needs Numba, or `CompcacheError` if the record could not be stored.
     """
     if not are_settings_from_environment():
-        raise NotLazy("this process has other settings of Numba, or other packages, than a new process would have: start it again")
+        raise NotLazy("Numba is set up in another way in this process than it would be in a new one: start the program again")
     entry = find_stored_entry(cache_object, cache, signature, key)
     if entry is None or entry.fndesc.llvm_cpython_wrapper_name not in entry.symbols:  # a caller's options may omit the wrapper
         raise NotLazy("the code of the function is not stored in a form that can be used without Numba")
     record = entry.create_record(entry.fndesc.llvm_cpython_wrapper_name)
     if record is None:
         raise NotLazy("a constant of the function can be created only by Numba")
-    store_fields(cache, key if entry.description.lines else key.without_lines(), record.fields, waits=True)
+    store_fields(cache, key.name if entry.description.lines else key.base_name, record.fields, waits=True)
 
 
 def argument_text(type_: Any, functions: list[Any] | None = None) -> str:
     """Return the text for a Numba type, which equals the text that `type_text` returns for an argument of this type.
 
-    Args:
-        type_: the Numba type.
-        functions: a list, to which the dispatcher of each jitted function is appended; None if jitted functions are not supported.
+    The dispatcher of each jitted function is appended to the list `functions`; None if jitted functions are not supported.
 
-    Raises:
-        NotLazy: compcache needs Numba for arguments of this type.
+    Raise `NotLazy` if compcache needs Numba for arguments of this type.
     """
     from numba.core import types
 
@@ -232,13 +223,13 @@ def _pickle_constants(constants: list[Any]) -> bytes | None:
     return None if b"numba" in data or b"llvmlite" in data or b"__main__" in data else data
 
 
-def store_fields(cache: Cache, key: Key, fields: tuple[Any, ...], *, waits: bool = False) -> None:
-    """Store the fields of a record under a key for starts without Numba. With `waits`, it may be written later, with other entries.
+def store_fields(cache: Cache, name: str, fields: tuple[Any, ...], *, waits: bool = False) -> None:
+    """Store the fields of a record for starts without Numba under a name. With `waits`, it may be written later, with other entries.
 
     Raise `CompcacheError` if the record could not be stored.
     """
     stored = frontend.find_stored(cache, _entry_names(fields))
-    frontend.put_entry(cache, key.name, dump_marshalled(fields), kind=START, requires=stored.module_ids if stored is not None else ())
+    frontend.put_entry(cache, name, dump_marshalled(fields), kind=START, requires=stored.module_ids if stored is not None else ())
     if not waits:
         frontend.write_entries(cache)  # writing is fast compared to compiling, and worker processes may end without exit handlers
 

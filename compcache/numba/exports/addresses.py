@@ -42,8 +42,6 @@ _THREADS = {
     "get_parallel_chunksize": ("parallel_chunk", "unsigned (void)"),
     "set_parallel_chunksize": ("set_parallel_chunk", "unsigned (unsigned)"),
 }
-
-
 #: Numba's copies of parts of Python's hash secret, with their offsets in the secret (`_Py_HashSecret_t`).
 _SECRETS = {"siphash_k0": 0, "siphash_k1": 8, "djbx33a_suffix": 16}
 _SECRET = "_Py_HashSecret"  # noqa: S105 - a symbol

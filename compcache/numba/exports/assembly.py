@@ -17,7 +17,7 @@ from compcache.numba.exports.objects import HELPERS, format_objects
 from compcache.numba.exports.parameters import export_error
 from compcache.numba.exports.plan import Unsupported, encode_plan
 from compcache.numba.exports.raising import describe_exceptions, make_raising_assembly
-from compcache.numba.exports.wrapper import ENTRY, Shape, make_wrapper_assembly
+from compcache.numba.exports.wrapper import ENTRY, Shape, Wrapper
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,14 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["Assembled", "assemble"]
 
 _ENVIRONMENT = "_ZN08NumbaEnv"
-
-
 _LOADED_ENVIRONMENT = re.compile(rf'^  (?P<value>%\S+) = load ptr, ptr @"?{_ENVIRONMENT}.*$', re.MULTILINE)
-
-
 _DEFINITION_AND_USE = 2
-
-
 #: The functions of Numba's C library for dictionaries, typed lists and sets (prefixes), and for properties of characters.
 _CONTAINERS = ("numba_dict_", "numba_list_", "numba_set_")
 _CHARACTERS = frozenset(("numba_gettyperecord", "numba_get_PyUnicode_ExtendedCase"))
@@ -72,11 +66,11 @@ def assemble(func_name: str, cres: Any, parameters: list[Parameter], result: Res
     except (MissingCallee, Unsupported) as error:
         raise export_error(func_name, str(error)) from error
     shape = Shape(
-        parameters, is_object=result.is_object, uses_plan=plan is not None, uses_random=services.has_random,
+        parameters=parameters, is_object=result.is_object, uses_plan=plan is not None, uses_random=services.has_random,
         uses_threads="numba_parallel_for" in services.helpers, nogil=nogil and plan is not None,
     )  # fmt: skip
     with context.push_code_library(context.codegen().create_library(ENTRY)):  # casts of literals need a library
-        module = binding.parse_assembly(make_wrapper_assembly(cres, shape))
+        module = binding.parse_assembly(Wrapper(cres, shape).build())
     module.link_in(compiled.clone())
     module = _rewrite_module(module)
     _link_exceptions(func_name, module, services)
@@ -193,6 +187,7 @@ def _replace_unread_environments(function: str) -> str:
     """Return the assembly of a function with a non-null constant in place of each environment that it only compares with null."""
 
     def replace_load(match: re.Match[str]) -> str:
+        """Return a constant in place of the load of an environment if the only use of its value is a comparison with null."""
         load, value = match[0], match["value"]
         uses = re.findall(rf"{re.escape(value)}(?![\w.$-])", function)
         is_compared = f"= icmp eq ptr {value}, null\n" in function
@@ -204,20 +199,19 @@ def _replace_unread_environments(function: str) -> str:
 _SYMBOL = re.compile(r'[@!](?:"[^"]*"|[\w.$-]+)')  # also matches names in metadata
 #: The number of a compiled function in this process, or the address of the object that Numba creates for a parallel loop.
 _PROCESS_ID = re.compile(r"B\d+v(?P<number>\d+)(?=B|E|$)|(?<=_gufunc_0x)(?P<address>[0-9a-f]+)")
-
-
 #: An error message of Numba that contains a symbol.
 _MISSING_ENVIRONMENT = re.compile(r'^(@"\.const\.missing Environment: [^"]*" = .*?constant )\[\d+ x i8\] c"[^"]*"', re.MULTILINE)
 
 
 def _replace_process_ids(text: str) -> str:
-    """Return assembly with consecutive numbers in place of the numbers and addresses of this process in symbols and in a message.
+    """Return assembly in which symbols contain consecutive numbers in place of numbers and addresses of this process.
 
-    Therefore every process exports the same bytes for a kernel.
+    A message that contains such a symbol gets another text. Therefore every process exports the same bytes for a kernel.
     """
     numbers: dict[str, int] = {}
 
     def replace_id(match: re.Match[str]) -> str:
+        """Return the number that replaces a number or an address, in the form that Numba gives to either."""
         number = numbers.setdefault(match[0], len(numbers) + 1)
         if match["address"]:
             return f"{number:0{len(match[0])}x}"

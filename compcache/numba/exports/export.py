@@ -64,7 +64,7 @@ def export(func: Any, signature: Any, *, cache: Cache, name: str | None = None, 
             cres = _compile_with_lists(func_name, function, options, local_types, args, returned.caller_type)
     parameters = describe_parameters(function, args, returned.caller_type)
     assembled = assemble(func_name, cres, parameters, returned, nogil=nogil)
-    shown = f"{returned.text}({', '.join(f'{p.name}: {p.text}' for p in parameters)})"
+    shown = f"{returned.text}({', '.join(f'{parameter.name}: {parameter.text}' for parameter in parameters)})"
     source = ModuleSource(
         assembled.text, {func_name: Function(shown, symbol=ENTRY, nogil=nogil and not assembled.releases_gil)}, optimize=2,
         cpu=cpu, features=features, targets=targets if cpu is None else None,
@@ -139,8 +139,11 @@ def _compile_with_lists(func_name: str, function: Any, options: dict[str, Any], 
 
 def _make_fixed_arguments_function(function: Any, names: list[str], options: dict[str, Any], local_types: dict[str, Any]) -> Any:
     """Return a Python function with these parameters that calls the compiled form of a function with ``*args``."""
-    scope = {"kernel": _jit_kernel(function, options, local_types)}
-    return eval(f"lambda {', '.join(names)}: kernel({', '.join(names)})", scope)  # noqa: S307 - names of parameters
+    kernel = "kernel"
+    while kernel in names:
+        kernel += "_"
+    scope = {kernel: _jit_kernel(function, options, local_types)}
+    return eval(f"lambda {', '.join(names)}: {kernel}({', '.join(names)})", scope)  # noqa: S307 - names of parameters
 
 
 def _jit_kernel(function: Any, options: dict[str, Any], local_types: dict[str, Any], *signature: Any) -> Any:

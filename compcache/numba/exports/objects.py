@@ -16,7 +16,6 @@ PLAN_SYMBOL, ENTER_SYMBOL = "compcache.numba.plan", "compcache.numba.enter"
 LEAVE_SYMBOL, BOX_SYMBOL = "compcache.numba.leave", "compcache.numba.box"
 RANDOM_SYMBOL, PARALLEL_SYMBOL = "compcache.numba.random_begin", "compcache.numba.parallel_raise"
 _MODULE, _TABLE = "compcache.numba.exports._objects", "functions"
-
 _Call = tuple[int, str, str]
 
 
@@ -87,11 +86,7 @@ HELPERS = {
 
 
 def format_objects(
-    plan: bytes,
-    helpers: Collection[str] = (),
-    functions: Mapping[str, tuple[str, ...]] | None = None,
-    library: Mapping[str, tuple[str, str]] | None = None,
-    numba: str = "",
+    plan: bytes, helpers: Collection[str], functions: Mapping[str, tuple[str, ...]], library: Mapping[str, tuple[str, str]], numba: str
 ) -> str:
     """Return the assembly of the plan, of the function that prepares the plan once, and of functions that call the functions in the table.
 
@@ -104,36 +99,32 @@ def format_objects(
         numba: the version of Numba that generated the code.
     """
     calls: dict[str, _Call] = {**_OWN, **{name: HELPERS[name] for name in helpers}}
-    variables = functions or {}
-    library_calls = library or {}
-    wanted = [_Wanted(_RESOLVE, description, f'@"{variable}"') for variable, description in variables.items()]
-    wanted += [_Wanted(_LIBRARY, (name, numba), f"@compcache.numba.{name}") for name in library_calls]
+    resolved = [_Resolved(_RESOLVE, description, f'@"{variable}"') for variable, description in functions.items()]
+    resolved += [_Resolved(_LIBRARY, (name, numba), f"@compcache.numba.{name}") for name in library]
     replacements = {
         "PLAN_SIZE": str(len(plan)),
         "PREPARE_AT": str(_PREPARE),
         "LINEAR": _LINEAR_TEXT if _LINEAR.keys() & set(helpers) else "  br label %resolve0",
-        "RESOLVING": "\n".join(_format_resolution(number, item) for number, item in enumerate(wanted)),
-        "LAST": str(len(wanted)),
+        "RESOLVING": "\n".join(_format_resolution(number, function) for number, function in enumerate(resolved)),
+        "LAST": str(len(resolved)),
     }
     preparation = _PREPARE_TEXT
     for word, text in replacements.items():
         preparation = preparation.replace(word, text)
-    return "\n".join(
-        [
-            _format_bytes("compcache.numba.plan_bytes", plan, align=8),
-            _format_bytes("compcache.numba.module", _MODULE.encode() + b"\0"),
-            _format_bytes("compcache.numba.table_name", _TABLE.encode() + b"\0"),
-            _format_bytes("compcache.numba.capsule", f"{_MODULE}.{_TABLE}".encode() + b"\0"),
-            *[_format_bytes(f"compcache.numba.wanted.{number}", item.encode()) for number, item in enumerate(wanted)],
-            *[f'@"{variable}" = external global ptr' for variable in variables],
-            preparation,
-            *[_format_call(symbol, *call) for symbol, call in calls.items()],
-            *[_format_library_call(symbol, *types) for symbol, types in library_calls.items()],
-        ]
-    )
+    return "\n".join([
+        _format_bytes("compcache.numba.plan_bytes", plan, align=8),
+        _format_bytes("compcache.numba.module", _MODULE.encode() + b"\0"),
+        _format_bytes("compcache.numba.table_name", _TABLE.encode() + b"\0"),
+        _format_bytes("compcache.numba.capsule", f"{_MODULE}.{_TABLE}".encode() + b"\0"),
+        *[_format_bytes(f"compcache.numba.wanted.{number}", function.encode()) for number, function in enumerate(resolved)],
+        *[f'@"{variable}" = external global ptr' for variable in functions],
+        preparation,
+        *[_format_call(symbol, *call) for symbol, call in calls.items()],
+        *[_format_library_call(symbol, *types) for symbol, types in library.items()],
+    ])  # fmt: skip
 
 
-class _Wanted(NamedTuple):
+class _Resolved(NamedTuple):
     """A function of another package or library, whose address is found when the plan is prepared.
 
     Attributes:
@@ -157,16 +148,16 @@ def _format_bytes(name: str, data: bytes, align: int = 1) -> str:
     return f'@{name} = internal constant [{len(data)} x i8] c"{body}", align {align}'
 
 
-def _format_resolution(number: int, wanted: _Wanted) -> str:
+def _format_resolution(number: int, function: _Resolved) -> str:
     """Return the instructions that find a function of another package or library, and store its address in its variable."""
     return f"""resolve{number}:
-  %resolver_at{number} = getelementptr ptr, ptr %table, i64 {wanted.resolver}
+  %resolver_at{number} = getelementptr ptr, ptr %table, i64 {function.resolver}
   %resolver{number} = load ptr, ptr %resolver_at{number}
   %function{number} = call ptr %resolver{number}(ptr @compcache.numba.wanted.{number})
   %missing{number} = icmp eq ptr %function{number}, null
   br i1 %missing{number}, label %failed, label %resolved{number}
 resolved{number}:
-  store ptr %function{number}, ptr {wanted.variable}
+  store ptr %function{number}, ptr {function.variable}
   br label %resolve{number + 1}"""
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from compcache.numba.kernels.find import kernel_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from types import ModuleType
 
     from compcache import ModuleSource
+    from compcache.cache import Cache
 
 __all__ = ["package_exports", "write_sources"]
 
@@ -28,11 +30,10 @@ def package_exports(modules: Iterable[ModuleType], out: str, targets: Iterable[s
         CompileError: a kernel cannot be exported.
         ValueError: a kernel has no signature.
     """
-    from compcache.cache import Cache
     from compcache.numba.exports.export import export
 
     names: list[str] = []
-    with _ScratchDirectory() as place, Cache(place, layers=()) as cache:
+    with _scratch_cache() as cache:
         for module in modules:
             for function, signatures in _find_module_kernels(module):
                 name = f"{function.__module__}.{function.__qualname__}"
@@ -40,7 +41,7 @@ def package_exports(modules: Iterable[ModuleType], out: str, targets: Iterable[s
                     names.append(kernel_name(name, number))
                     export(function, signature, cache=cache, name=names[-1], targets=targets)
         if names:
-            _copy_kernels(cache, names, out, place)
+            _copy_kernels(cache, names, out)
     return tuple(names)
 
 
@@ -49,41 +50,37 @@ def write_sources(sources: Iterable[ModuleSource], out: str, targets: Iterable[s
 
     `targets` is assigned to each module that has neither a CPU, nor features, nor targets.
     """
-    from compcache.cache import Cache
-
-    with _ScratchDirectory() as place, Cache(place, layers=()) as cache:
+    with _scratch_cache() as cache:
         for source in sources:
             if source.targets is None and source.cpu is None and source.features is None:
                 source.targets = targets
             cache.add_module(source)
         names = list(cache)
-        _copy_kernels(cache, names, out, place)
+        _copy_kernels(cache, names, out)
     return tuple(names)
 
 
-class _ScratchDirectory:
-    """A context manager that creates a temporary directory, returns a path in it, and removes the directory at the end."""
+@contextmanager
+def _scratch_cache() -> Iterator[Cache]:
+    """Provide an empty cache in a temporary directory, which is removed at the end."""
+    import tempfile
 
-    def __enter__(self) -> str:
-        import tempfile
+    from compcache.cache import Cache
 
-        self._directory = tempfile.TemporaryDirectory(prefix="compcache-package-")
-        return os.path.join(self._directory.name, "cache")
-
-    def __exit__(self, *_: object) -> None:
-        self._directory.cleanup()
+    with tempfile.TemporaryDirectory(prefix="compcache-package-") as place, Cache(os.path.join(place, "cache"), layers=()) as cache:
+        yield cache
 
 
-def _copy_kernels(cache: Any, names: Sequence[str], out: str, scratch: str) -> None:
+def _copy_kernels(cache: Cache, names: Sequence[str], out: str) -> None:
     """Copy functions and their dependencies into a directory, without subdirectories that depend on this host or on the time.
 
-    The bundle is written beside `scratch`, a path in the temporary directory.
+    A bundle is written beside the directory of the cache.
     """
     import shutil
 
     from compcache.cache import Cache
 
-    bundle = f"{scratch}.ccb"
+    bundle = f"{cache.path}.ccb"
     cache.export(names, bundle)
     with Cache(out, layers=(), trust=True) as packaged:
         packaged.import_bundle(bundle)

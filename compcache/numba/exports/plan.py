@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from compcache.numba.compilation.plain_containers import contains_type, item_types, replace_containers
 from compcache.numba.exports.type_names import describe_type, element_format, element_text
+from compcache.numba.registered.library import is_found_by_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -191,12 +192,7 @@ class _Planner:
 
         Raise `Unsupported` if the module does not define the class under this name. The message says with `description` what the class is.
         """
-        import sys
-
-        value: Any = sys.modules.get(cls.__module__)
-        for part in cls.__qualname__.split("."):
-            value = getattr(value, part, None)
-        if value is not cls:
+        if not is_found_by_name(cls):
             raise Unsupported(f"type {cls.__qualname__}, {description} that the module {cls.__module__} does not define under this name")
         return self.add_text(cls.__module__, cls.__qualname__)
 

@@ -53,9 +53,7 @@ COMPUTED = ...
 def describe_exceptions(func_name: str, text: str) -> list[KnownException]:
     """Return the exceptions that LLVM assembly may raise. Numba must have compiled it in this process.
 
-    Raises:
-        CompileError: an exception class is local to a function, or an argument of an exception cannot be stored. The message begins with
-            `func_name`.
+    Raise `CompileError` for the export `func_name` if an exception class is local to a function, or an argument cannot be stored.
     """
     data = {name: _ESCAPE.sub(_unescape, body.encode("latin-1")) for name, body in _DATA.findall(text)}
     # Code identifies an exception with constant arguments by a variable that refers to the pickle, any other by the pickle itself.
@@ -78,8 +76,7 @@ def _describe_pickled_exception(func_name: str, variable: str, content: bytes) -
 
     `variable` contains the pickle or refers to it.
 
-    Raises:
-        CompileError: the exception class is local to a function, or an argument cannot be stored. The message begins with `func_name`.
+    Raise `CompileError` for the export `func_name` if the exception class is local to a function, or an argument cannot be stored.
     """
     description = pickle.loads(content)  # noqa: S301 - Numba has just created the pickle in this process
     if not isinstance(description, tuple):

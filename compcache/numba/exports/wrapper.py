@@ -7,7 +7,7 @@ The wrapper converts scalars and contiguous buffers to Numba's arguments, and ra
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from llvmlite import ir
 
@@ -17,16 +17,16 @@ from compcache.numba.exports.raising import RAISE
 if TYPE_CHECKING:
     from compcache.numba.exports.parameters import Parameter
 
-__all__ = ["ENTRY", "Shape", "make_wrapper_assembly"]
+__all__ = ["ENTRY", "Shape", "Wrapper"]
 
 ENTRY = "compcache.numba.entry"
 _POINTER, _COUNT = ir.IntType(8).as_pointer(), ir.IntType(64)
 
 
-class Shape:
+class Shape(NamedTuple):
     """How a kernel is called: its parameters, and the services of the extension module that it uses.
 
-    Args:
+    Attributes:
         parameters: the parameters.
         is_object: whether the extension module creates the result.
         uses_plan: whether the code calls the extension module.
@@ -35,24 +35,21 @@ class Shape:
         nogil: whether the wrapper releases the GIL around the kernel.
     """
 
-    def __init__(
-        self, parameters: list[Parameter], *, is_object: bool, uses_plan: bool, uses_random: bool, uses_threads: bool, nogil: bool
-    ) -> None:
-        self.parameters = parameters
-        self.is_object = is_object
-        self.uses_plan = uses_plan
-        self.uses_random = uses_random
-        self.uses_threads = uses_threads
-        self.nogil = nogil
+    parameters: list[Parameter]
+    is_object: bool
+    uses_plan: bool
+    uses_random: bool
+    uses_threads: bool
+    nogil: bool
 
 
-def make_wrapper_assembly(cres: Any, shape: Shape) -> str:
-    """Return the LLVM assembly of a kernel's wrapper. The symbol of the wrapper is `ENTRY`."""
-    return _Wrapper(cres, shape).build()
+class Wrapper:
+    """Builds the wrapper of one kernel.
 
-
-class _Wrapper:
-    """Builds the wrapper of one kernel."""
+    Args:
+        cres: Numba's compile result of the kernel.
+        shape: how the kernel is called.
+    """
 
     def __init__(self, cres: Any, shape: Shape) -> None:
         from numba.core import types
@@ -89,7 +86,7 @@ class _Wrapper:
         return existing or ir.Function(self._module, ir.FunctionType(result, arguments), name)
 
     def build(self) -> str:
-        """Emit the wrapper, and return the assembly of its module."""
+        """Emit the wrapper, and return the assembly of its module. The symbol of the wrapper is `ENTRY`."""
         builder = self._builder
         arguments = iter(self._function.args)
         slots = next(arguments) if self._is_tuple else None

@@ -19,9 +19,7 @@ __all__ = ["bits_of", "defaults_of", "digest_and_reads", "file_of", "plain_name"
 _SIZE = 16
 #: A flag of all functions. When Numba calls a function under a profiler, it removes the flag from the code object.
 _OPTIMIZED = 1
-
-
-#: The digests and reads of live code objects, by id, because code objects with equal content are equal.
+#: A weak reference to each code object, its digest and its reads, by id, because different code objects may compare equal.
 _codes: dict[int, tuple[Any, bytes, Reads]] = {}
 
 
@@ -30,9 +28,9 @@ def digest_and_reads(code: python_types.CodeType) -> tuple[bytes, Reads]:
 
     The digest and the reads are stored while the code object lives.
     """
-    known = _codes.get(id(code))
-    if known is not None:
-        known_code, known_digest, known_reads = known
+    row = _codes.get(id(code))
+    if row is not None:
+        known_code, known_digest, known_reads = row
         if known_code() is code:  # otherwise an object that no longer lives had this id
             return known_digest, known_reads
     state = blake2b(digest_size=_SIZE)
@@ -41,6 +39,7 @@ def digest_and_reads(code: python_types.CodeType) -> tuple[bytes, Reads]:
     key = id(code)
 
     def forget(dead: Any) -> None:
+        """Remove the row of a code object that no longer exists."""
         entry = _codes.get(key)
         if entry is not None and entry[0] is dead:
             del _codes[key]
@@ -115,7 +114,7 @@ def defaults_of(function: Any) -> dict[str, Any]:
 
 
 def replaced_defaults_reason(function: Any, declared: dict[str, Any]) -> str:
-    """Return the reason why a function has no key, or "": the program has replaced default values that Numba's decorator had read."""
+    """Return why a function has no key, if the program has replaced default values since the declaration; otherwise ""."""
     present = defaults_of(function)
     if present.keys() == declared.keys() and all(present[name] is value for name, value in declared.items()):
         return ""

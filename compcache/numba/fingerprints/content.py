@@ -47,15 +47,9 @@ class Content:
 
 @examines_program(NotLazy)
 def content_of(function: Any, options: Any, functions: Iterable[Any] = ()) -> Content:
-    """Return the content of a function.
+    """Return the content of a function that is compiled with these options. `functions` are the jitted functions among its arguments.
 
-    Args:
-        function: the Python function.
-        options: the options with which the function is compiled.
-        functions: the jitted functions that are passed to the function as arguments.
-
-    Raises:
-        NotLazy: the function reads a value that only Numba knows, that has no content, or that raised an exception when it was examined.
+    Raise `NotLazy` if the function reads a value that only Numba knows, that has no content, or that raised an exception when examined.
     """
     try:
         return _walk_content(function, options, functions)
@@ -115,13 +109,13 @@ def _walk_implementations(first: Walk) -> Iterator[tuple[Any, Fingerprint]]:
 
     The registered functions that the further walks reach are added to those of the first walk.
     """
-    known = dict(first.implementations)
-    waiting = list(known.values())
+    implementations = dict(first.implementations)
+    waiting = list(implementations.values())
     for implementation in waiting:
         walk = Walk(without_numba=True)
         walk.mode = RUN
         walk.refer_to_implementation(implementation)
         yield implementation.function, walk.finish()
         first.registered += walk.registered
-        waiting += [other for key, other in walk.implementations.items() if key not in known]
-        known |= walk.implementations
+        waiting += [other for key, other in walk.implementations.items() if key not in implementations]
+        implementations |= walk.implementations

@@ -40,11 +40,11 @@ def remember_during_look_up() -> Iterator[None]:
 
 def call_once(function: Callable[..., _R], *objects: Any) -> _R:
     """Call a function with these objects, and return its result. During a look-up, at most one call is made for the same objects."""
-    known = _examined.results
-    if known is None:
+    results = _examined.results
+    if results is None:
         return function(*objects)
     key = tuple(map(id, (function, *objects)))
-    if key not in known:
-        known[key] = function(*objects), objects  # kept alive, so that no id is reused
-    result: _R = known[key][0]
+    if key not in results:
+        results[key] = function(*objects), objects  # kept alive, so that no id is reused
+    result: _R = results[key][0]
     return result

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, NamedTuple
+
 from compcache.numba.fingerprints import RUN
 from compcache.numba.fingerprints.content import find_old_code
 from compcache.numba.fingerprints.walk import Walk
 from compcache.numba.registered.refusals import Unidentifiable, Unrepeatable, examines_program
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Any
 
     from compcache.numba.fingerprints.implementations import Implementation
     from compcache.numba.fingerprints.walk import Fingerprint
@@ -42,21 +42,16 @@ def _finish(walk: Walk) -> Fingerprint:
 
 @examines_program(Unidentifiable)
 def fingerprint_of_value(value: object, where: str) -> str:
-    """Return the digest of a value that compiled code could read.
+    """Return the digest of a value that compiled code could read. `where` describes the value in error messages.
 
-    Args:
-        value: the value.
-        where: the description of the value, for error messages.
-
-    Raises:
-        Unidentifiable: the value has no identity by content.
+    Raise `Unidentifiable` if the value has no identity by content.
     """
     walk = Walk()
     walk.feed_value(value, where)
     return walk.finish().content
 
 
-class Limits:
+class Limits(NamedTuple):
     """The limits of a walk.
 
     Attributes:
@@ -64,11 +59,8 @@ class Limits:
         unnamed: the maximum number of values that no code names.
     """
 
-    __slots__ = ("unnamed", "values")
-
-    def __init__(self, values: int, unnamed: int) -> None:
-        self.values = values
-        self.unnamed = unnamed
+    values: int
+    unnamed: int
 
 
 @examines_program(Unidentifiable)
@@ -103,8 +95,7 @@ def fingerprint_of_implementations(
 def content_of_present_code(fingerprint: Fingerprint) -> str:
     """Return the digest of a fingerprint.
 
-    Raises:
-        Unidentifiable: this process has code of one of its functions that was compiled from other values, and callers would contain it.
+    Raise `Unidentifiable` if this process has compiled one of its functions from other values, because callers would contain that code.
     """
     name = find_old_code(fingerprint.parts)
     if name is not None:

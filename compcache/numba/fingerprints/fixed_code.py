@@ -62,7 +62,7 @@ def note_running(dispatcher: Any, compiled: Compiled | None) -> None:
     _running[dispatcher] = compiled
 
 
-def fixed_code(dispatcher: Any, *, is_frozen: bool = False) -> list[Compiled] | None:
+def fixed_code(dispatcher: Any, *, is_frozen: bool) -> list[Compiled] | None:
     """Return the identities of all code of a dispatcher, in the order in which overloads are tried.
 
     The result is None if the dispatcher may compile more code, may be inlined, or has code with an unknown origin. `is_frozen` is whether
@@ -74,10 +74,10 @@ def fixed_code(dispatcher: Any, *, is_frozen: bool = False) -> list[Compiled] | 
         return None
     if str(dispatcher.targetoptions.get("inline", "never")) != "never":
         return None  # Numba would inline the current version of the function
-    known = _compiled.get(dispatcher, {})
+    by_types = _compiled.get(dispatcher, {})
     overloads = []
     for signature, result in dispatcher.overloads.items():
-        compiled = known.get(tuple(getattr(signature, "args", signature))) or _compiled_without_cache(dispatcher, result)
+        compiled = by_types.get(tuple(getattr(signature, "args", signature))) or _compiled_without_cache(dispatcher, result)
         if compiled is None:
             return None
         overloads.append(compiled)
@@ -99,5 +99,5 @@ def _compiled_without_cache(dispatcher: Any, result: Any) -> Compiled | None:
         return None
     if compiled is None:
         name = dispatcher.py_func.__qualname__
-        raise Unidentifiable(f"{name} was compiled when it was declared, from values that other processes cannot compare")
+        raise Unidentifiable(f"{name} was compiled when it was declared, from values that cannot be compared: pass them as arguments")
     return compiled

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from types import CodeType
     from typing import Any
 
+    #: Returns a former value, or `MISSING` if the value is gone. The argument contains the copies of functions, by their functions.
+    Former = Callable[[dict[Any, Any]], Any]
+
 __all__ = ["changed_attributes", "former_function", "keep_values"]
 
 _Function: Any = type(lambda: 0)
@@ -35,16 +38,16 @@ _MAX_OWNERS = 3
 _MAX_CALLS = 30
 
 
-class _Kept:
-    """What a function read. A former value is a function that returns the value, or `MISSING` if the value is gone.
+class _Reads:
+    """What a function read when its code was first recorded. Each value is kept as a function that returns it (`Former`).
 
     Attributes:
         code: the code of the function.
         names: the names of globals and attributes in the code.
         calls: the maximum length of a chain of functions that starts with the function.
-        globals, cells: the former values of the variables that the function reads, by name.
-        attributes: the attributes of classes and objects that the function, or a function that it calls, may read: what `_refer_to`
-            returned for the class or object, and the former value, by the id of the class or object and the name.
+        globals, cells: the values of the variables that the function reads, by name.
+        attributes: the attributes of classes and objects that the function, or a function that it calls, may read, by the id of the class
+            or object and the name: a reference from `_refer_to` to the class or object, and the value.
     """
 
     __slots__ = ("attributes", "calls", "cells", "code", "globals", "names")
@@ -53,16 +56,16 @@ class _Kept:
         self.code = code
         self.names = set(_names_in(code))
         self.calls = calls
-        self.globals: dict[str, Callable[[Any], Any]] = {}
-        self.cells: dict[str, Callable[[Any], Any]] = {}
-        self.attributes: dict[tuple[int, str], tuple[Callable[[], Any], Callable[[Any], Any]]] = {}
+        self.globals: dict[str, Former] = {}
+        self.cells: dict[str, Former] = {}
+        self.attributes: dict[tuple[int, str], tuple[Callable[[], Any], Former]] = {}
 
-    def keep_named(self, namespace: dict[str, Any], owners: int) -> dict[str, Callable[[Any], Any]]:
-        """Return the former values of the variables or attributes in a namespace that the function names. `owners` is that of `keep`."""
+    def keep_named(self, namespace: dict[str, Any], owners: int) -> dict[str, Former]:
+        """Keep the variables or attributes in a namespace that the function names, and return them by name. `owners` is that of `keep`."""
         return {name: self.keep(namespace[name], owners) for name in self.names & namespace.keys()}
 
-    def keep(self, value: Any, owners: int) -> Callable[[Any], Any]:
-        """Return a function that returns the present value later, or `MISSING` if it is gone then.
+    def keep(self, value: Any, owners: int) -> Former:
+        """Keep a value and what it refers to, and return the function that returns the value later.
 
         `owners` is the maximum number of modules, classes and objects in a chain of attributes.
         """
@@ -74,25 +77,25 @@ class _Kept:
             return lambda _: copied
         data = _marshalled(value)
         if data is not None:
-            return lambda _: marshal.loads(data)  # noqa: S302 - the data were made above
+            return lambda _: marshal.loads(data)  # noqa: S302 - `_marshalled` encoded them
         if cls is _Module and owners and not is_library_module(vars(value).get("__name__")):
-            kept = self.keep_named(vars(value), owners - 1)
-            return lambda made: _former_module(value, kept, made)
+            attributes = self.keep_named(vars(value), owners - 1)
+            return lambda copies: _former_module(value, attributes, copies)
         self._keep_function(value)
         if owners and cls is not _Module and (cls is not _Function or value.__dict__):
             with suppress(Exception):  # code of the program, such as `__getattribute__`, may raise an exception
                 self._keep_attributes(value, owners - 1)
         reference = _refer_to(value)
-        return lambda made: MISSING if reference() is None else former_function(reference(), made)
+        return lambda copies: MISSING if reference() is None else former_function(reference(), copies)
 
     def _keep_function(self, value: Any) -> None:
-        """Keep what a function reads that the function refers to, if the value is a function."""
+        """Keep the values that a callee reads. Do nothing if the value is not a Python function."""
         keep_values(value, self.calls - 1)
-        kept = _kept.get(ref(value)) if type(value) is _Function else None
-        self.attributes.update({} if kept is None else kept.attributes)
+        reads = _reads.get(ref(value)) if type(value) is _Function else None
+        self.attributes.update({} if reads is None else reads.attributes)
 
     def _keep_attributes(self, value: Any, owners: int) -> None:
-        """Keep attributes of a class, or of an object (also a function) and its classes: those that are named, and all of plain types."""
+        """Keep attributes of a class, or of an object and its classes: those that the function names, and those of plain types."""
         for owner in value.__mro__ if issubclass(type(value), type) else (value, *type(value).__mro__):
             if is_library_module((owner if issubclass(type(owner), (type, _Function)) else type(owner)).__module__):
                 continue
@@ -106,9 +109,9 @@ class _Kept:
 
 
 def _refer_to(value: Any) -> Callable[[], Any]:
-    """Return a function that returns an object, or None if it is gone. Objects of the program's classes with slots are kept alive.
+    """Return a function that returns an object, or None if the object is gone.
 
-    Other objects to which no weak references exist, such as containers, count as gone.
+    If the object's class allows no weak references, a program's object is kept alive, and a library's object counts as gone.
     """
     with suppress(TypeError):
         return ref(value)
@@ -117,8 +120,8 @@ def _refer_to(value: Any) -> Callable[[], Any]:
     return lambda: None
 
 
-#: What each function read when its code was first recorded. The reference to a function removes its row when the function is gone.
-_kept: dict[ref[Any], _Kept] = {}
+#: The reads of each function. The reference to a function removes its row when the function is gone.
+_reads: dict[ref[Any], _Reads] = {}
 
 
 def keep_values(function: Any, calls: int = _MAX_CALLS) -> None:
@@ -126,37 +129,37 @@ def keep_values(function: Any, calls: int = _MAX_CALLS) -> None:
 
     `calls` is the maximum length of a chain of functions.
     """
-    if not calls or type(function) is not _Function or is_made_by_library(function) or ref(function) in _kept:
+    if not calls or type(function) is not _Function or is_made_by_library(function) or ref(function) in _reads:
         return
-    kept = _kept[ref(function, _kept.pop)] = _Kept(function.__code__, calls)
-    kept.globals = kept.keep_named(function.__globals__, _MAX_OWNERS)
-    kept.cells = {name: kept.keep(value, _MAX_OWNERS) for name, value in cells_of(function)}
+    reads = _reads[ref(function, _reads.pop)] = _Reads(function.__code__, calls)
+    reads.globals = reads.keep_named(function.__globals__, _MAX_OWNERS)
+    reads.cells = {name: reads.keep(value, _MAX_OWNERS) for name, value in cells_of(function)}
 
 
-def former_function(function: Any, made: dict[Any, Any] | None = None) -> Any:
+def former_function(function: Any, copies: dict[Any, Any] | None = None) -> Any:
     """Return a copy of a function that reads the kept values. Return the function itself if no value has changed or no value is kept.
 
-    `made` are the copies that callers of this function are creating, by their functions.
+    `copies` contains the copies of functions that refer to this one, by their functions. The copy is added. None: there are no copies yet.
     """
-    kept = _kept.get(ref(function)) if type(function) is _Function else None
-    made = {} if made is None else made
-    if kept is None or function in made or len(made) > _MAX_CALLS:
-        return function if kept is None else made.get(function, function)
+    reads = _reads.get(ref(function)) if type(function) is _Function else None
+    copies = {} if copies is None else copies
+    if reads is None or function in copies or len(copies) > _MAX_CALLS:
+        return function if reads is None else copies.get(function, function)
     namespace, present = dict(function.__globals__), dict(cells_of(function))
     cells = [CellType() if value is MISSING else CellType(value) for value in present.values()]
-    copy = _Function(kept.code, namespace, function.__name__, function.__defaults__, tuple(cells))
-    made[function] = copy
-    is_changed = kept.code is not function.__code__
-    for variables, former in ((namespace, kept.globals), (present, kept.cells)):
+    copy = _Function(reads.code, namespace, function.__name__, function.__defaults__, tuple(cells))
+    copies[function] = copy
+    is_changed = reads.code is not function.__code__
+    for variables, former in ((namespace, reads.globals), (present, reads.cells)):
         for name, value_of in former.items():
-            value = value_of(made)
+            value = value_of(copies)
             if value is not MISSING and not _is_same(value, variables.get(name, MISSING)):
                 variables[name], is_changed = value, True
     for cell, value in zip(cells, present.values(), strict=True):
         if value is not MISSING:
             cell.cell_contents = value
     if not is_changed:
-        made[function] = function
+        copies[function] = function
         return function
     copy.__kwdefaults__, copy.__qualname__ = function.__kwdefaults__, function.__qualname__
     copy.__dict__.update(function.__dict__)
@@ -169,10 +172,10 @@ def changed_attributes(function: Any) -> list[tuple[Any, str, Any, Any]]:
     A row has the class or object, the name, the former value, and the present value. Attributes that are gone are omitted.
     """
     rows = []
-    made: dict[Any, Any] = {}
-    kept = _kept.get(ref(function)) if type(function) is _Function else None
-    for (_, name), (reference, value_of) in () if kept is None else kept.attributes.items():
-        owner, former = reference(), value_of(made)
+    copies: dict[Any, Any] = {}
+    reads = _reads.get(ref(function)) if type(function) is _Function else None
+    for (_, name), (reference, value_of) in () if reads is None else reads.attributes.items():
+        owner, former = reference(), value_of(copies)
         present = MISSING if owner is None else _attributes_of(owner).get(name, MISSING)
         if former is not MISSING and present is not MISSING and not _is_same(former, present):
             rows.append((owner, name, former, present))
@@ -198,9 +201,9 @@ def _attributes_of(owner: Any) -> dict[str, Any]:
     return {}
 
 
-def _former_module(module: Any, kept: dict[str, Callable[[Any], Any]], made: Any) -> Any:
-    """Return a copy of a module with its former attributes, or the module itself if no attribute has changed."""
-    values = {name: value for name, value_of in kept.items() if (value := value_of(made)) is not MISSING}
+def _former_module(module: Any, attributes: dict[str, Former], copies: Any) -> Any:
+    """Return a copy of a module with these former attributes, or the module itself if none of them has changed."""
+    values = {name: value for name, value_of in attributes.items() if (value := value_of(copies)) is not MISSING}
     if all(_is_same(value, vars(module).get(name, MISSING)) for name, value in values.items()):
         return module
     copy = _Module(vars(module).get("__name__", ""))
@@ -209,6 +212,7 @@ def _former_module(module: Any, kept: dict[str, Callable[[Any], Any]], made: Any
 
 
 def _is_same(former: Any, present: Any) -> bool:
+    """Return whether a value is unchanged: the same object; or an array, a plain value or a container of them with the same content."""
     if former is present:
         return True
     if type(former) is not type(present):

@@ -37,15 +37,11 @@ _MAX_SHOWN = 100
 
 
 def feed_function(walk: Walk, function: Any, where: str) -> None:
-    """Feed one function: its code, defaults and closure cells.
+    """Feed one function to a walk that is in the mode of the function: its code, defaults and closure cells.
 
-    Args:
-        walk: the walk, in the mode of the function.
-        function: the function.
-        where: the description of the first value that refers to the function; "" for the fingerprinted function.
+    `where` describes the first value that refers to the function; it is "" for the fingerprinted function.
 
-    Raises:
-        Unidentifiable: a value that the function reads has no identity by content.
+    Raise `Unidentifiable` if a value that the function reads has no identity by content.
     """
     code, name = function.__code__, f"{function.__module__}.{function.__qualname__}"
     walk.feed_token("def", walk.mode, function.__module__, plain_name(function.__qualname__))
@@ -70,7 +66,9 @@ def feed_function(walk: Walk, function: Any, where: str) -> None:
 
 def _annotates(function: python_types.FunctionType) -> bool:
     """Return whether a function has annotations, without evaluating them."""
-    return getattr(function, "__annotate__", None) is not None if sys.version_info >= (3, 14) else bool(function.__annotations__)
+    if sys.version_info >= (3, 14):
+        return getattr(function, "__annotate__", None) is not None
+    return bool(function.__annotations__)
 
 
 def _is_made_by_reviewed_function(function: Any) -> bool:
@@ -162,9 +160,8 @@ def _record_reads_of_run(walk: Walk, code: python_types.CodeType, reads: Reads, 
     from compcache.numba.fingerprints.outside import names_by_text, reads_by_name
     from compcache.numba.registered.package_files import digest_of_package
 
-    walk.defines_by_text = walk.defines_by_text or (
-        any(map(names_by_text, values)) and digest_of_package(package_of(walk.compiled)) is not None
-    )
+    if any(map(names_by_text, values)) and digest_of_package(package_of(walk.compiled)) is not None:
+        walk.defines_by_text = True
     names, reads_all = reads_by_name(code, reads, may_lead_anywhere=walk.overlooks)
     walk.reach().record_names(names, everything=reads_all)
     if _MATCH_CLASS in code.co_code[::2]:
@@ -206,7 +203,7 @@ def _feed_known_import(walk: Walk, module: str, chains: Iterable[tuple[str, ...]
             _feed_assigned_value(walk, module, chain, f"the import of {module} in {name}, which runs at compile time")
         return True
     if module not in sys.modules:
-        raise NotLazy(f"{name} runs at compile time, and imports {module or 'its package'}, which is not imported yet")
+        raise NotLazy(f"{name} runs at compile time, and imports {module or 'its package'}: import this module in the program first")
     return False
 
 
@@ -265,9 +262,9 @@ def _feed_assigned_value(walk: Walk, module: str, names: tuple[str, ...], where:
 
     name = ".".join((module, *names))
     if not _SETTINGS.isdisjoint(name.split(".")):
-        raise NotLazy(f"Numba's setting {name}, which other processes may change, is read through {where}")
+        raise NotLazy(f"{where} reads Numba's setting {name}, which differs between processes: pass the value as an argument")
     if walk.mode == RUN and reads_external_state(name):
-        raise NotLazy(f"{name}, which gives data of this process or host, is read through {where}")
+        raise NotLazy(f"{where} reads {name}, whose result differs between processes: pass the result as an argument")
     from compcache.numba.fingerprints.state import set_on_part
 
     assigned = set_on_part(module, names)
@@ -334,10 +331,10 @@ def registered_here(function: Any) -> tuple[list[tuple[Any, dict[str, Any]]], li
     from compcache.numba.registered import registered_for
     from compcache.numba.registered.options import jitable_options, overload_options
 
-    known = registered_for(function)
-    if known is not None:
-        overloads_here = [(implementation, overload_options(options)) for implementation, options in known.overloads]
-        return overloads_here, [jitable_options(options) for options in known.options_of_jitable]
+    registrations = registered_for(function)
+    if registrations is not None:
+        overloads_here = [(implementation, overload_options(options)) for implementation, options in registrations.overloads]
+        return overloads_here, [jitable_options(options) for options in registrations.options_of_jitable]
     overloads: list[tuple[Any, dict[str, Any]]] = []
     jitables: list[dict[str, Any]] = []
     if type(function) is python_types.FunctionType and _is_numba_imported() and not is_made_by_library(function):
@@ -355,6 +352,5 @@ def registered_here(function: Any) -> tuple[list[tuple[Any, dict[str, Any]]], li
 
 def _is_numba_imported() -> bool:
     """Return whether Numba's registries exist, and no stand-in replaces them."""
-    return hasattr(sys.modules.get("numba.core.typing.templates"), "builtin_registry") and hasattr(
-        sys.modules.get("numba.core.imputils"), "builtin_registry"
-    )
+    modules = ("numba.core.typing.templates", "numba.core.imputils")
+    return all(hasattr(sys.modules.get(module), "builtin_registry") for module in modules)

@@ -47,16 +47,16 @@ def note_code(parts: Iterable[Part], records: Iterable[Record] = ()) -> None:
 def has_old_code(parts: Iterable[Part]) -> str | None:
     """Return the name of the first function whose code in this process was compiled from other values; None if all values match."""
     for part in parts:
-        known = _known_digests(part)
-        if known and list(known) != [part.digest]:
+        digests = _known_digests(part)
+        if digests and list(digests) != [part.digest]:
             return f"{part.function.__module__}.{part.function.__qualname__}"
     return None
 
 
 def is_latest(part: Part) -> bool:
     """Return whether the latest code of a function was compiled from the same values. Return True if the function has no code yet."""
-    known = _known_digests(part)
-    return not known or next(reversed(known)) == part.digest
+    digests = _known_digests(part)
+    return not digests or next(reversed(digests)) == part.digest
 
 
 def functions_noted_as(kind: str, parts: Iterable[Part]) -> list[Any]:
@@ -72,9 +72,9 @@ def named_functions(parts: Iterable[Part]) -> Functions:
 
 def take_unread() -> list[tuple[Record, Functions]]:
     """Return the records of all code that was loaded without Numba since the last call, each with the functions in the code."""
-    taken = _unread.copy()
+    rows = _unread.copy()
     _unread.clear()
-    return taken
+    return rows
 
 
 def _known_digests(part: Part) -> dict[bytes, None]:

@@ -19,23 +19,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
-    "GENERATOR",
-    "Implementation",
-    "digest_name",
-    "find_overloads",
-    "generators_of_other_registries",
-    "is_asked_by_template",
-    "is_generator_of_intrinsic",
-    "is_numbas_attribute_function",
-    "key_name",
-    "name_of",
-    "package_of_implementation",
-    "plain_function",
-    "registry",
-    "source_of_template",
-    "user_code_generator",
-    "wrapped_by",
-]
+    "GENERATOR", "Implementation", "digest_name", "find_overloads", "generators_of_other_registries", "is_asked_by_template",
+    "is_generator_of_intrinsic", "key_name", "name_of", "package_of_implementation", "plain_function", "registry", "source_of_template",
+    "user_code_generator", "wrapped_by",
+]  # fmt: skip
 
 #: The prefix of the names of functions that generate code.
 GENERATOR = "code generator "
@@ -100,9 +87,9 @@ class _Registry:
         from numba.core.imputils import builtin_registry as lowering_registry
         from numba.core.typing.templates import builtin_registry
 
-        for kind, seen in self._seen.items():
+        for kind, count in self._seen.items():
             templates = getattr(builtin_registry, kind)
-            for template in templates[seen:]:
+            for template in templates[count:]:
                 self._add(template)
             self._seen[kind] = len(templates)
         for _, kind_of_global in builtin_registry.globals[self._seen_globals :]:
@@ -110,9 +97,9 @@ class _Registry:
                 if isinstance(source_of_template(template), type):
                     self._add(template)
         self._seen_globals = len(builtin_registry.globals)
-        for kind, seen in self._seen_generators.items():
+        for kind, count in self._seen_generators.items():
             rows = getattr(lowering_registry, kind)
-            for implementation, key, *_ in rows[seen:]:
+            for implementation, key, *_ in rows[count:]:
                 self._add_generator(implementation, kind, key)
             self._seen_generators[kind] = len(rows)
 
@@ -187,6 +174,7 @@ def _typing_function(template: Any) -> Any:
 
 
 def _is_users_code(function: Any) -> bool:
+    """Return whether a callable runs a Python function of the user, which may be inside Numba's closure around it."""
     plain = plain_function(function)
     return plain is not None and (not is_made_by_library(plain) or bool(wrapped_by(plain)))
 
@@ -260,14 +248,6 @@ def _rows_of_other_registries() -> Iterator[tuple[Any, Any]]:
             for kind in _KINDS_OF_GENERATORS:
                 for implementation, key, *_ in getattr(other, kind):
                     yield key, implementation
-
-
-def is_numbas_attribute_function(implementation: Any) -> bool:
-    """Return whether Numba has created a function that reads or sets an attribute.
-
-    For example, `make_attribute_wrapper` creates such functions.
-    """
-    return user_code_generator(implementation) is None
 
 
 def name_of(implementation: Any) -> str:

@@ -36,7 +36,7 @@ def digest_library_code(value: Any) -> tuple[bytes, list[Any]]:
     The digest is empty if the object refers to no Python code. The content of the program's objects, which replace functions and classes of
     the library, is not part of the digest.
     """
-    seen = {id(value): value}  # keeps the objects alive, so that no id is reused
+    reached = {id(value): value}  # keeps the objects alive, so that no id is reused
     waiting = [value]
     rows, replacements = [], []
     while waiting:
@@ -46,8 +46,8 @@ def digest_library_code(value: Any) -> tuple[bytes, list[Any]]:
             continue
         row, used = _row_and_used_values(item)
         rows += [row] if row is not None else []
-        new = {id(other): other for other in used if id(other) not in seen and _is_followed(other)}
-        seen |= new
+        new = {id(other): other for other in used if id(other) not in reached and _is_followed(other)}
+        reached |= new
         waiting += new.values()
     digest = blake2b(repr(sorted(rows)).encode("utf-8", "surrogatepass"), digest_size=16).digest() if rows else b""
     return digest, replacements
@@ -141,5 +141,5 @@ def _globals_of(code: types.CodeType, namespace: dict[str, Any]) -> Iterator[tup
 
 def _is_followed(value: Any) -> bool:
     """Return whether an object may refer to code. Containers, in which programs and modules register functions, are not followed."""
-    known = isinstance(value, _Functions) or hasattr(value, "__wrapped__") or hasattr(value, "_implementation")
-    return known or _is_of_program(value)
+    is_function = isinstance(value, _Functions) or hasattr(value, "__wrapped__") or hasattr(value, "_implementation")
+    return is_function or _is_of_program(value)

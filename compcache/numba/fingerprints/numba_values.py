@@ -59,7 +59,9 @@ def handlers() -> list[tuple[Any, Handler]]:
 
 
 def _feed_jitted(walk: Walk, value: Any, where: str, *, is_frozen: bool = False) -> None:
-    """Feed a dispatcher: its function and options, or the identities of its code if the dispatcher compiles no more code (`is_frozen`).
+    """Feed a dispatcher: its function and options, or the identities of its code if the dispatcher compiles no more code.
+
+    `is_frozen` is whether the dispatcher belongs to a ufunc that compiles no more loops.
 
     Raise `Unidentifiable` if the program has replaced default values of the function since its declaration.
     """
@@ -114,7 +116,7 @@ def name_of_pipeline(owner: Any) -> tuple[str, str] | None:
         return None
     module, name = pipeline.__module__, pipeline.__qualname__
     if not is_generator_module(module):
-        raise Unidentifiable(f"the compiler pipeline {module}.{name} is not Numba's, and has no identity: use a pipeline of Numba")
+        raise Unidentifiable(f"the compiler pipeline {module}.{name} is not Numba's, and cannot be compared: use a pipeline of Numba")
     return module, name
 
 

@@ -37,8 +37,6 @@ _LOGGER_ATTRIBUTES = frozenset(("disabled", "handlers", "level", "manager", "pro
 _LOGGING = frozenset(("getLogger", "logging"))
 _LOADS_OF_VALUES = frozenset(("LOAD_CONST", "LOAD_FAST", "LOAD_FAST_BORROW"))
 _FIELD = r"\.(\w+)"  # a field that `str.format` reads from an argument
-
-
 #: Functions that read globals of a module by names in text. `sys._getframe` returns the frame of the calling code. For a code generator,
 #: this is code of its package.
 _BY_TEXT = (("builtins", "eval"), ("builtins", "exec"), ("builtins", "globals"), ("sys", "_getframe"))
@@ -64,13 +62,10 @@ def may_read_anything(value: object) -> bool:
     return _is_among(value, (*_ALL_READERS, *_READ_ALL)) or getattr(value, "__module__", None) in _MODULES_THAT_READ_ALL
 
 
-def reads_by_name(code: CodeType, reads: Reads, *, may_lead_anywhere: bool = False) -> tuple[tuple[str, ...], bool]:
-    """Return the attributes that code reads from any object.
+def reads_by_name(code: CodeType, reads: Reads, *, may_lead_anywhere: bool) -> tuple[tuple[str, ...], bool]:
+    """Return the attributes that code reads from any object. `reads` are the reads of the code object.
 
-    Args:
-        code: the code object.
-        reads: the reads of the code object.
-        may_lead_anywhere: whether the code may read attributes that refer to values that no code names.
+    `may_lead_anywhere` is whether the code may read attributes that refer to values that no code names.
 
     Returns:
         The names of the attributes, including names that are given as text; and whether the code may read further attributes by computed
@@ -82,7 +77,7 @@ def reads_by_name(code: CodeType, reads: Reads, *, may_lead_anywhere: bool = Fal
     globals_read = [name for name, *_ in reads.chains]
     namespaces = NAMESPACE_ATTRIBUTES.intersection((*reads.attributes, *globals_read))
     if namespaces and not may_lead_anywhere:
-        raise Unidentifiable(f"{code.co_qualname} reads the attribute {min(namespaces)!r}, which leads to values without names in the code")
+        raise Unidentifiable(f"{code.co_qualname} reads the attribute {min(namespaces)!r}: read the values behind it by their names")
     uncovered = NOT_IN_KEYS.intersection(reads.attributes)
     if code.co_name == HASH_METHOD:
         uncovered -= {HASH_METHOD}  # it may call the method of its base
@@ -90,7 +85,7 @@ def reads_by_name(code: CodeType, reads: Reads, *, may_lead_anywhere: bool = Fal
         uncovered |= _LOGGER_ATTRIBUTES.intersection(reads.attributes)  # the logger need not be a value that the walk reaches
     if uncovered:
         raise Unidentifiable(
-            f"{code.co_qualname} reads the attribute {min(uncovered)!r}, which other processes cannot compare: read it elsewhere"
+            f"{code.co_qualname} reads the attribute {min(uncovered)!r}, which differs between processes: read it outside of this function"
         )
     reads_all = not _ATTRIBUTES_THAT_READ_ALL.isdisjoint(reads.attributes)
     names = {name for chain in reads.chains for name in chain}.union(reads.attributes)
@@ -141,8 +136,8 @@ def _texts_of_call(instructions: list[dis.Instruction], start: int, position: in
     for at in range(start, len(instructions)):
         instruction = instructions[at]
         if instruction.opname in ("PRECALL", "CALL") and depth == instruction.arg:
-            given = instructions[begin:at] if position else instructions[start:at]
-            return _constant_texts(given, 1 if position else depth)
+            arguments = instructions[begin:at] if position else instructions[start:at]
+            return _constant_texts(arguments, 1 if position else depth)
         if depth == position:
             begin = at
         if instruction.opcode in dis.hasjrel or instruction.opname.startswith(("STORE_", "POP_", "RETURN_", "CALL_")):

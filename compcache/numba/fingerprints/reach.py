@@ -193,8 +193,8 @@ def _module_names(name: str, namespace: dict[str, Any]) -> Iterator[str]:
     while package:
         candidates.append(f"{package}.{name}" if name else package)
         package = package.rpartition(".")[0]
-    known = [candidate for candidate in candidates if candidate in sys.modules]
-    yield from known or candidates[:1]
+    imported = [candidate for candidate in candidates if candidate in sys.modules]
+    yield from imported or candidates[:1]
 
 
 def _is_library(owner: Any) -> bool:

@@ -31,11 +31,11 @@ def set_on_types(names: Iterable[str] | None) -> list[tuple[str, str, Any]]:
     module = sys.modules.get("numba.core.types.abstract")
     if module is None or "Type" not in vars(module):  # another thread may be importing the module
         return []
-    wanted = None if names is None else frozenset(names)
+    chosen = None if names is None else frozenset(names)
     rows = [(name, str(type_), item) for type_ in call_once(_changed_types) for name, item in state_of(type_).items()]
-    rows += [(name, cls.__qualname__, item) for cls in _type_classes(module) for name, item in _changed_members(cls, wanted)]
-    if wanted is not None:
-        rows = [(name, text, item) for name, text, item in rows if name in wanted]
+    rows += [(name, cls.__qualname__, item) for cls in _type_classes(module) for name, item in _changed_members(cls, chosen)]
+    if chosen is not None:
+        rows = [(name, text, item) for name, text, item in rows if name in chosen]
     return sorted(rows, key=lambda row: row[:2])
 
 

@@ -31,10 +31,11 @@ _CONTEXTS = ("objmode", "parallel_chunksize")
 _OBJECT_MODE = "objmode"
 
 
-def note_real(real: Any, lazy: Any) -> None:
-    """Record that a Numba object replaces a lazy object in globals, and has the same content."""
+def note_real(real: Any, lazy: Any) -> Any:
+    """Record that a Numba object replaces a lazy object in globals, and has the same content. Return the Numba object."""
     if is_marked(type(lazy), "_compcache_content"):
         _replaced[id(real)] = real, lazy
+    return real
 
 
 def register_prange(cls: Any) -> None:

@@ -20,25 +20,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
-    "WRAPPED",
-    "accepts_any_attribute",
-    "c_reference",
-    "cached_results",
-    "changed_settings",
-    "copy_function",
-    "has_library_methods",
-    "has_state_in_c",
-    "is_changed",
-    "may_have_attributes",
-    "names_for_metaclass",
-    "names_of_c_references",
-    "names_stored_by",
-    "registered_with",
-    "set_on_library",
-    "set_on_part",
-    "state_of",
-    "tables_of",
-]
+    "WRAPPED", "accepts_any_attribute", "c_reference", "cached_results", "changed_settings", "copy_function", "has_library_methods",
+    "has_state_in_c", "is_changed", "may_have_attributes", "names_for_metaclass", "names_of_c_references", "names_stored_by",
+    "registered_with", "set_on_library", "set_on_part", "state_of", "tables_of",
+]  # fmt: skip
 
 #: Classes written in C whose content the walk feeds completely.
 _FED = frozenset((object, dict, list, tuple, set, frozenset, str, bytes, int, float, complex))
@@ -60,8 +45,6 @@ def copy_function(function: Any, globals_: dict[str, Any], cells: Iterable[Any])
 
 
 _MODULE_NAMES = frozenset(("__builtins__", "__file__", "__name__", "__package__"))
-
-
 #: The attributes through which code reads the Python function of a Numba object.
 WRAPPED = frozenset(("__wrapped__", "py_func"))
 #: The attributes that `functools.wraps` copies.
@@ -85,6 +68,7 @@ def may_have_attributes(value: Any) -> bool:
 
 
 def _is_function_of_numba(kind: type) -> bool:
+    """Return whether a class is one of Numba's classes of functions, or the class of a stand-in for such an object."""
     return is_marked(kind, "_compcache_attributes") or any(base.__name__ in _FUNCTION_CLASSES for base in kind.__mro__)
 
 
@@ -181,8 +165,8 @@ def c_reference(value: Any, name: str) -> Any:
     if name == "__class__" or not isinstance(descriptor, _HOLDERS) or not is_library_module(base.__module__):
         return MISSING
     try:
-        held = getattr(value, name)
-        return held if getattr(value, name) is held else MISSING
+        reference = getattr(value, name)
+        return reference if getattr(value, name) is reference else MISSING
     except Exception as error:  # noqa: BLE001 - code that reads the attribute fails too
         reraise_interrupt(error)
         return MISSING
@@ -213,21 +197,21 @@ def state_of(value: Any) -> dict[str, Any]:
     stored = names_stored_by(kind)
     if not stored:
         return attributes
-    kept = WRAPPED | _COPIED if "py_func" in attributes else WRAPPED  # programs change names and docstrings of jitted functions
-    return {name: item for name, item in attributes.items() if name not in stored or name in kept}
+    names = WRAPPED | _COPIED if "py_func" in attributes else WRAPPED  # programs change names and docstrings of jitted functions
+    return {name: item for name, item in attributes.items() if name not in stored or name in names}
 
 
 def names_stored_by(kind: type) -> frozenset[str]:
     """Return the names of the attributes that Numba's own code sets on objects of a class; empty for classes of programs."""
-    known = _names_stored.get(kind)
-    if known is None:
+    names = _names_stored.get(kind)
+    if names is None:
         generator_classes = [cls for cls in (kind, type(kind)) if is_of_generators(cls)]
         items = [item for cls in generator_classes for base in cls.__mro__ if base is not type for item in vars(base).values()]
         functions = [item.fget if isinstance(item, property) else getattr(item, "__wrapped__", item) for item in items]
         codes = [item.__code__ for item in functions if isinstance(item, python_types.FunctionType)]
         stored = frozenset(name for code in codes for name in names_used_by(code, _STORES))
-        known = _names_stored[kind] = stored | _COPIED if generator_classes else stored
-    return known
+        names = _names_stored[kind] = stored | _COPIED if generator_classes else stored
+    return names
 
 
 def _attributes_of(value: Any) -> dict[str, Any]:
@@ -244,12 +228,8 @@ def _attributes_of(value: Any) -> dict[str, Any]:
 
 def accepts_any_attribute(kind: type) -> bool:
     """Return whether a class of the user has a `__getattr__` or `__getattribute__`, which may accept any name."""
-    return any(
-        name in vars(base)
-        for base in kind.__mro__
-        if not is_library_module(base.__module__)
-        for name in ("__getattr__", "__getattribute__")
-    )
+    members = [vars(base) for base in kind.__mro__ if not is_library_module(base.__module__)]
+    return any("__getattr__" in names or "__getattribute__" in names for names in members)
 
 
 def has_library_methods(kind: type) -> bool:
@@ -330,8 +310,8 @@ def registered_with(cls: type) -> list[str]:
     while waiting:
         abstract = waiting.pop()
         members = [reference() for reference in _get_dump(abstract)[0]]
-        known = REGISTERED.get(_name_of(abstract), "").split()
-        registered |= {_name_of(member) for member in members if member is not None}.difference(known)
+        own = REGISTERED.get(_name_of(abstract), "").split()
+        registered |= {_name_of(member) for member in members if member is not None}.difference(own)
         derived: list[Any] = type.__subclasses__(abstract)
         waiting += [sub for sub in derived if hasattr(sub, "_abc_impl")]
     return sorted(registered)

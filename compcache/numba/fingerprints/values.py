@@ -60,7 +60,8 @@ def _feed_plain_function(walk: Walk, value: Any, where: str) -> None:
         if walk.mode == RUN:
             _refer_if_changed(walk, value, where)
     else:
-        walk.refer_to_function(value, where, COMPILED if is_compiled else None if walk.mode == RUN else NAMED)
+        other_mode = None if walk.mode == RUN else NAMED
+        walk.refer_to_function(value, where, COMPILED if is_compiled else other_mode)
 
 
 def _refer_if_changed(walk: Walk, value: Any, where: str) -> None:
@@ -217,6 +218,7 @@ def _feed_users_class(walk: Walk, value: Any, where: str) -> None:
 
 
 def _is_enumeration(cls: type) -> bool:
+    """Return whether a class is an enumeration. The module `enum` is not imported for the answer."""
     enum = sys.modules.get("enum")
     return enum is not None and issubclass(cls, enum.Enum)
 
@@ -236,7 +238,7 @@ def _feed_sequence(walk: Walk, value: Any, where: str) -> None:
 
 
 def _feed_set(walk: Walk, value: Any, where: str) -> None:
-    """Feed the items of a set. Only sets of numbers have an order that is the same in every process."""
+    """Feed the items of a set, in its own order if they are numbers. The order of other items differs between processes, so sort them."""
     walk.feed_token("set", type(value).__name__)
     has_order = all(type(item) in _NUMBERS for item in value)
     items = value if has_order else sorted(value, key=lambda item: (type(item).__name__, repr(item).partition(" at 0x")[0]))
@@ -250,15 +252,13 @@ def _feed_dict(walk: Walk, value: Any, where: str) -> None:
     """Feed the keys and values of a dictionary, without items that `exec` has added."""
     namespace_builtins = value.get("__builtins__")
     names_builtins = namespace_builtins is builtins or namespace_builtins is vars(builtins)  # `exec` adds this entry to its namespace
-    kept = [
-        (key, item)
-        for key, item in value.items()
-        if not (names_builtins and key == "__builtins__") and not (walk.defines_by_text and is_defined_by_text(item, value))
-    ]
-    walk.feed_token("dict", type(value).__name__, len(kept))
+    rows = [(key, item) for key, item in value.items() if not (names_builtins and key == "__builtins__")]
+    if walk.defines_by_text:
+        rows = [(key, item) for key, item in rows if not is_defined_by_text(item, value)]
+    walk.feed_token("dict", type(value).__name__, len(rows))
     if type(value) in _HANDLERS and walk.feed_back_reference(value):  # the reference to an object of a program's class is fed already
         return
-    for key, item in kept:
+    for key, item in rows:
         walk.feed_value(key, f"a key of {where}")
         walk.feed_value(item, f"{where}[{key!r}]")
 
@@ -386,11 +386,11 @@ def _feed_address(walk: Walk, value: Any, where: str) -> None:
     from compcache.numba.registered.cython_functions import function_and_signature_of
     from compcache.numba.registered.type_texts import signature_text
 
-    known, signature = function_and_signature_of(value) if walk.mode == COMPILED else (None, None)
-    if known is None:
+    function, signature = function_and_signature_of(value) if walk.mode == COMPILED else (None, None)
+    if function is None:
         _feed_object(walk, value, where)
         return
-    walk.feed_token("function of Cython", *known)
+    walk.feed_token("function of Cython", *function)
     text = signature_text(signature)
     if text is None:
         walk.feed_value(signature, f"the signature of {where}")
@@ -402,11 +402,11 @@ def _feed_ctypes_function(walk: Walk, value: Any, where: str) -> None:
     """Feed a ctypes function: by name for compiled code if a Cython module exports it, otherwise as the library pickles it."""
     from compcache.numba.registered.cython_functions import describe_ctypes_function
 
-    known = describe_ctypes_function(value) if walk.mode == COMPILED else None
-    if known is None:
+    properties = describe_ctypes_function(value) if walk.mode == COMPILED else None
+    if properties is None:
         _feed_reduced(walk, value, where)
     else:
-        walk.feed_token("function of Cython, by ctypes", *known)
+        walk.feed_token("function of Cython, by ctypes", *properties)
 
 
 def _feed_array(walk: Walk, value: Any, where: str) -> None:
@@ -516,14 +516,14 @@ _MODULES = tuple(dict.fromkeys(("numpy.random", *(module for module, _, _ in _LA
 
 def _handlers_of_imported_modules() -> list[tuple[Any, Handler]]:
     """Return the handlers for classes of imported modules. They are collected again when another such module is imported."""
-    seen = [name for name in _MODULES if name in sys.modules]
-    if seen != _imported_modules:
+    imported = [name for name in _MODULES if name in sys.modules]
+    if imported != _imported_modules:
         handlers: list[tuple[Any, Handler]] = []
         for module, names, handler in _LATE_CLASSES:
             classes = tuple([getattr(sys.modules[module], name) for name in names if hasattr(sys.modules.get(module), name)])
             if classes:
                 handlers.append((classes, handler))
-        if "numpy.random" in seen and hasattr(sys.modules["numpy.random"], "seed"):
+        if "numpy.random" in imported and hasattr(sys.modules["numpy.random"], "seed"):
             _HANDLERS.setdefault(type(sys.modules["numpy.random"].seed), _feed_library_object)  # each version of Cython has its own class
-        _imported_handlers[:], _imported_modules[:] = handlers, seen
+        _imported_handlers[:], _imported_modules[:] = handlers, imported
     return _imported_handlers

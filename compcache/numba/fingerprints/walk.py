@@ -48,7 +48,7 @@ class Part:
 
     __slots__ = ("digest", "function", "kind")
 
-    def __init__(self, function: Any, digest: bytes, kind: str = WITH_NUMBA) -> None:
+    def __init__(self, function: Any, digest: bytes, kind: str) -> None:
         self.function = function
         self.digest = digest
         self.kind = kind
@@ -234,13 +234,10 @@ class Walk:
     # --------------------------------------------------------------- functions
 
     def refer_to_function(self, function: Any, where: str, mode: str | None = None, *, is_overload: bool = False) -> None:
-        """Refer to a function. Queue it if this walk has not met it in this mode.
+        """Refer to a function. Queue it if this walk has not met it in this mode. `where` describes the function in error messages.
 
-        Args:
-            function: the function.
-            where: the description of the function, for error messages.
-            mode: the mode; None for the mode of the function that refers to it.
-            is_overload: whether the compiler calls the function here, and compiles the function that it returns.
+        `mode` is None for the mode of the function that refers to it. `is_overload` is whether the compiler calls the function here, and
+        compiles the function that it returns.
         """
         mode = mode or self.mode
         key = (id(function), mode, is_overload)
@@ -267,7 +264,8 @@ class Walk:
         Raise `NotLazy` if the code has no identity (`overloads` is None).
         """
         if overloads is None:
-            raise NotLazy(f"{function.__qualname__} was compiled when it was declared, from values that other processes cannot compare")
+            name = function.__qualname__
+            raise NotLazy(f"{name} was compiled when it was declared, from values that cannot be compared: pass them as arguments")
         if self.without_numba:
             self.feed_token("declared")
         for compiled in overloads:
@@ -304,9 +302,9 @@ class Walk:
             self.feed_value(function, where or name_of(function))
 
     def feed_overloads(self, value: Any) -> bool:
-        """Feed the names of the user's implementations of a callable, in the order in which the compiler asks them.
+        """Feed the names of the user's implementations of a callable, in the order in which the compiler tries them.
 
-        Their content is not fed, because the compiler may ask only some of them. Their content is recorded when the compiler asks them
+        Their content is not fed, because the compiler may try only some of them. It is recorded when the compiler tries them
         (`identity.dependencies`), or walked separately.
 
         Return whether the callable itself is compiled (`register_jitable`). With Numba this is always False.
@@ -399,15 +397,9 @@ class Walk:
             self.feed_value(value, where)
 
     def feed_value(self, value: Any, where: str) -> None:
-        """Feed a value by content.
+        """Feed a value by content. `where` describes the value in error messages.
 
-        Args:
-            value: the value.
-            where: the description of the value, for error messages.
-
-        Raises:
-            Unidentifiable: the value has no identity by content.
-            TooLarge: the walk reaches too many values.
+        Raise `Unidentifiable` if the value has no identity by content, or `TooLarge` if the walk reaches too many values.
         """
         kind = type(value)
         if value is None or kind in _PLAIN:

@@ -26,13 +26,18 @@ class Replacements:
         self._rows.append((owner, name, attributes.get(name), name in attributes))
         setattr(owner, name, value)
 
-    def wrap(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
-        """Replace a function of a class or module by `wrap(original)`, and keep the original.
+    def wrap(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+        """Replace a function of a class or module: each call calls `wrapper` with the original function and the arguments.
 
         Raise `AttributeError` if the owner has no attribute with this name.
         """
         original = getattr(owner, name)
-        self.replace(owner, name, functools.wraps(original)(wrap(original)))
+
+        @functools.wraps(original)
+        def call_wrapper(*args: Any, **kwargs: Any) -> Any:
+            return wrapper(original, *args, **kwargs)
+
+        self.replace(owner, name, call_wrapper)
 
     def undo(self) -> None:
         """Restore all attributes, in reverse order."""

@@ -31,17 +31,9 @@ if TYPE_CHECKING:
     from compcache.numba.fingerprints.walk import Fingerprint, Part
 
 __all__ = [
-    "Dependency",
-    "decode_names",
-    "dependency_of",
-    "dependency_of_generator",
-    "dependency_of_type",
-    "encode_names",
-    "functions_compiled_for",
-    "has_content",
-    "is_current",
-    "matching_names",
-]
+    "Dependency", "decode_names", "dependency_of", "dependency_of_generator", "dependency_of_type", "encode_names",
+    "functions_compiled_for", "has_content", "is_current", "matching_names",
+]  # fmt: skip
 
 
 #: The prefix of the digest of an implementation that was asked and did not support these types. The digest omits the values without

@@ -11,13 +11,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from compcache.numba.fingerprints.fingerprint import Limits, content_of_present_code, fingerprint_of_implementations
-from compcache.numba.fingerprints.implementations import (
-    Implementation,
-    is_numbas_attribute_function,
-    name_of,
-    source_of_template,
-    user_code_generator,
-)
+from compcache.numba.fingerprints.implementations import Implementation, name_of, source_of_template, user_code_generator
 from compcache.numba.registered.code_reads import cells_of
 from compcache.numba.registered.library import is_library_module, is_made_by_library
 from compcache.numba.registered.package_files import digest_of_package
@@ -31,8 +25,6 @@ __all__ = ["FOR_PACKAGES", "content_of_type", "name_of_type"]
 _PREFIX = "type "
 #: The maximum numbers of values that are examined before the package's files are compared instead. Comparing files is cheaper.
 FOR_PACKAGES = Limits(1000, 300)
-
-
 #: Digests of packages' files, by the names of types that can reach too many values, or a value that cannot be compared. Finding that out
 #: takes long in some packages.
 _by_files: dict[str, str] = {}
@@ -110,10 +102,11 @@ def _code_generators_of(cls: type) -> Iterator[Any]:
         for implementation, name, types in rows:
             if not _contains_type(cls, types):
                 continue
-            if is_numbas_attribute_function(implementation):
+            function = user_code_generator(implementation)
+            if function is None:  # Numba's own, for example from `make_attribute_wrapper`
                 yield name, *_user_values([implementation])
             elif name is None:
-                yield name_of(user_code_generator(implementation))
+                yield name_of(function)
     for rows in (builtin_registry.casts, builtin_registry.constants):
         yield from [name_of(implementation) for implementation, types in rows if _contains_type(cls, types)]
 

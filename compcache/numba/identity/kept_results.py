@@ -22,15 +22,8 @@ if TYPE_CHECKING:
     from compcache.numba.lazy.description import Description
 
 __all__ = [
-    "Result",
-    "decode_results",
-    "digest_arguments",
-    "encode_results",
-    "former_result",
-    "is_valid",
-    "note_results",
-    "note_unknown_result",
-]
+    "Result", "decode_results", "digest_arguments", "encode_results", "former_result", "is_valid", "note_results", "note_unknown_result",
+]  # fmt: skip
 
 
 class Result(NamedTuple):
@@ -71,8 +64,8 @@ def note_results(results: Iterable[Result]) -> None:
     for (name, content), arguments in results:
         for implementation in registry.by_name.get(name, ()):
             keep_values(implementation.function)
-        known = _contents.setdefault(name, {})
-        known[arguments] = content if known.get(arguments, content) == content else ""
+        contents = _contents.setdefault(name, {})
+        contents[arguments] = content if contents.get(arguments, content) == content else ""
 
 
 def former_result(function: Any, arguments: str) -> Dependency | None:
@@ -97,13 +90,13 @@ def is_valid(dependency: Dependency, arguments: Iterable[str]) -> bool:
     `arguments` are the digests of the types; empty if they are not recorded. Raise `Unidentifiable` if the present content cannot be
     compared.
     """
-    known = _contents.get(dependency.name, {})
-    wanted = set(arguments)
-    are_known = bool(wanted) and "" not in wanted
-    contents = {known[digest] for digest in wanted & known.keys()} if are_known else set(known.values())
+    recorded = _contents.get(dependency.name, {})
+    digests = set(arguments)
+    are_recorded = bool(digests) and "" not in digests
+    contents = {recorded[digest] for digest in digests & recorded.keys()} if are_recorded else set(recorded.values())
     if dependency.name in _unknown or not contents <= {dependency.content}:
         return False
-    return (are_known and wanted <= known.keys()) or is_current(dependency)
+    return (are_recorded and digests <= recorded.keys()) or is_current(dependency)
 
 
 def encode_results(results: Iterable[Result]) -> set[Dependency]:
@@ -111,7 +104,7 @@ def encode_results(results: Iterable[Result]) -> set[Dependency]:
     digests: dict[Dependency, set[str]] = {}
     for dependency, arguments in results:
         digests.setdefault(dependency, set()).add(arguments)
-    return {Dependency(name, f"{RESULT}{','.join(sorted(found))} {content}") for (name, content), found in digests.items()}
+    return {Dependency(name, f"{RESULT}{','.join(sorted(arguments))} {content}") for (name, content), arguments in digests.items()}
 
 
 def decode_results(description: Description) -> list[Result]:

@@ -73,8 +73,8 @@ def identify(function: Any, *, sig: Any, flags: str, extra: Mapping[str, str], c
         state.update(data)
     name = f"{function.__module__}.{function.__qualname__}"
     shown = {"name": name, **components, **{f"read {where}": value for where, value in content.reads.items()}}
-    of_args = [fingerprint(dispatcher.py_func).parts for dispatcher in _dispatchers_in(getattr(sig, "args", sig))]
-    return Identity(state.hexdigest(), content.lines, name, shown, sum(of_args, content.parts))
+    argument_parts = [fingerprint(dispatcher.py_func).parts for dispatcher in _dispatchers_in(getattr(sig, "args", sig))]
+    return Identity(state.hexdigest(), content.lines, name, shown, sum(argument_parts, content.parts))
 
 
 def _dispatchers_in(types_: Iterable[Any]) -> Iterator[Any]:

@@ -55,9 +55,9 @@ def note_linked(overloads: Iterable[Linked]) -> None:
     """Record overloads that are linked into loaded code."""
     for reference, overload in overloads:
         function = reference()
-        known = None if function is None else _linked.setdefault(function, set())
-        if known is not None:
-            known.add(overload)
+        digests = None if function is None else _linked.setdefault(function, set())
+        if digests is not None:
+            digests.add(overload)
 
 
 def is_linked(overload: Linked) -> bool:
@@ -67,10 +67,10 @@ def is_linked(overload: Linked) -> bool:
 
 def take_linked(overload: Linked) -> bool:
     """Return what `is_linked` returns, and forget the overload, because this process compiles it now."""
-    known = _linked.get(overload.function())
-    if known is None or overload.overload not in known:
+    digests = _linked.get(overload.function())
+    if digests is None or overload.overload not in digests:
         return False
-    known.remove(overload.overload)
+    digests.remove(overload.overload)
     return True
 
 
@@ -86,32 +86,32 @@ def encode_linked(overloads: Iterable[Linked], used: Iterable[tuple[str, str]], 
     are implementations. A dependency contains the number of the function among those with the same name. Overloads of other functions,
     which implementations of Numba call, are omitted.
     """
-    names = {function: name for name, function in _functions_in(functions, used)}
-    rows = set()
+    rows = _functions_by_name(functions, used).items()
+    numbers = {function: (name, number) for name, namesakes in rows for number, function in enumerate(namesakes)}
+    dependencies = set()
     for function, overload in overloads:
-        if overload and function in names:
-            number = _namesakes(functions, used, names[function]).index(function)
-            rows.add(Dependency(names[function], f"{LINKED}{number} {overload} "))
-    return rows
+        if overload and function in numbers:
+            name, number = numbers[function]
+            dependencies.add(Dependency(name, f"{LINKED}{number} {overload} "))
+    return dependencies
 
 
 def decode_linked(description: Description, functions: Functions) -> frozenset[Linked]:
     """Return the overloads in the code of a description. Overloads of functions that are not among the given functions are omitted."""
-    found = set()
+    by_name = _functions_by_name(functions, description.used)
+    overloads = set()
     for name, content in description.dependencies:
         if content.startswith(LINKED):
             number, overload, _ = content.removeprefix(LINKED).split(" ")
-            namesakes = _namesakes(functions, description.used, name.partition("(")[0])
+            namesakes = list(by_name.get(name.partition("(")[0], ()))
             if int(number) < len(namesakes):
-                found.add(Linked(namesakes[int(number)], overload))
-    return frozenset(found)
+                overloads.add(Linked(namesakes[int(number)], overload))
+    return frozenset(overloads)
 
 
-def _functions_in(functions: Functions, used: Iterable[tuple[str, str]]) -> Functions:
-    """Return the given functions, and those that are compiled for the implementations used."""
-    return [*functions, *named_functions(functions_compiled_for(used))]
-
-
-def _namesakes(functions: Functions, used: Iterable[tuple[str, str]], name: str) -> list[weakref.ref[Any]]:
-    """Return references to the functions in code that have a name."""
-    return list(dict.fromkeys([function for other, function in _functions_in(functions, used) if other == name]))
+def _functions_by_name(functions: Functions, used: Iterable[tuple[str, str]]) -> dict[str, dict[weakref.ref[Any], None]]:
+    """Return the given functions, and those that are compiled for the implementations used, in order, by their names."""
+    by_name: dict[str, dict[weakref.ref[Any], None]] = {}
+    for name, function in [*functions, *named_functions(functions_compiled_for(used))]:
+        by_name.setdefault(name, {})[function] = None
+    return by_name

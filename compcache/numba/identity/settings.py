@@ -13,8 +13,6 @@ __all__ = ["FORMAT", "config_text", "platform_text", "requested_cpu", "requested
 
 #: Incremented when the meaning of keys or entries changes.
 FORMAT = 7
-
-
 _config_memo: tuple[Any, str] = (None, "")
 
 
@@ -67,11 +65,8 @@ def requested_cpu() -> str:
 
     A process uses only code that was compiled for the same text.
     """
-    from numba.core import config
-
-    if config.CPU_NAME is None and config.CPU_FEATURES is None:
-        return ""
-    return "\0".join([part or "" for part in requested_cpu_and_features()])
+    cpu, features = requested_cpu_and_features()
+    return "" if features is None else f"{cpu}\0{features}"
 
 
 def platform_text(codegen: Any) -> str:

@@ -50,7 +50,7 @@ class Kernels:
 
 
 def decorate_packaged(numba_error: ImportError) -> Any:
-    """Return the decorator of functions with a signature in processes without Numba, whose import raised `numba_error`."""
+    """Return a decorator that replaces a function by its packaged kernels. `numba_error` says why Numba cannot be imported."""
 
     def decorate(function: FunctionType) -> Any:
         """Return the packaged kernels of a function. Raise `ImportError` if no kernel was packaged."""

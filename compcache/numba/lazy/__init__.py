@@ -72,5 +72,5 @@ def open_lazy_cache() -> Any:
 
 
 def set_installed(backend: Any, hook: Any) -> None:
-    """Record the installed backend, and the object whose `remove` removes it from Numba. The backend is None if it was removed."""
+    """Record the installed backend, and the object whose `remove` removes it from Numba. None records that no backend is installed."""
     _installed[:] = [(backend, hook)] if backend is not None else []

@@ -34,13 +34,9 @@ _known_to_native = False
 
 
 def learn_numpy(*, is_needed: bool = False) -> None:
-    """Make the native half recognize NumPy's objects, once NumPy is imported.
+    """Make the native half recognize NumPy's objects, once NumPy is imported. `is_needed` is whether to import it now.
 
-    Args:
-        is_needed: whether to import NumPy if it is not imported.
-
-    Raises:
-        ImportError: compcache does not support the layout of this NumPy's arrays.
+    Raise `ImportError` if NumPy is needed and not installed, or compcache does not support the layout of its arrays.
     """
     global _known_to_native  # noqa: PLW0603 - NumPy is one per process
     if is_needed:
@@ -58,15 +54,11 @@ def learn_numpy(*, is_needed: bool = False) -> None:
 
 
 def type_text(value: Any, omitted: object, functions: list[Any]) -> str:
-    """Return the text of an argument's type, in Numba's notation.
+    """Return the text of an argument's type, in Numba's notation. The object `omitted` marks an omitted argument.
 
-    Args:
-        value: the argument.
-        omitted: the object that marks an omitted argument.
-        functions: a list to which jitted functions are appended, because each of them has its own type.
+    Jitted functions are appended to the list `functions`, because each of them has its own type.
 
-    Raises:
-        NotLazy: compcache needs Numba for the type.
+    Raise `NotLazy` if compcache needs Numba for the type.
     """
     if value is omitted:
         return "omitted"
@@ -86,10 +78,8 @@ def type_text(value: Any, omitted: object, functions: list[Any]) -> str:
         text = f"{'' if flags.writeable else 'readonly '}array({scalar_name(value.dtype)}, {value.ndim}d, {order})"
         if not isinstance(value, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())):
             _seen.add(text)
-        elif text not in _seen:
-            raise NotLazy(
-                "an argument is a masked array: pass its data as an array"
-            )  # Numba accepts it only if it has seen the same type for another array
+        elif text not in _seen:  # Numba accepts a masked array only if it has seen the same type for another array
+            raise NotLazy("an argument is a masked array: pass its data as an array")
         return text
     return _scalar_or_function_text(value, numpy, functions)
 

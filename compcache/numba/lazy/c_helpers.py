@@ -24,16 +24,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
-    "THREADING",
-    "address_in_numba",
-    "configured_threads",
-    "helper_address",
-    "library_function",
-    "load_extension",
-    "number_of_threads",
-    "set_number_of_threads",
-    "unpickle",
-]
+    "THREADING", "address_in_numba", "configured_threads", "helper_address", "library_function", "load_extension", "number_of_threads",
+    "set_number_of_threads", "unpickle",
+]  # fmt: skip
 
 _LIBRARY = "numba._helperlib"
 _MEMORY = "numba.core.runtime._nrt_python"
@@ -60,11 +53,16 @@ def helper_address(name: str) -> int:
     if has_numba():
         return _address_from_numba(name)
     if not _own_addresses:
-        _add_own_addresses()
+        from compcache.numba.lazy import _dispatch
+
+        _own_addresses.update(_dispatch.helper_addresses())
     address = _own_addresses.get(name)
     if address is None and name in _MATHEMATICS and not _numba_addresses:
         address = frontend.address_of(name)
-    return address or address_in_numba(name) or _thread_address(name) or frontend.address_of(name)
+    address = address or address_in_numba(name)
+    if not address and name in THREADING:
+        address = _layer_address(THREADING[name])
+    return address or frontend.address_of(name)
 
 
 def _address_from_numba(name: str) -> int:
@@ -99,21 +97,15 @@ def address_in_numba(name: str) -> int:
     return _numba_addresses.get(name, 0)
 
 
-def _add_own_addresses() -> None:
-    from compcache.numba.lazy import _dispatch
-
-    _own_addresses.update(_dispatch.helper_addresses())
-
-
 def unpickle(address: int, data: bytes) -> Any:
     """Return the object whose pickle compiled code contains at an address. The same address and pickle always give the same object.
 
     Code that returns an array contains the pickle of its class.
     """
-    known = _unpickled.get((address, data), _unpickled)
-    if known is _unpickled:
-        known = _unpickled[address, data] = _unpickle(data)
-    return known
+    value = _unpickled.get((address, data), _unpickled)
+    if value is _unpickled:
+        value = _unpickled[address, data] = _unpickle(data)
+    return value
 
 
 def _unpickle(data: bytes) -> Any:
@@ -146,16 +138,11 @@ def _load_extensions() -> None:
 
 
 def library_function(name: str, version: str) -> int:
-    """Return the address of a function in Numba's library of C helpers, for an exported kernel.
+    """Return the address of a function in Numba's library of C helpers, which is loaded without Numba, for an exported kernel.
 
-    The library is loaded without Numba.
+    The name may have the prefix "numba_". `version` is that of the Numba that compiled the kernel.
 
-    Args:
-        name: the name of the function, with or without the prefix "numba_".
-        version: the version of Numba that compiled the kernel.
-
-    Raises:
-        ImportError: the installed Numba has another series, Numba or NumPy is not installed, or the library cannot be loaded.
+    Raise `ImportError` if the installed Numba has another series, Numba or NumPy is not installed, or the library cannot be loaded.
     """
     if version not in _libraries:
         _libraries[version] = _load_library(version)
@@ -207,10 +194,10 @@ def load_extension(name: str) -> Any:
     if path is None:
         raise ImportError(f"Numba's extension module {name} does not exist: install numba", name=name)
     spec = ModuleSpec(name, ExtensionFileLoader(name, path), origin=path)
-    known = sys.modules.get(name)
+    imported = sys.modules.get(name)
     module = _imp.create_dynamic(spec)
     _imp.exec_dynamic(module)
-    if known is None:
+    if imported is None:
         sys.modules.pop(name, None)  # only an imported Numba has this module
     return module
 
@@ -229,14 +216,6 @@ _TBB = {"darwin": "libtbb.12.dylib", "win32": "tbb12.dll"}.get(sys.platform, "li
 _start_lock = allocate_lock()
 _layer: Any = None
 _thread_count = 0
-
-
-def _thread_address(name: str) -> int:
-    """Return the address of a function of Numba's threads, which the first request starts.
-
-    The address is 0 for another name, or if only Numba can choose the threading layer.
-    """
-    return _layer_address(THREADING[name]) if name in THREADING else 0
 
 
 def _layer_address(name: str) -> int:
@@ -306,17 +285,17 @@ def configured_threads() -> int:
 
 def _choose_layer() -> Any:
     """Return the threading layer that Numba would load, after loading it; None if only Numba can choose it."""
-    wanted = os.environ.get("NUMBA_THREADING_LAYER", "default").lower()
+    requested = os.environ.get("NUMBA_THREADING_LAYER", "default").lower()
     priority = os.environ.get("NUMBA_THREADING_LAYER_PRIORITY", " ".join(_LAYERS)).split()
-    if sorted(priority) != sorted(_LAYERS) or wanted not in ("default", "omp", "workqueue"):
+    if sorted(priority) != sorted(_LAYERS) or requested not in ("default", "omp", "workqueue"):
         return None
-    for name in priority if wanted == "default" else [wanted]:
+    for name in priority if requested == "default" else [requested]:
         if name == "tbb":
             if _has_tbb():
                 return None
             continue
         layer = _load_layer(name)
-        if layer is not None or wanted != "default":
+        if layer is not None or requested != "default":
             return layer
     return None
 

@@ -76,6 +76,7 @@ class Request:
 
 
 def _invalid_entry_error(reason: str) -> GlobalValidationError:
+    """Return the exception for an entry that cannot be used for a reason."""
     from compcache.errors import GlobalValidationError
 
     return GlobalValidationError(reason, reason=reason)
@@ -113,7 +114,7 @@ class Description:
 
     def encode(self) -> bytes:
         """Encode the description: the sizes of three parts, the conditions, the pickle and the bitcode."""
-        checked = dump_marshalled((self.cpu, self.lines, [tuple(d) for d in self.dependencies], self.asked, self.answered))
+        checked = dump_marshalled((self.cpu, self.lines, list(map(tuple, self.dependencies)), self.asked, self.answered))
         sizes = b"".join([len(part).to_bytes(_SIZE, "little") for part in (checked, self.pickled, self.bitcode)])
         return b"".join([sizes, checked, self.pickled, self.bitcode])
 

@@ -47,12 +47,6 @@ class Key:
         self.content = content
         self.functions = functions
 
-    def without_lines(self) -> Key:
-        """Return the key for code that reports no source lines."""
-        key = Key(self.base_name, self.content, self.functions)
-        key.name = key.base_name
-        return key
-
 
 class Record:
     """The record of an overload.
@@ -103,16 +97,11 @@ class Loaded:
 
 
 def key_of(function: Any, options: dict[str, Any], types: str, functions: Sequence[Any] = ()) -> Key:
-    """Return the present key of an overload.
+    """Return the present key of an overload of a Python function that is compiled with these options.
 
-    Args:
-        function: the Python function.
-        options: the options that affect the compiler.
-        types: the text of the argument types.
-        functions: the jitted functions among the arguments, in order.
+    `types` is the text of the argument types. `functions` are the jitted functions among the arguments, in order.
 
-    Raises:
-        NotLazy: the overload has no key.
+    Raise `NotLazy` if the overload has no key.
     """
     content = content_of(function, tuple(sorted(options.items())), functions)
     state = blake2b(digest_size=16, person=b"compcache-lazy2")
@@ -167,7 +156,7 @@ def count_hit() -> None:
 
 def find_record(cache: Cache, key: Key) -> Record | None:
     """Return the stored record of an overload, or None if no record is stored. Code that reports no source lines is valid for all lines."""
-    fields = find_fields(cache, key, RECORD) or _read_fields(cache, key.base_name, RECORD)
+    fields = find_fields(cache, key.name, RECORD) or find_fields(cache, key.base_name, RECORD)
     return None if fields is None else Record(*fields)
 
 
@@ -177,13 +166,8 @@ START = "pickle:numba start"
 RECORD = "(uuui[(ib)])"
 
 
-def find_fields(cache: Cache, key: Key, shape: str) -> Any:
-    """Return the data under a key (tuples, texts, numbers, see `load_marshalled`); None if there are no data of this shape."""
-    return _read_fields(cache, key.name, shape)
-
-
-def _read_fields(cache: Cache, name: str, shape: str) -> Any:
-    """Return the data of an entry, or None if the entry is missing or has another shape."""
+def find_fields(cache: Cache, name: str, shape: str) -> Any:
+    """Return the fields of a record (tuples, texts, numbers, see `load_marshalled`); None if it is missing or has another shape."""
     data = frontend.get_entry(cache, name, START)
     try:
         return None if data is None else load_marshalled(data, shape)
@@ -193,7 +177,7 @@ def _read_fields(cache: Cache, name: str, shape: str) -> Any:
 
 
 def load_entry(cache: Cache, record: Record) -> Loaded | None:
-    """Map the code of a record, and create its environments.
+    """Map the code of a record until the process ends, and create its environments.
 
     Return the code, or None if the entry does not exist or is not valid in this process.
 
@@ -206,15 +190,23 @@ def load_entry(cache: Cache, record: Record) -> Loaded | None:
         return None
     if target is None or request.found is None:
         return None
-    kept: list[Any] = [target]
+    owners: list[Any] = [target]
     for number, pickled in record.environments:
         slot = target(number)
         environment = _dispatch.make_environment(_unpickle_constants(pickled))
         if slot:
             _dispatch.store_object(slot, environment)
-        kept.append(environment)
+        owners.append(environment)
     address = target(record.wrapper)
-    return Loaded(address, tuple(kept), record) if address else None
+    if not address:
+        return None
+    loaded = Loaded(address, tuple(owners), record)
+    _mapped_code.append(loaded)
+    return loaded
+
+
+#: All loaded code. It stays mapped, as in Numba, because memory that it has allocated may refer to it.
+_mapped_code: list[Loaded] = []
 
 
 def _unpickle_constants(pickled: bytes) -> list[Any]:

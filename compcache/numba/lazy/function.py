@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from compcache.numba.lazy.entries import Loaded
 
-__all__ = ["LazyFunction", "is_lazy_function", "keep_mapped", "make_lazy_function"]
+__all__ = ["LazyFunction", "is_lazy_function", "make_lazy_function"]
 
 
 class LazyFunction:
@@ -135,8 +135,6 @@ _DISPATCHER_STATE = frozenset((
     "typeof_pyval", "_type", "_make_finalizer", "stats", "nopython_signatures",
 ))  # fmt: skip
 _COPIED = ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__", "__type_params__")
-
-
 _VARIADIC = 0x04  # a flag of code objects: *args
 
 
@@ -221,7 +219,6 @@ def _load_overload(state: State, types: str, functions: list[Any]) -> Loaded | N
     if loaded is None or has_numba():
         return None
     state.loaded[name] = loaded, key
-    keep_mapped(loaded)
     note_code(key.content.reads, [loaded.record])
     count_hit()
     return loaded
@@ -233,15 +230,6 @@ def _classes_of(arguments: tuple[Any, ...]) -> Iterator[type]:
         yield type(argument)
         if isinstance(argument, tuple):
             yield from _classes_of(argument)
-
-
-#: All loaded code. It stays mapped, as in Numba, because memory that it has allocated may refer to it.
-_mapped_code: list[Loaded] = []
-
-
-def keep_mapped(loaded: Loaded) -> None:
-    """Keep code mapped until the process ends."""
-    _mapped_code.append(loaded)
 
 
 _type: Any = _dispatch.setup(LazyFunction, _call)

@@ -44,9 +44,9 @@ class _Thresholds:
             if current != self.applied:
                 self.own = current  # the program has set new thresholds
             limits = [limit for limit, blocks in zip(_LIMITS, self.blocks, strict=True) if blocks and self.own[0]]
-            wanted = max([self.own[0], *limits])
-            if wanted != current[0]:
-                gc.set_threshold(wanted, *self.own[1:])
+            threshold = max([self.own[0], *limits])
+            if threshold != current[0]:
+                gc.set_threshold(threshold, *self.own[1:])
             self.applied = gc.get_threshold()
 
 

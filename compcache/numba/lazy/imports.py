@@ -7,7 +7,7 @@ import sys
 
 from compcache import frontend
 from compcache.errors import CompcacheError
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import suppress
 from compcache.numba.lazy import open_lazy_cache
 
 TYPE_CHECKING = False
@@ -90,16 +90,10 @@ def _name_of(subject: Any) -> str:
     if issubclass(cls, type(sys)):
         return str(vars(subject).get("__name__"))
     names = []
-    for slot in ("_module", "_name"):
-        try:
-            names.append(str(object.__getattribute__(subject, slot)))
-        except AttributeError as error:
-            reraise_interrupt(error)
-    try:
-        function = object.__getattribute__(subject, "_function")
-        names.append(f"{function.__module__}.{function.__qualname__}")
-    except AttributeError as error:
-        reraise_interrupt(error)
+    for slot in ("_module", "_name", "_function"):
+        with suppress(AttributeError):
+            value = object.__getattribute__(subject, slot)
+            names.append(value if type(value) is str else f"{value.__module__}.{value.__qualname__}")
     return ".".join(names) or cls.__name__
 
 
@@ -109,9 +103,7 @@ def record_import(reason: ImportReason) -> None:
     An error of the cache is ignored.
     """
     program = os.path.basename(str(getattr(sys.modules.get("__main__"), "__file__", None) or "-c"))
-    try:
+    with suppress(CompcacheError, OSError):
         cache = open_lazy_cache()
         if cache is not None:
             frontend.note_uncached(cache, f"{LABEL}({program})", str(reason))
-    except (CompcacheError, OSError) as error:
-        reraise_interrupt(error)

@@ -37,23 +37,23 @@ def settings_and_packages(open_cache: Callable[[], Cache | None] | None = None) 
 
     Two processes with the same text compile the same function to the same code. The packages are examined again if `sys.path` has changed.
 
-    Args:
-        open_cache: opens the cache that may contain a note of the installed packages; None to use no note.
+    `open_cache` opens the cache that may contain a note of the installed packages; None to use no note.
 
-    Raises:
-        NotLazy: the packages or settings cannot be determined.
+    Raise `NotLazy` if the packages or settings cannot be determined.
     """
     global _known  # noqa: PLW0603 - packages are installed for the whole process
     settings = _relevant_variables()
     if os.path.exists(".numba_config.yaml"):
-        raise NotLazy("the file .numba_config.yaml changes settings of Numba")
+        raise NotLazy("the file .numba_config.yaml changes settings of Numba: set environment variables instead")
     path = tuple(sys.path)
     if _known[0] != path:
         _known = path, *_find_packages(open_cache)
-    return f"{_python_text()}, {_known[1]}, {settings}"
+    python = f"lazy {FORMAT}, python {sys.version}, {sys.implementation.cache_tag}, {sys.platform}"
+    return f"{python}, {_known[1]}, {settings}"
 
 
 def _find_packages(open_cache: Callable[[], Cache | None] | None) -> tuple[str, bool]:
+    """Return the first two results of `find_packages`, from a note in the cache if `open_cache` returns one."""
     cache = open_cache() if open_cache is not None else None
     return find_packages()[:2] if cache is None else _read_or_note_packages(cache)
 
@@ -72,10 +72,7 @@ def are_packages_unchanged(open_cache: Callable[[], Cache | None] | None = None)
 
     The answer is also False if `sys.path` has changed, if this process has no keys yet, or if the packages cannot be determined.
     A check takes a millisecond, but seconds if a checkout is installed in editable mode. Therefore the answer True is kept for twenty
-    times as long as the check took.
-
-    Args:
-        open_cache: opens the cache that may contain a note of the installed packages; None to use no note.
+    times as long as the check took. `open_cache` is that of `settings_and_packages`.
     """
     global _next_check  # noqa: PLW0603 - packages are installed for the whole process
     started = monotonic()
@@ -108,18 +105,12 @@ def _relevant_variables() -> list[tuple[str, str | None]]:
 
     chosen = next(filter(chooses_cpu, os.environ), None)
     if chosen is not None:
-        raise NotLazy(f"the environment variable {chosen} chooses the CPU for which Numba compiles")
+        raise NotLazy(f"the environment variable {chosen} chooses the CPU for which Numba compiles: unset it")
     return sorted((name, os.environ.get(name)) for name in os.environ if is_variable(name))
 
 
 #: The value of `sys.path`, the identity of the packages there, and whether packages other than the compilers register with Numba.
 _known: tuple[Any, str, bool] = (None, "", False)
-
-
-def _python_text() -> str:
-    return f"lazy {FORMAT}, python {sys.version}, {sys.implementation.cache_tag}, {sys.platform}"
-
-
 _STAMP_SIZE = 40
 #: The shape of a note: the directories of the path with the names of the metadata in them; the paths of these directories and of all files
 #: that were read, each followed by a NUL; their states (`file_stamps`); and the result.

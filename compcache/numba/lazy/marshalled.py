@@ -27,5 +27,5 @@ def load_marshalled(data: bytes, shape: str) -> Any:
     Raise `ValueError` if the data has another shape, or is malformed.
     """
     if not _dispatch.is_marshalled(data, shape):
-        raise ValueError(f"the {len(data)} bytes do not encode fields of the shape {shape}")
+        raise ValueError(f"the {len(data)} bytes are not marshalled fields of the types {shape}")
     return marshal.loads(data)  # noqa: S302 - the sizes and types were checked

@@ -39,4 +39,4 @@ def reduce_real(real: Any, protocol: Any) -> Any:
     if not isinstance(reduced, tuple):
         return reduced
     rebuild, args, *rest = reduced
-    return rebuild, tuple([_Pickled(a.ctor, a.states) if type(a) is _CustomPickled else a for a in args]), *rest
+    return rebuild, tuple([_Pickled(item.ctor, item.states) if type(item) is _CustomPickled else item for item in args]), *rest

@@ -71,9 +71,9 @@ def unpickle(data: bytes) -> Any:
 
 def unpack_exception(description: bytes, arguments: Any) -> tuple[Any, tuple[Any, ...], Any]:
     """Return the class, the arguments and the location of an exception. `arguments` replace the marked arguments of the description."""
-    cls, given, location = unpickle(description)
+    cls, described, location = unpickle(description)
     computed = iter(arguments)
-    return cls, tuple([next(computed) if isinstance(item, _Computed) else item for item in given]), location
+    return cls, tuple([next(computed) if isinstance(item, _Computed) else item for item in described]), location
 
 
 def known_exception(described: bytes, computed: Any) -> BaseException:
@@ -83,11 +83,10 @@ def known_exception(described: bytes, computed: Any) -> BaseException:
     """
     from importlib import import_module
     from marshal import loads
+    from operator import attrgetter
 
     module, qualname, arguments = loads(described)  # noqa: S302 - a constant of the code that runs
-    cls: Any = import_module(module)
-    for name in qualname.split("."):
-        cls = getattr(cls, name)
+    cls = attrgetter(qualname)(import_module(module))
     values = iter(computed or ())
     return make_exception((cls, tuple([next(values) if argument is ... else argument for argument in arguments]), None))
 
@@ -97,8 +96,7 @@ def make_exception(described: Any) -> BaseException:
 
     `described` is an exception, its class, or a tuple of the class, the arguments and the location.
 
-    Raises:
-        TypeError: the object is not an exception. The class itself may raise any exception.
+    Raise `TypeError` if the object is not an exception. The class itself may raise any exception.
     """
     location = None
     if type(described) is tuple:

@@ -15,21 +15,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
-    "COPIED",
-    "LazyObject",
-    "LazyWrapper",
-    "are_decorators_replaced",
-    "is_probe",
-    "names_in_code",
-    "note_original",
-    "note_replaced_decorators",
-    "numba_decorator",
-    "numbas_object",
-    "original",
-    "prange",
-    "real_numba",
-    "replace_stand_ins",
-]
+    "COPIED", "LazyObject", "LazyWrapper", "are_decorators_replaced", "is_probe", "names_in_code", "note_replaced_decorators",
+    "numba_decorator", "numbas_object", "original", "prange", "real_numba", "replace_stand_ins",
+]  # fmt: skip
 
 
 class prange:  # noqa: N801 - this is Numba's name
@@ -140,8 +128,6 @@ def is_probe(name: str) -> bool:
 
 
 _PROBES = ("_ipython_", "_mock_", "_pytest", "_repr_", "pytest")
-
-
 #: The ids of lazy objects whose original is being created. Their functions may refer to them.
 _in_creation: set[int] = set()
 
@@ -166,7 +152,7 @@ class LazyObject:
         return numbas_object(self)(*args, **kwargs)
 
     def _compcache_make(self) -> Any:
-        """Create the original. Numba is imported."""
+        """Import Numba, create the original, and return it."""
         return object.__getattribute__(self, "_make")(real_numba())(object.__getattribute__(self, "_function"))
 
     def _compcache_attributes(self) -> dict[str, Any]:
@@ -174,12 +160,12 @@ class LazyObject:
 
         The program may have set attributes. Setting an attribute creates the original.
         """
-        known = object.__getattribute__(self, "_made")
-        if known is None:
+        real = object.__getattribute__(self, "_made")
+        if real is None:
             return {"__wrapped__": object.__getattribute__(self, "_function")}
         from compcache.numba.fingerprints.state import state_of
 
-        return state_of(known)
+        return state_of(real)
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
@@ -242,26 +228,20 @@ def _function_attribute(name: str, lazy: LazyWrapper) -> Any:
 
 def numbas_object(lazy: LazyObject) -> Any:
     """Return the original of a lazy object, after importing Numba and creating the original if necessary."""
-    known = object.__getattribute__(lazy, "_made")
-    if known is not None:
-        return known
+    real = object.__getattribute__(lazy, "_made")
+    if real is not None:
+        return real
     real_numba()
     from numba.core.compiler_lock import global_compiler_lock
 
     with global_compiler_lock:
-        known = object.__getattribute__(lazy, "_made")
-        if known is None:
+        real = object.__getattribute__(lazy, "_made")
+        if real is None:
             _in_creation.add(id(lazy))
             try:
                 replace_stand_ins(object.__getattribute__(lazy, "_function"))
-                known = lazy._compcache_make()
+                real = lazy._compcache_make()
             finally:
                 _in_creation.discard(id(lazy))
-            object.__setattr__(lazy, "_made", note_original(known, lazy))
-    return known
-
-
-def note_original(real: Any, lazy: Any) -> Any:
-    """Record that an original and its lazy object are equal in keys of functions, and return the original."""
-    note_real(real, lazy)
+            object.__setattr__(lazy, "_made", note_real(real, lazy))
     return real

@@ -46,7 +46,6 @@ class State:
         defaults: the default values of the parameters at the time of the declaration, which Numba's dispatcher keeps, by name.
         make_real: creates Numba's dispatcher for a lazy function.
         loaded: the code that runs without Numba, and its key at that time, by the text of the argument types.
-        loaded_signatures: the signatures of the overloads that the dispatcher received when it was created.
         reason: why only Numba can run the function, or "".
         key: the key of a declared function at the time of the declaration; None if the function has no key.
         declared: the code of a declared function that was found, or None.
@@ -54,7 +53,7 @@ class State:
     """
 
     __slots__ = (
-        "compiled", "declared", "decorator", "defaults", "function", "key", "loaded", "loaded_signatures", "make_real", "options", "reason",
+        "compiled", "declared", "decorator", "defaults", "function", "key", "loaded", "make_real", "options", "reason",
         "signatures",
     )  # fmt: skip
 
@@ -69,7 +68,6 @@ class State:
         self.defaults = defaults_of(function)
         self.make_real = make_real
         self.loaded: dict[str, tuple[Loaded, Key]] = {}
-        self.loaded_signatures: set[Any] = set()
         self.reason = _reason_for_numba(function, decorator, signatures, options)
         self.key: Key | None = None
         self.declared: Any = None

@@ -43,7 +43,7 @@ class AddressDefinition(GlobalDefinition):
         """
         del context
         try:
-            address, kept = self.find()
+            address, owner = self.find()
         except ImportError as error:
             raise GlobalValidationError(str(error), reason=str(error)) from error
-        return address.to_bytes(storage.size, "little"), kept
+        return address.to_bytes(storage.size, "little"), owner

@@ -19,22 +19,12 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
-    "HASH_METHOD",
-    "MISSING",
-    "Reads",
-    "cells_of",
-    "functions_in_member",
-    "imported_reads",
-    "is_part_of_hash",
-    "names_used_by",
-    "reads_of",
-    "resolve",
-    "returned_functions",
-]
+    "HASH_METHOD", "MISSING", "Reads", "cells_of", "functions_in_member", "imported_reads", "is_part_of_hash", "names_used_by", "reads_of",
+    "resolve", "returned_functions",
+]  # fmt: skip
 
 _Function = type(lambda: 0)
 MISSING = object()
-
 _ATTRIBUTE_SHIFT = 1 if sys.version_info >= (3, 12) else 0
 #: A number for each relevant instruction, so that all other instructions are skipped at once.
 _CACHE, _EXTENDED, _GLOBAL, _NAME, _ATTRIBUTE, _METHOD, _IMPORT, _SUPER = range(1, 9)
@@ -156,19 +146,19 @@ def returned_functions(code: CodeType) -> list[CodeType]:
     if code.co_flags & _SUSPENDS or "locals" in code.co_names:
         return []
     steps = [*_steps_of(code), ("", 0)]
-    made: list[tuple[CodeType, int]] = []  # with the variable, or one of the two constants
+    functions: list[tuple[CodeType, int]] = []  # with the variable, or one of the two constants
     escaping = {_ESCAPES}
     for (before, constant), (name, argument), (after, following) in zip(steps, steps[1:], steps[2:], strict=False):
         if name == "MAKE_FUNCTION":
             variables = {"RETURN_VALUE": _RETURNED, "STORE_FAST": following, "STORE_FAST_LOAD_FAST": following >> 4}
-            made.append((code.co_consts[constant], variables.get(after, _ESCAPES)))
+            functions.append((code.co_consts[constant], variables.get(after, _ESCAPES)))
         elif name.count("FAST") > 1:
             is_returned = before == "MAKE_FUNCTION" and after == "RETURN_VALUE" and name == "STORE_FAST_LOAD_FAST"
             escaping.update(() if is_returned and argument >> 4 == argument & 15 else (argument >> 4, argument & 15))
         elif "FAST" in name and after != "RETURN_VALUE" and not (before == "MAKE_FUNCTION" and name == "STORE_FAST"):
             escaping.add(argument)
-    others = [constant for constant, variable in made if variable in escaping]  # equal functions may share a constant
-    return [constant for constant, variable in made if variable not in escaping and constant not in others]
+    others = [constant for constant, variable in functions if variable in escaping]  # equal functions may share a constant
+    return [constant for constant, variable in functions if variable not in escaping and constant not in others]
 
 
 _RETURNED, _ESCAPES = -1, -2

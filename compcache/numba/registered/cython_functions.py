@@ -30,15 +30,15 @@ def function_at(address: int) -> tuple[str, str, str] | None:
 
     Return the module, the name and the type (in Cython's spelling); None if no imported Cython module exports a function at this address.
     """
-    known = _known.get(address)
-    if known is None or _address_in(sys.modules.get(known[0]), *known[1:]) != address:
+    function = _known.get(address)
+    if function is None or _address_in(sys.modules.get(function[0]), *function[1:]) != address:
         functions: dict[int, tuple[str, str, str]] = {}
         for module_name in sorted(sys.modules):
             for name, type_, function_address in _exported_functions(sys.modules.get(module_name)):
                 functions.setdefault(function_address, (module_name, name, type_))
         _known.update(functions)
-        known = functions.get(address)
-    return known
+        function = functions.get(address)
+    return function
 
 
 def _exported_functions(module: Any) -> Iterator[tuple[str, str, int]]:
@@ -102,13 +102,13 @@ def describe_ctypes_function(value: Any) -> tuple[object, ...] | None:
     """
     import ctypes
 
-    known = function_at(ctypes.cast(value, ctypes.c_void_p).value or 0)
-    if known is None or value.argtypes is None:
+    function = function_at(ctypes.cast(value, ctypes.c_void_p).value or 0)
+    if function is None or value.argtypes is None:
         return None
     kinds = value.restype, *value.argtypes
     if not all(kind is None or _is_simple(kind) for kind in kinds):
         return None
-    return (*known, value._flags_, len(value.argtypes), *[getattr(kind, "__name__", "none") for kind in kinds])
+    return (*function, value._flags_, len(value.argtypes), *[getattr(kind, "__name__", "none") for kind in kinds])
 
 
 def _is_simple(kind: Any) -> bool:

@@ -40,20 +40,20 @@ def find_packages() -> tuple[str, bool, list[str]]:
         NotLazy: a distribution is missing or cannot be identified, or Numba uses Intel's vector library.
     """
     rows, chosen = [], []
-    seen = set()
+    names = set()
     for name, directory in distributions():
-        if name in seen or name == _OWN:
+        if name in names or name == _OWN:
             continue
         if name in _COMPILERS or _has_entry_point(directory):
-            seen.add(name)  # an import also uses the first match on the path
+            names.add(name)  # an import also uses the first match on the path
             chosen.append(directory)
             rows.append(f"{name}: {_distribution_digest(directory)}")
-    missing = [name for name in _COMPILERS if name not in seen]
+    missing = [name for name in _COMPILERS if name not in names]
     if missing:
         raise NotLazy(f"the distribution {missing[0]} is not on sys.path: add its directory")
     if os.path.exists(vector_library()):
         raise NotLazy(f"Numba uses Intel's vector library {vector_library()}")
-    return ", ".join(rows), len(seen) > len(_COMPILERS), chosen
+    return ", ".join(rows), len(names) > len(_COMPILERS), chosen
 
 
 def vector_library() -> str:
@@ -96,8 +96,7 @@ def metadata_in(place: str) -> list[str] | None:
 def _has_entry_point(directory: str) -> bool:
     """Return whether a distribution, given by its metadata, has an entry point in Numba's group."""
     if directory.endswith(".egg-link"):
-        with open(directory, encoding="utf-8") as file:
-            source = file.readline().strip()
+        source = os.fsdecode(_read(directory).partition(b"\n")[0].strip())
         infos = [name for name in _list_directory(source) if name.endswith(".egg-info")]
         return any(_has_entry_point(os.path.join(source, name)) for name in infos)
     return _GROUP in _read(f"{directory}/entry_points.txt")
@@ -136,7 +135,7 @@ def _read(path: str) -> bytes:
 def _distribution_digest(directory: str) -> str:
     """Return the digest of an installed distribution: of its record, or of its files if it is editable.
 
-    Raise `NotLazy` if the distribution has no record, or too many files.
+    Raise `NotLazy` if the distribution has no record, too many files, or a `direct_url.json` that is not valid.
     """
     record = _read(f"{directory}/RECORD")
     if record and not is_editable(directory):
@@ -146,7 +145,11 @@ def _distribution_digest(directory: str) -> str:
         import json
         from urllib.parse import unquote, urlparse
 
-        return _digest_of_files(unquote(urlparse(json.loads(origin)["url"]).path))
+        try:
+            return _digest_of_files(unquote(urlparse(json.loads(origin)["url"]).path))
+        except (ValueError, KeyError, TypeError) as error:
+            reraise_interrupt(error)
+            raise NotLazy(f"the file {directory}/direct_url.json is not valid: install the distribution again with pip") from error
     raise NotLazy(f"the distribution {os.path.basename(directory)} has no RECORD file: install it again with pip")
 
 
@@ -163,7 +166,7 @@ def _digest_of_files(root: str) -> str:
     state = blake2b(digest_size=16)
     count = 0
     for folder, folders, files in os.walk(root):
-        folders[:] = sorted(f for f in folders if not f.startswith((".", "__pycache__")) and f != "node_modules")
+        folders[:] = sorted(inner for inner in folders if not inner.startswith((".", "__pycache__")) and inner != "node_modules")
         for name in sorted(files):
             if name.endswith((".py", ".so", ".pyd", ".toml", ".cfg", ".json")):
                 count += 1

@@ -16,18 +16,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
-    "CODE_GENERATORS",
-    "has_own_code",
-    "is_found_by_name",
-    "is_generator_module",
-    "is_library_function",
-    "is_library_module",
-    "is_made_by_library",
-    "is_of_generators",
-    "module_name_of",
-    "package_of",
-    "qualified_name_of",
-]
+    "CODE_GENERATORS", "has_own_code", "is_found_by_name", "is_generator_module", "is_library_function", "is_library_module",
+    "is_made_by_library", "is_of_generators", "module_name_of", "package_of", "qualified_name_of",
+]  # fmt: skip
 
 #: The libraries that generate code. Their versions determine the code. The parts that follow are excluded: they read the process or files.
 CODE_GENERATORS: dict[str, tuple[str, ...]] = {
@@ -95,12 +86,12 @@ def is_library_module(name: object) -> bool:
         return True
     if top == "__main__" or top not in sys.stdlib_module_names:
         return False
-    known = _modules.get(top)
-    if known is None:
-        known = _is_pythons_own(top)
+    is_own = _modules.get(top)
+    if is_own is None:
+        is_own = _is_pythons_own(top)
         if top in sys.modules:
-            _modules[top] = known
-    return known
+            _modules[top] = is_own
+    return is_own
 
 
 def _is_pythons_own(top: str) -> bool:
@@ -132,10 +123,10 @@ def is_made_by_library(function: Any) -> bool:
     if not is_library_module(function.__globals__.get("__name__")):
         return False
     path = function.__code__.co_filename
-    known = _paths.get(path)
-    if known is None:
-        known = _paths[path] = _is_library_path(path)
-    return known
+    is_library = _paths.get(path)
+    if is_library is None:
+        is_library = _paths[path] = _is_library_path(path)
+    return is_library
 
 
 def is_library_function(function: Any) -> bool:

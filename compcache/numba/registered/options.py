@@ -15,12 +15,9 @@ _OVERLOAD_DEFAULTS: dict[str, Any] = {"jit_options": {}, "strict": True, "inline
 
 
 def compiler_options(options: Mapping[str, Any], types_of_variables: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the options that affect the compiler, without default values.
+    """Return the options of a decorator that affect the compiler, without default values.
 
-    Args:
-        options: the options of a decorator.
-        types_of_variables: the types of variables, from `locals=` and from the compiler; None to use the option `locals`. Variables that
-            the compiler has added are ignored.
+    `types_of_variables` come from `locals=` and from the compiler, whose additions are ignored. None: use the option `locals`.
     """
     relevant = {name: value for name, value in options.items() if name not in ("cache", "locals")}
     effective = {name: value for name, value in relevant.items() if not _is_default(_DEFAULTS, name, value)}

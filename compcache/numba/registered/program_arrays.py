@@ -8,6 +8,7 @@ stored.
 
 from __future__ import annotations
 
+import sys
 from weakref import ref
 
 from compcache.digest import blake2b
@@ -43,13 +44,15 @@ def register_array(array: Any) -> str:
     """
     shape = f"{array.dtype!r}, {array.dtype.str}, {array.shape}, {array.strides}"
     state = blake2b(shape.encode(), digest_size=16)
-    state.update(array.tobytes())
+    # Arrays of numbers are digested without a copy of their elements.
+    is_plain = type(array) is sys.modules["numpy"].ndarray and array.flags.c_contiguous and array.dtype.kind in "biufc"
+    state.update(array if is_plain else array.tobytes())
     digest = state.hexdigest()
     number = 0
     while True:
         name = f"{digest}-{number}"
-        known = _named.get(name) or _named.setdefault(name, ref(array, _make_forget(name, id(array))))
-        if known() is array:
+        reference = _named.get(name) or _named.setdefault(name, ref(array, _make_forget(name, id(array))))
+        if reference() is array:
             _latest[id(array)] = name
             return name
         number += 1
@@ -59,6 +62,7 @@ def _make_forget(name: str, identity: int) -> Callable[[Any], None]:
     """Return the function that removes a name when its array is freed."""
 
     def forget(gone: Any) -> None:
+        """Remove the name, unless another array has it in the meantime."""
         if _named.get(name) is gone:
             del _named[name]
         if _latest.get(identity) == name:
@@ -98,7 +102,7 @@ class ProgramArray(AddressDefinition):
         """Decode the part and the name. Raise `ValueError` if the payload is not valid."""
         array = super().decode(payload)
         if array.part not in (DATA, OBJECT):
-            raise ValueError(f"{array.part!r} is not a part of an array")
+            raise ValueError(f"an address in an array of the program refers to {array.part!r}, not to {DATA!r} or {OBJECT!r}")
         return array
 
     def find(self) -> tuple[int, object]:

@@ -50,18 +50,18 @@ def external_state_of(value: Any) -> str:
     known_value, known_state = _known.get(id(value), (None, ""))
     if known_value is value:
         return known_state
-    seen: dict[int, tuple[Any, str]] = {id(value): (value, "")}
+    examined: dict[int, tuple[Any, str]] = {id(value): (value, "")}
     waiting = [value]
     while waiting:
         item = waiting.pop()
         known_item, known_state = _known.get(id(item), (None, ""))
-        reason = known_state if known_item is item else _find_external_state(item, seen, waiting)
-        if not reason and len(seen) > _MAX_VALUES:
+        reason = known_state if known_item is item else _find_external_state(item, examined, waiting)
+        if not reason and len(examined) > _MAX_VALUES:
             reason = f"{name_of(item)} and more than {_MAX_VALUES} other values"
         if reason:
             _known[id(value)] = value, reason
             return reason
-    _known.update(seen)
+    _known.update(examined)
     return ""
 
 
@@ -202,7 +202,7 @@ def _objects_read_by_code(code: types.CodeType, namespace: dict[str, Any], state
     for imported in reads.imports:
         module = sys.modules.get(imported) or sys.modules.get(f"{namespace.get('__package__')}.{imported}")
         if module is None and imported not in EVERYTHING:
-            raise _ExternalStateError(f"{name}, which imports {imported}")
+            raise _ExternalStateError(f"{name}, which imports the module {imported}")
         attributes = {} if module is None else vars(module)
         yield from [attributes[attribute] for attribute in reads.attributes if attribute in attributes]
     for constant in code.co_consts:
@@ -212,18 +212,16 @@ def _objects_read_by_code(code: types.CodeType, namespace: dict[str, Any], state
 
 def is_external_state(value: Any) -> bool:
     """Return whether a value of a library represents state outside of the program's code."""
-    external_values = [
-        getattr(sys.modules.get(module), attribute, None) for module, _, attribute in (name.rpartition(".") for name in HELD)
-    ]
-    return value is not None and any(value is item for item in external_values)
+    places = [name.rpartition(".") for name in HELD]
+    return value is not None and any(getattr(sys.modules.get(module), name, None) is value for module, _, name in places)
 
 
 def _globals_assigned_in(module: str) -> frozenset[str]:
     """Return the globals that functions of a module assign."""
-    known = _assigned_globals.get(module)
-    if known is None:
+    names = _assigned_globals.get(module)
+    if names is None:
         functions = [item for item in vars(sys.modules[module]).values() if isinstance(item, (types.FunctionType, type))]
         inner = [item for cls in functions if isinstance(cls, type) and cls.__module__ == module for item in vars(cls).values()]
         codes = [item.__code__ for item in [*functions, *inner] if isinstance(item, types.FunctionType)]
-        known = _assigned_globals[module] = frozenset(name for code in codes for name in names_used_by(code, _STORES))
-    return known
+        names = _assigned_globals[module] = frozenset(name for code in codes for name in names_used_by(code, _STORES))
+    return names

@@ -24,7 +24,7 @@ _PARTS = {
 }  # fmt: skip
 
 
-def array_text(dtype: str, ndim: int, layout: str, *, readonly: bool = False) -> str:
+def array_text(dtype: str, ndim: int, layout: str, *, readonly: bool) -> str:
     """Return the text of an array type. It uses slices if they can express the type. `readonly` needs the long form."""
     if readonly or ndim < 1 or (ndim == 1 and layout == "F"):
         return f"Array({dtype}, {ndim}, {layout!r}{', readonly=True' if readonly else ''})"

@@ -32,17 +32,17 @@ __all__ = ["compile_and_record", "is_key_current", "make_declared", "make_pinned
 
 
 def make_pinned_cache(
-    state: State, backend: Backend, owner: Any, signatures: Sequence[Any], found: Iterable[tuple[Sequence[str], Key | None]]
+    state: State, backend: Backend, owner: Any, signatures: Sequence[Any], entries: Iterable[tuple[Sequence[str], Key | None]]
 ) -> FunctionCache:
     """Return the cache object for signatures whose code was found without Numba: the entries with this code, or other entries.
 
-    `owner` is the dispatcher or callback that has the cache object. `found` has the name, the lines and, if known, the implementations of
-    the entry for each signature (`Record.base`), with the key at that time; or nothing.
+    `owner` is the dispatcher or callback that has the cache object. `entries` has the name, the lines and, if known, the implementations of
+    the entry for each signature (`Record.base`), with the key at that time; it is empty if no code was found.
     """
     from numba.core import sigutils
 
     types = [tuple(sigutils.normalize_signature(signature)[0]) for signature in signatures]
-    pinned = {args: (base, named_functions(key.content.parts) if key else []) for args, (base, key) in zip(types, found, strict=False)}
+    pinned = {args: (base, named_functions(key.content.parts) if key else []) for args, (base, key) in zip(types, entries, strict=False)}
     return FunctionCache(backend, owner, state.function, is_requested=state.requests_caching, pinned=pinned)
 
 
@@ -52,11 +52,11 @@ def make_declared(state: State, backend: Backend) -> Any:
 
     entrypoints.init_all()
     dispatcher = lazy_dispatchers.apply_decorator(state)
-    lazy_dispatchers.register_unfinished(state, dispatcher)
+    lazy_dispatchers.unfinished[id(state)] = dispatcher
     declared = state.declared
     signatures = state.signatures or ()
-    found = [(code.record.base, state.key) for code in declared.loaded] if declared is not None else []
-    dispatcher._cache = make_pinned_cache(state, backend, dispatcher, signatures, found)
+    entries = [(code.record.base, state.key) for code in declared.loaded] if declared is not None else []
+    dispatcher._cache = make_pinned_cache(state, backend, dispatcher, signatures, entries)
 
     def compile_all() -> None:
         """Compile all declared signatures. Then the dispatcher, as Numba's, compiles no others."""
@@ -68,7 +68,6 @@ def make_declared(state: State, backend: Backend) -> Any:
 
     compile_and_record(state, backend, compile_all, lambda: _make_function_fields(dispatcher, backend, state.key))
     record_compiled_identities(state, dispatcher)
-    lazy_dispatchers.dispatchers.append(lazy_dispatchers.LazyDispatcher(state, dispatcher, backend))
     return dispatcher
 
 
@@ -97,7 +96,7 @@ def compile_and_record(state: State, backend: Backend, compile_all: Callable[[],
     try:
         fields = make_fields()
         if fields is not None:
-            store_fields(backend.cache, state.key, fields)
+            store_fields(backend.cache, state.key.name, fields)
     except NotLazy:
         return
     except CompcacheError as error:

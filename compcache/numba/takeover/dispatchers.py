@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING, Any
 from compcache.numba.fingerprints.code_digest import replaced_defaults_reason
 from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.state import STATE, state_of
-from compcache.numba.takeover.lazy_dispatchers import (
-    LazyDispatcher,
-    apply_decorator,
-    dispatchers,
-    find_lazy_backend,
-    register_unfinished,
-    unfinished,
-)
+from compcache.numba.takeover.lazy_dispatchers import apply_decorator, find_lazy_backend, unfinished
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -85,13 +78,12 @@ def _make_dispatcher(state: State) -> Any:
 
         return make_declared(state, backend)
     dispatcher = apply_decorator(state)
-    register_unfinished(state, dispatcher)
+    unfinished[id(state)] = dispatcher
     if hasattr(dispatcher, "_compile_for_args"):
         from compcache.numba.dispatch.function_cache import FunctionCache
 
         dispatcher._cache = FunctionCache(backend, dispatcher, state.function, is_requested=state.requests_caching, explains_starts=True)
         _load_earlier_overloads(state, dispatcher, backend)
-        dispatchers.append(LazyDispatcher(state, dispatcher, backend))
     return dispatcher
 
 
@@ -116,7 +108,6 @@ def _load_earlier_overloads(state: State, dispatcher: Any, backend: Backend) -> 
                 continue
             context.insert_user_function(cres.entry_point, cres.fndesc, [cres.library])
             dispatcher.add_overload(cres)
-            state.loaded_signatures.add(tuple(cres.signature.args))
 
 
 def _replace_functions(types_: Iterable[Any], functions: Iterator[Any]) -> tuple[Any, ...]:

@@ -1,8 +1,8 @@
-"""Defines the tables of the lazy functions' dispatchers, finished or not, and the backend that serves these dispatchers."""
+"""Creates Numba's objects for lazy functions, and finds the backend that serves them. Knows the dispatchers that are being created."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from compcache.numba.lazy import installed_backend
 from compcache.numba.lazy.entries import open_cache
@@ -14,42 +14,19 @@ if TYPE_CHECKING:
     from compcache.numba.dispatch import Backend
     from compcache.numba.lazy.state import State
 
-__all__ = ["LazyDispatcher", "apply_decorator", "dispatchers", "find_lazy_backend", "register_unfinished", "unfinished"]
+__all__ = ["apply_decorator", "find_lazy_backend", "unfinished"]
 
 
-class LazyDispatcher(NamedTuple):
-    """A lazy function with its dispatcher and its backend.
-
-    Attributes:
-        state: the state of the lazy function.
-        real: Numba's dispatcher.
-        backend: the backend that serves the dispatcher.
-    """
-
-    state: State
-    real: Any
-    backend: Backend
-
-
-#: All dispatchers of lazy functions, because compiling one function compiles its callees.
-dispatchers: list[LazyDispatcher] = []
 #: Unfinished dispatchers by the id of the state. A function that refers to itself needs its dispatcher before the dispatcher is finished.
 #: Numba's compiler lock prevents other threads from reading this table.
 unfinished: dict[int, Any] = {}
 
 
-def register_unfinished(state: State, dispatcher: Any) -> None:
-    """Register an unfinished dispatcher, which a function that refers to itself needs."""
-    unfinished[id(state)] = dispatcher
-
-
 def apply_decorator(state: State, signatures: Iterable[str] | None = None, *, caches: bool = False) -> Any:
     """Return the result of Numba's own decorator for a function, with Numba's types in place of stand-ins in `locals`.
 
-    Args:
-        state: the state of the function.
-        signatures: the signatures to declare; None to declare none.
-        caches: whether Numba's own cache stores the function if the program has requested caching.
+    `signatures` are declared; None declares none. `caches` is whether Numba's own cache stores the function if the program has requested
+    caching.
     """
     options = {name: value for name, value in state.options.items() if caches or name != "cache"}
     if "locals" in options:

@@ -56,10 +56,10 @@ def _make_pinned_cache(state: State, backend: Backend, owner: Any, signatures: A
     from compcache.numba.takeover.declared import make_pinned_cache
 
     declared = state.declared
-    found: list[Any] = (
+    entries: list[Any] = (
         [(loop.base, loop.key) for loop in loops] if declared is None else [(base, state.key) for base in declared.details[-1]]
     )
-    return make_pinned_cache(state, backend, owner, signatures, found)
+    return make_pinned_cache(state, backend, owner, signatures, entries)
 
 
 def _make_dufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
@@ -137,7 +137,7 @@ def _compile_and_record_loop(
     try:
         fields = make_fields(result)
         if fields is not None:
-            store_fields(backend.cache, key, fields)
+            store_fields(backend.cache, key.name, fields)
     except (NotLazy, CompcacheError):
         pass  # this process has the loop; later processes compile it again
     return result
@@ -163,9 +163,7 @@ def _record_dufunc_loop(ufunc: Any, backend: Backend, cres: Any) -> LoopFields |
     """Store a loop of a `vectorize` ufunc, and return its fields, or None if only Numba can use the loop."""
     from numba.np.ufunc.wrappers import build_ufunc_wrapper
 
-    def build() -> Any:
-        return build_ufunc_wrapper(cres.library, cres.target_context, cres.fndesc.llvm_func_name, cres.signature, False, cres)
-
+    build = partial(build_ufunc_wrapper, cres.library, cres.target_context, cres.fndesc.llvm_func_name, cres.signature, False, cres)
     return _record_built_loop(ufunc._dispatcher.cache, backend, cres, build)
 
 
@@ -215,6 +213,7 @@ def _compile_gufunc_loop(state: State, backend: Backend, builder: Any, add: Any,
     """Make Numba compile a loop of a `guvectorize` ufunc without signatures, and record the loop if possible."""
 
     def make_fields(_: Any) -> tuple[Any, ...] | None:
+        """Return the fields of the loop that was compiled last, or None if only Numba can use it."""
         loop = _record_gufunc_loop(builder, backend, builder._sigs[-1])
         return None if loop is None else (*loop, tuple(builder.writable_args))
 
@@ -281,6 +280,7 @@ def _make_parallel(state: State, backend: Backend) -> Any:
     builder.nb_func.cache = _make_pinned_cache(state, backend, builder.nb_func, state.signatures or (), ())
 
     def make_fields() -> tuple[Any, ...] | None:
+        """Return the fields of the ufunc's record, or None if only Numba can use one of the loops."""
         if is_gufunc:
             return _make_gufunc_fields(builder, backend, parallel)
         return _join_loop_fields([_record_parallel_loop(builder, backend, signature) for signature in builder._sigs])
@@ -293,10 +293,7 @@ def _record_parallel_loop(builder: Any, backend: Backend, signature: Any) -> Loo
     from numba.np.ufunc.parallel import build_ufunc_wrapper
 
     cres = builder._cres[signature]
-
-    def build() -> Any:
-        return build_ufunc_wrapper(cres.library, cres.target_context, cres.fndesc.llvm_func_name, cres.signature, cres)
-
+    build = partial(build_ufunc_wrapper, cres.library, cres.target_context, cres.fndesc.llvm_func_name, cres.signature, cres)
     return _record_built_loop(builder.nb_func.cache, backend, cres, build)
 
 

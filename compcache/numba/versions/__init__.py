@@ -32,16 +32,18 @@ def series_supported() -> tuple[tuple[int, int], ...]:
 
 def unsupported_reason() -> str:
     """Return why the Numba of this process is not supported, or "" if it is supported, or if no Numba is installed."""
+    import compcache
+
     is_imported = has_numba()
     version = str(sys.modules["numba"].__version__) if is_imported else numba_version()
     if version and not is_supported(version):
         series = [".".join(map(str, series)) for series in series_supported()]
-        return f"compcache {_own_version()} does not support Numba {version}, only Numba {series[0]} to {series[-1]}"
+        return f"compcache {compcache.__version__} does not support Numba {version}, only Numba {series[0]} to {series[-1]}"
     if is_imported:
         from compcache.numba.versions.private_names import missing_names
 
         names = ", ".join([private.name for private in missing_names()])
-        return f"compcache {_own_version()} does not support this Numba {version}, which lacks {names}" if names else ""
+        return f"compcache {compcache.__version__} does not support this Numba {version}, which lacks {names}" if names else ""
     return ""
 
 
@@ -71,9 +73,3 @@ def _stack_level_of_caller() -> int:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         level, frame = level + 1, frame.f_back
     return level
-
-
-def _own_version() -> str:
-    import compcache
-
-    return compcache.__version__

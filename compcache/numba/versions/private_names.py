@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from operator import attrgetter
 from typing import NamedTuple
 
 from compcache.interrupts import reraise_interrupt
@@ -122,9 +123,7 @@ def _exists(name: str) -> bool:
     """Return whether the Numba of this process has a private name. False if its module cannot be imported."""
     module, _, path = name.partition(":")
     try:
-        value = sys.modules.get(module) or import_module(module)
-        for part in path.split("."):
-            value = getattr(value, part)
+        attrgetter(path)(sys.modules.get(module) or import_module(module))
     except (ImportError, AttributeError) as error:
         reraise_interrupt(error)
         return False

@@ -331,10 +331,14 @@ def test_signatures_that_a_dispatcher_lists_are_called_as_the_dispatcher_is(tmp_
         @njit
         def between(items0, *items):
             return items0, items
+
+        @njit
+        def hidden(kernel, *items):
+            return kernel, items
     """)
     given: dict[str, list[tuple[object, ...]]] = {
         "weighted": [(1.5,), (1.5, 4.0), (1.5, 4.0, 1, "text"), (1.5, 4.0, (1, 2.0))], "failing": [(1,), (1, 2)],
-        "between": [(1, 2, 3.0), (1,)],
+        "between": [(1, 2, 3.0), (1,)], "hidden": [(1, 2.0)],
     }  # fmt: skip
     script = f"""
     import many

@@ -365,7 +365,7 @@ def test_a_kernel_of_another_version_is_refused(tmp_path: Path) -> None:
     from compcache import Cache, ModuleSource
     from compcache.numba.exports.objects import format_objects
 
-    text = format_objects(b"CCNP" + (999).to_bytes(4, "little") + bytes(24))
+    text = format_objects(b"CCNP" + (999).to_bytes(4, "little") + bytes(24), (), {}, {}, "")
     code = text + "\ndefine ptr @f() {\n  %plan = call ptr @compcache.numba.plan()\n  ret ptr null\n}\n"
     with Cache(tmp_path / "cache") as cache:
         cache.add_module(ModuleSource(code, {"f": "object()"}))

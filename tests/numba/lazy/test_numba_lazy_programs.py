@@ -345,6 +345,27 @@ def test_ways_of_starting_a_program(tmp_path: Path) -> None:
         assert start(*options, *run, *arguments) == f"{plain} False", (options, arguments)
 
 
+def test_programs_find_modules_as_with_python(tmp_path: Path) -> None:
+    """In the same directories, also where links lead to the program, or Python adds no directory, and after a change of directory."""
+    project = Project(tmp_path)
+    project.write(paths="import os, sys\nos.chdir('/')\nprint(sys.path)\n", __main__="import sys\nprint(sys.path)\n")
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "linked.py").symlink_to(project.source / "paths.py")
+    with zipfile.ZipFile(project.source / "program.pyz", "w") as archive:
+        archive.write(project.source / "__main__.py", "__main__.py")
+
+    def start(*arguments: object) -> str:
+        environment = {"COMPCACHE_DIR": str(project.cache), "PYTHONPATH": str(PACKAGE_ROOT)}
+        command = [sys.executable, *map(str, arguments)]
+        return subprocess.run(command, env=environment, cwd=project.source, check=True, capture_output=True, text=True).stdout
+
+    for arguments in (("paths.py",), (tmp_path / "links" / "linked.py",), ("-m", "paths"), ("program.pyz",), (project.source,)):
+        for options in ((), ("-P",)):
+            if options and arguments[0] == "-m":
+                continue  # no module of the program is found
+            assert start(*options, "-m", "compcache.numba", "run", *arguments) == start(*options, *arguments), (options, arguments)
+
+
 PROBED = """
     import numba
     import numba.typed
