@@ -72,7 +72,7 @@ def compile_many(
 
     Raises:
         TypeError: an item of `jobs` is not a job.
-        ValueError: `workers` is less than 1, or `worker_directory` is given without `executor`.
+        ValueError: `workers` is less than 1, `timeout` is not more than 0, or `worker_directory` is given without `executor`.
         ConflictingJobsError: two jobs define a function of the same plain name with different code (a `ValueError`).
         RuntimeError: a worker process imported the main script, which called this function.
         StorageError: the cache is read-only.
@@ -85,6 +85,8 @@ def compile_many(
         )
     if workers is not None and workers < 1:
         raise ValueError(f"workers must be at least 1, not {workers}")
+    if timeout is not None and not timeout > 0:  # also refuses NaN
+        raise ValueError(f"timeout must be more than 0 seconds, not {timeout}")
     if worker_directory is not None and executor is None:
         raise ValueError("worker_directory is given without executor: pass the executor whose workers use this directory, or omit it")
     prepared = prepare_jobs(jobs)
