@@ -26,6 +26,7 @@ from compcache.images import platform_symbols
 from compcache.images.archives import HAS_STATE, Archive, is_archive
 from compcache.images.libraries import advice_on_runtime_library, demangle, library_with, loaded_libraries, open_libraries
 from compcache.images.static_runtime import STATIC_RUNTIME, static_runtime_text
+from compcache.llvm import llvm
 from compcache.wording import join_first
 
 if TYPE_CHECKING:
@@ -157,7 +158,6 @@ def resolve_declarations(
     module: Any,
     text: str,
     values: GlobalValues,
-    target_data: Any,
     requests: Requests,
     cached_among: Callable[[list[str]], Collection[str]],
     *,
@@ -174,10 +174,9 @@ def resolve_declarations(
     symbols of the process, and system libraries that the process has loaded.
 
     Args:
-        module: the module.
+        module: the module, with its data layout.
         text: the module as LLVM prints it.
         values: the functions and variables of the module.
-        target_data: LLVM's data layout.
         requests: the imports, globals and libraries of the source.
         cached_among: returns which of these names the cache has.
         shared: whether the image will be a shared object, with places for imports.
@@ -199,6 +198,7 @@ def resolve_declarations(
     own = {function.name for function in values.functions if not function.is_declaration}
     resolver = _Resolver(requests, cached_among, shared=shared, defined=defined, own=own, is_beside=is_beside)
     resolver.add_values(functions)
+    target_data = llvm.create_target_data(module.data_layout) if requests.globals else None  # not one of another module (`data_layout`)
     resolver.add_values(variables, lambda name: _storage_of(module.get_global_variable(name), target_data))
     _fit_values(resolver.storage, module)
     missing = _keep_optimizer_copies(resolver.missing, module, functions, variables)

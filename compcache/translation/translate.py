@@ -125,7 +125,7 @@ def translate_member(context: Any, request: Request, label: str) -> Member:
     if doubtful is not None:  # writing bitcode assembles inline assembly
         codegen.call_in_caller(try_in_child, doubtful, request.machine, 0)
     with codegen.borrow_machine(request.machine.cpu, request.machine.features, request.level) as target:
-        module.data_layout = codegen.target_data(target)[1]
+        module.data_layout = codegen.data_layout(target)
         codegen.optimize(module, target, request.level)
     return make_member(module, str(module), copied.difference(request.copies), data)
 
@@ -235,7 +235,7 @@ def _compile(
     `digests` returns digests of the content of its symbols. It is called while LLVM generates code.
     """
     printed, values = source.printed, source.values
-    layout, module.data_layout = codegen.target_data(target)
+    module.data_layout = codegen.data_layout(target)
     variables = lines_of_variables(printed)
     function_aliases, own_thread_locals = aliases(variables), thread_locals(variables)
     assembly = read_assembly(printed)
@@ -244,7 +244,6 @@ def _compile(
         module,
         printed,
         values,
-        layout,
         request.requests,
         lambda names: codegen.call_in_caller(list, filter(request.is_cached, names)),
         shared=request.shared,
