@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from datetime import UTC, datetime, timedelta
+from math import nan
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,6 +25,7 @@ from compcache import (
     SignatureError,
     frontend,
 )
+from compcache.batch import compile_many
 
 
 @pytest.mark.parametrize(
@@ -42,6 +44,9 @@ from compcache import (
         (lambda _: PrunePolicy(max_bytes="much"), ValueError, "max_bytes: 'much' is not a valid size"),
         (lambda _: PrunePolicy(unused_for="30"), ValueError, "unused_for: '30' has no unit"),
         (lambda _: PrunePolicy(older_than=[]), TypeError, "older_than must be seconds"),  # type: ignore[arg-type]
+        (lambda _: PrunePolicy(min_llvm=22), TypeError, "min_llvm must be text like '22', not int: 22"),  # type: ignore[arg-type]
+        (lambda _: PrunePolicy(max_modules="3"), TypeError, "max_modules must be a number of modules, not str: '3'"),  # type: ignore[arg-type]
+        (lambda cache: compile_many(cache, [], timeout=nan), ValueError, "timeout must be more than 0 seconds, not nan"),
         (lambda cache: cache.compile("kernels/dot.ll"), CompileError, r"name of a file: pass its content, open\("),
         (lambda cache: cache.compile(Path("dot.ll")), CompileError, r"is a path, not code: pass the file's content, open\("),
         (lambda cache: cache.compile(ModuleSource(adder("f", 1), {"f": "f64(f64)"})), CompcacheError, "of function 'f' does not match"),

@@ -72,13 +72,13 @@ def compile_many(
 
     Raises:
         TypeError: an item of `jobs` is not a job.
-        ValueError: `workers` is less than 1, or `worker_directory` is given without `executor`.
+        ValueError: `workers` is less than 1, `timeout` is not more than 0, or `worker_directory` is given without `executor`.
         ConflictingJobsError: two jobs define a function of the same plain name with different code (a `ValueError`).
         RuntimeError: a worker process imported the main script, which called this function.
         StorageError: the cache is read-only.
         BatchInterrupted: Ctrl-C was pressed (a `KeyboardInterrupt`). Its `report` covers the jobs that had ended.
     """
-    _check_call(workers, executor, worker_directory)
+    _check_call(workers, timeout, executor, worker_directory)
     prepared = prepare_jobs(jobs)
     opened, settings = open_with_settings(cache)
     batch = _Batch(prepared, progress_display(progress))
@@ -100,7 +100,7 @@ def compile_many(
     return batch.report()
 
 
-def _check_call(workers: int | None, executor: object, worker_directory: object) -> None:
+def _check_call(workers: int | None, timeout: float | None, executor: object, worker_directory: object) -> None:
     """Raise the `RuntimeError` and `ValueError` of `compile_many`, which describes the arguments."""
     if worker_module.is_worker:
         raise RuntimeError(
@@ -109,6 +109,8 @@ def _check_call(workers: int | None, executor: object, worker_directory: object)
         )
     if workers is not None and workers < 1:
         raise ValueError(f"workers must be at least 1, not {workers}")
+    if timeout is not None and not timeout > 0:  # also refuses NaN
+        raise ValueError(f"timeout must be more than 0 seconds, not {timeout}")
     if worker_directory is not None and executor is None:
         raise ValueError("worker_directory is given without executor: pass the executor whose workers use this directory, or omit it")
 

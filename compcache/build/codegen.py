@@ -18,7 +18,7 @@ from compcache.formats.host import platform_name
 from compcache.formats.makers import PACKAGE, Maker
 from compcache.images.embedded_bitcode import BITCODE_MAGIC, embedded_bitcode, holds_machine_code
 from compcache.images.llvm_thread import call_beside, call_in_caller, check_abandoned, in_llvm_thread
-from compcache.images.native_target import borrow_machine, default_triple, initialize, target_data, target_machine, tuning
+from compcache.images.native_target import borrow_machine, data_layout, default_triple, initialize, target_machine, tuning
 from compcache.interrupts import reraise_interrupt
 from compcache.llvm import llvm
 from compcache.targets.cpu_table import table_of
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 __all__ = [
-    "borrow_machine", "call_beside", "call_in_caller", "check_triple", "copy", "emit_object", "initialize", "is_suspicious", "llvm_version",
-    "new_context", "optimize", "own_makers", "parse", "plain_source", "platform_of", "read_back", "run", "target_data", "target_machine",
+    "borrow_machine", "call_beside", "call_in_caller", "check_triple", "copy", "data_layout", "emit_object", "initialize", "is_suspicious",
+    "llvm_version", "new_context", "optimize", "own_makers", "parse", "plain_source", "platform_of", "read_back", "run", "target_machine",
 ]  # fmt: skip
 
 _T = TypeVar("_T")

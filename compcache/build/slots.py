@@ -26,6 +26,7 @@ from compcache.images import platform_symbols
 from compcache.images.archives import HAS_STATE, Archive, is_archive
 from compcache.images.libraries import advice_on_runtime_library, demangle, library_with, loaded_libraries, open_libraries
 from compcache.images.static_runtime import STATIC_RUNTIME, static_runtime_text
+from compcache.llvm import llvm
 from compcache.wording import join_first
 
 if TYPE_CHECKING:
@@ -160,7 +161,6 @@ class Unresolved(NamedTuple):
         module: the module.
         text: the module as LLVM prints it.
         values: its functions and variables.
-        target_data: LLVM's data layout.
         thread_locals: its thread-local variables.
         defined: the symbols that its assembly or the linker defines.
     """
@@ -168,7 +168,6 @@ class Unresolved(NamedTuple):
     module: Any
     text: str
     values: GlobalValues
-    target_data: Any
     thread_locals: Collection[str]
     defined: Collection[str]
 
@@ -210,7 +209,8 @@ def resolve_declarations(
     own = {function.name for function in code.values.functions if not function.is_declaration}
     resolver = _Resolver(requests, cached_among, shared=shared, defined=code.defined, own=own, is_beside=is_beside)
     resolver.add_values(functions)
-    resolver.add_values(variables, lambda name: _storage_of(module.get_global_variable(name), code.target_data))
+    target_data = llvm.create_target_data(module.data_layout) if requests.globals else None  # not one of another module (`data_layout`)
+    resolver.add_values(variables, lambda name: _storage_of(module.get_global_variable(name), target_data))
     _fit_values(resolver.storage, module)
     missing = _keep_optimizer_copies(resolver.missing, module, functions, variables)
     _check_no_thread_locals([*resolver.imports, *missing], code.thread_locals)
@@ -224,7 +224,7 @@ def resolve_declarations(
         if name in functions and _attributes_are_of_functions():
             module.get_function(name).add_function_attribute("nonlazybind")  # an indirect call, instead of a call to a jump
     _check_no_defined_thread_locals(resolver.storage, code.thread_locals)
-    return _resolution_of(resolver, module, functions, variables, code.target_data)
+    return _resolution_of(resolver, module, functions, variables, target_data)
 
 
 def _resolution_of(resolver: _Resolver, module: Any, functions: Iterable[str], variables: Collection[str], target_data: Any) -> Resolution:

@@ -26,6 +26,8 @@ _LEVEL = re.compile(r"-O(\w*)$")
 #: A compiler and its version in its own version text.
 _COMPILER = re.compile(r"\b(clang|flang|rustc)\b(?:-new)?(?: version)? (\d\S*)")
 _MAX_OUTPUT = 8_000
+#: The flag for code in shared objects, also for preprocessors: the macros ``__PIC__`` and ``__PIE__`` depend on it.
+_POSITION_INDEPENDENT = ("-fPIC",)
 _NO_BITCODE = "the compiler {} does not write LLVM bitcode: choose a compiler that is built on LLVM (cc=, --cc)"
 #: The version texts of compilers, by `Compiler.stamp`.
 _versions: dict[str, str] = {}
@@ -239,7 +241,7 @@ def _run_translation(unit: Unit) -> bytes:
 
 def _run_clang(unit: Unit, flags: list[str]) -> bytes:
     """Run the compiler with additional flags and return the bitcode of a unit."""
-    return _run_compiler(unit, ["-fPIC", *unit.flags, *flags, "-emit-llvm", "-c", "-o", "-"]).stdout
+    return _run_compiler(unit, [*_POSITION_INDEPENDENT, *unit.flags, *flags, "-emit-llvm", "-c", "-o", "-"]).stdout
 
 
 def _can_defer_passes(unit: Unit) -> bool:
@@ -280,7 +282,7 @@ def _preprocess_c(unit: Unit) -> tuple[bytes, bytes, SearchPath]:
     reader = threading.Thread(target=read)
     reader.start()
     try:
-        arguments = ["-E", *unit.flags, "-Xclang", "-v", "-MD", "-MF", f"/dev/fd/{write_end}"]
+        arguments = ["-E", *_POSITION_INDEPENDENT, *unit.flags, "-Xclang", "-v", "-MD", "-MF", f"/dev/fd/{write_end}"]
         completed = _run_compiler(unit, arguments, inherited=(write_end,))
     finally:
         os.write(write_end, _END)

@@ -11,10 +11,12 @@ if TYPE_CHECKING:
 
 __all__ = ["SearchPath", "read_search_path", "searched_paths"]
 
+#: The spaces, comments and continued lines that may stand between the tokens of a directive.
+_GAP = rb"(?:[ \t\v\f]|\\\r?\n|/\*(?:[^*]|\*(?!/))*\*/)*"
 #: A name that code looks for without including the file: ``__has_include(<name>)``, also by the macros of libraries.
-_HAS_INCLUDE = re.compile(rb'has_include(?:_next)?\s*\(\s*[<"]([^<>"\n]+)[>"]')
+_HAS_INCLUDE = re.compile(rb'has_include(?:_next)?%b\(%b[<"]([^<>"\n]+)[>"]' % (_GAP, _GAP))
 #: An inclusion that begins to search in the directory of the including file, or may do so because a macro contains the name.
-_INCLUDES_BESIDE = re.compile(rb"#[ \t]*(?:include(?:_next)?|import|embed)\b[ \t]*[^ \t<]")
+_INCLUDES_BESIDE = re.compile(rb"#%b(?:include(?:_next)?|import|embed)\b[ \t]*[^ \t<]" % _GAP)
 _MISSING = "ignoring nonexistent directory "
 _QUOTED = '#include "..." search starts here:\n'
 _BRACKETED = "#include <...> search starts here:"

@@ -20,6 +20,8 @@ __all__ = ["OVERRIDE", "Unit", "file_digest", "make_unit"]
 _SIZE = 16
 #: Flags whose value is a file of options.
 _CONFIG = ("--config",)
+#: The suffixes of precompiled headers.
+_PRECOMPILED = (".pch", ".gch")
 #: Flags that select another output than object code, and this output.
 _OTHER_OUTPUT = {
     "-S": "assembly", "--assemble": "assembly", "-E": "preprocessed source", "--preprocess": "preprocessed source",
@@ -50,13 +52,14 @@ class Unit(Record):
         return os.path.basename(self.path) or self.compiler.language
 
     def input_digest(self) -> bytes:
-        """Return a digest of the inputs that are known without running the compiler. The headers are not among them."""
-        path = os.path.abspath(os.path.join(self.directory, self.path)) if self.path else ""
-        parts = [self.code, path.encode("utf-8", "surrogateescape")]
-        texts = [self.compiler.language, self.compiler.stamp, self.directory, *self.flags]
+        """Return a digest of the inputs that are known without running the compiler. The headers are not among them.
+
+        The path counts as it is written: `__FILE__` is this text, and another spelling may lead through a link to other headers.
+        """
+        texts = [self.path, self.compiler.language, self.compiler.stamp, self.directory, *self.flags]
         texts += [f"{name}={os.environ.get(name)}" for name in _VARIABLES]
         texts += self.flag_files()
-        return _digest([*parts, *[text.encode("utf-8", "surrogateescape") for text in texts]])
+        return _digest([self.code, *[text.encode("utf-8", "surrogateescape") for text in texts]])
 
     def flag_files(self) -> tuple[str, ...]:
         """Return a text ``digest path`` for each file in the flags (``@options``, ``--config file``, ``-fplugin=a.so``, ``-Ldir -lname``).
@@ -93,8 +96,12 @@ class Unit(Record):
 
 
 def _named_files(word: str, directories: Iterable[str]) -> set[str]:
-    """Return the existing files that a flag names as ``file``, ``@file`` or ``--flag=file``, relative to one of the directories."""
-    names = {word, word.removeprefix("@"), word.partition("=")[2]} - {""}
+    """Return the existing files that a flag names as ``file``, ``@file`` or ``--flag=file``, relative to one of the directories.
+
+    Clang reads a precompiled header instead of the file that ``-include`` names if it exists beside it.
+    """
+    names = {word, word.removeprefix("@"), word.removeprefix("-include"), word.partition("=")[2]} - {""}
+    names |= {f"{name}{suffix}" for name in names for suffix in _PRECOMPILED}
     return set(filter(os.path.isfile, [os.path.join(directory, name) for directory in directories for name in names]))
 
 

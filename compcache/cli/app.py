@@ -253,8 +253,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     warnings.showwarning = _show_warning
     codecs.register_error("compcache.plain", _replace_unencodable)
     gc.set_threshold(_COLLECT_AFTER, 20, 100)
-    if sys.stdout is None:  # the parent process closed it
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # the parent process closed it
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as the process lives
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="compcache.plain")  # a locale must not make printing a name fail

@@ -50,6 +50,10 @@ class Session:
         """Return the cache if its directory exists. Otherwise close the cache and raise `click.ClickException`."""
         if not cache.exists:
             cache.close()
+            if os.path.exists(self.directory) and not os.path.isdir(self.directory):
+                raise click.ClickException(
+                    f"{self.directory} (chosen by: {self.chosen_by}) is not a directory: give the directory of a cache"
+                )
             raise click.ClickException(
                 f"there is no cache at {self.directory} (chosen by: {self.chosen_by}): 'compcache add', or a program, creates it"
             )

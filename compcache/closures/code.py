@@ -112,7 +112,7 @@ def link_code(context: Any, closure: Closure, request: Request) -> Linked | None
     _add_static_runtime(module, context, [closure.parts[number].recipe for number in parts])
     libraries = tuple(dict.fromkeys([name for number in parts for name in closure.parts[number].recipe.libraries]))
     with codegen.borrow_machine(request.machine.cpu, request.machine.features, request.level) as target:
-        module.data_layout = codegen.target_data(target)[1]  # type: ignore[union-attr] # there are two parts
+        module.data_layout = codegen.data_layout(target)  # type: ignore[union-attr] # there are two parts
         codegen.optimize(module, target, request.level)
         resolution = restore_resolution(module, linker.imported(module), {}, libraries)
         prepared = Prepared(exports, {}, resolution, (), b"", {}, _inlined_sources(exports, closure, parts, reached))

@@ -6,7 +6,7 @@ import os
 
 from compcache import files as file_ops
 from compcache.digest import key_suffix
-from compcache.directory.places import BUNDLES, GONE, HOSTS, INDEX, MODULES, SIGNATURES, TEMPORARY, UNCACHED, VOLUMES, module_id_of
+from compcache.directory.places import BUNDLES, GONE, HOSTS, INDEX, MODULES, PINS, SIGNATURES, TEMPORARY, UNCACHED, VOLUMES, module_id_of
 from compcache.errors import StorageError, UntrustedDirectoryError
 from compcache.formats import host
 from compcache.formats.index import Index
@@ -147,7 +147,7 @@ class Directory:
 
     def is_cache(self) -> bool:
         """Return whether the directory has been used as a cache. An empty cache still has its directories."""
-        return any(self.present_names(self.directory(place)) for place in (MODULES, VOLUMES, INDEX, HOSTS, UNCACHED, BUNDLES))
+        return any(self.present_names(self.directory(place)) for place in (MODULES, VOLUMES, INDEX, HOSTS, UNCACHED, BUNDLES, PINS))
 
     def module_ids(self, *fans: str) -> Iterator[bytes]:
         """Yield the ids of all modules on disk, or of those that start with one of the prefixes `fans`, in any order.

@@ -190,13 +190,19 @@ def _pointer_error(target: TypedCallTarget, index: int, value: object, problem: 
             contiguous = view.c_contiguous
     except (TypeError, ValueError, BufferError) as error:
         reraise_interrupt(error)
-        return TypeError(f"{problem} an address (int, None, a ctypes object, a call target) or a buffer, not {kind}")
+        reason = _exporter_reason(error)
+        return TypeError(f"{problem} an address (int, None, a ctypes object, a call target) or a buffer, not {kind}{reason}")
     if not contiguous:
         return ArgumentBufferError(f"{problem} an address or a C-contiguous buffer, not a non-contiguous {kind}: pass a copy or an address")
     declared = f"{parameter.name}: const ptr" if parameter.name else "const ptr"
     return ArgumentBufferError(
         f"{problem} an address or a writable buffer, not a read-only {kind}: declare it '{declared}' if the function does not write to it"
     )
+
+
+def _exporter_reason(error: Exception) -> str:
+    """Return the reason why an object cannot give a buffer, as the end of a message; "" if its type has no buffers."""
+    return "" if isinstance(error, TypeError) else f" ({error})"
 
 
 def _shorten_value(value: object) -> str:
@@ -231,7 +237,7 @@ def _describe_buffers(parameter: Parameter, value: object) -> str:
                 passed = f"non-contiguous {passed}"
     except (TypeError, ValueError, BufferError) as error:
         reraise_interrupt(error)
-        return f"a {required}, not {type(value).__name__}"
+        return f"a {required}, not {type(value).__name__}{_exporter_reason(error)}"
     return f"a {required}, not {'an' if passed[0] in 'aeiou' else 'a'} {passed}"
 
 
@@ -241,7 +247,13 @@ def _count_text(count: int, noun: str) -> str:
 
 
 def pointer_address(value: object) -> int | None:
-    """Return the address in a ctypes object that is a pointer, or None for any other value. A ctypes value of another kind is a buffer."""
+    """Return the address that a NumPy integer is or that a ctypes pointer contains, or None for any other value.
+
+    A NumPy integer is a buffer, too, of a copy of the number. A ctypes value of another kind is a buffer.
+    """
+    numpy_integer = getattr(sys.modules.get("numpy"), "integer", None)
+    if numpy_integer is not None and isinstance(value, numpy_integer):
+        return int(value)
     ctypes = sys.modules.get("ctypes")
     if ctypes is None:
         return None

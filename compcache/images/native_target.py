@@ -12,7 +12,7 @@ from compcache.llvm import llvm
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["borrow_machine", "default_triple", "initialize", "target_data", "target_machine", "tuning"]
+__all__ = ["borrow_machine", "data_layout", "default_triple", "initialize", "target_machine", "tuning"]
 
 
 @functools.cache
@@ -67,10 +67,13 @@ def borrow_machine(cpu: str, features: str, level: int) -> Iterator[Any]:
 
 
 @functools.lru_cache(maxsize=32)
-def target_data(machine: Any) -> tuple[Any, str]:
-    """Return the data layout of a machine, as LLVM's object and as the text in modules."""
-    data = machine.target_data
-    return data, str(data)
+def data_layout(machine: Any) -> str:
+    """Return the data layout of a machine, as the text in modules.
+
+    LLVM's object for a layout keeps the layouts of structures by the addresses of their types, which another module's types may have
+    later. So no such object is kept here.
+    """
+    return str(machine.target_data)
 
 
 @functools.lru_cache(maxsize=8)

@@ -94,7 +94,11 @@ class PrunePolicy:
             elif field.name == "max_bytes" and value is not None:
                 value = read_size(value, field.name)
             elif field.name == "min_llvm" and value is not None:
+                if not isinstance(value, str):
+                    raise TypeError(f"min_llvm must be text like '22', not {type(value).__name__}: {value!r}")
                 version_numbers(value)
+            elif field.name == "max_modules" and not (value is None or isinstance(value, int)):
+                raise TypeError(f"max_modules must be a number of modules, not {type(value).__name__}: {value!r}")
             if isinstance(value, (int, float)) and not value >= 0:  # also refuses NaN
                 raise ValueError(f"{field.name} must be 0 or more, not {value!r}")
             object.__setattr__(self, field.name, value)

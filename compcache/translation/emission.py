@@ -296,7 +296,7 @@ def _compile_entries(points: tuple[EntryPoint, ...], level: int) -> bytes:
         module = codegen.parse(entries_text(points), context)
         codegen.check_triple(module)
         with codegen.borrow_machine(baseline(platform_name()), "", level) as target:
-            module.data_layout = codegen.target_data(target)[1]
+            module.data_layout = codegen.data_layout(target)
             return codegen.emit_object(module, target)
 
 

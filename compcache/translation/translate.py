@@ -97,7 +97,7 @@ def translate_member(context: Any, request: Request, label: str) -> Member:
     if doubtful is not None:  # writing bitcode assembles inline assembly
         codegen.call_in_caller(try_in_child, doubtful, request.machine, 0)
     with codegen.borrow_machine(request.machine.cpu, request.machine.features, request.level) as target:
-        module.data_layout = codegen.target_data(target)[1]
+        module.data_layout = codegen.data_layout(target)
         codegen.optimize(module, target, request.level)
     return make_member(module, str(module), copied.difference(request.copies), data)
 
@@ -205,13 +205,13 @@ def _compile(
     `digests` returns digests of the content of its symbols. It is called while LLVM generates code.
     """
     printed, values = source.printed, source.values
-    layout, module.data_layout = codegen.target_data(target)
+    module.data_layout = codegen.data_layout(target)
     variables = ir_text.lines_of_variables(printed)
     function_aliases, own_thread_locals = pic.aliases(variables), pic.thread_locals(variables)
     assembly = ir_text.read_assembly(printed)
     exports = _choose_exports(variables, function_aliases, own_thread_locals, values, assembly.defined, request)
     resolution = resolve_declarations(
-        Unresolved(module, printed, values, layout, own_thread_locals, assembly.defined | ir_text.section_bounds(printed)),
+        Unresolved(module, printed, values, own_thread_locals, assembly.defined | ir_text.section_bounds(printed)),
         request.requests,
         lambda names: codegen.call_in_caller(list, filter(request.is_cached, names)),
         shared=request.shared,

@@ -97,7 +97,7 @@ def test_a_new_file_that_the_compiler_finds_before_another_is_seen(
     (tmp_path / "second/nested/factor.h").write_text("#define FACTOR 2\n", encoding="utf-8")
     (tmp_path / "second/nested/summand.h").write_text("#define SUMMAND 0\n", encoding="utf-8")
     source.write_text(
-        '#include "nested/factor.h"\n#if __has_include(<option.h>)\n#include <option.h>\n#endif\n'
+        '#include "nested/factor.h"\n#if __has_include /* a comment */ \\\n(<option.h>)\n#include <option.h>\n#endif\n'
         "int scale(int x) { return FACTOR * x + SUMMAND; }\n",
         encoding="utf-8",
     )
@@ -109,6 +109,46 @@ def test_a_new_file_that_the_compiler_finds_before_another_is_seen(
     new.unlink()
     found += [clang.compile(source, flags=flags, cache=cache).scale(10)]
     assert found == [20, 20, 30, 30, 20]
+
+
+@pytest.mark.slow
+def test_a_path_counts_as_it_is_written(cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = '#include "factor.h"\nint scale(int x) { return FACTOR * x; }\nconst char *name(void) { return __FILE__; }\n'
+    for directory, factor in (("first", 2), ("second/nested", 3)):
+        (tmp_path / directory).mkdir(parents=True)
+        folder = tmp_path / directory.partition("/")[0]
+        (folder / "factor.h").write_text(f"#define FACTOR {factor}\n", encoding="utf-8")
+        (folder / "scale.c").write_text(code, encoding="utf-8")
+    (tmp_path / "first" / "link").symlink_to(tmp_path / "second" / "nested")
+    monkeypatch.chdir(tmp_path)
+    functions = {"scale": "i32(i32)", "name": "cstr()"}
+    paths = ("first/scale.c", f"{tmp_path}/first/scale.c", "first/link/../scale.c")
+    kernels = [clang.compile(path, functions=functions, cache=cache) for path in paths]
+    assert [kernel.scale(10) for kernel in kernels] == [20, 20, 30]
+    assert [kernel.name() for kernel in kernels] == list(paths)
+
+
+@pytest.mark.slow
+def test_a_precompiled_header_beside_an_included_file_counts(cache: Cache, tmp_path: Path) -> None:
+    header, other = tmp_path / "factor.h", tmp_path / "other.h"
+    header.write_text("#define FACTOR 2\n", encoding="utf-8")
+    flags, found = ["-O1", "-include", str(header)], []
+    found.append(clang.compile(SCALE, flags=flags, cache=cache).scale(10))
+    for factor in (3, 4):
+        other.write_text(f"#define FACTOR {factor}\n", encoding="utf-8")
+        subprocess.run(["clang", "-fPIC", "-O1", "-x", "c-header", str(other), "-o", f"{header}.gch"], check=True)
+        found.append(clang.compile(SCALE, flags=flags, cache=cache).scale(10))
+    assert found == [20, 30, 40]
+
+
+@pytest.mark.slow
+def test_preprocessors_and_compilers_agree_that_code_is_position_independent(cache: Cache, tmp_path: Path) -> None:
+    header, found = tmp_path / "factor.h", []
+    code = f'#ifdef __PIE__\n#define FACTOR 1\n#else\n#include "{header}"\n#endif\n{SCALE}'
+    for factor in (2, 3):
+        header.write_text(f"#define FACTOR {factor}\n", encoding="utf-8")
+        found += [clang.compile(code, flags=["-O1"], cache=cache).scale(10)]
+    assert found == [20, 30]
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from cli_process import SIGNATURES, command, compcache, environment, fill, fresh, on_terminal
-from helpers import PACKAGE_ROOT, constant, flip_byte, module_file
+from helpers import PACKAGE_ROOT, adder, constant, flip_byte, module_file
 
 from compcache import Cache, ModuleSource, __version__
 from compcache.cli.app import COMMANDS
@@ -119,7 +119,7 @@ def test_an_empty_directory_name_is_not_the_working_directory() -> None:
 def test_a_closed_or_full_output_is_no_traceback(directory: Path, name: str) -> None:
     fill(directory)
     line = " ".join(command("--dir", directory, name))
-    for redirection, status, message in ((">&-", 0, ""), ("> /dev/full", 2, "No space left on device")):
+    for redirection, status, message in ((">&-", 0, ""), ("2>&-", 0, ""), ("> /dev/full", 2, "No space left on device")):
         done = subprocess.run(
             f"{line} {redirection}",
             shell=True,
@@ -132,6 +132,24 @@ def test_a_closed_or_full_output_is_no_traceback(directory: Path, name: str) -> 
         if name != "check" or not message:  # a healthy cache leaves nothing to write
             assert done.returncode == status
             assert message in done.stderr
+
+
+@pytest.mark.slow
+def test_an_addition_needs_no_standard_error(directory: Path, tmp_path: Path) -> None:
+    source = tmp_path / "f.ll"
+    source.write_text(adder("f", 1), encoding="utf-8")
+    line = " ".join(command("--dir", directory, "add", source))
+    done = subprocess.run(f"{line} 2>&-", shell=True, env=environment({}), capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert done.stdout.split("\t")[1:3] == [str(source), "f"]
+
+
+def test_a_file_in_place_of_the_directory_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    done = compcache("--dir", path, "ls")
+    assert (done.status, done.out) == (2, "")
+    assert done.err == f"compcache: error: {path} (chosen by: --dir) is not a directory: give the directory of a cache\n"
 
 
 @pytest.mark.slow

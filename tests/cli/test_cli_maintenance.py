@@ -99,6 +99,12 @@ def test_pins_are_kept_listed_and_undone(kernels: Path) -> None:
     assert again.err == "'sieve' was not pinned\n"
 
 
+def test_a_pin_can_be_undone_before_the_first_addition(tmp_path: Path) -> None:
+    assert compcache("--dir", tmp_path / "new", "pin", "norm").status == 0
+    assert compcache("--dir", tmp_path / "new", "unpin", "norm") == (0, "", "")
+    assert compcache("--dir", tmp_path / "new", "pin") == (0, "", "")
+
+
 @pytest.mark.slow
 def test_check_is_quiet_in_health_and_says_where_it_hurts(kernels: Path) -> None:
     done = compcache("--dir", kernels, "check")

@@ -266,6 +266,15 @@ def test_a_value_is_looked_for_while_modules_are_removed(monkeypatch: pytest.Mon
     assert define(value) == PythonObject("compcache_holder", "held")
 
 
+def test_a_structure_has_its_own_size_whatever_was_compiled_before(cache: Cache) -> None:
+    sizes = {"<{ i8, i64 }>": 9, "{ i64, i8 }": 16, "{ i8 }": 1, "[5 x { i8, i16 }]": 20, "{ <{ i8, i16 }>, [9 x i8] }": 12}
+    for number in range(100):  # LLVM often puts a type where a type of the module before was
+        llvm_type, size = list(sizes.items())[number % len(sizes)]
+        cache.add_module(array_source(llvm_type, bytes(size)))
+        with pytest.raises(GlobalValidationError, match=rf"a value of {size + 1} bytes .*inline of {size} bytes"):
+            cache.add_module(array_source(llvm_type, bytes(size + 1)))
+
+
 def test_decoded_values_live_as_long_as_the_code(cache: Cache) -> None:
     cache.add_module(source_of("long enough not to be interned by anybody", "text"))
     target = cache.get_target("f")

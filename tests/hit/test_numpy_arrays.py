@@ -33,6 +33,10 @@ define void @fill(ptr %p, i64 %n) {
   store i64 65, ptr %p
   ret void
 }
+define i64 @first(ptr %p) {
+  %r = load i64, ptr %p
+  ret i64 %r
+}
 define i64 @counted(ptr %p, i64 %n, ptr %o) {
   %c = load i64, ptr %o
   ret i64 %c
@@ -44,7 +48,7 @@ define i64 @pair(ptr %p, i64 %n, ptr %q, i64 %m) {
 """
 SIGNATURES = {
     "length": "i64(const i64[:])", "rows": "i64(const i64[:, ::1])", "start": "ptr(const i64[:])", "fill": "void(i64[:])",
-    "counted": "i64(const i64[:], object)", "pair": "i64(const i64[:], const f64[:])",
+    "counted": "i64(const i64[:], object)", "first": "i64(const ptr)", "pair": "i64(const i64[:], const f64[:])",
 }  # fmt: skip
 
 
@@ -105,6 +109,26 @@ def test_a_function_that_writes_refuses_what_is_read_only(get: Callable[[str], T
         with pytest.raises(ArgumentBufferError, match="read-only ndarray"):
             get("fill")(frozen)
         assert frozen[0] == 0
+
+
+def test_an_integer_is_an_address_and_not_the_buffer_of_a_copy(get: Callable[[str], TypedCallTarget]) -> None:
+    array = np.arange(3)
+    for kind in (np.int64, np.uint64, np.intp):
+        assert get("first")(kind(array.ctypes.data)) == 0
+        assert get("first")(kind(array.ctypes.data) + kind(8)) == 1
+
+
+def test_a_buffer_that_cannot_be_given_is_refused_with_the_reason(get: Callable[[str], TypedCallTarget]) -> None:
+    view = memoryview(bytearray(8))
+    view.release()
+    for name, other, reason in (
+        ("length", view, r"not memoryview \(operation forbidden on released memoryview object\)"),
+        ("first", view, r"not memoryview \(operation forbidden on released memoryview object\)"),
+        ("length", np.zeros(3, "m8[s]"), r"not ndarray \(cannot include dtype 'm' in a buffer\)"),
+        ("length", [1], "not list$"),
+    ):
+        with pytest.raises((TypeError, ArgumentBufferError), match=reason):
+            get(name)(other)
 
 
 def test_numpy_is_asked_where_it_warns_of_writes(get: Callable[[str], TypedCallTarget]) -> None:

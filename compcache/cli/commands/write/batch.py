@@ -57,7 +57,7 @@ def command(
     from compcache.cli.output import is_quiet
 
     quiet = quiet or is_quiet()
-    from compcache.batch import BatchInterrupted, ConflictingJobsError, compile_many
+    from compcache.batch import BatchInterrupted, compile_many
     from compcache.batch.spec import SpecError, read_specs
 
     try:
@@ -71,7 +71,7 @@ def command(
             report = compile_many(
                 cache, jobs, workers=workers, executor=executor, timeout=timeout, progress=not quiet, worker_directory=worker_dir
             )
-        except (TypeError, ConflictingJobsError) as error:
+        except (TypeError, ValueError) as error:
             raise click.UsageError(str(error)) from error
         except BatchInterrupted as interrupt:
             report = interrupt.report
