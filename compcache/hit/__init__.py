@@ -158,9 +158,9 @@ class PlainLoader:
     """Loads the plain functions of one directory. Its tables are those of the `Loader` that it can become."""
 
     __slots__ = (
-        "__weakref__", "_accepted", "_by_link", "_by_name", "_closure", "_ended", "_files", "_functions", "_host", "_mine", "_modules",
-        "_names", "_owner", "_recorder", "_root", "_rows", "_volumes", "allow_pickle", "builds", "changed", "closed", "decoded", "linked",
-        "links", "maps_files", "merged", "opened", "providers", "store", "targets",
+        "__weakref__", "_accepted", "_by_link", "_by_name", "_closure", "_ended", "_files", "_functions", "_host", "_listed", "_mine",
+        "_modules", "_names", "_owner", "_recorder", "_root", "_rows", "_volumes", "allow_pickle", "builds", "changed", "closed", "decoded",
+        "linked", "links", "maps_files", "merged", "opened", "providers", "store", "targets",
     )  # fmt: skip
 
     def __init__(self, root: str, files: "Door | Tree | None") -> None:
@@ -168,6 +168,7 @@ class PlainLoader:
         self._root = root
         self._files: Any = files
         self._names: bytes | None = None
+        self._listed: tuple[bytes | None, bytes] = b"", b""  # names, and the state of their directory
         self._functions: tuple[Any, ...] = ()
         self._modules: tuple[Any, ...] = ()
         self._rows: tuple[tuple[Any, int, int], ...] = ()
@@ -243,20 +244,18 @@ class PlainLoader:
         closure = self._closure
         if closure is None or closure[4] is None or closure[1] is not self._names:
             return None
-        runtime, file, root = load_runtime(), closure[4], None
-        if runtime.is_ordered(func_name):
-            root = self._files.renew()
-            audit("open", f"{self._root}/{INDEX_DIRECTORY}", None, _LIST)
-        found = runtime.find_in_closure(
-            self._functions, closure[0], file[0].number, file[3], func_name, root[1] if root else -1, INDEX_DIRECTORY, closure[1]
-        )
+        runtime, file = load_runtime(), closure[4]
+        ordered = runtime.is_ordered(func_name)
+        if ordered and not (self._is_unchanged(runtime) or self._refresh_index(runtime)):
+            return None
+        found = runtime.find_in_closure(self._functions, closure[0], file[0].number, file[3], func_name, ordered)
         module = self._loaded(closure[0])
-        if found is None or module is None:
+        if found is None or module is None or closure[1] is not self._names:
             return None
         record, content = found
-        if record[5] == _NO_ENTRY or record[6] or record[2].startswith(_LINK_ONLY):
+        if record[5] == _NO_ENTRY or record[6] or record[2].startswith(_LINK_ONLY) or record[3] not in self._accepted:
             return None
-        return (module, record, closure, content, None) if self._accepted.issuperset((file[3][2], record[3])) else None
+        return module, record, closure, content, None
 
     def _look_up(self, func_name: str) -> "tuple[LoadedModule, tuple[Any, ...], PlainClosure | None, bytes, Parts | None] | None":
         """Return module, record, closure, content and any imports of a function; None if it is not plain."""
@@ -376,12 +375,15 @@ class PlainLoader:
 
     def _refresh_index(self, runtime: "Any") -> bool:
         """Read the present segments of the index. Return False if the index contains an unknown file."""
-        files = self._files
+        files, known = self._files, self._names
         root = files.renew()
+        if self._is_unchanged(runtime):
+            return True
         directory = f"{self._root}/{INDEX_DIRECTORY}"
         audit("open", directory, None, _LIST)
-        names = runtime.names_beneath(root[1], INDEX_DIRECTORY)
-        if names == self._names:
+        names, state = runtime.names_beneath(root[1], INDEX_DIRECTORY)
+        if names == known:
+            self._listed = known, state
             return True
         self._names = None
         functions, modules, rows = [], [], []
@@ -400,8 +402,14 @@ class PlainLoader:
             modules.append(module_table)
             rows.append((source, start, length))
         self._functions, self._modules, self._rows = tuple(functions), tuple(modules), tuple(rows)
+        self._listed = names, state
         self._names = names
         return True
+
+    def _is_unchanged(self, runtime: "Any") -> bool:
+        """Return whether the index is known to have the segments that were read last."""
+        names, state = self._listed
+        return names is self._names and runtime.is_unchanged(f"{self._root}/{INDEX_DIRECTORY}", state)
 
     def _accept_if_usable(self, runtime: "Any", segment: int, number: bytes, target_id: bytes, features_id: bytes) -> bool:
         """Return whether this host can run code with a numbered requirement. If so, later look-ups accept its ids."""

@@ -96,6 +96,7 @@ static PyMethodDef functions[] = {
     {"memory_file", memory_file, METH_O, NULL},
     {"is_at", is_at, METH_VARARGS, NULL},
     {"stamp_of", stamp_of, METH_VARARGS, NULL},
+    {"is_unchanged", is_unchanged, METH_VARARGS, NULL},
     {"names_beneath", names_beneath, METH_VARARGS, NULL},
     {"shortcut", shortcut, METH_VARARGS, NULL},
     {"uninterrupted", uninterrupted, METH_O, NULL},

@@ -159,8 +159,7 @@ PyObject *open_beneath(PyObject *module, PyObject *args);
 PyObject *memory_file(PyObject *module, PyObject *name);
 PyObject *is_at(PyObject *module, PyObject *args);
 PyObject *stamp_of(PyObject *module, PyObject *args);
-/* What names_beneath() returns. */
-PyObject *list_names(int directory, PyObject *path);
+PyObject *is_unchanged(PyObject *module, PyObject *args);
 PyObject *names_beneath(PyObject *module, PyObject *args);
 
 /* shortcut.c */
