@@ -1005,7 +1005,7 @@ PyObject *read_function(PyObject *Py_UNUSED(module), PyObject *args) {
     return result;
 }
 
-/* The record and the content of a function in a closure; None if another realization comes first, NULL with an exception. */
+/* What find_in_closure() returns, for an encoded name. */
 static PyObject *find_linked(PyObject *module, PyObject *const *args, int ordered, Bytes name) {
     PyObject *tables = args[0], *module_id = args[1], *entry = args[3], *record = NULL, *result = NULL;
     Newest found;
@@ -1015,15 +1015,16 @@ static PyObject *find_linked(PyObject *module, PyObject *const *args, int ordere
     }
     if (record != NULL) {
         result = record == Py_None ? Py_NewRef(Py_None)
-                                   : Py_BuildValue("(Oy#)", record, found.linked.content.at, (Py_ssize_t)found.linked.content.size);
+                                   : Py_BuildValue("(OIy#)", record, found.linked.offset & ~LINKED, found.linked.content.at,
+                                                   (Py_ssize_t)found.linked.content.size);
     }
     Py_XDECREF(record);
     release_newest(&found);
     return result;
 }
 
-/* find_in_closure(tables: tuple[Table, ...], module_id, descriptor, entry, func_name, ordered) -> (record, content) | None
- * The record of a function in an open linked closure, and the digest of its content; None if another realization comes first. */
+/* find_in_closure(tables: tuple[Table, ...], module_id, descriptor, entry, func_name, ordered) -> (record, offset, content) | None
+ * The record of a function in an open linked closure, its offset, and the digest of the content; None if another realization comes first. */
 PyObject *find_in_closure(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     if (count != 6 || !PyTuple_Check(args[0]) || key_of(args[1]) == NULL || !PyUnicode_Check(args[4])) {
         if (!PyErr_Occurred()) {
