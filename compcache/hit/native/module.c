@@ -39,12 +39,6 @@ static PyObject *setup(PyObject *module, PyObject *args) {
     return Py_NewRef((PyObject *)state->target_type);
 }
 
-/* end() -> None; records that the interpreter begins to end */
-static PyObject *end(PyObject *module, PyObject *Py_UNUSED(nothing)) {
-    module_state(module)->ending = 1;
-    Py_RETURN_NONE;
-}
-
 static PyMethodDef functions[] = {
     {"map_image", map_image, METH_VARARGS, NULL},
     {"file_system", file_system, METH_O, NULL},
@@ -101,7 +95,6 @@ static PyMethodDef functions[] = {
     {"shortcut", shortcut, METH_VARARGS, NULL},
     {"uninterrupted", uninterrupted, METH_O, NULL},
     {"setup", setup, METH_VARARGS, NULL},
-    {"end", end, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

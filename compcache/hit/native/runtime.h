@@ -34,7 +34,6 @@ typedef struct {
                                 * a tuple with the number of the argument of each parameter */
     PyObject *raise_value;     /* (target, index, object): raises */
     PyObject *find_pointer;    /* (object): the address that the object means, or None */
-    int ending;                /* set when the interpreter begins to end: from then on images stay mapped */
 } RuntimeState;
 
 static inline RuntimeState *module_state(PyObject *module) {
