@@ -130,7 +130,7 @@ class Door:
             entered[0].number = -1
 
     def open_owned(self, path: str, flags: int, mode: int = 0, may_lack: bool = False) -> "Any":
-        """See `Tree.open_owned`. If the file `may_lack`, a missing file is None."""
+        """See `Tree.open_owned`, which also sets the mode of a new file. If the file `may_lack`, a missing file is None."""
         # A handler for the error would import much.
         if not path.startswith(self._prefix):
             return self._full_tree().open_owned(path, flags, mode)
@@ -138,10 +138,7 @@ class Door:
         if entered is None:
             entered = self.renew()
         audit("open", path, None, flags)
-        opened = self._runtime.open_beneath(entered[1], path[len(self._prefix) :], flags, mode, may_lack)
-        if mode and mode & ~os.fstat(opened.number).st_mode:
-            self._full_tree()._set_mode(opened.number, mode)  # the umask has changed it
-        return opened
+        return self._runtime.open_beneath(entered[1], path[len(self._prefix) :], flags, mode, may_lack)
 
     def __getattr__(self, name: str) -> "Any":
         """Return an attribute of `Tree`, which is imported at the first request."""
