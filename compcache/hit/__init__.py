@@ -32,12 +32,14 @@ if TYPE_CHECKING:
 
     #: A linked closure that plain hits have found: its id, the names of the index's files for which it is valid, the joined ids of its
     #: parts, how many of them, from the first one, it contains whole, its open file (see `PlainLoader._open_module`) or None, and the
-    #: records and contents of its loaded functions.
-    PlainClosure: TypeAlias = tuple[bytes, bytes, bytes, int, Any, list[tuple[tuple[Any, ...], bytes]]]
+    #: contents of its loaded functions by the offsets of their records.
+    PlainClosure: TypeAlias = tuple[bytes, bytes, bytes, int, Any, dict[int, bytes]]
+    #: The module, the record and the closure of a function, the offset of its record, its content, and what it imports.
+    Found: TypeAlias = tuple["LoadedModule", tuple[Any, ...], PlainClosure | None, int, bytes, Parts | None]
 
 __all__ = [
     "CLOSURES_DIRECTORY", "CLOSURE_SUFFIX", "INDEX_DIRECTORY", "MODULES_DIRECTORY", "MODULE_SUFFIX", "SEGMENT_SUFFIX",
-    "Door", "LoadedModule", "PlainLoader", "key_of", "open_plain",
+    "Door", "LoadedModule", "PlainLoader", "open_plain",
 ]  # fmt: skip
 
 #: The values of `compcache.store.PLACES`, which a plain hit does not import.
@@ -128,7 +130,7 @@ class Door:
             entered[0].number = -1
 
     def open_owned(self, path: str, flags: int, mode: int = 0, may_lack: bool = False) -> "Any":
-        """See `Tree.open_owned`. If the file `may_lack`, a missing file is None."""
+        """See `Tree.open_owned`, which also sets the mode of a new file. If the file `may_lack`, a missing file is None."""
         # A handler for the error would import much.
         if not path.startswith(self._prefix):
             return self._full_tree().open_owned(path, flags, mode)
@@ -136,10 +138,7 @@ class Door:
         if entered is None:
             entered = self.renew()
         audit("open", path, None, flags)
-        opened = self._runtime.open_beneath(entered[1], path[len(self._prefix) :], flags, mode, may_lack)
-        if mode and mode & ~os.fstat(opened.number).st_mode:
-            self._full_tree()._set_mode(opened.number, mode)  # the umask has changed it
-        return opened
+        return self._runtime.open_beneath(entered[1], path[len(self._prefix) :], flags, mode, may_lack)
 
     def __getattr__(self, name: str) -> "Any":
         """Return an attribute of `Tree`, which is imported at the first request."""
@@ -158,9 +157,9 @@ class PlainLoader:
     """Loads the plain functions of one directory. Its tables are those of the `Loader` that it can become."""
 
     __slots__ = (
-        "__weakref__", "_accepted", "_by_link", "_by_name", "_closure", "_ended", "_files", "_functions", "_host", "_mine", "_modules",
-        "_names", "_owner", "_recorder", "_root", "_rows", "_volumes", "allow_pickle", "builds", "changed", "closed", "decoded", "linked",
-        "links", "maps_files", "merged", "opened", "providers", "store", "targets",
+        "__weakref__", "_accepted", "_by_name", "_closure", "_current", "_ended", "_files", "_functions", "_host", "_listed", "_mine",
+        "_modules", "_names", "_owner", "_recorder", "_root", "_rows", "_volumes", "allow_pickle", "builds", "changed", "closed", "decoded",
+        "linked", "links", "maps_files", "merged", "opened", "providers", "store", "targets",
     )  # fmt: skip
 
     def __init__(self, root: str, files: "Door | Tree | None") -> None:
@@ -168,6 +167,7 @@ class PlainLoader:
         self._root = root
         self._files: Any = files
         self._names: bytes | None = None
+        self._listed: tuple[bytes | None, bytes] = b"", b""  # names, and the state of their directory
         self._functions: tuple[Any, ...] = ()
         self._modules: tuple[Any, ...] = ()
         self._rows: tuple[tuple[Any, int, int], ...] = ()
@@ -182,7 +182,7 @@ class PlainLoader:
         #: The table from which look-ups answer at once: `_by_name`, or an empty one while functions are built.
         self.targets: dict[str, ref[TypedCallTarget]] = {}
         self._by_name: dict[str, ref[TypedCallTarget]] = {}
-        self._by_link: dict[object, ref[TypedCallTarget]] = {}  # by `key_of`
+        self._current: dict[object, ref[TypedCallTarget]] = {}  # valid targets that look-ups return, by any unique object
         self._ended: dict[object, ref[TypedCallTarget]] = {}  # valid targets that look-ups no longer return
         self.builds: set[object] = set()  # the running builds
         self.changed: object = None  # replaced whenever the tables change
@@ -226,8 +226,7 @@ class PlainLoader:
             found = self._look_up_in_closure(func_name) or self._look_up(func_name)
             if found is None:
                 return None
-            module, record, closure, content, parts = found
-            target = self._commit_plain(module, record, closure, content, parts, owner)
+            target = self._commit_plain(found, owner)
         except Exception as error:  # noqa: BLE001 - whatever the error is, `Loader` meets it again and reports it
             from compcache.interrupts import reraise_interrupt
 
@@ -235,31 +234,29 @@ class PlainLoader:
             self._names = None
             return None
         if target is not None and self._recorder is not None:
-            self._recorder.hit(func_name, module.module_id, perf_counter() - started)
+            self._recorder.hit(func_name, found[0].module_id, perf_counter() - started)
         return target
 
-    def _look_up_in_closure(self, func_name: str) -> "tuple[LoadedModule, tuple[Any, ...], PlainClosure, bytes, None] | None":
+    def _look_up_in_closure(self, func_name: str) -> "Found | None":
         """Return what `_look_up` returns if the loaded closure has the function without needs, else None."""
         closure = self._closure
         if closure is None or closure[4] is None or closure[1] is not self._names:
             return None
-        runtime, file, root = load_runtime(), closure[4], None
-        if runtime.is_ordered(func_name):
-            root = self._files.renew()
-            audit("open", f"{self._root}/{INDEX_DIRECTORY}", None, _LIST)
-        found = runtime.find_in_closure(
-            self._functions, closure[0], file[0].number, file[3], func_name, root[1] if root else -1, INDEX_DIRECTORY, closure[1]
-        )
+        runtime, file = load_runtime(), closure[4]
+        ordered = runtime.is_ordered(func_name)
+        if ordered and not (self._is_unchanged(runtime) or self._refresh_index(runtime)):
+            return None
+        found = runtime.find_in_closure(self._functions, closure[0], file[0].number, file[3], func_name, ordered)
         module = self._loaded(closure[0])
-        if found is None or module is None:
+        if found is None or module is None or closure[1] is not self._names:
             return None
-        record, content = found
-        if record[5] == _NO_ENTRY or record[6] or record[2].startswith(_LINK_ONLY):
+        record, offset, content = found
+        if record[5] == _NO_ENTRY or record[6] or record[2].startswith(_LINK_ONLY) or record[3] not in self._accepted:
             return None
-        return (module, record, closure, content, None) if self._accepted.issuperset((file[3][2], record[3])) else None
+        return module, record, closure, offset, content, None
 
-    def _look_up(self, func_name: str) -> "tuple[LoadedModule, tuple[Any, ...], PlainClosure | None, bytes, Parts | None] | None":
-        """Return module, record, closure, content and any imports of a function; None if it is not plain."""
+    def _look_up(self, func_name: str) -> "Found | None":
+        """Return what the commit of a function needs; None if the function is not plain."""
         runtime = load_runtime()
         searched = self._find(runtime, func_name)
         if searched is None:
@@ -282,7 +279,7 @@ class PlainLoader:
         module = self._provide(runtime, module_id, file)
         if parts:
             parts.provide(self, runtime)
-        return module, record, closure, found[4], parts
+        return module, record, closure, found[2] & ~_LINKED, found[4], parts
 
     def _read_function(self, runtime: "Any", func_name: str, row: "Any", file: "Any") -> "Any":
         """Return the record of a function; None if the module is not a verified image, or this host cannot run the code."""
@@ -365,7 +362,7 @@ class PlainLoader:
         if stamp is None or stamp[1] > _LARGEST_CLOSURE:
             return None
         found = runtime.valid_closure(self._files.pread(opened.number, stamp[1], 0), file_name.encode(), self._names)
-        return None if found is None else (module_id, self._names, *found, None, [])
+        return None if found is None else (module_id, self._names, *found, None, {})
 
     def _is_compatible(self, closure: "PlainClosure | None") -> bool:
         """Return whether a closure, or (None) a module outside of closures, may be loaded beside the loaded ones."""
@@ -376,12 +373,15 @@ class PlainLoader:
 
     def _refresh_index(self, runtime: "Any") -> bool:
         """Read the present segments of the index. Return False if the index contains an unknown file."""
-        files = self._files
+        files, known = self._files, self._names
         root = files.renew()
+        if self._is_unchanged(runtime):
+            return True
         directory = f"{self._root}/{INDEX_DIRECTORY}"
         audit("open", directory, None, _LIST)
-        names = runtime.names_beneath(root[1], INDEX_DIRECTORY)
-        if names == self._names:
+        names, state = runtime.names_beneath(root[1], INDEX_DIRECTORY)
+        if names == known:
+            self._listed = known, state
             return True
         self._names = None
         functions, modules, rows = [], [], []
@@ -400,8 +400,14 @@ class PlainLoader:
             modules.append(module_table)
             rows.append((source, start, length))
         self._functions, self._modules, self._rows = tuple(functions), tuple(modules), tuple(rows)
+        self._listed = names, state
         self._names = names
         return True
+
+    def _is_unchanged(self, runtime: "Any") -> bool:
+        """Return whether the index is known to have the segments that were read last."""
+        names, state = self._listed
+        return names is self._names and runtime.is_unchanged(f"{self._root}/{INDEX_DIRECTORY}", state)
 
     def _accept_if_usable(self, runtime: "Any", segment: int, number: bytes, target_id: bytes, features_id: bytes) -> bool:
         """Return whether this host can run code with a numbered requirement. If so, later look-ups accept its ids."""
@@ -463,17 +469,10 @@ class PlainLoader:
         weak = self._by_name.get(func_name)
         return weak() if weak is not None else None
 
-    def _commit_plain(
-        self,
-        module: "LoadedModule",
-        record: "tuple[Any, ...]",
-        closure: "PlainClosure | None",
-        content: bytes,
-        parts: "Parts | None",
-        owner: object,
-    ) -> "TypedCallTarget | None":
+    def _commit_plain(self, found: "Found", owner: object) -> "TypedCallTarget | None":
         """Return the target of a function, bound to its imports; None if another thread's load conflicts."""
         runtime = load_runtime()
+        module, record, closure, offset, content, parts = found
         name, symbol, signature, _, function, entry, _, _ = record
         context = TargetContext(name, symbol, module, signature, self._root, False, owner)
         target: TypedCallTarget = runtime.make_target(module.image, function, entry, name, context)
@@ -495,11 +494,11 @@ class PlainLoader:
                     if self.providers or self.merged:
                         return None  # another thread has loaded modules that provide variables
                     updates += parts.provider_updates(self)
-                tables = (*updates, *self._table_updates(name, target), self._mine, new_modules)
+                tables = (*updates, *self._table_updates(name, target, change), self._mine, new_modules)
                 commit = runtime.commit
                 is_committed = self.changed is change and commit(writes, tables) is None  # handlers run between lines
             if closure is not None:
-                self._keep_closure(closure)[5].append((record, content))
+                self._keep_closure(closure)[5][offset] = content
             for loaded in modules.values():
                 self.opened += not loaded.committed
                 loaded.committed = True
@@ -523,13 +522,12 @@ class PlainLoader:
                 return None
         return new
 
-    def _table_updates(self, func_name: str, target: "TypedCallTarget") -> "tuple[dict[Any, Any], ...]":
-        """Return the updates of the tables of targets, as pairs of a table and its new rows."""
-        key = key_of(target._context)
-        targets, by_name, by_link = self.targets, self._by_name, self._by_link
-        weak = load_runtime().weak_row(target, _remove_dead_weakref, targets, func_name, by_name, func_name, by_link, key)
-        row, by_key = {func_name: weak}, {key: weak}
-        return (by_name, row, by_link, by_key) if self.builds else (by_name, row, by_link, by_key, targets, row)
+    def _table_updates(self, func_name: str, target: "TypedCallTarget", token: object) -> "tuple[dict[Any, Any], ...]":
+        """Return the updates of the tables of targets, as pairs of a table and its new rows. The token is a new object."""
+        targets, by_name, current = self.targets, self._by_name, self._current
+        weak = load_runtime().weak_row(target, _remove_dead_weakref, targets, func_name, by_name, func_name, current, token)
+        row, by_token = {func_name: weak}, {token: weak}
+        return (by_name, row, current, by_token) if self.builds else (by_name, row, current, by_token, targets, row)
 
     def loaded_modules(self) -> "list[LoadedModule]":
         """Return the modules that this loader has loaded and that are still referenced."""
@@ -552,7 +550,7 @@ class PlainLoader:
         """
         self.changed = None
         invalidated = []
-        for key, weak in [*self._by_link.items(), *self._ended.items()]:
+        for key, weak in [*self._current.items(), *self._ended.items()]:
             target = weak()
             context = target._context if target is not None else None
             if target is None or context is None or not concerns(context):
@@ -561,7 +559,7 @@ class PlainLoader:
             invalidated.append(target)
             name = context.func_name
             tables: tuple[tuple[dict[Any, Any], object], ...] = (
-                (self._by_link, key), (self._ended, key), (self.targets, name), (self._by_name, name),
+                (self._current, key), (self._ended, key), (self.targets, name), (self._by_name, name),
             )  # fmt: skip
             for table, row_key in tables:
                 if table.get(row_key) is weak:
@@ -613,11 +611,6 @@ def _weak(table: "dict[Any, ref[LoadedModule]]", key: object, module: "LoadedMod
     """Return a weak reference. When the module is gone, its row is removed."""
     weak: ref[LoadedModule] = load_runtime().weak_row(module, _remove_dead_weakref, table, key)
     return weak
-
-
-def key_of(context: "TargetContext") -> "tuple[str, bytes, str]":
-    """Return the key of a target in `PlainLoader._by_link`."""
-    return context.symbol, context.module.module_id, context.func_name
 
 
 def _claim(table: "dict[Any, ref[LoadedModule]]", key: object, module: "LoadedModule") -> bool:

@@ -564,7 +564,7 @@ class Loader(PlainLoader):
                 if self.linked is not linked or new_modules is None or not self._is_consistent(chosen, bound, sources.since):
                     return None
                 writes, updates = self.bindings(chosen)
-                updates += [*self._table_updates(func_name, target), self._mine, new_modules]
+                updates += [*self._table_updates(func_name, target, change), self._mine, new_modules]
                 if len(chosen) > 1 and any(choice.record.signature.startswith(LINK_ONLY) for choice in chosen.values()):
                     from compcache.hit.closures.providers import provider_updates
 
@@ -650,7 +650,7 @@ class Loader(PlainLoader):
 
     def loaded_targets(self) -> list[TypedCallTarget]:
         """Return the valid call targets that this loader has returned and that are in use."""
-        targets = [weak() for weak in list(self._by_link.values())]
+        targets = [weak() for weak in list(self._current.values())]
         return [target for target in targets if target is not None]
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from _weakref import _remove_dead_weakref, ref  # type: ignore[attr-defined]
 
 from compcache.digest import name_key
-from compcache.hit import key_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
     from compcache.hit import LoadedModule, PlainLoader
     from compcache.hit.loader import Loader
-    from compcache.hit.target import TargetContext, TypedCallTarget
+    from compcache.hit.target import TypedCallTarget
 
 __all__ = ["begin_build", "end_build", "forget", "forget_name", "held_lines", "modules_behind", "unload"]
 
@@ -70,21 +69,21 @@ def forget(loader: Loader, module_id: bytes) -> None:
                 del names[name]
         for user in forgotten:
             loader._mine.pop(user.module_id, None)
-        for weak in list(loader._by_link.values()):
+        for token, weak in list(loader._current.items()):
             target = weak()
             context = target._context if target is not None else None
             if target is not None and context is not None and context.module in forgotten:
-                _hide(loader, target, context)
+                _hide(loader, token, target)
 
 
 def forget_name(loader: Loader, func_name: str) -> None:
     """Hide the call target of a function from later look-ups, which then load it again (`Loader.forget_name`)."""
     with loader.lock():
         target = loader.held(func_name)
-        context = target._context if target is not None else None
-        if target is not None and context is not None:
-            loader.changed = None
-            _hide(loader, target, context)
+        for token, weak in list(loader._current.items()):
+            if target is not None and weak() is target:
+                loader.changed = None
+                _hide(loader, token, target)
 
 
 def _users_of(loader: Loader, module: LoadedModule) -> set[LoadedModule]:
@@ -92,19 +91,19 @@ def _users_of(loader: Loader, module: LoadedModule) -> set[LoadedModule]:
     return {module, *[user for user in loader.loaded_modules() if module in modules_behind(user)]}
 
 
-def _hide(loader: Loader, target: TypedCallTarget, context: TargetContext) -> None:
-    """Hide a target from look-ups, keeping it only for `unload` and `close`."""
-    ended, token = loader._ended, object()
+def _hide(loader: Loader, token: object, target: TypedCallTarget) -> None:
+    """Hide a target with this token from look-ups, keeping it only for `unload` and `close`."""
+    ended = loader._ended
 
     def forget_target(_: ref[TypedCallTarget], remove: Callable[..., None] = _remove_dead_weakref) -> None:
         remove(ended, token)
 
     ended[token] = ref(target, forget_target)
-    loader._by_link.pop(key_of(context), None)
+    loader._current.pop(token, None)
     for table in (loader.targets, loader._by_name):
-        weak = table.get(context.func_name)
+        weak = table.get(target._name)
         if weak is not None and weak() is target:
-            del table[context.func_name]
+            del table[target._name]
 
 
 def held_lines(loaders: list[ref[PlainLoader]], now: float) -> list[str]:

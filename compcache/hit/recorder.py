@@ -187,6 +187,8 @@ class Recorder:
             status = self._files.fstat(journal.number)
             if status.st_nlink != 1 or not S_ISREG(status.st_mode):
                 return True  # a file with further links, or a pipe, which no process of ours has created
+            if _FILE_MODE & ~status.st_mode:
+                self._files._set_mode(journal.number, _FILE_MODE)  # the umask has changed it
             self._files.write(journal.number, data)
         except OSError as error:
             _reraise_interrupt(error)

@@ -181,9 +181,6 @@ def load_runtime() -> "Any":
             raise missing_error(error) from error
         if extension.SOURCES:
             _require_current(extension)
-        import atexit
-
-        atexit.register(extension.end)
         _register_forks(extension)
         install(extension)
         _loaded = extension

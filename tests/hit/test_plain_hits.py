@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -267,3 +268,43 @@ def test_a_directory_that_comes_in_the_place_of_an_open_one_is_looked_at_as_that
     result = cache._plain.load_plain("g", None) is not None
     """
     assert run_fresh(stored, script) == (change == "pass")
+
+
+@pytest.mark.slow
+def test_an_index_that_is_known_to_be_unchanged_is_not_listed(stored: Path) -> None:
+    """A change counts at once: an addition, a directory in the place of another one, and whatever happens a moment after a change."""
+    with Cache(stored) as cache:
+        cache.add_modules([ModuleSource(adder(f"s{number}", number)) for number in range(4)])
+        cache.link([f"s{number}" for number in range(4)], into="set")
+    shutil.copytree(stored, f"{stored}.other")
+    with Cache(f"{stored}.other") as cache:
+        cache.add_module(ModuleSource(adder("s3", 30)))
+    script = """
+    import os, sys, time, warnings
+    from compcache import Cache, ModuleSource
+
+    warnings.simplefilter("ignore")  # that code is replaced
+    index, listed = f"{directory}/index-v1", []
+    while time.time() < max(os.stat(path).st_ctime for path in (index, f"{directory}.other/index-v1")) + 3.1:
+        time.sleep(0.1)
+
+    def values(*names):
+        listed.clear()
+        return [held.setdefault(name, cache.get_target(name))(1) for name in names]
+
+    sys.addaudithook(lambda event, arguments: listed.append(1) if event == "open" and arguments[0] == index else None)
+    result, held, text = [], {}, "define i64 @NAME(i64 %x) { ret i64 7 }"
+    with Cache(directory) as cache:
+        result += [*values("s0", "s1"), len(listed)]
+        os.rename(directory, f"{directory}.away")
+        os.rename(f"{directory}.other", directory)
+        result += values("s3")
+        os.rename(directory, f"{directory}.other")
+        os.rename(f"{directory}.away", directory)
+    with Cache(directory) as cache, Cache(directory) as other:
+        result += values("f")
+        for name in ("g", "late"):
+            other.add_module(ModuleSource(text.replace("NAME", name)))
+        result += [*values("g", "late"), len(listed)]
+    """
+    assert run_fresh(stored, script) == [1, 2, 1, 31, 2, 7, 7, 2]

@@ -62,7 +62,7 @@ def state_of(cache: Cache) -> dict[str, Any]:
     return {
         "loaded": cache.loaded(),
         "names": sorted(inside.targets),
-        "links": sorted(inside._by_link),
+        "targets": sorted(target.link_name for target in inside.loaded_targets()),
         "modules": sorted(inside._mine),
         "counters": (inside.decoded, inside.opened),
         "slots": [(m.module_id, sorted(m.slots, key=str)) for m in inside.loaded_modules()],

@@ -9,14 +9,13 @@ from __future__ import annotations
 from _weakref import _remove_dead_weakref, ref  # type: ignore[attr-defined] # importing `weakref` is slow
 
 from compcache.errors import CompcacheError, FormatError
-from compcache.formats.manifest import LINKED, MERGED, VARIABLE, FunctionRecord
-from compcache.interrupts import reraise_interrupt
+from compcache.formats.manifest import LINKED, MERGED, VARIABLE, FunctionRecord, decode_function
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.store import is_ordered
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable
-    from typing import Any
 
     from compcache.directory.module_file import ModuleFile
     from compcache.hit.loader import Choice, LoadedModule, Loader, Source, Sources
@@ -92,16 +91,20 @@ class BoundNames:
         assert loader is not None
         return loader
 
-    def inherit(self, file: ModuleFile, module: LoadedModule, functions: list[tuple[tuple[Any, ...], bytes]]) -> None:
-        """Add the bindings of plain hits in a closure: the records of these functions, and their contents."""
-        source = self._types[1](file, module)
-        for fields, content in functions:
-            record = FunctionRecord(*fields)
-            place = Place(module, _make_remover(self._places, record.name))
-            if _describe(self._loader.store, place, source, record):
-                place.number, place.content = 0, content if is_ordered(record.name) else _SAME
-                self._places[record.name] = place
-                self._note_copy(place)
+    def inherit(self, file: ModuleFile, module: LoadedModule, functions: dict[int, bytes]) -> None:
+        """Add the bindings of plain hits in a closure: the contents of functions, by the offsets of their records.
+
+        A binding whose records cannot be read is not added.
+        """
+        source, store = self._types[1](file, module), self._loader.store
+        for offset, content in functions.items():
+            with suppress(CompcacheError, OSError):
+                record = decode_function(source.read_record(store, offset))
+                place = Place(module, _make_remover(self._places, record.name))
+                if _describe(store, place, source, record):
+                    place.number, place.content = 0, content if is_ordered(record.name) else _SAME
+                    self._places[record.name] = place
+                    self._note_copy(place)
 
     def place_of(self, func_name: str) -> bytes | None:
         """Return the module_id to which a function is bound, or None if it is not bound, or if look-ups find other content for the name."""

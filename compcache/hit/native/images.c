@@ -241,7 +241,7 @@ PyObject *start(PyObject *module, PyObject *args) {
 
 /* finish(image: Image, index: int) -> None; like start(), but nothing once the interpreter is ending */
 PyObject *finish(PyObject *module, PyObject *args) {
-    if (module_state(module)->ending) {
+    if (!Py_IsInitialized()) {
         Py_RETURN_NONE;
     }
     return start(module, args);
@@ -325,10 +325,9 @@ PyObject *find_undefined(PyObject *Py_UNUSED(module), PyObject *names) {
 static void image_dealloc(PyObject *object) {
     Image *self = (Image *)object;
     PyTypeObject *type = Py_TYPE(object);
-    const RuntimeState *state = (const RuntimeState *)PyType_GetModuleState(type);
     /* Once the interpreter ends, objects that code in images has made are freed in any order, and the code that frees them
-     * may be in an image. */
-    if (self->library != NULL && state != NULL && !state->ending) {
+     * may be in an image. So images stay mapped then. */
+    if (self->library != NULL && Py_IsInitialized()) {
         close_when_possible(self->library);
     }
     if (self->file != NULL) {

@@ -39,12 +39,6 @@ static PyObject *setup(PyObject *module, PyObject *args) {
     return Py_NewRef((PyObject *)state->target_type);
 }
 
-/* end() -> None; records that the interpreter begins to end */
-static PyObject *end(PyObject *module, PyObject *Py_UNUSED(nothing)) {
-    module_state(module)->ending = 1;
-    Py_RETURN_NONE;
-}
-
 static PyMethodDef functions[] = {
     {"map_image", map_image, METH_VARARGS, NULL},
     {"file_system", file_system, METH_O, NULL},
@@ -96,11 +90,11 @@ static PyMethodDef functions[] = {
     {"memory_file", memory_file, METH_O, NULL},
     {"is_at", is_at, METH_VARARGS, NULL},
     {"stamp_of", stamp_of, METH_VARARGS, NULL},
+    {"is_unchanged", is_unchanged, METH_VARARGS, NULL},
     {"names_beneath", names_beneath, METH_VARARGS, NULL},
     {"shortcut", shortcut, METH_VARARGS, NULL},
     {"uninterrupted", uninterrupted, METH_O, NULL},
     {"setup", setup, METH_VARARGS, NULL},
-    {"end", end, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <structmember.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #ifdef O_PATH
@@ -258,15 +259,74 @@ PyObject *stamp_of(PyObject *Py_UNUSED(module), PyObject *args) {
                          nanoseconds(NANOSECONDS_OF(status, m)), nanoseconds(NANOSECONDS_OF(status, c)));
 }
 
-PyObject *list_names(int above, PyObject *path) {
+/* Which directory it is, and the times of the last change of its names. */
+typedef struct {
+    uint64_t device, inode;
+    long long modified, changed;
+} DirectoryState;
+
+static DirectoryState state_of(const struct stat *status) {
+    return (DirectoryState){(uint64_t)status->st_dev, (uint64_t)status->st_ino, nanoseconds(NANOSECONDS_OF(*status, m)),
+                            nanoseconds(NANOSECONDS_OF(*status, c))};
+}
+
+#ifdef CLOCK_REALTIME_COARSE
+#define CLOCK_OF_FILES CLOCK_REALTIME_COARSE /* times in file systems are of this clock, which may be late */
+#else
+#define CLOCK_OF_FILES CLOCK_REALTIME
+#endif
+
+/* Gets the state of an open directory. Returns whether each later change of its names will change the state. It may not if the last change was
+ * a moment ago, because the next one may have the same time, or if other hosts can make changes. */
+static int get_state(int descriptor, DirectoryState *state) {
+    static const long long settled = 3000000000; /* the coarsest times are of two seconds */
+    struct timespec now;
+    struct stat status;
+    if (clock_gettime(CLOCK_OF_FILES, &now) != 0 || fstat(descriptor, &status) != 0) { /* in this order */
+        return 0;
+    }
+    *state = state_of(&status);
+    const long long limit = nanoseconds(now) - settled;
+    return state->changed < limit && state->modified < limit && can_map(descriptor);
+}
+
+/* is_unchanged(path: str, state: bytes) -> bool: whether a path, following links, leads to the directory with this state (see names_beneath()),
+ * and its names are the same */
+PyObject *is_unchanged(PyObject *Py_UNUSED(module), PyObject *args) {
+    PyObject *path, *state;
+    struct stat status;
+    if (!PyArg_ParseTuple(args, "O&S:is_unchanged", PyUnicode_FSConverter, &path, &state)) {
+        return NULL;
+    }
+    int is_same = PyBytes_Size(state) == sizeof(DirectoryState);
+    if (is_same) {
+        Py_BEGIN_ALLOW_THREADS
+        is_same = stat(PyBytes_AsString(path), &status) == 0;
+        Py_END_ALLOW_THREADS
+    }
+    if (is_same) {
+        const DirectoryState found = state_of(&status);
+        is_same = memcmp(&found, PyBytes_AsString(state), sizeof found) == 0;
+    }
+    Py_DECREF(path);
+    return PyBool_FromLong(is_same);
+}
+
+/* names_beneath(directory: int, path: str) -> (names: bytes, state: bytes): the names in a directory below an open one, each followed by a
+ * slash, in the order of the system, and a state for is_unchanged(), b"" if it could miss a change. Raises OSError: ELOOP or ENOTDIR for
+ * a link. */
+PyObject *names_beneath(PyObject *Py_UNUSED(module), PyObject *args) {
+    int above;
     PyObject *encoded;
-    if (!PyUnicode_FSConverter(path, &encoded)) {
+    if (!PyArg_ParseTuple(args, "iO&:names_beneath", &above, PyUnicode_FSConverter, &encoded)) {
         return NULL;
     }
     const int number = open_uninterrupted(above, PyBytes_AsString(encoded), O_RDONLY | O_DIRECTORY, 0);
+    DirectoryState state = {0};
+    const int is_settled = number >= 0 && get_state(number, &state);
     DIR *directory = number >= 0 ? fdopendir(number) : NULL;
     if (directory == NULL && !PyErr_Occurred()) {
-        PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, path);
+        PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, PyTuple_GetItem(args, 1));
     }
     Py_DECREF(encoded);
     if (directory == NULL) {
@@ -310,16 +370,9 @@ PyObject *list_names(int above, PyObject *path) {
         errno = error;
         PyErr_SetFromErrno(PyExc_OSError);
     } else {
-        result = PyBytes_FromStringAndSize(names != NULL ? names : "", (Py_ssize_t)size);
+        result = Py_BuildValue("(y#y#)", names != NULL ? names : "", (Py_ssize_t)size, (const char *)&state,
+                               is_settled ? (Py_ssize_t)sizeof state : (Py_ssize_t)0);
     }
     free(names);
     return result;
-}
-
-/* names_beneath(directory: int, path: str) -> bytes: the names in a directory below an open one, each followed by a slash, in the order of the
- * system. Raises OSError: ELOOP or ENOTDIR for a link. */
-PyObject *names_beneath(PyObject *Py_UNUSED(module), PyObject *args) {
-    int above;
-    PyObject *path;
-    return PyArg_ParseTuple(args, "iU:names_beneath", &above, &path) ? list_names(above, path) : NULL;
 }

@@ -1005,7 +1005,7 @@ PyObject *read_function(PyObject *Py_UNUSED(module), PyObject *args) {
     return result;
 }
 
-/* The record and the content of a function in a closure; None if another realization comes first, NULL with an exception. */
+/* What find_in_closure() returns, for an encoded name. */
 static PyObject *find_linked(PyObject *module, PyObject *const *args, int ordered, Bytes name) {
     PyObject *tables = args[0], *module_id = args[1], *entry = args[3], *record = NULL, *result = NULL;
     Newest found;
@@ -1015,34 +1015,26 @@ static PyObject *find_linked(PyObject *module, PyObject *const *args, int ordere
     }
     if (record != NULL) {
         result = record == Py_None ? Py_NewRef(Py_None)
-                                   : Py_BuildValue("(Oy#)", record, found.linked.content.at, (Py_ssize_t)found.linked.content.size);
+                                   : Py_BuildValue("(OIy#)", record, found.linked.offset & ~LINKED, found.linked.content.at,
+                                                   (Py_ssize_t)found.linked.content.size);
     }
     Py_XDECREF(record);
     release_newest(&found);
     return result;
 }
 
-/* find_in_closure(tables: tuple[Table, ...], module_id, descriptor, entry, func_name, directory: int, path: str, names: bytes)
- *     -> (record, content) | None
- * The record of a function in an open linked closure, and the digest of its content. None if another realization comes first, or if the
- * directory, given for ordered names (see is_ordered(); otherwise -1), does not have these names at this path (see names_beneath()). */
+/* find_in_closure(tables: tuple[Table, ...], module_id, descriptor, entry, func_name, ordered) -> (record, offset, content) | None
+ * The record of a function in an open linked closure, its offset, and the digest of the content; None if another realization comes first. */
 PyObject *find_in_closure(PyObject *module, PyObject *const *args, Py_ssize_t count) {
-    if (count != 8 || !PyTuple_Check(args[0]) || key_of(args[1]) == NULL || !PyUnicode_Check(args[4])) {
+    if (count != 6 || !PyTuple_Check(args[0]) || key_of(args[1]) == NULL || !PyUnicode_Check(args[4])) {
         if (!PyErr_Occurred()) {
-            PyErr_SetString(PyExc_TypeError, "find_in_closure() takes the tables of an index, an open closure, a name, and the state of the index");
+            PyErr_SetString(PyExc_TypeError, "find_in_closure() takes the tables of an index, an open closure, and a name");
         }
         return NULL;
     }
     PyObject *name = PyUnicode_AsEncodedString(args[4], "utf-8", "surrogatepass");
-    if (name == NULL) {
-        return NULL;
-    }
-    const int directory = (int)PyLong_AsLong(args[5]), ordered = directory >= 0;
-    PyObject *names = ordered ? list_names(directory, args[6]) : Py_NewRef(args[7]);
-    const int is_same = names != NULL ? PyObject_RichCompareBool(names, args[7], Py_EQ) : -1;
-    PyObject *result = is_same == 1 ? find_linked(module, args, ordered, bytes_of(name)) : is_same == 0 ? Py_NewRef(Py_None) : NULL;
-    Py_XDECREF(names);
-    Py_DECREF(name);
+    PyObject *result = name != NULL ? find_linked(module, args, PyObject_IsTrue(args[5]), bytes_of(name)) : NULL;
+    Py_XDECREF(name);
     return result;
 }
 

@@ -34,7 +34,6 @@ typedef struct {
                                 * a tuple with the number of the argument of each parameter */
     PyObject *raise_value;     /* (target, index, object): raises */
     PyObject *find_pointer;    /* (object): the address that the object means, or None */
-    int ending;                /* set when the interpreter begins to end: from then on images stay mapped */
 } RuntimeState;
 
 static inline RuntimeState *module_state(PyObject *module) {
@@ -159,8 +158,7 @@ PyObject *open_beneath(PyObject *module, PyObject *args);
 PyObject *memory_file(PyObject *module, PyObject *name);
 PyObject *is_at(PyObject *module, PyObject *args);
 PyObject *stamp_of(PyObject *module, PyObject *args);
-/* What names_beneath() returns. */
-PyObject *list_names(int directory, PyObject *path);
+PyObject *is_unchanged(PyObject *module, PyObject *args);
 PyObject *names_beneath(PyObject *module, PyObject *args);
 
 /* shortcut.c */
