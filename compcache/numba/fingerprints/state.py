@@ -118,16 +118,23 @@ def set_on_library(cls: type, names: frozenset[str] | None = None) -> dict[str, 
 
 def _is_defined_by_library(cls: type, name: str, item: Any) -> bool:
     """Return whether an attribute of a library's class belongs to the library, and was not set by a program."""
-    inner = next((getattr(item, part) for part in ("__func__", "fget", "func") if part in dir(type(item))), item)
+    kind = type(item)
+    if kind is python_types.FunctionType:  # most attributes are functions
+        return is_made_by_library(item)
+    if kind in _C_DESCRIPTORS:
+        return True
+    inner = next((getattr(item, part) for part in _INNER if any(part in vars(base) for base in kind.__mro__)), item)
     if isinstance(inner, _DEFINED_OBJECTS):
         return is_made_by_library(inner)
-    if name[:1] == "_" or isinstance(item, _C_DESCRIPTORS):
+    if name[:1] == "_":
         return True
     return is_of_generators(cls) and name in _names_in(cls.__module__)
 
 
 #: Flags of classes: created by Python code, and immutable.
 _CAN_BE_SET, _CANNOT_BE_SET = 1 << 9, 1 << 8
+#: The attributes in which methods, properties and other descriptors hold the function that they wrap.
+_INNER = ("__func__", "fget", "func")
 _DEFINED_OBJECTS = (python_types.FunctionType, python_types.BuiltinFunctionType, type)
 _C_DESCRIPTORS = (
     python_types.ClassMethodDescriptorType, python_types.GetSetDescriptorType, python_types.MemberDescriptorType,
