@@ -131,7 +131,8 @@ class FunctionCache(CacheObject):
         self._log("loaded from", make_func_name(identity, sig))
         recorded = libraries.collect_dependencies(cres.library)
         history.note_code([*identity.parts, *functions_compiled_for(recorded.dependencies)])  # the loaded code contains that of its callees
-        note_linked(recorded.linked)
+        # The owner has the overload now. A new dispatcher of the function compiles the overload from present values.
+        note_linked(recorded.linked - {linked_overload(self._function, _argument_types(sig))})
         self._record_compiled(sig, identity)
         if self._explains_starts:
             self._record_start(sig, self._make_start_key(sig), is_new=False)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import pickle
 import sys
-from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -38,14 +37,20 @@ __all__ = ["find_entry", "load_library", "load_result", "run_image"]
 
 
 def find_entry(
-    cache: Cache, name: str, lines: str, implementations: str = "", *, is_new: bool = False
-) -> tuple[TypedCallTarget, Description] | None:
+    cache: Cache, name: str, lines: str, implementations: str = "", *, is_new: bool = False,
+    is_wanted: Callable[[Description], bool] = lambda _: True,
+) -> tuple[TypedCallTarget, Description] | None:  # fmt: skip
     """Return the call target and the description of the first entry with a name that is valid in this process; None if there is none.
 
     `lines` is the digest of the source lines. A valid entry has these `implementations` (`Description.implementations`), if they are not
-    "". `is_new` is whether this process has just stored the entry.
+    "". `is_new` is whether this process has just stored the entry. `is_wanted` decides by a description, before its implementations are
+    compared, whether the entry is of use to the caller.
     """
-    outdated = partial(_outdated_reason, is_new=is_new)
+
+    def outdated(description: Description) -> str:
+        """Return why the caller cannot use an entry; "" if it can."""
+        return _outdated_reason(description, is_new=is_new) if is_wanted(description) else "the caller has no use for the entry"
+
     request = Request(lines, requested_cpu(), implementations=implementations, outdated=outdated)
     target = frontend.find(cache, name, request.accepts, kind=DESCRIPTION, is_new=is_new)
     return (target, request.found) if target is not None and request.found is not None else None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache import frontend
@@ -167,12 +168,10 @@ def find_stored_entry(cache_object: Any, cache: Cache, signature: Any, key: Key 
     if key is not None and cache_object.inherits_options(identity):
         raise NotLazy("the function was compiled with the options of a caller")
     name = make_func_name(identity, args)
-    entry = find_entry(cache, name, identity.lines, is_new=True)
+    entry = find_entry(cache, name, identity.lines, is_new=True, is_wanted=partial(_covers_implementations, key))
     if entry is None:
         return None
     _target, description = entry
-    if not _covers_implementations(key, description):
-        return None
     kind, _token, symbols, payload = pickle.loads(description.pickled)  # noqa: S301 - the cache was opened for it
     if kind != KIND_IMAGE:
         return None

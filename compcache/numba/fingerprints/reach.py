@@ -53,12 +53,23 @@ _IRRELEVANT = _NEVER_READ | frozenset((
 class _Owner:
     """An object that code can access. Digests contain its number."""
 
-    __slots__ = ("number", "value", "where")
+    __slots__ = ("number", "read", "value", "where")
 
     def __init__(self, number: int, value: Any, where: str) -> None:
         self.number = number
         self.value = value
         self.where = where
+        self.read: Any = None
+
+    def attributes(self) -> Any:
+        """Return the tables of a class, or the state of another object, once read. Imports during the walk may change them (`forget`)."""
+        if self.read is None:
+            self.read = tables_of(self.value) if isinstance(self.value, type) else state_of(self.value)
+        return self.read
+
+    def forget(self) -> None:
+        """Read the attributes again when they are needed."""
+        self.read = None
 
 
 class Reach:
@@ -102,6 +113,8 @@ class Reach:
         for candidate in _module_names(name, namespace):
             module = sys.modules.get(candidate)
             if module is None:
+                for owner in self._owners:
+                    owner.forget()
                 try:
                     module = import_module(candidate)
                 except Exception as error:  # noqa: BLE001 - the import fails for the function too
@@ -155,7 +168,7 @@ class Reach:
         if (owner.number, name) in self._done:
             return False
         self._done.add((owner.number, name))
-        members = _attribute_values(owner.value, name)
+        members = _attribute_values(owner, name)
         where = f"{owner.where}, {name!r}" if len(owner.where) < _MAX_SHOWN else owner.where
         for value in members:
             walk.mode = RUN
@@ -230,19 +243,18 @@ def _all_names(owner: Any) -> list[str]:
 _FUNCTION_ATTRIBUTES = ("__annotations__", "__doc__")
 
 
-def _attribute_values(owner: Any, name: str) -> list[Any]:
+def _attribute_values(owner: _Owner, name: str) -> list[Any]:
     """Return the possible values of an attribute with this name; empty if there is no such attribute."""
-    if isinstance(owner, type):
-        if name == "__subclasses__":
-            return [owner.__subclasses__()]
-        return [table[name] for table in tables_of(owner) if name in table]
-    if isinstance(owner, python_types.FunctionType) and name in _FUNCTION_ATTRIBUTES:
-        return [getattr(owner, name)]
-    if isinstance(owner, python_types.ModuleType):
-        member = getattr(owner, name, MISSING)
+    value = owner.value
+    if isinstance(value, type):
+        return [value.__subclasses__()] if name == "__subclasses__" else [table[name] for table in owner.attributes() if name in table]
+    if isinstance(value, python_types.FunctionType) and name in _FUNCTION_ATTRIBUTES:
+        return [getattr(value, name)]
+    if isinstance(value, python_types.ModuleType):
+        member = getattr(value, name, MISSING)
     elif name == "__dict__":
-        member = list(state_of(owner))  # the order of the attributes
+        member = list(owner.attributes())  # the order of the attributes
     else:
-        member = state_of(owner).get(name, MISSING)
-        member = c_reference(owner, name) if member is MISSING else member
+        member = owner.attributes().get(name, MISSING)
+        member = c_reference(value, name) if member is MISSING else member
     return [] if member is MISSING else [member]

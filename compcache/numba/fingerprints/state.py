@@ -8,6 +8,7 @@ import sys
 import types as python_types
 import warnings
 from opcode import opmap
+from operator import attrgetter, is_
 
 from compcache.interrupts import reraise_interrupt
 from compcache.numba.registered.code_reads import MISSING, names_used_by
@@ -89,6 +90,54 @@ def is_changed(value: Any) -> bool:
     return any(set_on_library(base) for base in value.__mro__ if is_library_module(base.__module__))
 
 
+class _Members:
+    """The attributes of a library's class at one time, which are compared by identity, and those of them that a program may have set.
+
+    Attributes:
+        members: the attributes.
+        functions, codes: the functions among the attributes, and their code. A program may replace the code of a function.
+        found: the names of the attributes that a program may have set.
+        others: the names of attributes whose own attributes may change. These are examined each time.
+    """
+
+    __slots__ = ("codes", "found", "functions", "members", "others")
+
+    def __init__(self, cls: type) -> None:
+        self.members = dict(vars(cls))
+        self.functions: list[Any] = []
+        self.found: set[str] = set()
+        self.others: set[str] = set()
+        for name, item in self.members.items():
+            if name == _OF_ABSTRACT_CLASSES:
+                continue
+            part = _inner_name(type(item))
+            inner = getattr(item, part) if part else item
+            if type(inner) is python_types.FunctionType:
+                self.functions.append(inner)
+            is_fixed = type(item) is python_types.FunctionType or type(item).__flags__ & _CANNOT_BE_SET
+            if not is_fixed or isinstance(item, type):
+                self.others.add(name)
+            elif not _is_defined_by_library(cls, name, item):
+                self.found.add(name)
+        self.codes = [function.__code__ for function in self.functions]
+
+    def is_current(self, cls: type) -> bool:
+        """Return whether the class still has these attributes, with the same code."""
+        members = vars(cls)
+        return (
+            len(members) == len(self.members)
+            and all(map(is_, members, self.members))
+            and all(map(is_, members.values(), self.members.values()))
+            and all(map(is_, map(_code_of, self.functions), self.codes))
+        )
+
+
+_code_of = attrgetter("__code__")
+#: What abstract classes have in C, which `registered_with` reads.
+_OF_ABSTRACT_CLASSES = "_abc_impl"
+_members: dict[type, _Members] = {}
+
+
 def set_on_library(cls: type, names: frozenset[str] | None = None) -> dict[str, Any]:
     """Return the attributes of a library's class that a program may have set, under these names (None for all names).
 
@@ -96,13 +145,22 @@ def set_on_library(cls: type, names: frozenset[str] | None = None) -> dict[str, 
     """
     if not cls.__flags__ & _CAN_BE_SET or cls.__flags__ & _CANNOT_BE_SET:
         return {}
-    items = [row for row in vars(cls).items() if names is None or row[0] in names]
-    return {name: item for name, item in items if not _is_defined_by_library(cls, name, item)}
+    known = _members.get(cls)
+    if known is None or not known.is_current(cls):
+        known = _members[cls] = _Members(cls)
+    found = known.found | {name for name in known.others if not _is_defined_by_library(cls, name, known.members[name])}
+    if names is not None:
+        found &= names
+    return {name: item for name, item in known.members.items() if name in found} if found else {}
 
 
 def _is_defined_by_library(cls: type, name: str, item: Any) -> bool:
     """Return whether an attribute of a library's class belongs to the library, and was not set by a program."""
-    inner = next((getattr(item, part) for part in ("__func__", "fget", "func") if part in dir(type(item))), item)
+    kind = type(item)
+    if kind is python_types.FunctionType:  # most attributes are functions
+        return is_made_by_library(item)
+    part = _inner_name(kind)
+    inner = getattr(item, part) if part else item
     if isinstance(inner, _DEFINED_OBJECTS):
         return is_made_by_library(inner)
     if name[:1] == "_" or isinstance(item, _C_DESCRIPTORS):
@@ -110,6 +168,18 @@ def _is_defined_by_library(cls: type, name: str, item: Any) -> bool:
     return is_of_generators(cls) and name in _names_in(cls.__module__)
 
 
+def _inner_name(kind: type) -> str:
+    """Return the attribute in which the descriptors of a class hold the function that they wrap; "" for other classes."""
+    known = _inner_names.get(kind)
+    if known is None:
+        known = next((name for name in ("__func__", "fget", "func") if any(name in vars(base) for base in kind.__mro__)), "")
+        if kind.__flags__ & _CANNOT_BE_SET:
+            _inner_names[kind] = known
+    return known
+
+
+#: The results of `_inner_name` for classes that no program can change.
+_inner_names: dict[type, str] = {}
 #: Flags of classes: created by Python code, and immutable.
 _CAN_BE_SET, _CANNOT_BE_SET = 1 << 9, 1 << 8
 _DEFINED_OBJECTS = (python_types.FunctionType, python_types.BuiltinFunctionType, type)
