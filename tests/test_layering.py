@@ -149,6 +149,7 @@ TESTS_OF_THE_WHOLE = {
     "test_configuration": "configuration.py and settings.py",
     "test_docstrings": "what public names say of their parameters and fields",
     "test_documents": "the programs and commands of all pages",
+    "test_benchmarks": "that benchmarks run with the package as it is",
     "test_embeddings": "where the package runs at all",
     "test_example_programs": "compilers that are built on the package",
     "test_facade": "facade.py and cache/",
