@@ -198,19 +198,22 @@ def _convert_table(table: Mapping[str, Any], path: str) -> dict[str, str]:
     settings = {}
     for key, value in table.items():
         if key not in KEYS:
-            from difflib import get_close_matches
-
-            suggestions = get_close_matches(key, KEYS, 1, 0.6)
-            raise SettingError(
-                f"{path}: {key!r} is not a setting"
-                + (f": did you mean {suggestions[0]!r}?" if suggestions else f": use {', '.join(sorted(KEYS))}")
-            )
+            raise _unknown_key_error(path, key)
         try:
             settings[_variable_of(key)] = _as_text(key, value)
         except ValueError as error:
             reraise_interrupt(error)
             raise SettingError(f"{path}: {key}: {error}", _variable_of(key)) from None
     return settings
+
+
+def _unknown_key_error(path: str, key: str) -> SettingError:
+    """Return the exception for a key that is not a setting. The message suggests the most similar key, or all keys."""
+    from difflib import get_close_matches
+
+    similar = get_close_matches(key, KEYS, 1)
+    advice = f"did you mean {similar[0]!r}?" if similar else f"use {', '.join(sorted(KEYS))}"
+    return SettingError(f"{path}: {key!r} is not a setting: {advice}")
 
 
 def _as_text(key: str, value: object) -> str:

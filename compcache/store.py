@@ -217,11 +217,11 @@ class Store(Directory):
         """
         try:
             changed = look and self.index.refresh()
-            nothing = (self.index.unfinished or not self.index.segments) and not self.index.problem and not self.index.checked
+            is_empty = (self.index.unfinished or not self.index.segments) and not self.index.problem and not self.index.checked
         except OSError as error:
             reraise_interrupt(error)
             raise StorageError(f"the index of the cache {self.root} cannot be read ({error}): make it readable", path=self.root) from error
-        if nothing or self.index.damaged:
+        if is_empty or self.index.damaged:
             self.index.checked = True
             if not self._may_be_incomplete():
                 return changed

@@ -119,10 +119,10 @@ def _low_bits_store(scale: int) -> Store:
 
     def store(data: bytearray, at: int, address: int) -> None:
         """Store the low 12 bits of an address in the instruction at `at`. Raise `ValueError` if the address is not aligned."""
-        offset = address & 0xFFF
-        if offset & (1 << scale) - 1:
+        page_offset = address & 0xFFF
+        if page_offset & (1 << scale) - 1:
             raise ValueError(f"the address {address:#x} must be a multiple of {1 << scale}")
-        _replace_bits(data, at, 0x3FFC00, offset >> scale << 10)
+        _replace_bits(data, at, 0x3FFC00, page_offset >> scale << 10)
 
     return store
 

@@ -61,7 +61,7 @@ def start_background_work(session: Session, processes: dict[str, int], target: T
     name = target.func_name
     processes[name] = 0
     needs_code = tunes and not loads_native_code(session, name)
-    links = not processes.get(_LINKS) and _is_loaded_again(session, target)
+    links = not processes.get(_LINKS) and _should_be_linked(session, target)
     if needs_code or links:
         with suppress(OSError):  # the next process tries again
             processes[_LINKS if links else name] = _start_process(session, name, tunes=needs_code, links=links)
@@ -74,7 +74,7 @@ def reap_processes(processes: dict[str, int]) -> None:
             processes[key] = 0 if has_ended(process) else process
 
 
-def _is_loaded_again(session: Session, target: TypedCallTarget) -> bool:
+def _should_be_linked(session: Session, target: TypedCallTarget) -> bool:
     """Return whether a function should be linked: it reaches several modules, a process has loaded it before, and it is not linked yet."""
     store, linked, context = session.store, session.loader.linked, target._context
     if context is None or len(modules_behind(context.module)) < 2 or not store.has_closures():  # noqa: PLR2004

@@ -36,7 +36,10 @@ def assembled_files(text: str) -> list[bytes]:
 
 
 def _name_and_digest(name: str | None) -> tuple[bytes, bytes]:
-    """Return the path of a file that assembly includes, and its digest. An unreadable file has no digest, an unknown name a random one."""
+    """Return the path of a file that assembly includes, and its digest, which is empty for an unreadable file.
+
+    If the name is None, the path is empty and the digest is random.
+    """
     if name is None:
         return b"", os.urandom(16)
     import re

@@ -454,7 +454,7 @@ class Index:
         return rank
 
     def _read_requirements(self, segment: Segment) -> dict[bytes, str]:
-        """Return the requirements in a segment by their ids; none for a damaged or unreadable segment. A damaged segment is set aside."""
+        """Return the requirements in a segment by their numbers. The result is empty if the segment is unreadable, or is set aside."""
         try:
             return segment.requirements
         except FormatError as error:

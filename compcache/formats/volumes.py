@@ -180,7 +180,7 @@ class Volumes:
         return answers
 
     def _query_one(self, volume: Volume, question: "Callable[[Volume], _T | None]") -> "_T | None":
-        """Return a volume's answer to a question, or None, with a note of the damage, if the volume is damaged."""
+        """Return a volume's answer to a question. If the volume is damaged, record the damage and return None."""
         try:
             return question(volume)
         except _format_error() as error:

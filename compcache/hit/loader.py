@@ -416,9 +416,8 @@ class Loader(PlainLoader):
     def holds(self, name: str, *, to_import: bool = False) -> bool:
         """Return whether this host can use a realization of a function. With `to_import`, variables and hidden functions count, too.
 
-        Unreadable and damaged realizations do not count.
+        Unreadable and damaged realizations do not count. If there is none, the index is read again.
         """
-        # This reads the index and, usually, one record.
         for module_id, offset in self.store.find(name):
             try:
                 with self.store.open_module(module_id) as module:

@@ -77,7 +77,7 @@ def forget(loader: Loader, module_id: bytes) -> None:
 
 
 def forget_name(loader: Loader, func_name: str) -> None:
-    """Hide the call target of a function from later look-ups, which then load it again (`Loader.forget_name`)."""
+    """Hide the call target of a function from later look-ups, which then load the function again (`Loader.forget_name`)."""
     with loader.lock():
         target = loader.held(func_name)
         for token, weak in list(loader._current.items()):

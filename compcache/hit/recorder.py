@@ -181,7 +181,10 @@ class Recorder:
             self._events += events  # the first addition creates the directory
 
     def _write(self, data: bytes) -> bool:
-        """Append a batch to the journal. Return False if the cache directory does not exist."""
+        """Append a batch to the journal. Return False if the cache directory does not exist.
+
+        If the journal is new or long, the process may fold the journals when it exits.
+        """
         try:
             journal = self._open()
             status = self._files.fstat(journal.number)
@@ -193,11 +196,14 @@ class Recorder:
         except OSError as error:
             _reraise_interrupt(error)
             return not isinstance(error, FileNotFoundError)
-        folds = 1 if status.st_size + len(data) >= _LONG else 0 if status.st_size else _NEW
-        if folds:
-            self._folds = folds
-            if not self._registered:
-                self._register_exit()
+        if status.st_size + len(data) >= _LONG:
+            self._folds = 1
+        elif not status.st_size:
+            self._folds = _NEW
+        else:
+            return True
+        if not self._registered:
+            self._register_exit()
         return True
 
     def _open(self) -> "Opened":

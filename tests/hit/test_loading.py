@@ -357,7 +357,7 @@ def test_closing_a_cache_invalidates_its_targets(directory: Path) -> None:
         mine, theirs = cache.get_target("f"), other.get_target("f")
         cache.close()
         cache.close()
-        with pytest.raises(TargetUnloadedError, match="cache was closed"):
+        with pytest.raises(TargetUnloadedError, match="was unloaded: request it again from an open cache"):
             mine()
         assert theirs() == 1
         for call in (lambda: cache.get_target("f"), lambda: cache.has("f"), lambda: cache.realizations("f")):
