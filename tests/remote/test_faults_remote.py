@@ -109,6 +109,7 @@ def test_whatever_the_store_does_calls_get_their_code(web: WebStore, tmp_path: P
         started = time.monotonic()
         assert [compiled(cache, name, number) for number, name in enumerate(names)] == list(range(8))
         assert time.monotonic() - started < 20
+        cache.push(names)  # on a busy machine, fetching takes longer than compiling
         assert not cache.flush_uploads(3) or way in SAY_YES
         assert len(warned) <= 1
         assert cache.check()
