@@ -45,7 +45,7 @@ BYTES_READ_BY_A_HIT = 4_000
 BYTES_OF_A_SEGMENT = 64 * 1024
 #: Docstrings count: they are in the files that are read.
 BYTES_READ_BY_THE_IMPORT = 116_000
-SYSTEM_CALLS_OF_A_HIT = 57
+SYSTEM_CALLS_OF_A_HIT = 55
 SYSTEM_CALLS_OF_THE_IMPORT = 110
 #: A hit that is not plain imports the store, the loader and `compcache.cache`: a dozen files.
 MODULES_OF_OTHER_HITS = 20
@@ -55,7 +55,7 @@ READS_FOR_A_DEPENDENCY = 8
 SYSTEM_CALLS_FOR_A_DEPENDENCY = 40
 #: The same, `__future__`, the class that knows layers, and its package; the others open a layer and the segment of what all of them hold.
 #: A dozen are the import of the file that recognizes interrupts, so that a start with Numba's functions does not import that of files.
-SYSTEM_CALLS_OF_LAYERS = 312
+SYSTEM_CALLS_OF_LAYERS = 314
 #: Is it a bundle, the directory, its owner, the state of its index.
 SYSTEM_CALLS_FOR_A_LAYER = 6
 MANY = 400

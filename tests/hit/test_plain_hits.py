@@ -308,3 +308,16 @@ def test_an_index_that_is_known_to_be_unchanged_is_not_listed(stored: Path) -> N
         result += [*values("g", "late"), len(listed)]
     """
     assert run_fresh(stored, script) == [1, 2, 1, 31, 2, 7, 7, 2]
+
+
+@pytest.mark.skipif(not os.path.isdir("/sys/kernel"), reason="needs Linux's /sys")
+def test_only_directories_of_this_host_alone_are_known_to_be_unchanged() -> None:
+    runtime = load_runtime()
+    for path in ("sys/kernel", "usr"):
+        root, number = os.open("/", os.O_RDONLY), os.open(f"/{path}", os.O_RDONLY)
+        names, state = runtime.names_beneath(root, path)
+        _, is_local = runtime.file_system(number)
+        for opened in (root, number):
+            os.close(opened)
+        assert sorted(names.decode().split("/")[:-1]) == sorted(os.listdir(f"/{path}"))
+        assert runtime.is_unchanged(f"/{path}", state) == bool(state) == is_local

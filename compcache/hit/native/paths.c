@@ -1,7 +1,6 @@
 /* Opens files below a directory without following symbolic links anywhere in the path. */
 #include "runtime.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stddef.h>
@@ -312,6 +311,60 @@ PyObject *is_unchanged(PyObject *Py_UNUSED(module), PyObject *args) {
     return PyBool_FromLong(is_same);
 }
 
+/* Names, each followed by a slash. */
+typedef struct {
+    char *at;
+    size_t size, room;
+} Names;
+
+/* Appends a name unless it is "." or "..". Returns 0, or a number of an error. */
+static int append_name(Names *names, const char *name) {
+    const size_t length = strlen(name);
+    if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0) {
+        return 0;
+    }
+    if (names->room - names->size < length + 1) {
+        const size_t room = 2 * names->room + length + 512;
+        char *larger = realloc(names->at, room);
+        if (larger == NULL) {
+            return ENOMEM;
+        }
+        names->at = larger;
+        names->room = room;
+    }
+    memcpy(names->at + names->size, name, length);
+    names->at[names->size + length] = '/';
+    names->size += length + 1;
+    return 0;
+}
+
+/* Appends the names in an open directory. Returns 0, or a number of an error. opendir() would ask for the status and the flags of the descriptor,
+ * and for more memory than names take. */
+static int append_names(int directory, Names *names) {
+#ifdef SYS_getdents64
+    typedef struct { /* linux_dirent64, which no header has */
+        uint64_t inode;
+        int64_t next;
+        unsigned short size;
+        unsigned char type;
+        char name[];
+    } Entry;
+    _Alignas(Entry) char buffer[4096];
+    long count;
+    while ((count = syscall(SYS_getdents64, directory, buffer, sizeof buffer)) > 0) {
+        for (long at = 0; at < count; at += ((const Entry *)(buffer + at))->size) {
+            const int error = append_name(names, ((const Entry *)(buffer + at))->name);
+            if (error != 0) {
+                return error;
+            }
+        }
+    }
+    return count < 0 ? errno : 0;
+#else
+    return ENOSYS; /* no hit is plain */
+#endif
+}
+
 /* names_beneath(directory: int, path: str) -> (names: bytes, state: bytes): the names in a directory below an open one, each followed by a
  * slash, in the order of the system, and a state for is_unchanged(), b"" if it could miss a change. Raises OSError: ELOOP or ENOTDIR for
  * a link. */
@@ -322,57 +375,29 @@ PyObject *names_beneath(PyObject *Py_UNUSED(module), PyObject *args) {
         return NULL;
     }
     const int number = open_uninterrupted(above, PyBytes_AsString(encoded), O_RDONLY | O_DIRECTORY, 0);
-    DirectoryState state = {0};
-    const int is_settled = number >= 0 && get_state(number, &state);
-    DIR *directory = number >= 0 ? fdopendir(number) : NULL;
-    if (directory == NULL && !PyErr_Occurred()) {
+    if (number < 0 && !PyErr_Occurred()) {
         PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, PyTuple_GetItem(args, 1));
     }
     Py_DECREF(encoded);
-    if (directory == NULL) {
-        if (number >= 0) {
-            close(number);
-        }
+    if (number < 0) {
         return NULL;
     }
-    char *names = NULL;
-    size_t size = 0, space = 0;
-    int error = 0;
+    DirectoryState state = {0};
+    Names names = {NULL, 0, 0};
+    int is_settled, error;
     Py_BEGIN_ALLOW_THREADS
-    for (;;) {
-        errno = 0;
-        const struct dirent *entry = readdir(directory);
-        if (entry == NULL) {
-            error = errno;
-            break;
-        }
-        const size_t length = strlen(entry->d_name);
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) {
-            continue;
-        }
-        if (size + length + 1 > space) {
-            space = 2 * space + length + 512;
-            char *larger = realloc(names, space);
-            if (larger == NULL) {
-                error = ENOMEM;
-                break;
-            }
-            names = larger;
-        }
-        memcpy(names + size, entry->d_name, length);
-        names[size + length] = '/';
-        size += length + 1;
-    }
-    closedir(directory);
+    is_settled = get_state(number, &state);
+    error = append_names(number, &names);
+    close(number);
     Py_END_ALLOW_THREADS
     PyObject *result = NULL;
     if (error != 0) {
         errno = error;
         PyErr_SetFromErrno(PyExc_OSError);
     } else {
-        result = Py_BuildValue("(y#y#)", names != NULL ? names : "", (Py_ssize_t)size, (const char *)&state,
+        result = Py_BuildValue("(y#y#)", names.at != NULL ? names.at : "", (Py_ssize_t)names.size, (const char *)&state,
                                is_settled ? (Py_ssize_t)sizeof state : (Py_ssize_t)0);
     }
-    free(names);
+    free(names.at);
     return result;
 }
