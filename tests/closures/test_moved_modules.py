@@ -270,7 +270,8 @@ def test_linked_closures_have_the_same_ids_in_every_process(tmp_path: Path) -> N
         code = "".join(f"  %r{number + 1} = call i64 @{callee}(i64 %r{number})\\n" for number, callee in enumerate(callees))
         declared = "".join(f"declare i64 @{callee}(i64)\\n" for callee in callees)
         return ModuleSource(f"{declared}define i64 @{name}(i64 %r0) {{\\n{code}  ret i64 %r{len(callees)}\\n}}\\n", imports=callees)
-    state = "@n = internal global i64 0\\ndefine i64 @count%d(i64 %%x) {\\n  %%o = atomicrmw add ptr @n, i64 %%x seq_cst\\n  ret i64 %%o\\n}\\n"
+    state = "@n = internal global i64 0\\ndefine i64 @count%d(i64 %%x) {\\n" \\
+        "  %%o = atomicrmw add ptr @n, i64 %%x seq_cst\\n  ret i64 %%o\\n}\\n"
     with Cache(directory) as cache:
         cache.add_modules([ModuleSource(state % number) for number in range(5)])
         cache.add_modules([calling(f"use{number}", [f"count{number}"]) for number in range(5)])
