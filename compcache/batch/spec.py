@@ -97,7 +97,7 @@ def _import_module(name: str, spec: str) -> Any:
             sys.path.insert(0, os.getcwd())
     try:
         return importlib.import_module(name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         reraise_interrupt(error)
         raise SpecError(f"{spec} cannot be imported: {type(error).__name__}: {error}") from error
 
@@ -112,7 +112,7 @@ def _read_attribute_jobs(module: Any, attribute: str, spec: str) -> Iterator[Any
     try:
         result = value() if callable(value) else value
         jobs = None if isinstance(result, (str, bytes)) or not hasattr(result, "__iter__") else list(result)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         reraise_interrupt(error)
         raise SpecError(f"{spec}: {attribute!r} failed: {type(error).__name__}: {error}") from error
     if jobs is None:

@@ -84,7 +84,7 @@ def read_link_types(
     """
     reader = _Reader(text)
     types = {symbol: reader.export_type(symbol, definitions, aliases) for symbol in exported}
-    foreign = {symbol for symbol in imported if symbol in definitions and definitions[symbol].kind in ("declaration", "external")}
+    foreign = [symbol for symbol in imported if symbol in definitions and definitions[symbol].kind in ("declaration", "external")]
     uses = _Uses(reader, definitions, foreign, slots).read(text) if foreign or slots else {}
     return LinkTypes({symbol: link_type for symbol, link_type in types.items() if link_type}, uses)
 

@@ -302,7 +302,7 @@ def _group_overlapping(planned: Iterable[_Planned]) -> list[list[_Planned]]:
     owners: dict[bytes, int] = {}
     for number, plan in enumerate(planned):
         group = [plan]
-        for overlapping in {owners[home]: None for home in plan.homes if home in owners}:
+        for overlapping in sorted({owners[home] for home in plan.homes if home in owners}):
             group = [*groups.pop(overlapping), *group]
         groups[number] = group
         owners |= {home: number for member in group for home in member.homes}

@@ -28,6 +28,7 @@ sys.exit(app.main())
 """
 JOBS = """
 import time
+from sys import exit
 from compcache import ModuleSource
 from compcache.batch import Job
 
@@ -74,6 +75,7 @@ def place(tmp_path: Path) -> Path:
     (path / "code.bc").write_bytes(llvm.parse_assembly(adder("code", 2)).as_bitcode())
     (path / "bad.ll").write_text("nothing that LLVM reads")
     (path / "batch_spec.py").write_text(JOBS)
+    (path / "exits.py").write_text("raise SystemExit(5)\n")
     return path
 
 
@@ -121,6 +123,8 @@ def test_failures_are_in_the_report_and_in_the_exit_status(directory: Path, plac
         ("batch_spec.py:number", "is a int, not an iterable of jobs"),
         ("batch_spec.py:numbers", "job 0 is a int"),
         ("batch_spec.py:broken", "ZeroDivisionError: on purpose"),
+        ("exits.py", "exits.py cannot be imported: SystemExit: 5"),
+        ("batch_spec.py:exit", "'exit' failed: SystemExit: "),
     ],
 )
 def test_a_spec_that_leads_to_no_jobs_says_why(

@@ -260,3 +260,25 @@ def test_a_module_with_data_of_a_front_end_stays(cache: Cache, directory: Path) 
         found = find(other, "next", lambda data: data == b"data", kind="mine")
         assert found is not None
         assert (held(2), found(2)) == (8, 5)
+
+
+def test_linked_closures_have_the_same_ids_in_every_process(tmp_path: Path) -> None:
+    """Five closures move a module each, and one that is linked later moves all of these modules."""
+    script = """
+    from compcache import Cache, ModuleSource
+    def calling(name, callees):
+        code = "".join(f"  %r{number + 1} = call i64 @{callee}(i64 %r{number})\\n" for number, callee in enumerate(callees))
+        declared = "".join(f"declare i64 @{callee}(i64)\\n" for callee in callees)
+        return ModuleSource(f"{declared}define i64 @{name}(i64 %r0) {{\\n{code}  ret i64 %r{len(callees)}\\n}}\\n", imports=callees)
+    state = "@n = internal global i64 0\\ndefine i64 @count%d(i64 %%x) {\\n" \\
+        "  %%o = atomicrmw add ptr @n, i64 %%x seq_cst\\n  ret i64 %%o\\n}\\n"
+    with Cache(directory) as cache:
+        cache.add_modules([ModuleSource(state % number) for number in range(5)])
+        cache.add_modules([calling(f"use{number}", [f"count{number}"]) for number in range(5)])
+        cache.add_module(calling("all", [f"count{number}" for number in range(5)]))
+        linked = cache.link([*(f"use{number}" for number in range(5)), "all"]).linked
+        result = [(closure.module_id, closure.functions) for closure in linked]
+    """
+    first, *others = [run_fresh(tmp_path / str(number), script) for number in range(3)]
+    assert len(first) == 1
+    assert others == [first, first]

@@ -471,3 +471,17 @@ def test_members_use_one_another_as_they_are(cache: Cache) -> None:
     ignoring = "declare void @value(i64, i64)\ndefine void @ignore() {\n  call void @value(i64 1, i64 2)\n  ret void\n}\n"
     cache.add_modules([ModuleSource(adder("value", 1)), ModuleSource(ignoring)], group="lib")
     assert cache.get_target("ignore")() is None
+
+
+def test_a_group_has_the_same_id_in_every_process(tmp_path: Path) -> None:
+    script = """
+    from compcache import Cache, ModuleSource
+    names = [f"g{number}" for number in range(8)]
+    values = "".join(f"@{name} = external global i64\\n" for name in names)
+    code = "".join(f"  %r{number} = load volatile i64, ptr @{name}\\n" for number, name in enumerate(names))
+    source = ModuleSource(f"{values}define i64 @f() {{\\n{code}  ret i64 %r7\\n}}\\n", imports=names)
+    with Cache(directory) as cache:
+        result = cache.add_modules([source], group="lib")
+    """
+    ids = [run_fresh(tmp_path / str(number), script) for number in range(3)]
+    assert ids[0] == ids[1] == ids[2]
