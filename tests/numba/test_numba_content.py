@@ -329,22 +329,20 @@ def test_attributes_of_arguments_count() -> None:
 
 def test_changes_of_a_class_of_a_library_count_whenever_they_are_made() -> None:
     """The class was examined before: what the program sets, replaces and removes since counts."""
-    import string
-
     from compcache.numba.fingerprints.state import set_on_library
 
-    Formatter: Any = string.Formatter  # noqa: N806 - a class
-    assert set_on_library(Formatter) == {}
-    original, other = Formatter.get_field.__code__, (lambda _self, field_name, _args, _kwargs: field_name).__code__
+    Wrapper: Any = textwrap.TextWrapper  # noqa: N806 - a class
+    assert set_on_library(Wrapper) == {}
+    original, other = Wrapper.fill.__code__, (lambda _self, text: text).__code__
     try:
-        Formatter.limit = 3
-        assert set_on_library(Formatter) == {"limit": 3}
-        Formatter.limit = 5
-        assert set_on_library(Formatter) == {"limit": 5}
-        del Formatter.limit
-        assert set_on_library(Formatter) == {}
-        Formatter.get_field.__code__ = other
-        assert list(set_on_library(Formatter)) == ["get_field"]
+        Wrapper.limit = 3
+        assert set_on_library(Wrapper) == {"limit": 3}
+        Wrapper.limit = 5
+        assert set_on_library(Wrapper) == {"limit": 5}
+        del Wrapper.limit
+        assert set_on_library(Wrapper) == {}
+        Wrapper.fill.__code__ = other
+        assert list(set_on_library(Wrapper)) == ["fill"]
     finally:
-        Formatter.get_field.__code__ = original
-    assert set_on_library(Formatter) == {}
+        Wrapper.fill.__code__ = original
+    assert set_on_library(Wrapper) == {}
