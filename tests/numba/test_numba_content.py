@@ -329,20 +329,22 @@ def test_attributes_of_arguments_count() -> None:
 
 def test_changes_of_a_class_of_a_library_count_whenever_they_are_made() -> None:
     """The class was examined before: what the program sets, replaces and removes since counts."""
+    import sched
+
     from compcache.numba.fingerprints.state import set_on_library
 
-    Wrapper: Any = textwrap.TextWrapper  # noqa: N806 - a class
-    assert set_on_library(Wrapper) == {}
-    original, other = Wrapper.fill.__code__, (lambda _self, text: text).__code__
+    Scheduler: Any = sched.scheduler  # noqa: N806 - a class
+    assert set_on_library(Scheduler) == {}
+    original, other = Scheduler.empty.__code__, (lambda _self: True).__code__
     try:
-        Wrapper.limit = 3
-        assert set_on_library(Wrapper) == {"limit": 3}
-        Wrapper.limit = 5
-        assert set_on_library(Wrapper) == {"limit": 5}
-        del Wrapper.limit
-        assert set_on_library(Wrapper) == {}
-        Wrapper.fill.__code__ = other
-        assert list(set_on_library(Wrapper)) == ["fill"]
+        Scheduler.limit = 3
+        assert set_on_library(Scheduler) == {"limit": 3}
+        Scheduler.limit = 5
+        assert set_on_library(Scheduler) == {"limit": 5}
+        del Scheduler.limit
+        assert set_on_library(Scheduler) == {}
+        Scheduler.empty.__code__ = other
+        assert list(set_on_library(Scheduler)) == ["empty"]
     finally:
-        Wrapper.fill.__code__ = original
-    assert set_on_library(Wrapper) == {}
+        Scheduler.empty.__code__ = original
+    assert set_on_library(Scheduler) == {}
