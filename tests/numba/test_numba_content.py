@@ -329,22 +329,22 @@ def test_attributes_of_arguments_count() -> None:
 
 def test_changes_of_a_class_of_a_library_count_whenever_they_are_made() -> None:
     """The class was examined before: what the program sets, replaces and removes since counts."""
-    import string
+    import sched
 
     from compcache.numba.fingerprints.state import set_on_library
 
-    Formatter: Any = string.Formatter  # noqa: N806 - a class
-    assert set_on_library(Formatter) == {}
-    original, other = Formatter.get_field.__code__, (lambda _self, field_name, _args, _kwargs: field_name).__code__
+    Scheduler: Any = sched.scheduler  # noqa: N806 - a class
+    assert set_on_library(Scheduler) == {}
+    original, other = Scheduler.empty.__code__, (lambda _self: True).__code__
     try:
-        Formatter.limit = 3
-        assert set_on_library(Formatter) == {"limit": 3}
-        Formatter.limit = 5
-        assert set_on_library(Formatter) == {"limit": 5}
-        del Formatter.limit
-        assert set_on_library(Formatter) == {}
-        Formatter.get_field.__code__ = other
-        assert list(set_on_library(Formatter)) == ["get_field"]
+        Scheduler.limit = 3
+        assert set_on_library(Scheduler) == {"limit": 3}
+        Scheduler.limit = 5
+        assert set_on_library(Scheduler) == {"limit": 5}
+        del Scheduler.limit
+        assert set_on_library(Scheduler) == {}
+        Scheduler.empty.__code__ = other
+        assert list(set_on_library(Scheduler)) == ["empty"]
     finally:
-        Formatter.get_field.__code__ = original
-    assert set_on_library(Formatter) == {}
+        Scheduler.empty.__code__ = original
+    assert set_on_library(Scheduler) == {}

@@ -753,6 +753,40 @@ def test_what_cannot_be_compiled_from_former_values_is_not_stored(tmp_path: Path
     assert programs.start(mode, tmp_path / "cache", "1", "1").answer == uncached(_CHANGING_QUEUE, "1", "1")
 
 
+_LOADED = """
+    from DECORATORS import cfunc, njit
+
+    FACTOR = 2
+
+    @njit(cache=True)
+    def f(x):
+        return x * FACTOR
+
+    @cfunc("float64(float64)", cache=True)
+    def doubled(x):
+        return x * 2
+
+    @njit(cache=True)
+    def applied(function, x):
+        return function(x) + 1
+
+    answers = [applied(doubled, 3.0), f(1)]
+    FACTOR = 5
+    print(repr(repr([*answers, f(1), njit(f.py_func)(1)])))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode", _MODES)
+def test_callbacks_are_arguments_and_functions_get_new_dispatchers_where_nothing_was_compiled(
+    tmp_path: Path, uncached: Callable[..., str], mode: str
+) -> None:
+    programs = Programs(tmp_path, _LOADED)
+    for _ in range(3):
+        assert programs.start(mode, tmp_path / "cache").answer == uncached(_LOADED)
+
+
 _CACHED_OVERLOAD = """
     from DECORATORS import njit
     from numba.extending import overload

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from numba.core import compiler, sigutils, typing
 from numba.core.targetconfig import ConfigStack
+from numba.experimental import function_type  # noqa: F401 - Numba registers the types of callbacks before it compiles
 
 from compcache import frontend
 from compcache.errors import CompcacheError
