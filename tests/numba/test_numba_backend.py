@@ -413,8 +413,9 @@ def test_a_hit_does_not_make_numba_ready_to_compile(project: Project) -> None:
     import adding
     result = adding.add(1, 2), backend.hits, "numba.cpython.unicode" in sys.modules and "numba.np.linalg" in sys.modules
     """
-    assert project.run(script, backend=True) == (3, 0, True)
-    assert project.run(script, backend=True) == (3, 1, False)
+    own = {"PYTHONHASHSEED": "0"}  # an interpreter of its own: forks have imported these modules
+    assert project.run(script, backend=True, **own) == (3, 0, True)
+    assert project.run(script, backend=True, **own) == (3, 1, False)
 
 
 def test_a_function_that_hit_can_be_linked_into_another(project: Project) -> None:
@@ -464,7 +465,7 @@ def test_the_same_source_gives_the_same_modules(project: Project) -> None:
     script = """
     import same, numpy as np
     same.first(np.arange(3.0)), same.second(np.arange(3.0))
-    result = sorted(path.name for path in __import__("pathlib").Path(backend.cache.path).rglob("*.ccm"))
+    result = sorted(module for function in backend.cache.functions() for module in function.modules)
     """
     first = project.run(script, backend=True, PYTHONHASHSEED="1")
     assert len(first) == 2
@@ -550,7 +551,7 @@ def test_a_function_that_is_cached_at_last_is_refused_no_more(project: Project) 
     project.run(script, backend=True)
     explanation = project.run(EXPLAIN.format(cache=str(project.cache), name="unknown.f"), backend=False)
     assert (explanation["hit"], explanation["reason"], explanation["refusals"]) == (True, "", [])
-    assert [overload["label"] for overload in explanation["overloads"]] == ["unknown.f(int64)"]
+    assert explanation["func_name"].startswith("unknown.f(int64)-")
 
 
 def test_explain_says_hit_for_each_signature(project: Project) -> None:
