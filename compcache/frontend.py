@@ -67,7 +67,7 @@ def find(
             target = load_accepted(cache._plain, func_name, kind, accept)
             if target is not None:
                 return target
-        from compcache.miss.judge import Judge
+        from compcache.hit.judge import Judge
 
         judge = Judge(cache._store, func_name, kind, accept)
     from compcache.errors import CompcacheError  # its module creates some thirty classes

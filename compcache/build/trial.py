@@ -224,8 +224,9 @@ def _set_limits(limits: Limits) -> None:
     """Limit the processor time and the memory of this process, but never above the limits that it already has. Write no core file."""
     import resource
 
-    for kind, value in ((resource.RLIMIT_CPU, limits.seconds), (resource.RLIMIT_AS, limits.memory), (resource.RLIMIT_CORE, 0)):
+    for name, value in (("RLIMIT_CPU", limits.seconds), ("RLIMIT_AS", limits.memory), ("RLIMIT_CORE", 0)):
         if value is not None:
+            kind = getattr(resource, name)  # not all systems have each
             hard_limit = resource.getrlimit(kind)[1]
             resource.setrlimit(kind, (value if hard_limit == resource.RLIM_INFINITY else min(value, hard_limit), hard_limit))
 

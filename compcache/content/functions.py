@@ -158,17 +158,35 @@ def _collect_reached(definitions: Definitions, provided: _External) -> dict[str,
 
 def _group_units(roots: Mapping[str, _Reached]) -> tuple[tuple[str, ...], ...]:
     """Return groups of the functions that share an item which must not exist in two modules, directly or through other functions."""
-    first_users: dict[int, str] = {}  # by item: the first function that reaches it
-    edges: dict[str, list[str]] = {name: [] for name in roots}
-    for name, reached in roots.items():
-        remaining_bits = reached.own
-        while remaining_bits:
-            bit = remaining_bits & -remaining_bits
-            remaining_bits ^= bit
-            first_user = first_users.setdefault(bit, name)
-            edges[first_user].append(name)
-            edges[name].append(first_user)
-    return tuple(map(tuple, DependencyGraph(edges).components()))
+    parents: list[int] = []  # a union-find forest of the functions, by number
+    bits_of_root: list[int] = []
+    first_user: dict[int, int] = {}  # by bit
+
+    def find_root(number: int) -> int:
+        while parents[number] != number:
+            parents[number] = number = parents[parents[number]]
+        return number
+
+    known_bits = 0
+    for number, reached in enumerate(roots.values()):
+        parents.append(number)
+        bits_of_root.append(reached.own)
+        shared_bits = reached.own & known_bits
+        while shared_bits:  # one turn for each group, not for each bit
+            other = find_root(first_user[shared_bits & -shared_bits])
+            parents[other] = number
+            bits_of_root[number] |= bits_of_root[other]
+            shared_bits &= ~bits_of_root[other]
+        new_bits = reached.own & ~known_bits
+        known_bits |= new_bits
+        while new_bits:
+            bit = new_bits & -new_bits
+            first_user[bit] = number
+            new_bits ^= bit
+    groups: dict[int, list[str]] = {}
+    for number, name in enumerate(roots):
+        groups.setdefault(find_root(number), []).append(name)
+    return tuple(map(tuple, groups.values()))
 
 
 def _digest_of(provided: Mapping[str, list[bytes]]) -> bytes:

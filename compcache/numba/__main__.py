@@ -7,6 +7,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
+    from typing import Any
 
 __all__ = ["main"]
 
@@ -85,40 +86,52 @@ def _print_program_error(kind: type[BaseException], error: BaseException, traceb
 def _run_file(arguments: list[str]) -> None:
     """Run a Python file, directory or zip archive as the main program. `arguments` begin with its path.
 
-    Raise `SystemExit` if the file cannot be read. The status is 2, and the reason is printed to stderr.
+    Raise `SystemExit` if the program cannot be read. The reason is printed to stderr.
     """
     import os
 
     sys.argv = arguments
-    path, *_ = arguments
+    path = os.path.abspath(arguments[0])
+    main_module = type(sys)("__main__")
+    names = vars(main_module)
+    names.update({"__file__": path, "__builtins__": __builtins__, "__spec__": None, "__cached__": None})
     if _is_importable(path):
-        from runpy import run_path
+        from pkgutil import get_importer
 
-        if not sys.flags.safe_path:
-            del sys.path[0]  # `run_path` inserts the program's own directory
-        run_path(os.path.abspath(path), run_name="__main__")
-        return
+        spec: Any = get_importer(path).find_spec("__main__")  # type: ignore[union-attr]
+        if spec is None:
+            print(f"python -m compcache.numba run: can't find '__main__' module in {arguments[0]!r}", file=sys.stderr)  # noqa: T201
+            raise SystemExit(1)
+        names.update({"__file__": spec.origin, "__spec__": spec, "__loader__": spec.loader, "__package__": "", "__cached__": spec.cached})
+        code = spec.loader.get_code("__main__")
+        directory = path
+        if sys.flags.safe_path:
+            sys.path.insert(0, directory)
+    else:
+        code = _compile_file(arguments[0], path)
+        directory = os.path.dirname(os.path.realpath(path))
+    if not sys.flags.safe_path:
+        sys.path[0] = directory
+    sys.modules["__main__"] = main_module
+    exec(code, names)  # noqa: S102 - the command runs programs
+
+
+def _compile_file(shown_path: str, path: str) -> Any:
+    """Return the code of a Python file. Raise `SystemExit` if the file cannot be read. The reason is printed to stderr."""
     try:
-        with open(path, "rb") as file:
+        with open(shown_path, "rb") as file:
             source = file.read()
     except OSError as error:
         print(f"python -m compcache.numba run: {error}", file=sys.stderr)  # noqa: T201 - a command
         raise SystemExit(2) from None
-    path = os.path.abspath(path)
-    if not sys.flags.safe_path:
-        sys.path[0] = os.path.dirname(os.path.realpath(path))
-    main_module = type(sys)("__main__")
-    vars(main_module).update({"__file__": path, "__builtins__": __builtins__, "__spec__": None, "__cached__": None})
-    sys.modules["__main__"] = main_module
     from compcache.numba.lazy._dispatch import compile_source
 
     # Only `compile` has a message for NUL bytes.
-    code = compile(source, path, "exec") if b"\0" in source else compile_source(source, path)
-    exec(code, vars(main_module))  # noqa: S102 - the command runs programs
+    return compile(source, path, "exec") if b"\0" in source else compile_source(source, path)
 
 
 def _is_importable(path: str) -> bool:
-    """Return whether a path is a directory or a zip archive, which `runpy` can run. The result is False for an unreadable file."""
+    """Return whether a path is a directory or a zip archive, which can be imported. The result is False for an unreadable file."""
     import os
 
     if os.path.isdir(path):

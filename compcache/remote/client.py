@@ -516,6 +516,20 @@ class RemoteStore:
         """Return the status of each store. See `compcache.remote.maintenance.status`."""
         return maintenance.status(self.settings)
 
+    def verify(self) -> list[maintenance.RemoteReport]:
+        """Verify each store. See `compcache.remote.maintenance.verify`."""
+        return [maintenance.verify(store) for store in self.settings.separately()]
+
+    def collect_garbage(
+        self, *, older_than: float | None = None, unused_for: float | None = None, grace: float = maintenance.GRACE, dry_run: bool = False
+    ) -> list[maintenance.RemoteGarbage]:
+        """Collect the garbage of each writable store. See `compcache.remote.maintenance.collect_garbage`."""
+        return [
+            maintenance.collect_garbage(store, older_than=older_than, unused_for=unused_for, grace=grace, dry_run=dry_run)
+            for store in self.settings.separately()
+            if store.writable
+        ]
+
     # ------------------------------------------------------------- statistics
 
     def count(self, counter: str, amount: float = 1) -> None:

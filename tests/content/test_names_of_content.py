@@ -400,9 +400,21 @@ def instructions_of(work: Callable[[], object], file: str) -> int:
     return count
 
 
-def test_functions_with_variables_of_their_own_are_named_in_linear_time() -> None:
+SUMS = """\
+@c{0} = internal global i64 0
+define i64 @f{0}() {{
+  %x = load i64, ptr @c{0}
+  %y = call i64 @f{1}()
+  %z = add i64 %x, %y
+  ret i64 %z
+}}
+"""
+
+
+@pytest.mark.parametrize("template", [COUNTERS, SUMS], ids=["of their own", "of all before"])
+def test_functions_with_variables_are_named_in_linear_time(template: str) -> None:
     def name_many(number: int) -> int:
-        text = "".join([COUNTERS.format(position) for position in range(number)])
+        text = "".join([template.format(position, max(0, position - 1)) for position in range(number)])
         functions = {f"f{position}": Function(symbol=f"f{position}") for position in range(number)}
         return instructions_of(lambda: name_functions(freeze(ModuleSource(text)), text, functions), str(naming.__file__))
 

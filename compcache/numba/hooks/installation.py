@@ -68,8 +68,8 @@ class Hooks:
         recorders.start_recording(from_the_start=is_first or not entrypoints._already_initialized)
         for cls, (attribute, function, method) in _OWNERS.items():
             self._replaced.replace(cls, "enable_caching", self._make_enable_caching(attribute, function))
-            self._replaced.wrap(cls, method, functools.partial(self._compile, attribute, function))
-        self._replaced.wrap(wrappers._GufuncWrapper, "__init__", self._create_gufunc_wrapper)
+            self._replaced.wrap(cls, method, self._make_compile_wrapper(attribute, function))
+        self._replaced.wrap(wrappers._GufuncWrapper, "__init__", self._cache_gufuncs_in_backend)
         if is_first:
             self._adopt_running_lookup()
 
@@ -113,11 +113,20 @@ class Hooks:
 
         return enable_caching
 
-    def _compile(self, attribute: str, function: str, original: Any, owner: Any, *args: Any, **kwargs: Any) -> Any:
-        """Look up or compile an overload. A function that was decorated before the installation uses the backend until `remove`."""
-        self._adopt(owner, attribute, function)
-        with scopes.look_up_scope(), few_collections():
-            return original(owner, *args, **kwargs)
+    def _make_compile_wrapper(self, attribute: str, function: str) -> Callable[[Any], Any]:
+        """Return a wrapper of `compile`. It makes functions that were decorated before the installation use the backend until `remove`."""
+        adopt = self._adopt
+
+        def wrap(original: Any) -> Any:
+            def compile_(self: Any, *args: Any, **kwargs: Any) -> Any:
+                """Compile as before, but look up the cache first."""
+                adopt(self, attribute, function)
+                with scopes.look_up_scope(), few_collections():
+                    return original(self, *args, **kwargs)
+
+            return compile_
+
+        return wrap
 
     def _adopt(self, owner: Any, attribute: str, function: str) -> None:
         """Replace a function's cache object until `remove` if Numba created it. Leave the backend's own cache objects.
@@ -129,14 +138,19 @@ class Hooks:
             self._adopted.append((owner, attribute, current))
             setattr(owner, attribute, FunctionCache(self._backend, owner, getattr(owner, function), fallback=current))
 
-    def _create_gufunc_wrapper(
-        self, original: Any, wrapper: Any, py_func: Any, cres: Any, sin: Any, sout: Any, cache: Any, is_parfors: Any
-    ) -> None:
-        """Initialize the wrapper of a gufunc. The backend stores the wrapper if the program requests caching."""
-        is_backend = isinstance(cache, Backend)  # `recorders` handles a backend; False keeps Numba from creating its own cache object
-        original(wrapper, py_func, cres, sin, sout, cache if is_backend else False, is_parfors)
-        if cache and not is_backend:
-            wrapper.cache = GufuncCache(self._backend, wrapper, py_func)
+    def _cache_gufuncs_in_backend(self, original: Any) -> Any:
+        """Return a constructor of gufunc wrappers that creates a cache object of the backend if the program requests caching."""
+        backend = self._backend
+
+        def __init__(  # noqa: N807 - it replaces this method
+            self: Any, py_func: Any, cres: Any, sin: Any, sout: Any, cache: Any, is_parfors: Any
+        ) -> None:
+            is_backend = isinstance(cache, Backend)  # `recorders` handles a backend; False keeps Numba from creating its own cache object
+            original(self, py_func, cres, sin, sout, cache if is_backend else False, is_parfors)
+            if cache and not is_backend:
+                self.cache = GufuncCache(backend, self, py_func)
+
+        return __init__
 
 
 def _running_identity(running: dispatcher.Dispatcher) -> Compiled | None:

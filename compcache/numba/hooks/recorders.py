@@ -52,25 +52,25 @@ def start_recording(*, from_the_start: bool) -> None:
         function = source_of_template(cls) if vars(cls).get("_impl_cache") else None
         if function is not None:
             note_unknown_result(function)
-    _recorders.wrap(compiler, "compile_extra", functools.partial(_compile_in_scope, 2))
-    _recorders.wrap(compiler, "compile_internal", functools.partial(_compile_in_scope, 3))
+    _recorders.wrap(compiler, "compile_extra", _make_scope_wrapper(2))
+    _recorders.wrap(compiler, "compile_internal", _make_scope_wrapper(3))
     numbering = bytecode.FunctionIdentity.__dict__["from_function"].__func__
     _recorders.replace(bytecode.FunctionIdentity, "from_function", classmethod(_wrap_from_function(numbering)))
-    _recorders.wrap(templates._OverloadFunctionTemplate, "generic", _resolve_template)
-    _recorders.wrap(templates._IntrinsicTemplate, "generic", _resolve_template)
-    _recorders.wrap(templates._OverloadAttributeTemplate, "resolve", _resolve_template)
-    _recorders.wrap(templates._OverloadMethodTemplate, "_resolve", _resolve_template)
-    _recorders.wrap(templates._OverloadAttributeTemplate, "_resolve", _resolve_template)
+    _recorders.wrap(templates._OverloadFunctionTemplate, "generic", _wrap_template)
+    _recorders.wrap(templates._IntrinsicTemplate, "generic", _wrap_template)
+    _recorders.wrap(templates._OverloadAttributeTemplate, "resolve", _wrap_template)
+    _recorders.wrap(templates._OverloadMethodTemplate, "_resolve", _wrap_template)
+    _recorders.wrap(templates._OverloadAttributeTemplate, "_resolve", _wrap_template)
     _recorders.wrap(dispatcher.Dispatcher, "recompile", _run_before(lambda recompiled: forget_linked(recompiled.py_func)))
-    _recorders.wrap(context.CallStack, "finditer", _find_running)
+    _recorders.wrap(context.CallStack, "finditer", _wrap_finditer)
     _recorders.wrap(context.BaseContext, "resolve_getattr", _run_before(_record_attribute))
     _recorders.wrap(context.BaseContext, "resolve_setattr", _run_before(_record_attribute))
     _recorders.wrap(functions.BaseFunction, "get_call_type", _run_before(_record_call))
-    _recorders.wrap(base.OverloadSelector, "find", _find_implementation)
+    _recorders.wrap(base.OverloadSelector, "find", _wrap_find)
     _recorders.wrap(manager.DataModelManager, "lookup", _run_before(_record_type))
     _recorders.wrap(base.BaseContext, "add_dynamic_addr", _run_before(_record_address))
-    _recorders.wrap(serialize.NumbaPickler, "reducer_override", _reduce)
-    _recorders.wrap(wrappers._GufuncWrapper, "__init__", _create_gufunc_wrapper)
+    _recorders.wrap(serialize.NumbaPickler, "reducer_override", _wrap_reducer)
+    _recorders.wrap(wrappers._GufuncWrapper, "__init__", _accept_backend_as_cache)
     _postpone_code()
 
 
@@ -92,48 +92,58 @@ def _postpone_code() -> None:
 
     _recorders.replace(codegen.JITCPUCodegen, "_add_module", lambda _codegen, _module: None)
     _recorders.replace(codegen.JITCodeLibrary, "_finalize_specific", lambda library: native_code.postpone(library, generate_code))
-    _recorders.wrap(codegen.JITCodeLibrary, "get_pointer_to_function", _get_pointer)
+    _recorders.wrap(codegen.JITCodeLibrary, "get_pointer_to_function", _wrap_get_pointer)
     _recorders.wrap(codegen.JITCodeLibrary, "_get_compiled_object", _run_before(native_code.generate))
-    _recorders.wrap(codegen.JITCPUCodegen, "set_env", _set_env)
-    _recorders.wrap(cpu.CPUContext, "get_executable", _get_executable)
+    _recorders.wrap(codegen.JITCPUCodegen, "set_env", _wrap_set_env)
+    _recorders.wrap(cpu.CPUContext, "get_executable", _wrap_get_executable)
 
 
-def _run_before(action: Callable[..., None]) -> Callable[..., Any]:
-    """Return a wrapper (`Replacements.wrap`) that calls `action`, and then the original function, with the same arguments."""
+def _run_before(action: Callable[..., None]) -> Callable[[Any], Any]:
+    """Return a function that wraps a method so that each call first calls `action` with the same arguments."""
 
-    def run(original: Any, *args: Any, **kwargs: Any) -> Any:
-        action(*args, **kwargs)
-        return original(*args, **kwargs)
+    def wrap(original: Any) -> Any:
+        def method(*args: Any, **kwargs: Any) -> Any:
+            action(*args, **kwargs)
+            return original(*args, **kwargs)
 
-    return run
+        return method
+
+    return wrap
 
 
 #: The arguments of `compile_extra` and `compile_internal` from the compiled function on. `compile_internal` has the first five.
 _COMPILED_ARGUMENTS = ("func", "args", "return_type", "flags", "locals", "library", "pipeline_class")
 
 
-def _compile_in_scope(position: int, original: Any, *args: Any, **kwargs: Any) -> Any:
-    """Compile a function, record what the code depends on, store the result if it was missing in a cache, and return the result.
+def _make_scope_wrapper(position: int) -> Callable[[Any], Any]:
+    """Return a wrapper of an entry point of the compiler that runs each compilation in a scope.
 
-    `original` is the entry point of the compiler, and `position` the position of the function among its arguments. The arguments from there
-    on are `_COMPILED_ARGUMENTS`.
+    `position` is the position of the compiled function among the arguments. The arguments from there on are `_COMPILED_ARGUMENTS`.
     """
-    if not _registered:
-        _register_implementations(args[:2])
-    named = dict(zip(_COMPILED_ARGUMENTS, args[position:], strict=False)) | kwargs
-    types_of_locals = sorted((name, str(type_)) for name, type_ in declared_locals(named["locals"]).items())
-    extra = f"{types_of_locals} {getattr(named.get('pipeline_class'), '__name__', '')}"
-    function = bytecode.get_function_object(named["func"])
-    # The name becomes a part of symbols, and the name of an array expression contains an address of this process.
-    if plain_name(function.__name__) != function.__name__:
-        function.__name__ = function.__qualname__ = plain_name(function.__name__)
-    with scopes.compile_scope(function, named["args"], named["return_type"], named["flags"], extra) as scope:
-        result = original(*args, **kwargs)
-        libraries.collect_dependencies(result.library, scope)
-        libraries.remember_library(result.fndesc.llvm_func_name, result.library)
-    stored = result if scope.miss is None else _store_result(scope.miss, result)
-    libraries.add_linked(result.library, scope.linked)
-    return stored
+
+    def wrap(original: Any) -> Any:
+        def compile_(*args: Any, **kwargs: Any) -> Any:
+            """Compile as before, note what the code depends on, and store the result if it was missing."""
+            if not _registered:
+                _register_implementations(args[:2])
+            named = dict(zip(_COMPILED_ARGUMENTS, args[position:], strict=False)) | kwargs
+            types_of_locals = sorted((name, str(type_)) for name, type_ in declared_locals(named["locals"]).items())
+            extra = f"{types_of_locals} {getattr(named.get('pipeline_class'), '__name__', '')}"
+            function = bytecode.get_function_object(named["func"])
+            # The name becomes a part of symbols, and the name of an array expression contains an address of this process.
+            if plain_name(function.__name__) != function.__name__:
+                function.__name__ = function.__qualname__ = plain_name(function.__name__)
+            with scopes.compile_scope(function, named["args"], named["return_type"], named["flags"], extra) as scope:
+                result = original(*args, **kwargs)
+                libraries.collect_dependencies(result.library, scope)
+                libraries.remember_library(result.fndesc.llvm_func_name, result.library)
+            stored = result if scope.miss is None else _store_result(scope.miss, result)
+            libraries.add_linked(result.library, scope.linked)
+            return stored
+
+        return compile_
+
+    return wrap
 
 
 #: Contains True once Numba has registered its implementations.
@@ -159,42 +169,66 @@ def _store_result(miss: scopes.Miss, result: Any) -> Any:
     return result._replace(entry_point=entry_point)
 
 
-def _get_executable(original: Any, self: Any, library: Any, fndesc: Any, env: Any) -> Any:
-    """Return the entry point of compiled code. Code that is about to be stored gets an entry point without an address."""
-    if scopes.has_miss(getattr(fndesc, "uid", None)):
-        library._ensure_finalized()
-        return make_entry_point(0, library, fndesc, env)  # `_store_result` creates the real entry point
-    return original(self, library, fndesc, env)
+def _wrap_get_executable(original: Any) -> Any:
+    """Return a wrapper that creates no entry point for a function that is about to be stored."""
+
+    def get_executable(self: Any, library: Any, fndesc: Any, env: Any) -> Any:
+        """Return the entry point of compiled code, or of 0 for code that is stored first: its real entry point is in the stored image."""
+        if scopes.has_miss(getattr(fndesc, "uid", None)):
+            library._ensure_finalized()
+            return make_entry_point(0, library, fndesc, env)  # `_store_result` creates the real entry point
+        return original(self, library, fndesc, env)
+
+    return get_executable
 
 
-def _get_pointer(original: Any, self: Any, name: str) -> Any:
-    """Return the address of a function of a library: in its stored image, or else in machine code, which is generated if necessary."""
-    self._ensure_finalized()
-    address = native_code.address_in_image(self, name)
-    if address:
-        return address
-    native_code.generate_for(self, name)
-    return original(self, name)
+def _wrap_get_pointer(original: Any) -> Any:
+    """Return a wrapper that generates a function's machine code when its address is requested, unless a stored image contains it."""
+
+    def get_pointer_to_function(self: Any, name: str) -> Any:
+        """Return the address of a function: in the cached image if it is there, otherwise in code that LLVM generates now."""
+        self._ensure_finalized()
+        address = native_code.address_in_image(self, name)
+        if address:
+            return address
+        native_code.generate_for(self, name)
+        return original(self, name)
+
+    return get_pointer_to_function
 
 
-def _set_env(original: Any, self: Any, env_name: str, env: Any) -> None:
-    """Assign an environment to its variable, if the variable exists. Otherwise the code finds the environment by its name later."""
-    if self._engine.is_symbol_defined(env_name):
-        original(self, env_name, env)
+def _wrap_set_env(original: Any) -> Any:
+    """Return a wrapper that assigns an environment only if its variable exists."""
+
+    def set_env(self: Any, env_name: str, env: Any) -> None:
+        if self._engine.is_symbol_defined(env_name):  # otherwise the code finds the environment by its name later
+            original(self, env_name, env)
+
+    return set_env
 
 
-def _reduce(original: Any, self: Any, obj: Any) -> Any:
-    """Return how an object is pickled: the program's classes and intrinsics by name, other objects in Numba's way."""
-    reduced = scopes.reduce_to_name(obj)
-    return original(self, obj) if reduced is None else reduced
+def _wrap_reducer(original: Any) -> Any:
+    """Return a wrapper that pickles the program's classes and intrinsics by name."""
+
+    def reducer_override(self: Any, obj: Any) -> Any:
+        reduced = scopes.reduce_to_name(obj)
+        return original(self, obj) if reduced is None else reduced
+
+    return reducer_override
 
 
-def _create_gufunc_wrapper(original: Any, self: Any, py_func: Any, cres: Any, sin: Any, sout: Any, cache: Any, is_parfors: Any) -> None:
-    """Initialize the wrapper of a gufunc. If `cache` is a backend, the backend stores the wrapper."""
-    backend = cache if isinstance(cache, Backend) else None
-    original(self, py_func, cres, sin, sout, cache if backend is None else False, is_parfors)
-    if backend is not None:
-        self.cache = GufuncCache(backend, self, py_func, is_requested=False)
+def _accept_backend_as_cache(original: Any) -> Any:
+    """Return a constructor of gufunc wrappers whose argument `cache` may be a backend, which then stores the wrapper."""
+
+    def __init__(  # noqa: N807 - it replaces this method
+        self: Any, py_func: Any, cres: Any, sin: Any, sout: Any, cache: Any, is_parfors: Any
+    ) -> None:
+        backend = cache if isinstance(cache, Backend) else None
+        original(self, py_func, cres, sin, sout, cache if backend is None else False, is_parfors)
+        if backend is not None:
+            self.cache = GufuncCache(backend, self, py_func, is_requested=False)
+
+    return __init__
 
 
 def _wrap_from_function(original: Any) -> Any:
@@ -216,12 +250,16 @@ def _wrap_from_function(original: Any) -> Any:
     return functools.wraps(original)(from_function)
 
 
-def _find_running(original: Any, self: Any, py_func: Any) -> Any:
-    """Yield the running compilations of a function, also if the function is compiled from former values."""
-    yield from original(self, py_func)
-    read = scopes.function_read(py_func)
-    if read is not py_func:
-        yield from original(self, read)
+def _wrap_finditer(original: Any) -> Any:
+    """Return a wrapper that finds recursive calls of functions that are compiled from former values."""
+
+    def finditer(self: Any, py_func: Any) -> Any:
+        yield from original(self, py_func)
+        read = scopes.function_read(py_func)
+        if read is not py_func:
+            yield from original(self, read)
+
+    return finditer
 
 
 def _record_attribute(typing_context: Any, owner: Any, name: Any, *_: Any) -> None:
@@ -262,11 +300,16 @@ def _record_type(_models: Any, fetype: Any) -> None:
         scopes.record_type(cls)
 
 
-def _find_implementation(original: Any, self: Any, sig: Any) -> Any:
-    """Return the function that Numba chooses to generate code for a signature, and record that the code depends on it."""
-    implementation = original(self, sig)
-    scopes.record_generator(implementation)
-    return implementation
+def _wrap_find(original: Any) -> Any:
+    """Return a wrapper that records the function that generates code."""
+
+    def find(self: Any, sig: Any) -> Any:
+        """Return the implementation that Numba chooses, and record that the code depends on it."""
+        implementation = original(self, sig)
+        scopes.record_generator(implementation)
+        return implementation
+
+    return find
 
 
 def _record_address(*_: Any, **__: Any) -> None:
@@ -275,7 +318,7 @@ def _record_address(*_: Any, **__: Any) -> None:
     Numba looks for the variable of the address in the optimized code. A package that puts further addresses into a constant array may not
     use the variable itself. Without this record, the code would be cached with those addresses.
     """
-    caller = sys._getframe(3)  # two functions of the wrapper of `add_dynamic_addr` are in between
+    caller = sys._getframe(2)  # this function is called by the wrapper of `add_dynamic_addr`
     module = caller.f_globals.get("__name__")
     if not is_library_module(module):
         scopes.record_address(f"{module}.{caller.f_code.co_qualname}")
@@ -293,25 +336,27 @@ def _record_use(function: Any, template: Any, args: Any, kws: Any) -> Any:
     return scopes.record_use(function, type(template), keys, kept, args, kws)
 
 
-def _resolve_template(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Resolve a template for the compiler's types, and record that the compiler tries an implementation of the program.
+def _wrap_template(original: Any) -> Any:
+    """Return a wrapper that records that the compiler tries an implementation, and whether the implementation accepts the types."""
 
-    Also record whether the implementation accepts the types.
-    """
-    function = source_of_template(type(self))
-    is_attribute = not hasattr(self, "generic")
-    if function is None or (is_attribute and [*args, *kwargs.values()][-1] != self._attr):
-        return original(self, *args, **kwargs)
-    if is_attribute:
-        scopes.record_tried(function)
-    else:
-        read = _record_use(function, self, *args, **kwargs)
-        if read is not None:
-            is_overload = hasattr(self, "_overload_func")
-            is_compiled = is_overload and self._inline.is_never_inline
-            former = former_implementation(read, function, is_compiled=is_compiled)
-            setattr(self, "_overload_func" if is_overload else "_definition_func", former)
-    result = original(self, *args, **kwargs)
-    if result is not None:
-        scopes.record_accepted(function)
-    return result
+    def resolve(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Resolve as before, and record which of the program's implementations were tried and accepted."""
+        function = source_of_template(type(self))
+        is_attribute = not hasattr(self, "generic")
+        if function is None or (is_attribute and [*args, *kwargs.values()][-1] != self._attr):
+            return original(self, *args, **kwargs)
+        if is_attribute:
+            scopes.record_tried(function)
+        else:
+            read = _record_use(function, self, *args, **kwargs)
+            if read is not None:
+                is_overload = hasattr(self, "_overload_func")
+                is_compiled = is_overload and self._inline.is_never_inline
+                former = former_implementation(read, function, is_compiled=is_compiled)
+                setattr(self, "_overload_func" if is_overload else "_definition_func", former)
+        result = original(self, *args, **kwargs)
+        if result is not None:
+            scopes.record_accepted(function)
+        return result
+
+    return resolve

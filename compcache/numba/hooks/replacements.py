@@ -26,18 +26,13 @@ class Replacements:
         self._rows.append((owner, name, attributes.get(name), name in attributes))
         setattr(owner, name, value)
 
-    def wrap(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
-        """Replace a function of a class or module: each call calls `wrapper` with the original function and the arguments.
+    def wrap(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+        """Replace a function of a class or module by `wrap(original)`, and keep the original.
 
         Raise `AttributeError` if the owner has no attribute with this name.
         """
-        original = getattr(owner, name)
-
-        @functools.wraps(original)
-        def call_wrapper(*args: Any, **kwargs: Any) -> Any:
-            return wrapper(original, *args, **kwargs)
-
-        self.replace(owner, name, call_wrapper)
+        original = getattr(owner, name)  # one Python frame for each call: nested compilations come close to the recursion limit
+        self.replace(owner, name, functools.wraps(original)(wrap(original)))
 
     def undo(self) -> None:
         """Restore all attributes, in reverse order."""

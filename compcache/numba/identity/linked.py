@@ -87,7 +87,7 @@ def encode_linked(overloads: Iterable[Linked], used: Iterable[tuple[str, str]], 
     which implementations of Numba call, are omitted.
     """
     rows = _functions_by_name(functions, used).items()
-    numbers = {function: (name, number) for name, namesakes in rows for number, function in enumerate(namesakes)}
+    numbers = {function: (name, number) for name, namesakes in rows for number, function in enumerate(dict.fromkeys(namesakes))}
     dependencies = set()
     for function, overload in overloads:
         if overload and function in numbers:
@@ -98,20 +98,20 @@ def encode_linked(overloads: Iterable[Linked], used: Iterable[tuple[str, str]], 
 
 def decode_linked(description: Description, functions: Functions) -> frozenset[Linked]:
     """Return the overloads in the code of a description. Overloads of functions that are not among the given functions are omitted."""
-    by_name = _functions_by_name(functions, description.used)
+    linked = [(name, content) for name, content in description.dependencies if content.startswith(LINKED)]
+    by_name = _functions_by_name(functions, description.used) if linked else {}
     overloads = set()
-    for name, content in description.dependencies:
-        if content.startswith(LINKED):
-            number, overload, _ = content.removeprefix(LINKED).split(" ")
-            namesakes = list(by_name.get(name.partition("(")[0], ()))
-            if int(number) < len(namesakes):
-                overloads.add(Linked(namesakes[int(number)], overload))
+    for name, content in linked:
+        number, overload, _ = content.removeprefix(LINKED).split(" ")
+        namesakes = list(dict.fromkeys(by_name.get(name.partition("(")[0], ())))
+        if int(number) < len(namesakes):
+            overloads.add(Linked(namesakes[int(number)], overload))
     return frozenset(overloads)
 
 
-def _functions_by_name(functions: Functions, used: Iterable[tuple[str, str]]) -> dict[str, dict[weakref.ref[Any], None]]:
+def _functions_by_name(functions: Functions, used: Iterable[tuple[str, str]]) -> dict[str, list[weakref.ref[Any]]]:
     """Return the given functions, and those that are compiled for the implementations used, in order, by their names."""
-    by_name: dict[str, dict[weakref.ref[Any], None]] = {}
+    by_name: dict[str, list[weakref.ref[Any]]] = {}
     for name, function in [*functions, *named_functions(functions_compiled_for(used))]:
-        by_name.setdefault(name, {})[function] = None
+        by_name.setdefault(name, []).append(function)
     return by_name

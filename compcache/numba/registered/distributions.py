@@ -146,10 +146,11 @@ def _distribution_digest(directory: str) -> str:
         from urllib.parse import unquote, urlparse
 
         try:
-            return _digest_of_files(unquote(urlparse(json.loads(origin)["url"]).path))
-        except (ValueError, KeyError, TypeError) as error:
+            path = unquote(urlparse(json.loads(origin)["url"]).path)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             reraise_interrupt(error)
             raise NotLazy(f"the file {directory}/direct_url.json is not valid: install the distribution again with pip") from error
+        return _digest_of_files(path)
     raise NotLazy(f"the distribution {os.path.basename(directory)} has no RECORD file: install it again with pip")
 
 
