@@ -346,9 +346,11 @@ def test_ways_of_starting_a_program(tmp_path: Path) -> None:
 
 
 def test_programs_find_modules_as_with_python(tmp_path: Path) -> None:
-    """In the same directories, also where links lead to the program, or Python adds no directory, and after a change of directory."""
+    """In the same directories, also where links lead to the program, or Python adds no directory, and after a change of directory. The names
+    of the program are the same, too."""
     project = Project(tmp_path)
-    project.write(paths="import os, sys\nos.chdir('/')\nprint(sys.path)\n", __main__="import sys\nprint(sys.path)\n")
+    names = "print(sys.path, sys.argv, __file__, __package__)\n"
+    project.write(paths=f"import os, sys\nos.chdir('/')\n{names}", __main__=f"import sys\n{names}")
     (tmp_path / "links").mkdir()
     (tmp_path / "links" / "linked.py").symlink_to(project.source / "paths.py")
     with zipfile.ZipFile(project.source / "program.pyz", "w") as archive:
