@@ -236,7 +236,9 @@ def test_without_a_usable_cache_packages_are_read(noted: Callable[[], tuple[str,
     assert installation.settings_and_packages(lambda: None) == first
 
 
-@pytest.mark.parametrize("origin", ['{"url": "file:///other", ', '{"place": "file:///other"}', '["file:///other"]', '{"url": 5, "x": "file:///other"}'])
+@pytest.mark.parametrize(
+    "origin", ['{"url": "file:///other", ', '{"place": "file:///other"}', '["file:///other"]', '{"url": 5, "x": "file:///other"}']
+)
 def test_a_package_whose_origin_cannot_be_read_needs_numba(noted: Callable[[], tuple[str, int]], site: Path, origin: str) -> None:
     metadata = site / "other-1.dist-info"
     (metadata / "RECORD").unlink()
