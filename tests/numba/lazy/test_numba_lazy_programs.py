@@ -346,8 +346,10 @@ def test_ways_of_starting_a_program(tmp_path: Path) -> None:
 
 
 def test_programs_find_modules_as_with_python(tmp_path: Path) -> None:
-    """In the same directories, also where links lead to the program, or Python adds no directory, and after a change of directory. The names
-    of the program are the same, too."""
+    """In the same directories, also where links lead to the program, or Python adds no directory, and after a change of directory.
+
+    The names of the program are the same, too.
+    """
     project = Project(tmp_path)
     names = "print(sys.path, sys.argv, __file__, __package__)\n"
     project.write(paths=f"import os, sys\nos.chdir('/')\n{names}", __main__=f"import sys\n{names}")
