@@ -238,6 +238,8 @@ def test_a_terminal_is_told_that_nothing_is_there(directory: Path) -> None:
     with Cache(directory) as cache:
         cache.add_module(ModuleSource(adder("f", 1)))
     assert on_terminal("--dir", directory, "ls", "g*").out == f"nothing matches in {directory}\n"
+    for options in ((), ("--modules",), ("f",)):
+        assert on_terminal("--dir", directory, "ls", "--limit", 0, *options).out == ""  # not "nothing is cached"
 
 
 @pytest.mark.slow
