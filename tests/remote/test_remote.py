@@ -733,6 +733,7 @@ def test_a_child_of_a_fork_asks_as_well(open_cache: Callable[..., Cache]) -> Non
 def test_a_child_asks_again_by_a_connection_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It must not read the answer that its parent waits for."""
     monkeypatch.chdir(tmp_path)  # a socket's path has at most 107 bytes
+    Cache(tmp_path / "cache").close()  # the fork is prepared in processes that have opened a cache
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
         server.bind(SOCKET)
         server.listen()
