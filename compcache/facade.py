@@ -315,7 +315,10 @@ class Cache:
         has = Later("has", "")
 
     def close(self) -> None:
-        """Invalidate all call targets of this cache, and close its files. Closing a closed cache has no effect."""
+        """Invalidate all call targets of this cache, and close its files. Closing a closed cache has no effect.
+
+        Raise `StorageError` if waiting entries (`compcache.frontend.put_entry`) cannot be written. The cache then stays open.
+        """
         if self._closed:
             return
         if "_store" in self.__dict__:

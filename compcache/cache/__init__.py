@@ -238,17 +238,19 @@ class Cache(_Parts):
         return False
 
     def _close_full_store(self) -> None:
-        """Write pending entries and statistics, and close the loader and the store."""
+        """Write pending entries and statistics, and close the loader and the store. If the entries cannot be written, nothing is closed."""
         if self._entries is not None:
             self._entries.flush()
         self._closed = True
-        if self._tuners:
-            from compcache.closures.background import reap_processes
+        try:
+            if self._tuners:
+                from compcache.closures.background import reap_processes
 
-            reap_processes(self._tuners)
-        self._store.stats.flush()  # modules that are still held count as used
-        self._loader.close()
-        self._store.close()
+                reap_processes(self._tuners)
+            self._store.stats.flush()  # modules that are still held count as used
+        finally:  # after an interrupt
+            self._loader.close()
+            self._store.close()
 
     def _load_by_store(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget:
         """Load a function. If this thread is building a function, load only functions that are stored. See `Loader.load` for `accept`."""

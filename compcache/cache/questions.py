@@ -111,6 +111,7 @@ class Questions(Facade):
 
         Raises:
             NotCachedError: the function is not in the cache.
+            FormatError, StorageError: its module is damaged, or cannot be read.
         """
         self._require_open()
         from compcache.inspect.functions import dependencies
@@ -130,6 +131,7 @@ class Questions(Facade):
 
         Raises:
             NotCachedError: one of `names` is not in the cache.
+            FormatError, StorageError: its module is damaged, or cannot be read. With `reverse`, its node has the reason as `problem`.
         """
         self._require_open()
         from compcache.inspect.call_graph import cache_graph

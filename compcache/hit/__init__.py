@@ -202,11 +202,13 @@ class PlainLoader:
 
     def close_plain(self) -> None:
         """Write the counters, invalidate all targets, and close the files that were opened without a store."""
-        if self._recorder is not None:
-            self._recorder.flush()
-        self.close()
-        self.leave_plain()
-        self._closure = None
+        try:
+            if self._recorder is not None:
+                self._recorder.flush()
+        finally:  # after an interrupt
+            self.close()
+            self.leave_plain()
+            self._closure = None
 
     def leave_plain(self) -> None:
         """Close the files. No hit is plain any more."""

@@ -189,7 +189,7 @@ class Plan:
         if error is not None:
             self._nodes[root].keep_error(error)
         self._again = again and not is_ordered(root)
-        self._pending = [root]
+        self._pending: dict[str, None] = {root: None}  # an ordered set, because many imports are searched in it
         self._may_lack = False  # whether any function has run out of realizations
         self._apart: dict[tuple[str, bytes], str] = {}  # by name and digest: the nodes for users that expect another type
 
@@ -211,7 +211,7 @@ class Plan:
     def _choose_pending(self) -> None:
         """Choose a realization for each pending function."""
         while self._pending:
-            name = self._pending.pop()
+            name, _ = self._pending.popitem()
             node = self._nodes[name]
             if node.choice is None:
                 self._choose_next(name, node)
@@ -323,7 +323,7 @@ class Plan:
             if import_node is None:
                 import_node = nodes[imported] = _Node(self._candidates(imported))
                 import_node.uses[kind[:_DIGEST]] = choice, kind
-                pending.append(imported)
+                pending[imported] = None
             elif kind[:_DIGEST] not in import_node.uses:
                 import_node = self._node_for(imported, import_node, choice, kind)
             import_node.dependents[name] = None
@@ -378,7 +378,7 @@ class Plan:
         apart = self._nodes[key] = _Node(self._candidates(name))
         apart.uses[use] = user, kind
         apart.dependents.update(node.dependents)
-        self._pending.append(key)
+        self._pending[key] = None
         return apart
 
     def _node_name(self, name: str, kind: bytes) -> str:
@@ -491,7 +491,7 @@ class Plan:
         if choice is not None and any(self._node_name(imported, kind) == missing for _, imported, _, kind in choice.imports):
             node.keep_error(self._missing_import_error(choice, missing, missing_node))
             node.choice = None
-            self._pending.append(name)
+            self._pending[name] = None
 
     def _missing_import_error(self, choice: Choice, imported: str, node: _Node) -> UndefinedSymbolError:
         """Return the error for an import without usable realizations."""
@@ -512,7 +512,7 @@ class Plan:
         node = self._nodes[name]
         node.keep_error(error)
         node.choice = None
-        self._pending.append(name)
+        self._pending[name] = None
 
     def _reachable(self) -> dict[str, Choice]:
         """Return the choices for the root and everything that it reaches, by node. Their imports are changed to nodes' names."""

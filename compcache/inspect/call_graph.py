@@ -5,15 +5,17 @@ Functions that are private to a module are left out. Their references count as r
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING
 
 from compcache.depgraph import DependencyGraph
 from compcache.digest import is_content_name
-from compcache.errors import CompcacheError, FormatError, NotCachedError
+from compcache.errors import CompcacheError, FormatError
 from compcache.formats.graph import INLINED, decode_graph
 from compcache.formats.manifest import LINK_ONLY
 from compcache.inspect.descriptions import FunctionGraph, GraphNode
-from compcache.interrupts import suppress
+from compcache.inspect.functions import unreadable_error
+from compcache.interrupts import reraise_interrupt
 from compcache.publish.module_lists import ModuleLists
 from compcache.publish.module_reader import ModuleSections, read_graph
 from compcache.usage import listings
@@ -64,8 +66,9 @@ def _is_shown(kind: str, symbol: str, func_name: str | None) -> bool:
 class _Builder:
     """Collects nodes and edges of a graph. The key of a node is its kind, its name, and its module or ""."""
 
-    def __init__(self, modules_of: Callable[[str], Iterator[_Module]]) -> None:
-        self._modules_of = modules_of  # returns the modules that realize a function, the preferred module first
+    def __init__(self, modules_of: Callable[[str], Iterator[_Module | Exception]]) -> None:
+        self._modules_of = modules_of  # returns the modules that realize a function, the preferred module first, or why they are unreadable
+        self.failures: dict[str, Exception] = {}  # by func_name: why the first unreadable module is unreadable
         self._numbers: dict[tuple[str, str, str], int] = {}
         self._nodes: list[GraphNode] = []
         self._edges: dict[tuple[int, int], None] = {}
@@ -78,7 +81,8 @@ class _Builder:
             return existing
         realization = self._find_realization(func_name)
         if realization is None:
-            return self._add_node(("function", func_name, ""), GraphNode("missing", func_name, "", "", "not in the cache"))
+            problem = str(self.failures.get(func_name, "not in the cache"))
+            return self._add_node(("function", func_name, ""), GraphNode("missing", func_name, "", "", problem))
         module, symbol = realization
         symbol_node = module.graph[symbol]
         signature = symbol_node.signature.removeprefix(LINK_ONLY)
@@ -124,6 +128,10 @@ class _Builder:
         """
         fallback = None
         for module in self._modules_of(func_name):
+            if isinstance(module, Exception):
+                if not isinstance(module, FileNotFoundError):  # another process has removed the module
+                    self.failures.setdefault(func_name, module)
+                continue
             symbol = module.exports.get(func_name)
             if symbol is not None:
                 if not module.problem:
@@ -139,13 +147,13 @@ class _Builder:
 def function_graph(store: Store, loader: Loader, roots: Sequence[str]) -> FunctionGraph:
     """Return the dependencies of the functions `roots`, transitively and across modules, as `loader` would load them now.
 
-    Raise `NotCachedError` if a root is not in the cache.
+    Raise the exception of `unreadable_error` if no module with a root can be read.
     """
     builder = _Builder(_LoadableModules(store, loader).modules_of)
     for name in roots:
         number = builder.add_function(name)
         if builder._nodes[number].kind == "missing":
-            raise NotCachedError(f"function {name!r} is not in the cache {store.root}", func_name=name, cache_dir=store.root)
+            raise unreadable_error(store, name, builder.failures.get(name))
     builder.walk()
     return builder.graph()
 
@@ -155,7 +163,7 @@ def cache_graph(
 ) -> FunctionGraph:
     """Return the graph of functions and their dependencies, or their users with `reverse`; see `Cache.graph`.
 
-    Raise `NotCachedError` if a named function is not in the cache.
+    Raise the exception of `unreadable_error` if no module with a named function can be read.
     """
     if names is None:
         graph = whole_graph(store, progress)
@@ -197,7 +205,7 @@ def _reversed_graph(graph: FunctionGraph, store: Store, roots: Sequence[str]) ->
     order: dict[int, int] = {}
     for name in roots:
         if name not in numbers:
-            raise NotCachedError(f"function {name!r} is not in the cache {store.root}", func_name=name, cache_dir=store.root)
+            raise unreadable_error(store, name, None)
         order.setdefault(numbers[name], len(order))
     pending = list(order)
     for number in pending:  # the loop appends to the list
@@ -215,31 +223,32 @@ class _LoadableModules:
     def __init__(self, store: Store, loader: Loader) -> None:
         self._store = store
         self._loader = loader
-        self._modules: dict[bytes, _Module | None] = {}
+        self._modules: dict[bytes, _Module | Exception] = {}
 
-    def modules_of(self, func_name: str) -> Iterator[_Module]:
-        """Yield the readable modules that realize a function, in the order of a load."""
+    def modules_of(self, func_name: str) -> Iterator[_Module | Exception]:
+        """Yield the modules that realize a function, in the order of a load. See `_read`."""
         for module_id, _ in self._loader.candidates(func_name):
             if module_id not in self._modules:
                 self._modules[module_id] = self._read(module_id)
-            module = self._modules[module_id]
-            if module is not None:
-                yield module
+            yield self._modules[module_id]
 
-    def _read(self, module_id: bytes) -> _Module | None:
-        """Return a module, with the reason if this host cannot use it; None if it cannot be read."""
+    def _read(self, module_id: bytes) -> _Module | Exception:
+        """Return a module, with the reason if this host cannot use it, or the exception if it cannot be read."""
         problem = ""
-        with suppress(FileNotFoundError, CompcacheError), self._store.open_module(module_id) as file:
-            try:
-                self._loader.require_usable(file)
-            except CompcacheError as error:
-                problem = str(error)
-            return _Module(module_id.hex(), read_graph(file), problem)
-        return None
+        try:
+            with self._store.open_module(module_id) as file:
+                try:
+                    self._loader.require_usable(file)
+                except CompcacheError as error:
+                    problem = str(error)
+                return _Module(module_id.hex(), read_graph(file), problem)
+        except (FileNotFoundError, CompcacheError) as error:
+            reraise_interrupt(error)
+            return copy(error)  # without its frames
 
 
 def whole_graph(store: Store, progress: Progress | None = None, among: Iterable[ModuleSummary] | None = None) -> FunctionGraph:
-    """Return the graph of all functions, or of the functions of some modules. Unreadable modules are left out.
+    """Return the graph of all functions, or of the functions of some modules. Functions of unreadable modules are missing.
 
     Every module is read once. Linked closures are left out, because their functions are in other modules. `among` are the modules whose
     functions are in the graph; None: all modules.
@@ -253,18 +262,16 @@ def whole_graph(store: Store, progress: Progress | None = None, among: Iterable[
         problems[module_id] = module.problem
         for name, _ in module.functions:
             realized.setdefault(name, []).append(module_id)
-    modules: dict[bytes, _Module | None] = {}
+    modules: dict[bytes, _Module | Exception] = {}
 
-    def modules_of(func_name: str) -> Iterator[_Module]:
-        """Yield the readable modules that realize a function. Report the progress when a module is read for the first time."""
+    def modules_of(func_name: str) -> Iterator[_Module | Exception]:
+        """Yield the modules that realize a function (`_read_module`). Report the progress when a module is read for the first time."""
         for module_id in realized.get(func_name, ()):
             if module_id not in modules:
                 modules[module_id] = _read_module(store, module_id, problems[module_id])
                 if progress is not None and len(modules) % _PROGRESS_STEP == 0:
                     progress(len(modules), len(problems))
-            module = modules[module_id]
-            if module is not None:
-                yield module
+            yield modules[module_id]
 
     builder = _Builder(modules_of)
     for name in sorted(realized):
@@ -275,8 +282,14 @@ def whole_graph(store: Store, progress: Progress | None = None, among: Iterable[
     return builder.graph()
 
 
-def _read_module(store: Store, module_id: bytes, problem: str) -> _Module | None:
-    """Return a module without verification; None if it cannot be read. `problem` says why this host cannot use it, or is ""."""
-    with suppress(OSError, FormatError), ModuleSections(store, module_id) as file:
-        return _Module(module_id.hex(), decode_graph(file.graph()), problem)
-    return None
+def _read_module(store: Store, module_id: bytes, problem: str) -> _Module | Exception:
+    """Return a module without verification, or the exception if it cannot be read.
+
+    `problem` says why this host cannot use the module, or is "".
+    """
+    try:
+        with ModuleSections(store, module_id) as file:
+            return _Module(module_id.hex(), decode_graph(file.graph()), problem)
+    except (OSError, FormatError) as error:
+        reraise_interrupt(error)
+        return copy(error)  # without its frames

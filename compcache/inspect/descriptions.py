@@ -217,9 +217,10 @@ class FunctionReport(Shown):
 class GraphNode:
     """A node of a dependency graph. `module_id` is empty if the node belongs to no module.
 
-    `kind` is one of six words. "function" is a cached function. "missing" is an imported function that is not in the cache. "global" is
-    a variable that a load fills. "variable" is a variable of a module, which other modules can import if it has a signature. "native" is
-    a symbol of the process. "inlined" is a function of the module `module_id`, whose code may be in the functions that refer to the node.
+    `kind` is one of six words. "function" is a cached function. "missing" is a function that is imported and not in the cache, or whose
+    modules cannot be read. "global" is a variable that a load fills. "variable" is a variable of a module, which other modules can
+    import if it has a signature. "native" is a symbol of the process. "inlined" is a function of the module `module_id`, whose code may
+    be in the functions that refer to the node.
     """
 
     kind: str

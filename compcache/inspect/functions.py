@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
+from copy import copy
 from typing import TYPE_CHECKING
 
 from compcache.depgraph import DependencyGraph
 from compcache.digest import name_key
 from compcache.directory.places import INDEX, MODULES, QUARANTINE, VOLUMES
-from compcache.errors import CompcacheError, FormatError, NotCachedError
+from compcache.errors import CompcacheError, FormatError, NotCachedError, StorageError
 from compcache.formats.graph import INLINED
 from compcache.formats.manifest import LINK_ONLY, LINKED, STARTUP, decode_function, decode_needs
 from compcache.formats.records import GlobalRecord, decode_global, decode_module
 from compcache.hit.target import link_name_of
 from compcache.inspect.descriptions import CacheInfo, FunctionReport, GlobalReport, Realization
 from compcache.inspect.provenance import provenance
-from compcache.interrupts import suppress
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.publish.module_reader import read_graph, read_notes
 from compcache.targets.processor_words import names_in
 from compcache.usage.ledger import Uses
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from compcache.store import Store
     from compcache.usage.module_files import Progress
 
-__all__ = ["cache_info", "dependencies", "describe_function", "realizations"]
+__all__ = ["cache_info", "dependencies", "describe_function", "realizations", "unreadable_error"]
 
 
 def realizations(store: Store, loader: Loader, func_name: str) -> tuple[Realization, ...]:
@@ -79,19 +80,17 @@ def dependencies(store: Store, loader: Loader, func_name: str, *, transitive: bo
 
     With `transitive`, add the names to which these functions refer, and so on. Functions that are not cached add no names.
 
-    Raise `NotCachedError` if the function is not in the cache.
+    See `unreadable_error` for the exceptions.
     """
     order: dict[str, None] = {}
     pending = [func_name]
     visited = {func_name}
     while pending:
         name = pending.pop(0)
-        direct = _direct_dependencies(store, loader, name)
-        if direct is None:
-            if name == func_name:
-                raise NotCachedError(f"function {name!r} is not in the cache {store.root}", func_name=name, cache_dir=store.root)
-            continue
-        for dependency in direct:
+        direct, failure = _direct_dependencies(store, loader, name)
+        if direct is None and name == func_name:
+            raise unreadable_error(store, name, failure)
+        for dependency in direct or ():
             order[dependency] = None
             if transitive and dependency not in visited:
                 visited.add(dependency)
@@ -99,13 +98,31 @@ def dependencies(store: Store, loader: Loader, func_name: str, *, transitive: bo
     return tuple(order)
 
 
-def _direct_dependencies(store: Store, loader: Loader, func_name: str) -> list[str] | None:
-    """Return the func_names to which a function refers, from its first readable module; None if no module can be read."""
+def _direct_dependencies(store: Store, loader: Loader, func_name: str) -> tuple[list[str] | None, Exception | None]:
+    """Return the func_names to which a function refers, from its first readable module, and the first error; None where there is none."""
+    failure: Exception | None = None
     for module_id, offset in loader.candidates(func_name):
-        with suppress(FileNotFoundError, CompcacheError), store.open_module(module_id) as module:
-            symbol = decode_function(module.read_record(offset)).symbol
-            return _named_successors(_read_graph_with(module, symbol), symbol)
-    return None
+        try:
+            with store.open_module(module_id) as module:
+                symbol = decode_function(module.read_record(offset)).symbol
+                return _named_successors(_read_graph_with(module, symbol), symbol), None
+        except (FileNotFoundError, CompcacheError) as error:
+            reraise_interrupt(error)
+            failure = failure or copy(error)  # without the frames, which refer to the objects of all callers
+    return None, failure
+
+
+def unreadable_error(store: Store, func_name: str, failure: Exception | None) -> Exception:
+    """Return the exception for a function without a readable module. `failure` is the first error of its modules, or None.
+
+    A module that cannot be read (`StorageError`), or whose graph is damaged (`FormatError`), is in the cache. The other functions raise
+    `NotCachedError`.
+    """
+    if isinstance(failure, (FormatError, StorageError)):
+        return copy(failure)  # the frames of the raised exception may refer to `failure`
+    missing = NotCachedError(f"function {func_name!r} is not in the cache {store.root}", func_name=func_name, cache_dir=store.root)
+    missing.__cause__ = failure
+    return missing
 
 
 def _read_graph_with(module: ModuleFile, symbol: str) -> ModuleGraph:

@@ -12,7 +12,7 @@ from cli_process import compcache, fill, on_terminal
 from helpers import adder, caller, constant, module_file
 from made_up_modules import publish_module
 
-from compcache import Cache, FormatError, Identity, ModuleSource, NotCachedError, frontend
+from compcache import Cache, FormatError, Identity, ModuleSource, frontend
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -136,7 +136,7 @@ def test_a_graph_without_the_function_is_an_error_that_names_the_module(director
         module_id = publish_module(cache._store, 1, ["odd"]).hex()
         with pytest.raises(FormatError, match=f"graph of module {module_id} does not contain its symbol 'f'"):
             cache.function("odd")
-        with pytest.raises(NotCachedError, match="odd"):
+        with pytest.raises(FormatError, match=f"graph of module {module_id} does not contain its symbol 'f'"):
             cache.dependencies("odd")
     shown = compcache("--dir", directory, "show", "odd")
     assert shown.status == 2  # as for every file that cannot be read
@@ -238,6 +238,8 @@ def test_a_terminal_is_told_that_nothing_is_there(directory: Path) -> None:
     with Cache(directory) as cache:
         cache.add_module(ModuleSource(adder("f", 1)))
     assert on_terminal("--dir", directory, "ls", "g*").out == f"nothing matches in {directory}\n"
+    for options in ((), ("--modules",), ("f",)):
+        assert on_terminal("--dir", directory, "ls", "--limit", 0, *options).out == ""  # not "nothing is cached"
 
 
 @pytest.mark.slow

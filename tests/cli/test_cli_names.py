@@ -124,6 +124,10 @@ def test_top_counts_labels_together(named: Path) -> None:
     assert "of 5 functions shown" in on_terminal("--dir", named, "top", "-n", "2").out
 
 
+def test_a_list_of_no_rows_counts_all_functions(named: Path) -> None:
+    assert on_terminal("--dir", named, "top", "--limit", 0).out.startswith("0 of 5 functions shown; the whole cache took ")
+
+
 @pytest.mark.slow
 def test_quiet_is_quiet_and_verbose_tells(named: Path) -> None:
     assert "would remain" in compcache("--dir", named, "prune", "--dry-run").err

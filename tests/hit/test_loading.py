@@ -9,7 +9,7 @@ import os
 import pickle
 import shutil
 import warnings
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from helpers import adder, caller, constant, flip_byte, module_file, run_fresh, snapshot
@@ -30,9 +30,6 @@ from compcache import (
 )
 from compcache.formats.index import HEADER
 from compcache.globals import GlobalDefinition, Integer, NativeSymbol, PythonObject, Storage, register
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 UNWANTED = ("llvmlite", "filelock", "numpy", "logging", "dataclasses", "msgpack", "ctypes", "inspect", "pathlib")
 
@@ -364,6 +361,28 @@ def test_closing_a_cache_invalidates_its_targets(directory: Path) -> None:
             with pytest.raises(StorageError, match="closed"):
                 call()
         assert "closed" in repr(cache)
+
+
+@pytest.mark.parametrize("is_plain", [True, False])
+def test_a_cache_is_closed_though_an_interrupt_ends_the_writing_of_its_counters(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, is_plain: bool
+) -> None:
+    def interrupted(*_: object) -> bool:
+        raise KeyboardInterrupt
+
+    with Cache(directory) as cache:
+        cache.add_module(ModuleSource(constant("f", 1)))
+    cache = Cache(directory, lock_timeout=None if is_plain else 5)
+    target = cache.get_target("f")
+    cache.get_target("f")
+    monkeypatch.setattr("compcache.hit.recorder.Recorder._write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        cache.close()
+    with pytest.raises(TargetUnloadedError, match="was unloaded"):
+        target()
+    links = [Path(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
+    assert not [link for link in links if link.is_symlink() and os.readlink(link).startswith(str(directory))]
+    cache.close()
 
 
 # ------------------------------------------------------------------------------------- directories

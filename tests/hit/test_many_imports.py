@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from helpers import adder, flip_byte, module_file, run_fresh, sum_of
 
 from compcache import Cache, CacheWarning, CompcacheError, ModuleSource
 from compcache.hit import PlainLoader
+from compcache.hit.needs import read_needs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -149,3 +150,34 @@ def test_what_is_bound_stays_so_when_another_function_of_the_module_is_loaded(di
             other.add_module(ModuleSource(library(NAMES, 100)))
         assert cache.get_target("second")(1) == total()
         assert first(1) == total()
+
+
+def test_comparisons_do_not_grow_with_the_square_of_imports_of_two_types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = 0
+
+    class CountedName(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other)
+
+    def read_counted(loader: Any, choice: Any) -> None:
+        read_needs(loader, choice)
+        choice.imports = [(key, CountedName(name), places, kind) for key, name, places, kind in choice.imports]
+
+    names = [f"p{number}" for number in range(400)]
+    ignoring = "".join(f"declare void @{name}(i64, i64)\n" for name in names) + "define i64 @ignoring(i64 %x) {\n"
+    ignoring += "".join(f"  call void @{name}(i64 %x, i64 0)\n" for name in names) + "  ret i64 0\n}\n"
+    with Cache(tmp_path / "cache") as cache:
+        cache.add_module(ModuleSource(sum_of("root", [*names, "ignoring"]), imports=[*names, "ignoring"], optimize=0))
+        cache.add_module(ModuleSource(ignoring, imports=names, optimize=0))
+        cache.add_module(ModuleSource(library(names, number_of=names), optimize=0))
+    with Cache(tmp_path / "layer") as cache:
+        cache.add_module(ModuleSource(adder("other", 1)))
+    monkeypatch.setattr("compcache.hit.plan.read_needs", read_counted)
+    with Cache(tmp_path / "cache", layers=[tmp_path / "layer"]) as cache:  # with layers, imports are looked up one by one
+        assert cache.get_target("root")(0) == sum(range(len(names)))
+    assert 0 < compared < 20 * len(names)

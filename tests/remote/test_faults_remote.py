@@ -307,15 +307,16 @@ def test_helpers_of_two_users_have_directories_of_their_own(web: WebStore, tmp_p
     assert web.requests == []
 
 
-def test_a_socket_of_an_older_version_is_left_alone(web: WebStore, tmp_path: Path) -> None:
+def test_a_socket_of_an_older_version_is_left_alone(web: WebStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its helper still runs and answers in its own way; what waits for it is not touched."""
     name = Identity("f", code=1)
     with Cache(tmp_path / "b", remote=web.url, remote_mode="write") as cache:
         directory = Path(cache.remote.directory())  # type: ignore[union-attr]
         old = Path(outbox_directory(web.url, os.environ)) / "00000000000000000001-old.upload"
         old.write_bytes(b"of another version")
+        monkeypatch.chdir(directory)  # a socket's path has at most 107 bytes
         with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(str(directory / "socket"))
+            listener.bind("socket")
             listener.listen()
             compiled(cache, name, 1)
             cache.push([name])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
+import os
 import random
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,6 +22,7 @@ from compcache.remote.breaker import Breaker
 from compcache.remote.card import MAX_CARDS, Card, decode_cards, encode_cards, merge_cards
 from compcache.remote.helper.backends import open_backend
 from compcache.remote.helper.leases import Leases
+from compcache.remote.helper.packs import LARGEST_PACK
 from compcache.remote.helper.reads import Reads
 from compcache.remote.helper.requests import Requests
 from compcache.remote.helper.uploads import Uploads
@@ -281,6 +284,61 @@ def test_a_card_whose_module_could_not_be_asked_for_is_not_replaced(tmp_path: Pa
     run(work())
     assert store.objects[KEY] == CARDS
     assert len(outbox.names()) == 1
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
+def test_an_upload_that_cannot_be_read_now_is_uploaded_later(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> Upload:
+        raise OSError(number, os.strerror(number))
+
+    (tmp_path / "outbox").mkdir()
+    outbox = Outbox(str(tmp_path / "outbox"))
+    mine = encode_cards({"best": Card("f", MODULE_ID, 3, 0.5, b"abc")})
+    outbox.put(Upload("m", b"", [(KEY, mine)], 1.0, always=True))
+
+    async def work() -> None:
+        store = MemoryStore(random.Random(3))
+        uploads = uploads_of(store, tmp_path)
+        with monkeypatch.context() as patched:
+            patched.setattr(Outbox, "read", fail)
+            await uploads.flush(5.0)
+        assert len(outbox.names()) == 1
+        await uploads.flush(5.0)
+        assert store.objects[KEY][0] == mine
+
+    run(work())
+
+
+def test_a_finished_upload_that_cannot_be_checked_now_is_checked_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: object) -> bool:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))  # of a store on a file system
+
+    monkeypatch.setattr("compcache.remote.helper.uploads.SETTLE_SECONDS", 0.0)
+    (tmp_path / "outbox").mkdir()
+    outbox = Outbox(str(tmp_path / "outbox"))
+    outbox.put(Upload("m", b"", [(KEY, encode_cards({"best": Card("f", MODULE_ID, 3, 0.5, b"abc")}))], 1.0, always=True))
+
+    async def work() -> None:
+        uploads = uploads_of(MemoryStore(random.Random(3)), tmp_path)
+        with monkeypatch.context() as patched:
+            patched.setattr(Uploads, "_is_complete", fail)
+            await uploads.flush(5.0)
+        assert len(outbox.finished()) == 1
+        await uploads.flush(5.0)
+        assert not outbox.finished()
+
+    run(work())
+
+
+def test_an_object_that_is_too_large_for_cards_is_replaced(tmp_path: Path) -> None:
+    async def work() -> None:
+        store = MemoryStore(random.Random(3))
+        store.objects[KEY] = bytes(LARGEST_PACK + 1), store.now()
+        card = Card("f", MODULE_ID, 3, 0.5, b"abc")
+        await uploads_of(store, tmp_path).put_card(KEY, "best", card)
+        assert decode_cards(store.objects[KEY][0]) == {"best": card}
+
+    run(work())
 
 
 def test_hosts_that_add_cards_at_once_lose_none(tmp_path: Path) -> None:

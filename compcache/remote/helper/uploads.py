@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from compcache.errors import FormatError
 from compcache.remote.card import decode_cards, encode_cards, merge_cards
+from compcache.remote.helper.backends import TooLargeError
 from compcache.remote.helper.garbage import SETTLE_SECONDS
 from compcache.remote.helper.packs import LARGEST_PACK
 from compcache.remote.helper.requests import loop_time
@@ -146,9 +147,12 @@ class Uploads:
         """Upload one file of the outbox if that saves time for other hosts. Return False if the upload failed and must be retried."""
         try:
             upload = self._outbox.read(name)
-        except (OSError, FormatError):
+        except (FileNotFoundError, FormatError):
             self._outbox.remove(name)
             return True
+        except OSError as error:  # the reason may pass: no free descriptor, an error of the disk
+            self._reads.note_error(error)
+            return False
         self._remember(upload)
         if not self._is_worthwhile(upload):
             self._reads.count("not_worth_uploading")
@@ -161,7 +165,7 @@ class Uploads:
         return True
 
     async def _check_stored(self) -> None:
-        """Check, a while after each upload, that the store still has it. Errors of the store's client are raised.
+        """Check, a while after each upload, that the store still has it. Errors of the store's client and of the outbox are raised.
 
         Uploads that a garbage collection (`garbage.py`) has removed are queued again.
         """
@@ -170,7 +174,7 @@ class Uploads:
         for name in files:
             if loop_time() - self._stored[name] < SETTLE_SECONDS:
                 continue
-            with suppress(OSError, FormatError):
+            with suppress(FileNotFoundError, FormatError):
                 upload = self._outbox.read(name)
                 if not await self._is_complete(upload):
                     self._outbox.requeue(name)
@@ -190,12 +194,15 @@ class Uploads:
         return True
 
     async def _read_cards(self, key: str) -> tuple[bytes | None, dict[str, Card]]:
-        """Return the encoded cards at a key, or None, and the decoded cards by shelf. Damaged cards are left out."""
-        data = await self._requests.get(key, LARGEST_PACK)
-        try:
+        """Return the encoded cards at a key, or None, and the decoded cards by shelf. Damaged cards are left out.
+
+        An object that is too large to be read is damaged, and its bytes are returned as b"".
+        """
+        data: bytes | None = b""
+        with suppress(FormatError, TooLargeError):
+            data = await self._requests.get(key, LARGEST_PACK)
             return data, decode_cards(data or b"")
-        except FormatError:
-            return data, {}
+        return data, {}
 
     def _remember(self, upload: Upload) -> None:
         """Remember the functions of an upload for packs, even if the upload itself is dropped."""
@@ -253,9 +260,12 @@ class Uploads:
             if stored_card is not None and may_be_kept and await self._reads.fetch_module(stored_card) is not None:
                 return
             merged = merge_cards(stored_cards, shelf, card)
-            if merged == former_content or await self._requests.exchange(key, merged, former_content):
-                self._record_stored(key, merged, [*stored_cards.values(), card])
-                return
+            if not former_content:
+                await self._requests.replace(key, merged)
+            elif merged != former_content and not await self._requests.exchange(key, merged, former_content):
+                continue
+            self._record_stored(key, merged, [*stored_cards.values(), card])
+            return
         raise TimeoutError(f"the cards at {key} changed {_MERGES} times while a card was added")
 
     def _record_stored(self, key: str, data: bytes, cards: Iterable[Card]) -> None:

@@ -77,7 +77,8 @@ def command(
         if as_lines:
             print_json_lines(listed)
         elif not listed and not as_json:
-            click.echo(_nothing_found_text(session.directory, patterns, is_refused=is_refused), err=True)
+            if limit != 0:
+                click.echo(_nothing_found_text(session.directory, patterns, is_refused=is_refused), err=True)
         elif as_json:
             print_json(list(listed))
         elif is_refused:

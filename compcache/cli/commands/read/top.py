@@ -55,7 +55,8 @@ def command(session: Session, patterns: tuple[str, ...], by: str, limit: int, as
                 yield cost
 
     with session.open_to_read() as cache:
-        shown = heapq.nsmallest(limit, select(list_costs(cache, progress=show_progress)), key=lambda cost: -getattr(cost, by))
+        costs = select(list_costs(cache, progress=show_progress))
+        shown = heapq.nsmallest(max(limit, 1), costs, key=lambda cost: -getattr(cost, by))[:limit]  # with 0, no cost would be counted
     if as_lines or as_json:
         print_as = print_json_lines if as_lines else print_json
         print_as(shown)
