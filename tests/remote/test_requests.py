@@ -309,6 +309,43 @@ def test_an_upload_that_cannot_be_read_now_is_uploaded_later(number: int, tmp_pa
     run(work())
 
 
+def test_uploads_that_cannot_be_read_delay_no_others_and_are_dropped_at_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compcache.remote.helper.uploads.SETTLE_SECONDS", 0.0)
+    (tmp_path / "outbox").mkdir()
+    outbox = Outbox(str(tmp_path / "outbox"))
+    read = Outbox.read
+
+    def put(function: str) -> str:
+        before = outbox.names()
+        card = encode_cards({"best": Card(function, MODULE_ID, 3, 0.5, b"abc")})
+        outbox.put(Upload("m", b"", [(card_key("platform", function), card)], 1.0, always=True))
+        (name,) = set(outbox.names()).difference(before)
+        return name
+
+    unreadable = {put(f"key{number}") for number in range(4)}
+    finished = outbox.mark_finished(put("key5"))
+    unreadable.add(finished)
+    put("key6")
+
+    def fail(self: Outbox, name: str) -> Upload:
+        if name in unreadable:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read(self, name)
+
+    async def work() -> None:
+        store = MemoryStore(random.Random(3))
+        uploads = uploads_of(store, tmp_path)
+        monkeypatch.setattr(Outbox, "read", fail)
+        await uploads.flush(5.0)
+        assert len(store.objects) == 1
+        assert (len(outbox.names()), outbox.finished()) == (4, [finished])  # the sixth has been checked
+        for _ in range(2):
+            await uploads.flush(5.0)
+        assert (list(outbox.names()), list(outbox.finished())) == ([], [])
+
+    run(work())
+
+
 def test_a_finished_upload_that_cannot_be_checked_now_is_checked_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(*_: object) -> bool:
         raise OSError(errno.EIO, os.strerror(errno.EIO))  # of a store on a file system

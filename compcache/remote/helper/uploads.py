@@ -119,7 +119,10 @@ class Uploads:
         for name in waiting:
             if self.is_paused() or len(failed) >= _IN_VAIN:
                 return
-            if await self._upload_one(name):
+            is_uploaded = await self._upload_one(name)
+            if is_uploaded is None:
+                continue
+            if is_uploaded:
                 self._pause = 0.0
                 self._count_refusals(failed)
                 failed.clear()
@@ -132,7 +135,7 @@ class Uploads:
         self._until = loop_time() + self._pause
 
     def _count_refusals(self, names: list[str]) -> None:
-        """Count a refusal of each of these uploads, because the store has accepted another upload since.
+        """Count a refusal of each of these uploads: the store has accepted another upload since, or the file cannot be read.
 
         An upload is dropped after `_REFUSALS` refusals.
         """
@@ -143,16 +146,25 @@ class Uploads:
                 self._outbox.remove(name)
                 self._reads.count("uploads_refused")
 
-    async def _upload_one(self, name: str) -> bool:
-        """Upload one file of the outbox if that saves time for other hosts. Return False if the upload failed and must be retried."""
+    def _read(self, name: str) -> Upload | None:
+        """Read an upload. Return None if its file is missing or damaged, and removed now, or if it cannot be read, which may pass."""
         try:
-            upload = self._outbox.read(name)
+            return self._outbox.read(name)
         except (FileNotFoundError, FormatError):
             self._outbox.remove(name)
-            return True
-        except OSError as error:  # the reason may pass: no free descriptor, an error of the disk
+        except OSError as error:  # no free descriptor, an error of the disk
             self._reads.note_error(error)
-            return False
+            self._count_refusals([name])
+        return None
+
+    async def _upload_one(self, name: str) -> bool | None:
+        """Upload one file of the outbox if that saves time for other hosts.
+
+        Return False if the upload failed and must be retried, and None if the file could not be read.
+        """
+        upload = self._read(name)
+        if upload is None:
+            return None
         self._remember(upload)
         if not self._is_worthwhile(upload):
             self._reads.count("not_worth_uploading")
@@ -165,7 +177,7 @@ class Uploads:
         return True
 
     async def _check_stored(self) -> None:
-        """Check, a while after each upload, that the store still has it. Errors of the store's client and of the outbox are raised.
+        """Check, a while after each upload, that the store still has it. Errors of the store's client are raised.
 
         Uploads that a garbage collection (`garbage.py`) has removed are queued again.
         """
@@ -174,14 +186,18 @@ class Uploads:
         for name in files:
             if loop_time() - self._stored[name] < SETTLE_SECONDS:
                 continue
-            with suppress(FileNotFoundError, FormatError):
-                upload = self._outbox.read(name)
-                if not await self._is_complete(upload):
-                    self._outbox.requeue(name)
-                    self._reads.count("uploads_repeated")
-                    self.news.set()
-                    continue
-            self._outbox.remove(name)
+            upload = self._read(name)
+            if upload is None:
+                continue
+            is_complete = True
+            with suppress(FormatError):  # of its cards: it cannot be checked
+                is_complete = await self._is_complete(upload)
+            if is_complete:
+                self._outbox.remove(name)
+            else:
+                self._outbox.requeue(name)
+                self._reads.count("uploads_repeated")
+                self.news.set()
 
     async def _is_complete(self, upload: Upload) -> bool:
         """Return whether the store has the module of an upload and a card for each of its functions."""
