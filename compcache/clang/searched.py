@@ -11,8 +11,9 @@ if TYPE_CHECKING:
 
 __all__ = ["SearchPath", "read_search_path", "searched_paths"]
 
-#: The spaces, comments and continued lines that may stand between the tokens of a directive.
-_GAP = rb"(?:[ \t\v\f]|\\\r?\n|/\*(?:[^*]|\*(?!/))*\*/)*"
+#: The spaces, continued lines and comments of up to 4,096 characters that may stand between the tokens of a directive. Without a limit,
+#: the end of each comment that does not end would be looked for in the whole file.
+_GAP = rb"(?:[ \t\v\f]|\\\r?\n|/\*(?:[^*]|\*(?!/)){0,4096}\*/)*"
 #: A name that code looks for without including the file: ``__has_include(<name>)``, also by the macros of libraries.
 _HAS_INCLUDE = re.compile(rb'has_include(?:_next)?%b\(%b[<"]([^<>"\n]+)[>"]' % (_GAP, _GAP))
 #: An inclusion that begins to search in the directory of the including file, or may do so because a macro contains the name.

@@ -251,9 +251,9 @@ def pointer_address(value: object) -> int | None:
 
     A NumPy integer is a buffer, too, of a copy of the number. A ctypes value of another kind is a buffer.
     """
-    numpy_integer = getattr(sys.modules.get("numpy"), "integer", None)
-    if numpy_integer is not None and isinstance(value, numpy_integer):
-        return int(value)
+    numpy: Any = sys.modules.get("numpy")
+    if isinstance(value, getattr(numpy, "integer", ())) and not isinstance(value, numpy.timedelta64):  # a duration is an integer, too
+        return int(value)  # type: ignore[call-overload, no-any-return]
     ctypes = sys.modules.get("ctypes")
     if ctypes is None:
         return None

@@ -37,7 +37,7 @@ from compcache.store import is_ordered
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
     from compcache.directory.module_file import ModuleFile
@@ -630,16 +630,17 @@ class Loader(PlainLoader):
 
             forget(self, module_id)
 
-    def forget_name(self, func_name: str, module_id: bytes) -> None:
-        """Let the next look-up of a function read the directory, unless the loaded function belongs to this module.
+    def forget_names(self, func_names: Iterable[str], module_id: bytes) -> None:
+        """Let the next look-ups of functions read the directory, unless the loaded functions belong to this module.
 
         Call targets in use stay valid.
         """
-        target = self.held(func_name)
-        if target is not None and (target._context is None or target._context.module.module_id != module_id):
-            from compcache.hit.memory import forget_name
+        held = [target for target in map(self.held, func_names) if target is not None]
+        targets = [target for target in held if target._context is None or target._context.module.module_id != module_id]
+        if targets:
+            from compcache.hit.memory import forget_targets
 
-            forget_name(self, func_name)
+            forget_targets(self, targets)
 
     def unload(self, func_name: str) -> int:
         """Invalidate every call target of the modules in which this loader found the function, and return the number of targets."""

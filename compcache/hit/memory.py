@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from compcache.hit.loader import Loader
     from compcache.hit.target import TypedCallTarget
 
-__all__ = ["begin_build", "end_build", "forget", "forget_name", "held_lines", "modules_behind", "unload"]
+__all__ = ["begin_build", "end_build", "forget", "forget_targets", "held_lines", "modules_behind", "unload"]
 
 
 def begin_build(loader: Loader, build: object) -> None:
@@ -76,12 +76,13 @@ def forget(loader: Loader, module_id: bytes) -> None:
                 _hide(loader, token, target)
 
 
-def forget_name(loader: Loader, func_name: str) -> None:
-    """Hide the call target of a function from later look-ups, which then load the function again (`Loader.forget_name`)."""
+def forget_targets(loader: Loader, targets: list[TypedCallTarget]) -> None:
+    """Hide call targets from later look-ups, which then load the functions again (`Loader.forget_names`)."""
+    numbers = set(map(id, targets))
     with loader.lock():
-        target = loader.held(func_name)
         for token, weak in list(loader._current.items()):
-            if target is not None and weak() is target:
+            target = weak()
+            if target is not None and id(target) in numbers:
                 loader.changed = None
                 _hide(loader, token, target)
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields
 from datetime import timedelta
 from fnmatch import translate
 from math import inf
+from numbers import Real
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.formats.makers import Versions
@@ -97,9 +98,9 @@ class PrunePolicy:
                 if not isinstance(value, str):
                     raise TypeError(f"min_llvm must be text like '22', not {type(value).__name__}: {value!r}")
                 version_numbers(value)
-            elif field.name == "max_modules" and not (value is None or isinstance(value, int)):
+            elif field.name == "max_modules" and not (value is None or isinstance(value, Real)):
                 raise TypeError(f"max_modules must be a number of modules, not {type(value).__name__}: {value!r}")
-            if isinstance(value, (int, float)) and not value >= 0:  # also refuses NaN
+            if isinstance(value, Real) and not value >= 0:  # type: ignore[operator]  # also refuses NaN
                 raise ValueError(f"{field.name} must be 0 or more, not {value!r}")
             object.__setattr__(self, field.name, value)
 

@@ -64,8 +64,7 @@ def _forget_older_names(session: Session, modules: Iterable[BuiltModule], publis
     """Forget loaded functions whose plain names have newer modules now. Existing call targets stay valid."""
     for module, (module_id, published_module) in zip(modules, published, strict=True):
         if published_module is not module:  # the addition has received a number
-            for name in [name for name, *_ in module.functions if is_ordered(name)]:
-                session.loader.forget_name(name, module_id)
+            session.loader.forget_names([name for name, *_ in module.functions if is_ordered(name)], module_id)
 
 
 def _warn_of_null(modules: Iterable[BuiltModule]) -> None:

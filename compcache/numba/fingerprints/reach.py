@@ -62,7 +62,7 @@ class _Owner:
         self.read: Any = None
 
     def attributes(self) -> Any:
-        """Return the tables of a class, or the state of another object, once read. Imports during the walk may change them (`forget`)."""
+        """Return the tables of a class, or the state of another object, once read. Code that the walk runs may change them (`forget`)."""
         if self.read is None:
             self.read = tables_of(self.value) if isinstance(self.value, type) else state_of(self.value)
         return self.read
@@ -113,8 +113,7 @@ class Reach:
         for candidate in _module_names(name, namespace):
             module = sys.modules.get(candidate)
             if module is None:
-                for owner in self._owners:
-                    owner.forget()
+                self._forget_attributes()
                 try:
                     module = import_module(candidate)
                 except Exception as error:  # noqa: BLE001 - the import fails for the function too
@@ -124,8 +123,14 @@ class Reach:
             if module is not None:
                 self.refer_to_owner(walk, module, f"the module {candidate} that {where} imports")
 
+    def _forget_attributes(self) -> None:
+        """Read the attributes of all owners again, because code of the program may have changed them."""
+        for owner in self._owners:
+            owner.forget()
+
     def follow(self, walk: Walk) -> bool:
         """Feed all named members that were not fed before. Return whether there may be more."""
+        self._forget_attributes()  # pickling methods of values that were fed have run
         names, owners, matched = self._followed
         if matched != self.matches_classes:  # class patterns read `__match_args__` of all owners
             names = owners = 0
@@ -168,6 +173,8 @@ class Reach:
         if (owner.number, name) in self._done:
             return False
         self._done.add((owner.number, name))
+        if isinstance(owner.value, python_types.ModuleType) and _may_run_code(owner.value, name):
+            self._forget_attributes()
         members = _attribute_values(owner, name)
         where = f"{owner.where}, {name!r}" if len(owner.where) < _MAX_SHOWN else owner.where
         for value in members:
@@ -241,6 +248,11 @@ def _all_names(owner: Any) -> list[str]:
 
 
 _FUNCTION_ATTRIBUTES = ("__annotations__", "__doc__")
+
+
+def _may_run_code(module: python_types.ModuleType, name: str) -> bool:
+    """Return whether looking up an attribute of a module may call Python code."""
+    return type(module) is not python_types.ModuleType or (name not in vars(module) and "__getattr__" in vars(module))
 
 
 def _attribute_values(owner: _Owner, name: str) -> list[Any]:

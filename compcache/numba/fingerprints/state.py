@@ -12,7 +12,7 @@ from operator import attrgetter, is_
 
 from compcache.interrupts import reraise_interrupt
 from compcache.numba.registered.code_reads import MISSING, names_used_by
-from compcache.numba.registered.library import has_own_code, is_library_module, is_made_by_library, is_of_generators
+from compcache.numba.registered.library import has_own_code, is_found_by_name, is_library_module, is_made_by_library, is_of_generators
 from compcache.numba.registered.marks import is_marked, is_module
 
 TYPE_CHECKING = False
@@ -147,7 +147,9 @@ def set_on_library(cls: type, names: frozenset[str] | None = None) -> dict[str, 
         return {}
     known = _members.get(cls)
     if known is None or not known.is_current(cls):
-        known = _members[cls] = _Members(cls)
+        known = _Members(cls)
+        if is_found_by_name(cls):  # other classes, such as those of `dataclasses.make_dataclass`, are freed
+            _members[cls] = known
     found = known.found | {name for name in known.others if not _is_defined_by_library(cls, name, known.members[name])}
     if names is not None:
         found &= names

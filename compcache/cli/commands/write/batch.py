@@ -57,8 +57,9 @@ def command(
     from compcache.cli.output import is_quiet
 
     quiet = quiet or is_quiet()
-    from compcache.batch import BatchInterrupted, compile_many
+    from compcache.batch import BatchInterrupted, ConflictingJobsError, compile_many
     from compcache.batch.spec import SpecError, read_specs
+    from compcache.errors import CompcacheError
 
     try:
         jobs = read_specs(specs, untrusted=untrusted)
@@ -72,6 +73,8 @@ def command(
                 cache, jobs, workers=workers, executor=executor, timeout=timeout, progress=not quiet, worker_directory=worker_dir
             )
         except (TypeError, ValueError) as error:
+            if isinstance(error, CompcacheError) and not isinstance(error, ConflictingJobsError):
+                raise
             raise click.UsageError(str(error)) from error
         except BatchInterrupted as interrupt:
             report = interrupt.report
