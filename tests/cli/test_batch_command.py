@@ -14,8 +14,9 @@ import llvmlite.binding as llvm
 import pytest
 from helpers import PACKAGE_ROOT, adder
 
-from compcache import Cache
+from compcache import Cache, FormatError
 from compcache.batch.spec import SpecError, read_specs
+from compcache.cli import main
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -142,6 +143,19 @@ def test_a_spec_that_leads_to_no_jobs_says_why(
         read_specs([spec])
     assert message in str(caught.value)
     sys.modules.pop("batch_spec", None)
+
+
+def test_errors_of_the_cache_are_no_wrong_usage(
+    directory: Path, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise FormatError("the index is damaged")
+
+    monkeypatch.setattr("compcache.batch.compile_many", fail)
+    assert main(["--dir", str(directory), "batch", str(place / "text.ll")])
+    error = capsys.readouterr().err
+    assert "the index is damaged" in error
+    assert "--help" not in error
 
 
 @pytest.mark.slow

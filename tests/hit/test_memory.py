@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from helpers import adder, caller, module_file
 
 from compcache import Cache, ModuleSource, NotCachedError, PrunePolicy, TargetUnloadedError, UndefinedSymbolError
+from compcache.hit import memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+    from types import FrameType
+
+    from compcache import TypedCallTarget
 
 COUNTER = """\
 @count = global i64 START
@@ -30,6 +35,35 @@ define i64 @get() {
   ret i64 %x
 }
 """
+
+
+def test_replaced_functions_are_forgotten_in_linear_time(cache: Cache) -> None:
+    def count_lines(number: int) -> int:
+        """How many lines `compcache.hit.memory` executes while a module replaces this many loaded functions."""
+        names = [f"f{number}_{position}" for position in range(number)]
+        for constant in (1, 2):
+            code = "".join(adder(name, constant) for name in names)
+            lines = 0
+
+            def trace(frame: FrameType, event: str, _: object) -> Any:
+                nonlocal lines
+                if frame.f_code.co_filename != memory.__file__:
+                    return None
+                lines += event == "line"
+                return trace
+
+            sys.settrace(trace)
+            try:
+                cache.add_module(ModuleSource(code))
+            finally:
+                sys.settrace(None)
+            held.extend([cache.get_target(name) for name in names])
+        assert held[-1](1) == 3
+        return lines
+
+    held: list[TypedCallTarget] = []
+    few, many = count_lines(30), count_lines(90)
+    assert many < 6 * few, (few, many)
 
 
 def _prune(cache: Cache) -> None:

@@ -116,6 +116,7 @@ def test_an_integer_is_an_address_and_not_the_buffer_of_a_copy(get: Callable[[st
     for kind in (np.int64, np.uint64, np.intp):
         assert get("first")(kind(array.ctypes.data)) == 0
         assert get("first")(kind(array.ctypes.data) + kind(8)) == 1
+    assert get("first")(np.timedelta64(array.ctypes.data, "ns")) == array.ctypes.data  # the buffer of a duration
 
 
 def test_a_buffer_that_cannot_be_given_is_refused_with_the_reason(get: Callable[[str], TypedCallTarget]) -> None:

@@ -99,6 +99,10 @@ def test_it_is_the_plan_for_all_modules(seed: int, tmp_path: Path, monkeypatch: 
     assert removed > 50
 
 
+def test_a_limit_may_be_any_number() -> None:
+    assert PrunePolicy(max_modules=1e3).max_modules == 1000  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(("policy", "walks"), [(PrunePolicy(max_modules=70), 2), (PrunePolicy(duplicates=True, stale=0.0), 3)])
 def test_few_walks_lead_to_the_plan(directory: Path, monkeypatch: pytest.MonkeyPatch, policy: PrunePolicy, walks: int) -> None:
     """Of the least recently used modules most are needed by used ones, so that the first candidates do not suffice."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import gc
 import re
 import subprocess
 import sys
 import textwrap
 import types
 import warnings
+import weakref
 from typing import Any
 
 import numpy as np
@@ -325,6 +328,39 @@ def test_attributes_of_arguments_count() -> None:
     from compcache.numba.fingerprints.content import content_of
 
     assert content_of(lambda x: x.real, ()).digest != content_of(lambda x: x.imag, ()).digest
+
+
+_LAZY = """
+    class Box:
+        first = 1
+    box = Box()
+    box.first = 1
+    def __getattr__(name):
+        if name != "lazy":
+            raise AttributeError(name)
+        box.second = V
+        def lazy(): return box.second
+        lazy.__module__ = __name__
+        globals()["lazy"] = lazy
+        return lazy
+"""
+
+
+def test_attributes_that_a_module_sets_when_its_own_are_read_count() -> None:
+    first, again, other = (_contents("DEP.box.first + DEP.lazy()", _LAZY, version) for version in (3, 3, 5))
+    assert first == again
+    assert first[0] != other[0]
+
+
+def test_classes_that_libraries_make_are_freed() -> None:
+    from compcache.numba.fingerprints.state import tables_of
+
+    made = dataclasses.make_dataclass("Made", ["x"], namespace={"__module__": "types"})
+    freed = weakref.ref(made)
+    tables_of(made)
+    del made
+    gc.collect()
+    assert freed() is None
 
 
 def test_changes_of_a_class_of_a_library_count_whenever_they_are_made() -> None:

@@ -130,7 +130,7 @@ class Reach:
 
     def follow(self, walk: Walk) -> bool:
         """Feed all named members that were not fed before. Return whether there may be more."""
-        self._forget_attributes()  # pickling methods of values that were fed have run
+        self._forget_attributes()  # pickling methods of values, and `__getattr__` of modules, have run
         names, owners, matched = self._followed
         if matched != self.matches_classes:  # class patterns read `__match_args__` of all owners
             names = owners = 0
@@ -173,8 +173,6 @@ class Reach:
         if (owner.number, name) in self._done:
             return False
         self._done.add((owner.number, name))
-        if isinstance(owner.value, python_types.ModuleType) and _may_run_code(owner.value, name):
-            self._forget_attributes()
         members = _attribute_values(owner, name)
         where = f"{owner.where}, {name!r}" if len(owner.where) < _MAX_SHOWN else owner.where
         for value in members:
@@ -248,11 +246,6 @@ def _all_names(owner: Any) -> list[str]:
 
 
 _FUNCTION_ATTRIBUTES = ("__annotations__", "__doc__")
-
-
-def _may_run_code(module: python_types.ModuleType, name: str) -> bool:
-    """Return whether looking up an attribute of a module may call Python code."""
-    return type(module) is not python_types.ModuleType or (name not in vars(module) and "__getattr__" in vars(module))
 
 
 def _attribute_values(owner: _Owner, name: str) -> list[Any]:
