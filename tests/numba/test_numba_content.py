@@ -331,23 +331,26 @@ def test_attributes_of_arguments_count() -> None:
 
 
 _LAZY = """
+    import sys, types
     class Box:
-        first = 1
+        pass
     box = Box()
     box.first = 1
-    def __getattr__(name):
+    def get(name):
         if name != "lazy":
             raise AttributeError(name)
         box.second = V
         def lazy(): return box.second
-        lazy.__module__ = __name__
-        globals()["lazy"] = lazy
+        other.lazy = lazy
         return lazy
+    other = types.ModuleType("content_other")
+    other.__getattr__ = get
+    sys.modules["content_other"] = other
 """
 
 
 def test_attributes_that_a_module_sets_when_its_own_are_read_count() -> None:
-    first, again, other = (_contents("DEP.box.first + DEP.lazy()", _LAZY, version) for version in (3, 3, 5))
+    first, again, other = (_contents("DEP.box.first + DEP.other.lazy()", _LAZY, version) for version in (3, 3, 5))
     assert first == again
     assert first[0] != other[0]
 
