@@ -83,6 +83,10 @@ def test_a_graph_leads_either_way(filled: Cache) -> None:
     for reverse in (False, True):
         with pytest.raises(NotCachedError, match="nobody"):
             filled.graph(["nobody"], reverse)
+    filled.remove("one", force=True)
+    assert names(filled.graph(["one"], reverse=True)) == {("one", "user")}
+    with pytest.raises(NotCachedError, match="one"):
+        filled.graph(["one"])
 
 
 def test_the_users_of_a_function_are_found_through_other_modules(cache: Cache) -> None:
@@ -114,7 +118,7 @@ def test_the_whole_is_described(filled: Cache) -> None:
 
 def test_a_function_that_others_need_is_not_removed(filled: Cache) -> None:
     with pytest.raises(FunctionInUseError, match="its module also holds 'two'; 'user' imports it") as caught:
-        filled.remove("one")
+        filled.remove("one", force=True)
     assert (caught.value.others, caught.value.importers) == (("two",), ("user",))
     assert list(filled) == ["one", "two", "user"]
     assert filled.get_target("user")(1) == 7

@@ -129,7 +129,7 @@ class Questions(Facade):
             progress: called from time to time with (modules read, modules to read).
 
         Raises:
-            NotCachedError: one of `names` is not in the cache.
+            NotCachedError: one of `names` is not in the cache. With `reverse`, this is not an error if cached functions import it.
         """
         self._require_open()
         from compcache.inspect.call_graph import cache_graph
@@ -240,8 +240,11 @@ class Questions(Facade):
     def stats(self, since: float | None = None, *, progress: Progress | None = None) -> CacheStats:
         """Count the contents of the cache, and add up the counters of all processes that use it.
 
+        The counters of this process are written first, and statistics files of several processes are merged, unless the cache is read-only.
+
         Args:
-            since: count only from this time on, in seconds since the epoch, rounded to the hour.
+            since: add up the counters only from this time on, in seconds since the epoch, rounded down to the hour. None adds up all
+                counters since they were last set to zero. The contents are counted completely.
             progress: called from time to time with (modules read, modules to read).
 
         Raises:
@@ -254,10 +257,10 @@ class Questions(Facade):
         return cache_stats(self._store, self._max_size, since, progress)
 
     def history(self, since: float | None = None, *, progress: Progress | None = None) -> tuple[StatsPeriod, ...]:
-        """Return the counters of `stats` over time.
+        """Return the counters of `stats` over time. Statistics are written and merged as by `stats`.
 
         Args:
-            since: count only from this time on, in seconds since the epoch, rounded to the hour.
+            since: return only counters from this time on, in seconds since the epoch, rounded down to the hour. None returns all.
             progress: called from time to time with (modules read, modules to read).
 
         Returns:

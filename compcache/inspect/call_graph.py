@@ -145,9 +145,14 @@ def function_graph(store: Store, loader: Loader, roots: Sequence[str]) -> Functi
     for name in roots:
         number = builder.add_function(name)
         if builder._nodes[number].kind == "missing":
-            raise NotCachedError(f"function {name!r} is not in the cache {store.root}", func_name=name, cache_dir=store.root)
+            raise _not_cached_error(store, name)
     builder.walk()
     return builder.graph()
+
+
+def _not_cached_error(store: Store, name: str) -> NotCachedError:
+    """Return the exception for a requested function that the graph cannot show."""
+    return NotCachedError(f"function {name!r} is not in the cache {store.root}", func_name=name, cache_dir=store.root)
 
 
 def cache_graph(
@@ -155,7 +160,8 @@ def cache_graph(
 ) -> FunctionGraph:
     """Return the graph of functions and their dependencies, or their users with `reverse`; see `Cache.graph`.
 
-    Raise `NotCachedError` if a named function is not in the cache.
+    Raise `NotCachedError` if a named function is not in the cache. With `reverse`, a missing function that cached functions import is
+    accepted: the result shows its users.
     """
     if names is None:
         graph = whole_graph(store, progress)
@@ -188,7 +194,11 @@ def _related_modules(store: Store, roots: Iterable[str]) -> list[ModuleSummary]:
 
 
 def _reversed_graph(graph: FunctionGraph, store: Store, roots: Sequence[str]) -> FunctionGraph:
-    """Return the part of a graph that reaches the roots, with its edges reversed. Raise `NotCachedError` if a root is not in the cache."""
+    """Return the part of a graph that reaches the roots, with its edges reversed.
+
+    Raise `NotCachedError` if the graph has no node for a root. A root that is not in the cache has a node if cached functions import it.
+    """
+    # A function has priority over a variable of the same name that is private to a module.
     numbers = {node.name: number for number, node in enumerate(graph.nodes) if node.kind == "variable"}
     numbers |= {node.name: number for number, node in enumerate(graph.nodes) if node.kind in ("function", "missing")}
     users: dict[int, list[int]] = {}
@@ -197,7 +207,7 @@ def _reversed_graph(graph: FunctionGraph, store: Store, roots: Sequence[str]) ->
     order: dict[int, int] = {}
     for name in roots:
         if name not in numbers:
-            raise NotCachedError(f"function {name!r} is not in the cache {store.root}", func_name=name, cache_dir=store.root)
+            raise _not_cached_error(store, name)
         order.setdefault(numbers[name], len(order))
     pending = list(order)
     for number in pending:  # the loop appends to the list

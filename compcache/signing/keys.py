@@ -197,5 +197,5 @@ def _import_nacl() -> Any:
         import nacl.exceptions
         import nacl.signing
     except ImportError as error:
-        raise MissingPackageError.of("PyNaCl", "signatures", "sign") from error
+        raise MissingPackageError.of("PyNaCl", "signing or verifying", "sign") from error
     return nacl

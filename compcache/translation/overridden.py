@@ -26,7 +26,10 @@ _OWN = "compcache.weak."
 
 
 def weak_functions(text: str) -> frozenset[str]:
-    """Return the names of a printed module's weak functions and their weak aliases, which other files may override."""
+    """Return the names of a printed module's functions and aliases of functions with the linkage ``weak``, which other files may override.
+
+    Functions in comdats are left out, because a linker merges them.
+    """
     if " weak " not in text:
         return frozenset()
     matches = [match for match in _FUNCTION.finditer(text) if _MERGED not in match["rest"]]
