@@ -118,7 +118,7 @@ def test_the_whole_is_described(filled: Cache) -> None:
 
 def test_a_function_that_others_need_is_not_removed(filled: Cache) -> None:
     with pytest.raises(FunctionInUseError, match="its module also holds 'two'; 'user' imports it") as caught:
-        filled.remove("one", force=True)
+        filled.remove("one")
     assert (caught.value.others, caught.value.importers) == (("two",), ("user",))
     assert list(filled) == ["one", "two", "user"]
     assert filled.get_target("user")(1) == 7
