@@ -491,7 +491,7 @@ def _closing_bracket(text: str, start: int) -> int:
             depth -= 1
             if depth == 0:
                 return index
-    raise ValueError(f"the LLVM assembly has unbalanced brackets: {text!r}")
+    raise ValueError(f"the LLVM assembly has unbalanced brackets: {text[:80]!r}")
 
 
 def split_parameters(text: str) -> tuple[str, ...]:

@@ -135,7 +135,9 @@ def open_bundle(path: str, file: BinaryIO | None = None) -> Iterator[Bundle]:
 
 
 def _open_archive(file: BinaryIO, path: str) -> zipfile.ZipFile:
-    """Open a file as a ZIP archive and read the archive's directory. Raise `zipfile.BadZipFile` for another file.
+    """Open a file as a ZIP archive and read the archive's directory.
+
+    Raise `zipfile.BadZipFile` for another file, or `FormatError` if the directory is too large.
 
     A failure is tried again once, because a signal may have interrupted the read.
     """

@@ -175,7 +175,7 @@ class Questions(Facade):
             return function_asm(self._store, self._loader, func_name_of(func_name), module_id, whole_module=whole_module)
 
     def explain(self, func_name: str | Identity, identity: Identity | None = None, *, progress: Progress | None = None) -> Explanation:
-        """Explain why a function can or cannot be loaded, and how its inputs differ from those of stored variants.
+        """Explain why a function can or cannot be loaded, and how its inputs differ from those of stored variants. Ask remote stores, too.
 
         Args:
             func_name: the function's name, its `Identity`, or a label. A label selects its newest function, which is compared with
@@ -257,7 +257,7 @@ class Questions(Facade):
         return cache_stats(self._store, self._max_size, since, progress)
 
     def history(self, since: float | None = None, *, progress: Progress | None = None) -> tuple[StatsPeriod, ...]:
-        """Return the counters of `stats` over time. Statistics are written and merged as by `stats`.
+        """Return the counters of `stats` over time. The counters of this process are written first.
 
         Args:
             since: return only counters from this time on, in seconds since the epoch, rounded down to the hour. None returns all.

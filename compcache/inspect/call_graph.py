@@ -72,7 +72,10 @@ class _Builder:
         self._waiting: list[tuple[int, _Module, str]] = []
 
     def add_function(self, func_name: str) -> int:
-        """Add the node of a function or an exported variable if it is new, and return its number. `walk` adds its successors."""
+        """Add the node of a function or an exported variable if it is new, and return its number. `walk` adds its successors.
+
+        The node of a function that no module realizes has the kind "missing".
+        """
         existing = self._numbers.get(("function", func_name, ""))
         if existing is not None:
             return existing
@@ -95,7 +98,7 @@ class _Builder:
                 self._edges[number, self._add_reference(module, successor)] = None
 
     def _add_reference(self, module: _Module, symbol: str) -> int:
-        """Add the node of a module's symbol if it is new, and return its number."""
+        """Add the node of a module's symbol if it is new, and return its number. An inlined function gets an edge to its original."""
         node = module.graph[symbol]
         if node.kind in ("function", "import") or (node.kind == "variable" and node.func_name is not None):
             return self.add_function(node.func_name or symbol)

@@ -37,9 +37,9 @@ def weak_functions(text: str) -> frozenset[str]:
 
 
 def without_overridden(text: str, names: Collection[str]) -> str:
-    """Replace overridden weak functions in a printed module with declarations, and return the new text.
+    """Replace the weak functions and aliases `names` in a printed module with declarations, and return the new text.
 
-    The overridden definitions become internal functions with different names.
+    The definitions of these functions become internal functions with different names. Functions in comdats are unchanged.
     """
     declared: list[str] = []
 

@@ -139,7 +139,7 @@ class Walk:
     def feed_library(self, value: object, where: str) -> None:
         """Examine a value of a library that running code uses, and feed the code to which it refers.
 
-        Record whether the value may read attributes that no code names.
+        Record whether the value may read attributes that no code names. Do nothing for a value that only the compiler reads.
 
         Raise `Unidentifiable` if the value may give results that follow neither from versions nor from arguments.
         """

@@ -211,7 +211,7 @@ def dependency_of_type(cls: type) -> Dependency:
 
 @examines_program(Unidentifiable)
 def is_current(dependency: Dependency) -> bool:
-    """Return whether the implementation that is registered under a dependency's name still has the recorded content.
+    """Return whether the implementation or the class of types that is registered under a dependency's name still has the recorded content.
 
     Raise `Unidentifiable` if the implementation cannot be compared.
     """

@@ -143,7 +143,10 @@ class Uploads:
                 self._reads.count("uploads_refused")
 
     async def _upload_one(self, name: str) -> bool:
-        """Upload one file of the outbox if that saves time for other hosts. Return False if the upload failed and must be retried."""
+        """Upload one file of the outbox if that saves time for other hosts, otherwise drop it. An unreadable file is dropped, too.
+
+        Return False if the upload failed and must be retried.
+        """
         try:
             upload = self._outbox.read(name)
         except (OSError, FormatError):
