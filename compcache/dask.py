@@ -15,7 +15,7 @@ from compcache.cache import Cache
 from compcache.errors import CompcacheError
 from compcache.hit.target import TypedCallTarget
 from compcache.interrupts import reraise_interrupt
-from compcache.publish.quarantine import warn
+from compcache.warning import warn
 from compcache.wording import join_first
 
 try:

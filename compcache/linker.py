@@ -7,7 +7,6 @@ assembles the sections. It does not know the cache directory: it calls `is_cache
 
 from __future__ import annotations
 
-import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,7 +20,7 @@ from compcache.build.source import ModuleSource
 from compcache.build.trial import UNTRUSTED, try_in_child
 from compcache.content.functions import exported_content
 from compcache.content.names import freeze
-from compcache.errors import CacheWarning, CompileError
+from compcache.errors import CompileError
 from compcache.formats import host
 from compcache.formats.bodies import encode_bodies
 from compcache.formats.built_module import BuiltModule, Sections
@@ -44,6 +43,7 @@ from compcache.targets.processor_words import requirement_of, words_of
 from compcache.translation.emission import table_symbols
 from compcache.translation.requests import code_pieces, requests_of
 from compcache.translation.translate import translate, translate_again, translate_member
+from compcache.warning import warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -252,7 +252,7 @@ def _shared_or_object(build: Callable[..., BuiltModule], *, shared: bool) -> Bui
             built = build(shared=False)
         except CompileError:
             raise error from None
-        warnings.warn(f"{error}; the module was stored as an object, which loads more slowly", CacheWarning, stacklevel=2)
+        warn(f"{error}; the module was stored as an object, which loads more slowly")
         return built
 
 

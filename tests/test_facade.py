@@ -83,6 +83,10 @@ def test_a_graph_leads_either_way(filled: Cache) -> None:
     for reverse in (False, True):
         with pytest.raises(NotCachedError, match="nobody"):
             filled.graph(["nobody"], reverse)
+    filled.remove("one", force=True)
+    assert names(filled.graph(["one"], reverse=True)) == {("one", "user")}
+    with pytest.raises(NotCachedError, match="one"):
+        filled.graph(["one"])
 
 
 def test_the_users_of_a_function_are_found_through_other_modules(cache: Cache) -> None:

@@ -29,7 +29,7 @@ PACKAGE, TESTS = PACKAGE_ROOT / "compcache", PACKAGE_ROOT / "tests"
 #: another, but for the ground.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors", "files", "interrupts", "digest", "record", "signature", "identity", "depgraph", "llvm", "settings", "configuration",
-     "display", "forks", "native", "wording"),
+     "display", "forks", "native", "warning", "wording"),
     ("arch",),
     ("formats", "globals", "processes"),
     ("images",),
@@ -68,7 +68,6 @@ DOORS = {
     ("layers.unpacked_bundle", "bundles.unpacked_layer"): "a bundle that is given as a layer is unpacked before it is first used",
     ("layers.layered_store", "publish.verify"): "that a file of a layer was verified is remembered in the writable directory",
     ("directory", "publish.verify"): "that a directory is not trusted is said where files are verified",
-    ("directory", "publish.quarantine"): "warnings about a directory are issued in one place",
     ("store", "publish.quarantine"): "a file that a look-up finds damaged is set aside",
     ("store", "publish.host_file"): "what is compiled for this host asks LLVM what it is",
     ("directory", "hit.target"): "the native runtime reads what the processor says of itself",

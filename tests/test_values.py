@@ -229,7 +229,7 @@ def test_heads_and_parameters_are_taken_apart() -> None:
     assert split_parameters("") == ()
     assert split_parameters('i8 "a,b", <2 x i8>') == ('i8 "a,b"', "<2 x i8>")
     for text in ("no name", ""):
-        with pytest.raises(ValueError, match="head"):
+        with pytest.raises(ValueError, match="a function without a name"):
             parse_head(text)
 
 

@@ -116,6 +116,7 @@ def _read_attribute_jobs(module: Any, attribute: str, spec: str) -> Iterator[Any
         reraise_interrupt(error)
         raise SpecError(f"{spec}: {attribute!r} failed: {type(error).__name__}: {error}") from error
     if jobs is None:
-        verb = "returned" if callable(value) else "is"
-        raise SpecError(f"{spec}: {attribute!r} {verb} a {type(result).__name__}, not an iterable of jobs: make it a list of jobs")
+        kind = "None" if result is None else f"an object of type {type(result).__name__}"
+        verb, action = ("returned", "return") if callable(value) else ("is", "make it")
+        raise SpecError(f"{spec}: {attribute!r} {verb} {kind}, not an iterable of jobs: {action} a list of jobs")
     yield from jobs

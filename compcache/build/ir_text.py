@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 __all__ = [
-    "ATTACHMENTS", "Assembly", "Definition", "GlobalValue", "GlobalValues", "Head", "find_extreme_construct", "function_texts",
-    "is_vectorized", "leading_type", "lines_from", "lines_of_variables", "long_lines", "parse_head", "passes_vectors", "plain_head",
-    "quote", "read_assembly", "read_functions", "read_module", "read_values", "referenced_name", "references", "section_bounds", "split_at",
-    "split_parameters", "symbol_counts", "target_text", "unquote", "with_image_symbols", "with_lines", "with_symbols",
+    "ATTACHMENTS", "Assembly", "Definition", "GlobalValue", "GlobalValues", "Head", "change_lines", "find_extreme_construct",
+    "function_texts", "is_vectorized", "leading_type", "lines_from", "lines_of_variables", "long_lines", "parse_head", "passes_vectors",
+    "plain_head", "quote", "read_assembly", "read_functions", "read_module", "read_values", "referenced_name", "references",
+    "section_bounds", "split_at", "split_parameters", "symbol_counts", "target_text", "unquote", "with_image_symbols", "with_symbols",
 ]  # fmt: skip
 
 _NAME = re.compile(r'"([^"]*)"|([-$._A-Za-z0-9]+)')
@@ -310,8 +310,8 @@ def lines_from(text: str, start: str) -> list[str]:
     return [text[begin:end] for begin, end in _line_bounds(text, start)]
 
 
-def with_lines(text: str, start: str, change: Callable[[str], str]) -> str:
-    """Return the text with `change` applied to each line that begins with `start`."""
+def change_lines(text: str, start: str, change: Callable[[str], str]) -> str:
+    """Return the text with each line that begins with `start` replaced by `change(line)`. Lines are passed without their newline."""
     parts, copied_end = [], 0
     for begin, end in _line_bounds(text, start):
         line = text[begin:end]
@@ -461,7 +461,7 @@ def symbol_counts(text: str) -> dict[str, int]:
 def parse_head(head: str) -> Head:
     """Return the parts of a function's head line, without metadata attachments. `head` does not contain ``define`` or ``declare``.
 
-    Raise `ValueError` if the text is not the head of a function.
+    Raise `ValueError` if the head has no name, or its brackets are unbalanced.
     """
     if head.startswith("!"):
         head = _ATTACHMENTS.sub("", head, count=1)
@@ -469,7 +469,7 @@ def parse_head(head: str) -> Head:
     while match is not None and not match[0].startswith("@"):
         match = _REFERENCE.search(head, match.end())
     if match is None:
-        raise ValueError(f"the LLVM assembly is not the head of a function: {head!r}")
+        raise ValueError(f"the LLVM assembly has a function without a name: {head[:80]!r}")
     end = _closing_bracket(head, match.end())
     return Head(head[: match.start()].strip(), split_parameters(head[match.end() + 1 : end]), head[end + 1 :])
 
@@ -491,7 +491,7 @@ def _closing_bracket(text: str, start: int) -> int:
             depth -= 1
             if depth == 0:
                 return index
-    raise ValueError(f"the LLVM assembly has unbalanced brackets: {text!r}")
+    raise ValueError(f"the LLVM assembly has unbalanced brackets: {text[:80]!r}")
 
 
 def split_parameters(text: str) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import re
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from compcache.build.ir_text import ATTACHMENTS, lines_from, lines_of_variables, quote, referenced_name, with_lines
+from compcache.build.ir_text import ATTACHMENTS, change_lines, lines_from, lines_of_variables, quote, referenced_name
 from compcache.errors import CompileError
 
 if TYPE_CHECKING:
@@ -106,8 +106,8 @@ def for_shared_object(text: str) -> str:
     if not any(word in text for word in ("dso_local", "thread_local(", " hidden ", " protected ", "PIE Level")):
         return text
     for start in ("@", "declare "):
-        text = with_lines(text, start, _for_shared_object)
-    return with_lines(text, "!", _without_pie) if "PIE Level" in text else text
+        text = change_lines(text, start, _for_shared_object)
+    return change_lines(text, "!", _without_pie) if "PIE Level" in text else text
 
 
 def _without_pie(line: str) -> str:

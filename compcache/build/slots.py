@@ -14,7 +14,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compcache.build.ir_text import parse_head, quote, references, symbol_counts, target_text, with_lines
+from compcache.build.ir_text import change_lines, parse_head, quote, references, symbol_counts, target_text
 from compcache.build.pic import ADDRESS_OF
 from compcache.build.source import check_name
 from compcache.errors import CompileError, GlobalValidationError, SignatureMismatchError, UndefinedSymbolError
@@ -141,9 +141,9 @@ def with_nobuiltin(text: str, functions: Iterable[GlobalValue], imports: Collect
     imported = {symbol for symbol in imports if is_known_by_name(symbol)}
     own = {f.text for f in functions if not f.is_declaration and is_known_by_name(f.name)}
     if imported:
-        text = with_lines(text, "declare ", lambda line: line if imported.isdisjoint(references(line)) else f"{line} nobuiltin")
+        text = change_lines(text, "declare ", lambda line: line if imported.isdisjoint(references(line)) else f"{line} nobuiltin")
     if own:
-        text = with_lines(text, "define ", lambda line: _with_nobuiltin(line) if line in own else line)
+        text = change_lines(text, "define ", lambda line: _with_nobuiltin(line) if line in own else line)
     return text
 
 

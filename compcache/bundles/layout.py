@@ -135,7 +135,9 @@ def open_bundle(path: str, file: BinaryIO | None = None) -> Iterator[Bundle]:
 
 
 def _open_archive(file: BinaryIO, path: str) -> zipfile.ZipFile:
-    """Open a file as a ZIP archive and read the archive's directory. Raise `zipfile.BadZipFile` for another file.
+    """Open a file as a ZIP archive and read the archive's directory.
+
+    Raise `zipfile.BadZipFile` for another file, or `FormatError` if the directory is too large.
 
     A failure is tried again once, because a signal may have interrupted the read.
     """
@@ -158,12 +160,14 @@ class Bundle:
         """Read a member into memory and return its content; b"" if the bundle has no member of this name."""
         return self._archive.read(name) if name in self.names else b""
 
-    def module(self, name: str) -> bytes | memoryview:
-        """Return the content of a module after checking it against the digest in the member's name.
+    def read_module(self, name: str) -> bytes | memoryview:
+        """Read the member of a module, and return its content after checking it against the digest in the member's name.
 
-        A module above 1 MiB is mapped from an anonymous file.
+        A module above 1 MiB is copied to a temporary file without a name, and mapped from it.
 
-        Raise `FormatError` if the content does not match the digest.
+        Raises:
+            FormatError: the content does not match the digest.
+            OSError: the bundle cannot be read, or the temporary file cannot be written.
         """
         match = MODULE_MEMBER.fullmatch(name)
         assert match is not None

@@ -104,7 +104,7 @@ def _read_module(store: Store, path: str, name: str, bundle: Bundle) -> _Module:
     assert match is not None
     module_id = bytes.fromhex(match[1])
     try:
-        return _Module(store, module_id, bundle.module(name), bundle.read(signature_member_name(module_id)))
+        return _Module(store, module_id, bundle.read_module(name), bundle.read(signature_member_name(module_id)))
     except UnknownVersionError as error:
         raise UnknownVersionError(f"the module {match[1]} in the bundle {path} cannot be read: {error}") from error
     except FormatError as error:

@@ -130,7 +130,7 @@ class Questions(Facade):
             progress: called from time to time with (modules read, modules to read).
 
         Raises:
-            NotCachedError: one of `names` is not in the cache.
+            NotCachedError: one of `names` is not in the cache. With `reverse`, this is not an error if cached functions import it.
             FormatError, StorageError: its module is damaged, or cannot be read. With `reverse`, its node has the reason as `problem`.
         """
         self._require_open()
@@ -177,7 +177,7 @@ class Questions(Facade):
             return function_asm(self._store, self._loader, func_name_of(func_name), module_id, whole_module=whole_module)
 
     def explain(self, func_name: str | Identity, identity: Identity | None = None, *, progress: Progress | None = None) -> Explanation:
-        """Explain why a function can or cannot be loaded, and how its inputs differ from those of stored variants.
+        """Explain why a function can or cannot be loaded, and how its inputs differ from those of stored variants. Ask remote stores, too.
 
         Args:
             func_name: the function's name, its `Identity`, or a label. A label selects its newest function, which is compared with
@@ -242,8 +242,11 @@ class Questions(Facade):
     def stats(self, since: float | None = None, *, progress: Progress | None = None) -> CacheStats:
         """Count the contents of the cache, and add up the counters of all processes that use it.
 
+        The counters of this process are written first, and statistics files of several processes are merged, unless the cache is read-only.
+
         Args:
-            since: count only from this time on, in seconds since the epoch, rounded to the hour.
+            since: add up the counters only from this time on, in seconds since the epoch, rounded down to the hour. None adds up all
+                counters since they were last set to zero. The contents are counted completely.
             progress: called from time to time with (modules read, modules to read).
 
         Raises:
@@ -256,10 +259,10 @@ class Questions(Facade):
         return cache_stats(self._store, self._max_size, since, progress)
 
     def history(self, since: float | None = None, *, progress: Progress | None = None) -> tuple[StatsPeriod, ...]:
-        """Return the counters of `stats` over time.
+        """Return the counters of `stats` over time. The counters of this process are written first.
 
         Args:
-            since: count only from this time on, in seconds since the epoch, rounded to the hour.
+            since: return only counters from this time on, in seconds since the epoch, rounded down to the hour. None returns all.
             progress: called from time to time with (modules read, modules to read).
 
         Returns:

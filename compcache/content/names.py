@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from typing import Any
 
-    from compcache.globals.definition import GlobalDefinition
     from compcache.identity import Identity
     from compcache.store import Store
 
@@ -92,7 +91,9 @@ def seal(code: Any) -> SealedSource:
     if not isinstance(source.ir, (str, bytes)):
         raise CompileError(_NO_CODE.format(type(source.ir).__name__))
     if source.globals:
-        source.globals = _copy_definitions(source.globals)
+        from compcache.globals import define
+
+        source.globals = {name: define(value) for name, value in source.globals.items()}
     return SealedSource(source)
 
 
@@ -334,25 +335,20 @@ def text_of_export(name: str, function: Function) -> str:
     return repr((name, function.signature, function.symbol, function.nogil, function.shown))
 
 
-def _global_parts(definitions: Mapping[str, Any] | None) -> Iterator[bytes]:
-    """Yield the bytes that identify the definitions of globals. A value that cannot be encoded is represented by its error."""
-    if not definitions:
+def _global_parts(values: Mapping[str, Any] | None) -> Iterator[bytes]:
+    """Yield the bytes that identify the values of globals. A value that cannot be stored is represented by its error."""
+    if not values:
         return
+    from compcache.globals import define
     from compcache.globals.definition import call_encode
 
-    for name, definition in sorted(_copy_definitions(definitions).items()):
-        yield from _encode_texts([name, definition.kind])
+    for name, value in sorted(values.items()):
         try:
-            yield call_encode(definition)
-        except GlobalValidationError as error:  # for example an integer too long for Python; compiling the source reports it
-            yield str(error).encode()
-
-
-def _copy_definitions(definitions: Mapping[str, Any]) -> dict[str, GlobalDefinition]:
-    """Return copies of definitions. Later changes of the values do not affect the copies."""
-    from compcache.globals import define
-
-    return {name: define(value) for name, value in definitions.items()}
+            definition = define(value)
+            parts = [*_encode_texts([name, definition.kind]), call_encode(definition)]
+        except GlobalValidationError as error:  # compiling the source reports it
+            parts = _encode_texts([name, str(error)])
+        yield from parts
 
 
 def _import_texts(imports: Any) -> list[str]:

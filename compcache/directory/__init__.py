@@ -211,7 +211,7 @@ class Directory:
         """Issue a warning about a damaged volume, once for each path."""
         path = self.path(VOLUMES, name)
         if self.is_first_warning(path):
-            from compcache.publish.quarantine import warn
+            from compcache.warning import warn
 
             warn(f"damaged modules in {path} are not used and are compiled again: {reason}; 'compcache check --repair' repairs the file")
 

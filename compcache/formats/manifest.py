@@ -141,13 +141,14 @@ def read_frame(read: Callable[[int, int], bytes] | bytes, offset: int, limit: in
     """Return the verified payload of a frame.
 
     Args:
-        read: the records section, or a function that returns `size` bytes of the section from `offset` on.
+        read: the records section, or a function that takes a position and a size, and returns these bytes of the section.
         offset: the position of the frame in the section.
         limit: the size of the section in bytes.
         key: the module's key. The check of the module record does not depend on the key.
 
     Raises:
         FormatError: the frame does not exist or is damaged.
+        Exception: any error of `read`.
     """
     payload: bytes = runtime.read_frame(read, offset, limit, key)
     return payload

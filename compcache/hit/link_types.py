@@ -66,12 +66,13 @@ def read_type(read_record: Callable[[int], bytes], kind: bytes) -> str:
 
 
 def _expected_definition(use: str) -> str:
-    """Return the definition that one alternative of a use expects exactly."""
+    """Return the definition that one alternative of a use matches exactly, by the rules in `docs/format.md`, "Records"."""
     if use.startswith(VARIABLE):
         return use if CONSTANT in use else _without(use, WRITTEN)
     plain = _without(use, IGNORED).replace("{", "").replace("}", "")
-    fixed, variadic, _ = plain.partition(VARIADIC)
-    return f"{fixed}{variadic}){plain.rpartition(')')[2]}" if variadic else plain
+    before, variadic, _ = plain.partition(VARIADIC)
+    convention = plain.rpartition(")")[2]
+    return f"{before}{variadic}){convention}" if variadic else plain
 
 
 def _without(text: str, mark: str) -> str:

@@ -7,12 +7,11 @@ linker makes it.
 from __future__ import annotations
 
 import os
-import warnings
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.arch.known import architecture
-from compcache.errors import CacheWarning, FormatError, LinkerError, UndefinedSymbolError
+from compcache.errors import FormatError, LinkerError, UndefinedSymbolError
 from compcache.formats.host import platform_name
 from compcache.images import platform_symbols
 from compcache.images.elf import patching, reading
@@ -22,6 +21,7 @@ from compcache.images.libraries import advice_on_runtime_library
 from compcache.images.linkers.find import find_linker, find_linkers, is_named
 from compcache.images.object import make as objects
 from compcache.images.shared import make as shared
+from compcache.warning import warn
 from compcache.wording import join_first
 
 if TYPE_CHECKING:
@@ -191,9 +191,7 @@ def _link_or_write(write: Callable[[], ModuleImage], link: Callable[[Linker], Mo
             image = write()
         except FormatError:
             raise error from None
-        warnings.warn(
-            f"{error}; the module's image was written without this linker: set COMPCACHE_LINKER to another one", CacheWarning, stacklevel=2
-        )
+        warn(f"{error}; the module's image was written without this linker: set COMPCACHE_LINKER to another one")
         return image
 
 

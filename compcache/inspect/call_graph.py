@@ -75,7 +75,10 @@ class _Builder:
         self._waiting: list[tuple[int, _Module, str]] = []
 
     def add_function(self, func_name: str) -> int:
-        """Add the node of a function or an exported variable if it is new, and return its number. `walk` adds its successors."""
+        """Add the node of a function or an exported variable if it is new, and return its number. `walk` adds its successors.
+
+        The node of a function that no module realizes has the kind "missing".
+        """
         existing = self._numbers.get(("function", func_name, ""))
         if existing is not None:
             return existing
@@ -99,7 +102,7 @@ class _Builder:
                 self._edges[number, self._add_reference(module, successor)] = None
 
     def _add_reference(self, module: _Module, symbol: str) -> int:
-        """Add the node of a module's symbol if it is new, and return its number."""
+        """Add the node of a module's symbol if it is new, and return its number. An inlined function gets an edge to its original."""
         node = module.graph[symbol]
         if node.kind in ("function", "import") or (node.kind == "variable" and node.func_name is not None):
             return self.add_function(node.func_name or symbol)
@@ -164,6 +167,7 @@ def cache_graph(
     """Return the graph of functions and their dependencies, or their users with `reverse`; see `Cache.graph`.
 
     Raise the exception of `unreadable_error` if no module with a named function can be read.
+    With `reverse`, a missing function that cached functions import is accepted: the result shows its users.
     """
     if names is None:
         graph = whole_graph(store, progress)
@@ -196,7 +200,11 @@ def _related_modules(store: Store, roots: Iterable[str]) -> list[ModuleSummary]:
 
 
 def _reversed_graph(graph: FunctionGraph, store: Store, roots: Sequence[str]) -> FunctionGraph:
-    """Return the part of a graph that reaches the roots, with its edges reversed. Raise `NotCachedError` if a root is not in the cache."""
+    """Return the part of a graph that reaches the roots, with its edges reversed.
+
+    Raise `NotCachedError` if the graph has no node for a root. A root that is not in the cache has a node if cached functions import it.
+    """
+    # A function has priority over a variable of the same name that is private to a module.
     numbers = {node.name: number for number, node in enumerate(graph.nodes) if node.kind == "variable"}
     numbers |= {node.name: number for number, node in enumerate(graph.nodes) if node.kind in ("function", "missing")}
     users: dict[int, list[int]] = {}

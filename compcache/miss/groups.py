@@ -128,7 +128,7 @@ class _Group:
                 )
             if source.entries or source.part_of:
                 raise CompileError(
-                    "a member of a group cannot have entries= or part_of=: omit these arguments, or add the source without a group"
+                    "a source of a group cannot have entries= or part_of=: omit these arguments, or add the source without a group"
                 )
             source = freeze(source)
             requests = requests_of(source, self._store.host(), "")
@@ -311,13 +311,13 @@ def _require_same_processors(sources: Sequence[_Source]) -> None:
         if [*map(_processor_of, source.requests)] != [*map(_processor_of, first.requests)]:
             raise CompileError(
                 f"source {first.number} is for {_describe_machines(first)}, but source {source.number} for {_describe_machines(source)}: "
-                "give all members of a group the same cpu=, features= and targets="
+                "give all sources of a group the same cpu=, features= and targets="
             )
 
 
 def _describe_machines(source: _Source) -> str:
-    """Return the CPUs of a source's targets for a message."""
-    return ", ".join([request.machine.cpu + (" with other features" if source.source.features else "") for request in source.requests])
+    """Return the CPUs of a source's targets, with the changes of their features, for a message."""
+    return " and ".join([f"{cpu} with {features}" if features else cpu for cpu, features in map(_processor_of, source.requests)])
 
 
 def _merge_sources(requests: Sequence[Request], members: Sequence[Member], content: str, is_cached: Callable[[str], bool]) -> Request:

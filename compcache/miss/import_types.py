@@ -8,7 +8,7 @@ from compcache.errors import CompcacheError, SignatureMismatchError
 from compcache.formats.manifest import decode_function
 from compcache.hit.link_types import DIGEST_SIZE, compare_types, read_type, type_digest, unite_types
 from compcache.interrupts import reraise_interrupt
-from compcache.publish.quarantine import warn
+from compcache.warning import warn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

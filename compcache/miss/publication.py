@@ -11,9 +11,9 @@ from compcache.errors import CacheWarning
 from compcache.maintain.size_limit import note_additions
 from compcache.miss.held import keep_stored, modules_in_use
 from compcache.publish.additions import merge
-from compcache.publish.quarantine import warn
 from compcache.publish.writer import publish_additions
 from compcache.store import is_ordered
+from compcache.warning import warn
 from compcache.wording import join_first
 
 if TYPE_CHECKING:

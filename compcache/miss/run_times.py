@@ -9,17 +9,17 @@ use them import it.
 from __future__ import annotations
 
 import threading
-import warnings
 from typing import TYPE_CHECKING, Any
 
 from compcache.build.slots import read_requests, shared_function
 from compcache.build.source import ModuleSource
-from compcache.errors import CacheWarning, LinkError
+from compcache.errors import LinkError
 from compcache.formats import host
 from compcache.images.archives import HAS_STATE, Archive
 from compcache.images.libraries import open_libraries
 from compcache.images.linkers.find import find_linker
 from compcache.targets.cpu_table import baseline
+from compcache.warning import warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +52,7 @@ def _add_library_module(session: Session, functions: list[str], archive: Archive
     try:
         add(session, _make_jumps(functions, archive), for_others=True)
     except LinkError as error:
-        warnings.warn(f"{archive.name} cannot be shared, so each module has a copy with its own state: {error}", CacheWarning, stacklevel=2)
+        warn(f"{archive.name} cannot be shared, so each module has a copy with its own state: {error}")
 
 
 def _may_use_shared_state(ir: Any) -> bool:

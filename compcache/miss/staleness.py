@@ -16,9 +16,10 @@ from compcache.formats.manifest import FUNCTION, LINK_ONLY, decode_function
 from compcache.formats.manifest_writer import iterate_frames
 from compcache.interrupts import reraise_interrupt, suppress
 from compcache.publish.numbering import first_existing
-from compcache.publish.quarantine import warn, warn_once
+from compcache.publish.quarantine import warn_once
 from compcache.settings import is_on
 from compcache.store import is_ordered
+from compcache.warning import warn
 from compcache.wording import join_first
 
 if TYPE_CHECKING:

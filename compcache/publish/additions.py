@@ -12,9 +12,9 @@ from compcache.publish.index_merge import ALL_LEVELS, LARGE_LEVELS, SMALL_LEVELS
 from compcache.publish.index_merge import merge as merge_segments
 from compcache.publish.locks import try_lock
 from compcache.publish.packs import merge_packs
-from compcache.publish.quarantine import warn
 from compcache.publish.writer import Publication, publish_modules
 from compcache.store import Store
+from compcache.warning import warn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-import sys
 from typing import TYPE_CHECKING
 
 from compcache.directory.places import QUARANTINE, module_id_of
-from compcache.errors import CacheWarning, IntegrityError
+from compcache.errors import IntegrityError
 from compcache.interrupts import reraise_interrupt
 from compcache.publish.atomic_file import make_directories, unique_name
 from compcache.publish.removal import remove_from_volumes
+from compcache.warning import warn
 
 if TYPE_CHECKING:
     from compcache.store import Store
 
-#: Files whose frames are skipped to find the user's line.
-_INTERNAL = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep, contextlib.__file__)
-
-__all__ = ["is_shortage", "move_to_quarantine", "quarantine", "reject_file", "warn", "warn_not_stored", "warn_once"]
+__all__ = ["is_shortage", "move_to_quarantine", "quarantine", "reject_file", "warn_not_stored", "warn_once"]
 
 
 def is_shortage(error: OSError) -> bool:
@@ -80,21 +76,6 @@ def reject_file(store: Store, path: str, reason: str) -> IntegrityError:
     store.stats.refused(path, reason)
     warn_once(store, path, message)
     return IntegrityError(message, path=path, reason=reason)
-
-
-def warn(message: str, category: type[CacheWarning] = CacheWarning) -> None:
-    """Issue a `CacheWarning` that points at the program's line that called the package."""
-    import warnings
-
-    warnings.warn(message, category, stacklevel=_levels_to_caller())
-
-
-def _levels_to_caller() -> int:
-    """Return the `stacklevel` for `warn`: the level of the first frame outside this package and its context managers."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_INTERNAL):
-        level, frame = level + 1, frame.f_back
-    return level
 
 
 def warn_not_stored(func_name: str, error: Exception) -> None:

@@ -21,7 +21,8 @@ from compcache.publish import index_merge
 from compcache.publish.atomic_file import is_settled
 from compcache.publish.index_rebuild import describe_from_records, rebuild_index
 from compcache.publish.locks import claim
-from compcache.publish.quarantine import quarantine, reject_file, warn, warn_once
+from compcache.publish.quarantine import quarantine, reject_file, warn_once
+from compcache.warning import warn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

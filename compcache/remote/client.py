@@ -14,7 +14,6 @@ from compcache.formats.manifest_writer import WholeManifest
 from compcache.formats.statistics import counter_of
 from compcache.identity import label_of
 from compcache.interrupts import reraise_interrupt, suppress
-from compcache.publish.quarantine import warn
 from compcache.remote import maintenance
 from compcache.remote.adopt import adopt_module
 from compcache.remote.answer import (
@@ -35,6 +34,7 @@ from compcache.remote.connection import ask, wake_helper
 from compcache.remote.directory import outbox_directory, state_directory
 from compcache.remote.outbox import Outbox, Upload
 from compcache.remote.shelves import card_key, includes, module_key, platform_shelf, shelf_of, usable_shelves
+from compcache.warning import warn
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence

@@ -70,13 +70,13 @@ class RemoteReport(NamedTuple):
 
 
 def status(stores: Stores) -> list[dict[str, Any]]:
-    """Return the status of each store: its `url` and `mode`, the helper's counts, and `last_error`.
+    """Send a request to each store now, and return its status: its `url` and `mode`, the helper's counts, and `last_error`.
 
     `last_error` says why the store does not answer or accepts no uploads. It is empty otherwise.
 
     Raise `StorageError` if the helper does not answer.
     """
-    states = _ask_helper(stores, "states", module_key(bytes(DIGEST_SIZE)))
+    states = _ask_helper(stores, "states", module_key(bytes(DIGEST_SIZE)))  # no module has this key, so the answer is short
     answers = zip(stores.each, _ask_helper(stores, "status"), states, strict=True)
     rows = []
     for store, counts, state in answers:

@@ -1,6 +1,7 @@
 """Named Ed25519 keys as text: ``name:base64``, as in Nix. The secret key is the seed of 32 bytes (RFC 8032).
 
 PyNaCl makes and checks signatures. It is imported at the first use. Hits of modules that were checked before do not need it.
+Other uses raise `MissingPackageError` without it.
 """
 
 from __future__ import annotations
@@ -197,5 +198,5 @@ def _import_nacl() -> Any:
         import nacl.exceptions
         import nacl.signing
     except ImportError as error:
-        raise MissingPackageError.of("PyNaCl", "signatures", "sign") from error
+        raise MissingPackageError.of("PyNaCl", "signing or verifying", "sign") from error
     return nacl

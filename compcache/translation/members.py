@@ -8,7 +8,6 @@ unchanged member is read from the cache.
 from __future__ import annotations
 
 import re
-import warnings
 import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,10 +16,11 @@ from compcache.build.exports import is_visible
 from compcache.build.ir_text import lines_from, quote, read_assembly, read_module, read_values, symbol_counts
 from compcache.build.link_types import read_link_types
 from compcache.build.pic import aliases
-from compcache.errors import CacheWarning, LinkError, MissingPackageError, SignatureMismatchError
+from compcache.errors import LinkError, MissingPackageError, SignatureMismatchError
 from compcache.formats.deflate import deflate
 from compcache.hit.link_types import compare_types, unite_types
 from compcache.interrupts import as_format_error, reraise_interrupt
+from compcache.warning import warn
 from compcache.wording import join_first
 
 try:
@@ -154,7 +154,7 @@ def _require_types(members: Sequence[Member]) -> None:
             message = f"the symbol {name!r} is {kind} in {definer}, but {member_label} uses it as {expected}{place}: {reason}"
             if not is_fitting:
                 raise SignatureMismatchError(message, func_name=name)
-            warnings.warn(message, CacheWarning, stacklevel=2)
+            codegen.call_in_caller(warn, message)
 
 
 def _member_label(members: Sequence[Member], number: int) -> str:

@@ -26,7 +26,10 @@ _OWN = "compcache.weak."
 
 
 def weak_functions(text: str) -> frozenset[str]:
-    """Return the names of a printed module's weak functions and their weak aliases, which other files may override."""
+    """Return the names of a printed module's functions and aliases of functions with the linkage ``weak``, which other files may override.
+
+    Functions in comdats are left out, because a linker merges them.
+    """
     if " weak " not in text:
         return frozenset()
     matches = [match for match in _FUNCTION.finditer(text) if _MERGED not in match["rest"]]
@@ -34,9 +37,9 @@ def weak_functions(text: str) -> frozenset[str]:
 
 
 def without_overridden(text: str, names: Collection[str]) -> str:
-    """Replace overridden weak functions in a printed module with declarations, and return the new text.
+    """Replace the weak functions and aliases `names` in a printed module with declarations, and return the new text.
 
-    The overridden definitions become internal functions with different names.
+    The definitions of these functions become internal functions with different names. Functions in comdats are unchanged.
     """
     declared: list[str] = []
 

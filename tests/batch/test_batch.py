@@ -260,6 +260,7 @@ def test_a_job_that_is_wrong_fails_alone_and_says_why(cache: Cache, jobs: Module
             Job("other", jobs.constant, ("another", 1)),
             Job("lambda", lambda: None),
             Job("lost", "batch_jobs:nowhere"),
+            ModuleSource("@g = external global i64\n" + adder("unstored", 1), globals={"g": object()}),
             Job("fine", jobs.constant, ("fine", 1)),
         ],
         workers=2,
@@ -268,7 +269,7 @@ def test_a_job_that_is_wrong_fails_alone_and_says_why(cache: Cache, jobs: Module
     failed = {record.name: record for record in report.failed}
     assert failed["job 0"].error == "CompileError"
     assert re.fullmatch(r"ZeroDivisionError: on purpose \(batch_jobs\.py, line \d+, in wrong\)", failed["wrong"].message)
-    with pytest.raises(BatchFailedError, match=r"(?s)6 of 7 jobs failed:\n  job 0: .*\n  wrong: ZeroDivision") as caught:
+    with pytest.raises(BatchFailedError, match=r"(?s)7 of 8 jobs failed:\n  job 0: .*\n  wrong: ZeroDivision") as caught:
         report.raise_for_failures()
     assert pickle.loads(pickle.dumps(caught.value)).report == report
     assert "batch_jobs.py" in failed["wrong"].output
@@ -276,6 +277,7 @@ def test_a_job_that_is_wrong_fails_alone_and_says_why(cache: Cache, jobs: Module
     assert "exports 'another' but not 'other'" in failed["other"].message
     assert "top level of a module" in failed["lambda"].message
     assert "nowhere" in failed["lost"].message
+    assert "of type object cannot be found by module and name" in failed["unstored"].message
     assert {record.kind for record in report.failed} == {"error"}
     assert failed["wrong"].attempts == 1  # it would only do the same again
     assert not report.ok

@@ -6,7 +6,7 @@ import llvmlite.binding as llvm
 import pytest
 
 from compcache import Cache, CompileError, ModuleSource
-from compcache.build.ir_text import find_extreme_construct, lines_from, long_lines, read_values, with_lines
+from compcache.build.ir_text import change_lines, find_extreme_construct, lines_from, long_lines, read_values
 
 CODE = """
 @0 = private constant i32 4
@@ -64,7 +64,7 @@ def test_lines_are_found_by_their_start(text: str) -> None:
     expected = [line for line in text.split("\n") if line.startswith("@")]
     assert lines_from(text, "@") == expected
     changed = "\n".join([f"#{line}" if line.startswith("@") else line for line in text.split("\n")])
-    assert with_lines(text, "@", lambda line: f"#{line}") == changed
+    assert change_lines(text, "@", lambda line: f"#{line}") == changed
 
 
 @pytest.mark.parametrize("length", [2, 3, 8, 9])

@@ -175,7 +175,7 @@ def read_whole(path: Path) -> None:
     """Read every member of a bundle."""
     with open_bundle(str(path)) as bundle:
         for name in bundle.names:
-            bundle.module(name) if name.startswith("modules/") else bundle.read(name)
+            bundle.read_module(name) if name.startswith("modules/") else bundle.read(name)
 
 
 @FEW

@@ -115,7 +115,7 @@ def test_sources_that_contradict_each_other_are_an_error(cache: Cache) -> None:
     with pytest.raises(LinkError, match=r"source 1 \(b.c\) cannot be linked with the sources before it: .*wchar_size"):
         cache.add_modules([named("a.c", adder("f", 1), flags.format(4)), named("b.c", adder("g", 1), flags.format(2))], group="lib")
     if os.uname().machine == "x86_64":
-        with pytest.raises(CompileError, match="source 1 for x86-64-v3: give all members of a group the same cpu="):
+        with pytest.raises(CompileError, match=r"source 0 is for .*, but source 1 for x86-64.*: give all sources of a group the same cpu="):
             cache.add_modules([ModuleSource(adder("f", 1), cpu="x86-64"), ModuleSource(adder("g", 1), cpu="x86-64-v3")], group="lib")
     with pytest.raises(CompileError, match="import 'g' as 'one' and as 'two'"):
         cache.add_modules([ModuleSource(caller(n, "g"), imports={"g": n}) for n in ("one", "two")], group="lib")
@@ -471,6 +471,10 @@ def test_members_use_one_another_as_they_are(cache: Cache) -> None:
     ignoring = "declare void @value(i64, i64)\ndefine void @ignore() {\n  call void @value(i64 1, i64 2)\n  ret void\n}\n"
     cache.add_modules([ModuleSource(adder("value", 1)), ModuleSource(ignoring)], group="lib")
     assert cache.get_target("ignore")() is None
+    aligned = "@wide = external global i64, align 16\ndefine i64 @read() {\n  %v = load i64, ptr @wide, align 16\n  ret i64 %v\n}\n"
+    with pytest.warns(CacheWarning, match=r"'wide' is .*aligned to 8") as warned:
+        cache.add_modules([ModuleSource("@wide = global i64 1, align 8\n"), ModuleSource(aligned)], group="wide")
+    assert [warning.filename for warning in warned] == [__file__]
 
 
 def test_a_group_has_the_same_id_in_every_process(tmp_path: Path) -> None:

@@ -330,29 +330,50 @@ def test_attributes_of_arguments_count() -> None:
     assert content_of(lambda x: x.real, ()).digest != content_of(lambda x: x.imag, ()).digest
 
 
+_HOLDER = """
+class Box:
+    pass
+box = Box()
+box.first = 1
+"""
 _LAZY = """
-    import sys, types
-    class Box:
-        pass
-    box = Box()
-    box.first = 1
-    def get(name):
-        if name != "lazy":
-            raise AttributeError(name)
-        box.second = V
-        def lazy(): return box.second
-        other.lazy = lazy
-        return lazy
-    other = types.ModuleType("content_other")
-    other.__getattr__ = get
-    sys.modules["content_other"] = other
+import content_holder, sys
+def __getattr__(name):
+    if name != "lazy":
+        raise AttributeError(name)
+    content_holder.box.second = sys.content_value
+    def lazy():
+        return content_holder.box.second
+    lazy.__module__ = __name__
+    globals()["lazy"] = lazy
+    return lazy
+"""
+_USES_LAZY = """
+import content_holder, content_lazy
+def implementation(x):
+    first = content_holder.box.first
+    module = content_lazy
+    value = first + module.lazy()
+    return lambda x: value
 """
 
 
-def test_attributes_that_a_module_sets_when_its_own_are_read_count() -> None:
-    first, again, other = (_contents("DEP.box.first + DEP.other.lazy()", _LAZY, version) for version in (3, 3, 5))
-    assert first == again
-    assert first[0] != other[0]
+def test_attributes_that_a_module_sets_when_its_own_are_read_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    from compcache.numba.fingerprints.fingerprint import fingerprint_of_implementations
+    from compcache.numba.fingerprints.implementations import Implementation
+
+    contents = []
+    for value in (3, 3, 5):
+        monkeypatch.setattr(sys, "content_value", value, raising=False)
+        try:
+            _module("content_holder", _HOLDER), _module("content_lazy", _LAZY)
+            program = _module("content_program", _USES_LAZY)
+            contents.append(fingerprint_of_implementations([Implementation(program.implementation, (), is_overload=True)]).content)
+        finally:
+            for name in ("content_holder", "content_lazy", "content_program"):
+                sys.modules.pop(name, None)
+    first, again, other = contents
+    assert first == again != other
 
 
 def test_classes_that_libraries_make_are_freed() -> None:

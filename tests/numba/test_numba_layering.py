@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 HOUSE = "numba"
 FOLDER = PACKAGE_ROOT / "compcache" / HOUSE
 #: What it uses of the package: the public names, what authors of front ends have, and the ground.
-USED = {"__init__", "cache", "frontend", "errors", "globals", "digest", "files", "interrupts", "record", "wording"}
+USED = {"__init__", "cache", "frontend", "errors", "globals", "digest", "files", "interrupts", "record", "warning", "wording"}
 #: Who uses it, and why.
 USERS = {
     "__init__": "`compcache.numba` is a public name",

@@ -45,9 +45,9 @@ class ArmAssembler(Assembler):
 
     def enter(self) -> None:
         self._emit(0xA9BE7BFD)  # stp x29, x30, [sp, #-32]!
-        self.add_rule(_DEF_CFA_OFFSET, _SAVED, _OFFSET | _FRAME_POINTER, 4, _OFFSET | _LINK, 3)
+        self.add_frame_rule(_DEF_CFA_OFFSET, _SAVED, _OFFSET | _FRAME_POINTER, 4, _OFFSET | _LINK, 3)
         self._emit(0x910003FD, 0xA90153F3)  # mov x29, sp; stp x19, x20, [sp, #16]
-        self.add_rule(_DEF_CFA, _FRAME_POINTER, _SAVED, _OFFSET | _CALLEE, 2, _OFFSET | _ITEMS, 1)
+        self.add_frame_rule(_DEF_CFA, _FRAME_POINTER, _SAVED, _OFFSET | _CALLEE, 2, _OFFSET | _ITEMS, 1)
         self._frame_at = len(self.code)
         self._emit(0xD10003FF)  # sub sp, sp
         self.move(_CALLEE, 0)
@@ -59,9 +59,9 @@ class ArmAssembler(Assembler):
 
     def leave(self) -> None:
         self._emit(0x910003BF, 0xA94153F3, 0xA8C27BFD)  # mov sp, x29; ldp x19, x20, [sp, #16]; ldp x29, x30, [sp], #32
-        self.add_rule(_DEF_CFA, _SP, 0)
+        self.add_frame_rule(_DEF_CFA, _SP, 0)
         self._emit(0xD65F03C0)  # ret
-        self.add_rule(_DEF_CFA, _FRAME_POINTER, _SAVED)
+        self.add_frame_rule(_DEF_CFA, _FRAME_POINTER, _SAVED)
 
     def load(self, register: int, base: int, offset: int, *, half: bool = False) -> None:
         opcode, size = (0xB9400000, 4) if half else (0xF9400000, 8)

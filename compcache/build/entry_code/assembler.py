@@ -79,9 +79,9 @@ class Assembler:
             self._set_jump(position, self._labels[label])
         return Code(bytes(self.code), tuple(self.relocations), tuple(self.frame_rules))
 
-    def add_rule(self, *operations: int) -> None:
-        """Add unwinding instructions that hold from the current position on."""
-        self.frame_rules.append((len(self.code), bytes(operations)))
+    def add_frame_rule(self, *encoded: int) -> None:
+        """Add unwinding instructions, as encoded bytes (DWARF 5, 6.4.2), that hold from the current position on."""
+        self.frame_rules.append((len(self.code), bytes(encoded)))
 
     def _jump_here(self, label: int) -> None:
         """Record that the jump at the current position targets a label."""

@@ -65,11 +65,11 @@ class X86Assembler(Assembler):
 
     def enter(self) -> None:
         self._emit(0x55)  # push rbp
-        self.add_rule(_DEF_CFA_OFFSET, 16, _OFFSET | _BP_RULE, 2)
+        self.add_frame_rule(_DEF_CFA_OFFSET, 16, _OFFSET | _BP_RULE, 2)
         self._emit(_WIDE, 0x89, 0xE5)  # mov rbp, rsp
-        self.add_rule(_DEF_CFA_REGISTER, _BP_RULE)
+        self.add_frame_rule(_DEF_CFA_REGISTER, _BP_RULE)
         self._emit(0x41, 0x54, 0x53)  # push r12; push rbx
-        self.add_rule(_OFFSET | _R12_RULE, 3, _OFFSET | _BX_RULE, 4)
+        self.add_frame_rule(_OFFSET | _R12_RULE, 3, _OFFSET | _BX_RULE, 4)
         self._emit(_WIDE, 0x81, 0xEC)  # sub rsp
         self._frame_at = len(self.code)
         self._emit_number32(0)
@@ -83,9 +83,9 @@ class X86Assembler(Assembler):
         self._emit_memory((0x8B,), _BX, _BP, -16)
         self._emit_memory((0x8B,), _R12, _BP, -8)
         self._emit(0xC9)  # leave
-        self.add_rule(_DEF_CFA, _SP_RULE, 8)
+        self.add_frame_rule(_DEF_CFA, _SP_RULE, 8)
         self._emit(0xC3)  # ret
-        self.add_rule(_DEF_CFA, _BP_RULE, 16)
+        self.add_frame_rule(_DEF_CFA, _BP_RULE, 16)
 
     def load(self, register: int, base: int, offset: int, *, half: bool = False) -> None:
         self._emit_memory((0x8B,), register, base, offset, wide=not half)  # mov

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build import codegen
 from compcache.build.inlining.offers import IS_MODE, MOST_INSTRUCTIONS, quoted, type_of
-from compcache.build.ir_text import lines_from, quote, read_module, references, with_lines
+from compcache.build.ir_text import change_lines, lines_from, quote, read_module, references
 from compcache.build.slots import is_known_by_name
 from compcache.digest import is_content_name
 from compcache.errors import CompileError
@@ -165,7 +165,7 @@ class _BodyLinker:
             code = code.replace(quoted(name), "@" + quote(symbol))
         symbol = symbols[body.name]
         if is_known_by_name(symbol):  # LLVM must not treat the function as a platform function of the same name
-            code = with_lines(code, "define available_externally ", lambda line: f"{line.removesuffix('{')}nobuiltin {{")
+            code = change_lines(code, "define available_externally ", lambda line: f"{line.removesuffix('{')}nobuiltin {{")
         try:
             if not self._has_same_type(symbol, code) or codegen.is_suspicious(TARGET_ATTRIBUTE.findall(code)):
                 return False

@@ -222,7 +222,9 @@ class Relocator:
         for offset, kind, symbol, addend in piece.section.relocations:
             store = linking.debug.get(kind)
             if store is None:
-                raise FormatError(f"a debug section has relocations of the type {kind}, which only linkers support")
+                raise FormatError(
+                    f"the section {piece.section.name} has relocations of the type {kind}, which only linkers support in debug sections"
+                )
             value = values[symbol]
             if kind in linking.debug_tls and value is not None:
                 value -= self._thread_start

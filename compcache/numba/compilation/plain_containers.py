@@ -191,23 +191,23 @@ def _make_creator(type_: Any) -> Any:
     if isinstance(type_, types.DictType) and not has_containers(types.Tuple((type_.key_type, type_.value_type))):
         key_type, value_type = type_.key_type, type_.value_type
 
-        def take_pairs(items: Any) -> Any:
+        def create_dict(items: Any) -> Any:
             container = Dict.empty(key_type, value_type)
             for key, value in items:
                 container[key] = value
             return container
 
-        return take_pairs
+        return create_dict
     if isinstance(type_, (types.ListType, types.Set)) and not has_containers(type_.dtype):
         item_type = type_.dtype
 
-        def take_items(items: Any) -> Any:
+        def create_list(items: Any) -> Any:
             container = List.empty_list(item_type)
             for item in items:
                 container.append(item)
             return container
 
-        return _create_set if isinstance(type_, types.Set) else take_items
+        return _create_set if isinstance(type_, types.Set) else create_list
     raise NotImplementedError(f"the type {type_}, in which a container is nested")
 
 

@@ -20,7 +20,7 @@ __all__ = ["FAST_PATHS", "FastPathFunction", "Reference", "TypeConstructor", "fi
 
 
 class Reference:
-    """A stand-in for a function, class or other object of Numba. Any use imports Numba.
+    """A stand-in for a function, class or other object of Numba. Most uses import Numba; comparisons and pickling do not.
 
     Args:
         module: the full name of the module.
@@ -143,7 +143,7 @@ class TypeConstructor(Reference):
         object.__setattr__(self, "_make", make)
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        """Return a stand-in for a type, or Numba's type if its expression does not follow from the arguments."""
+        """Return a stand-in for a type, or Numba's type if Numba is imported or the expression does not follow from the arguments."""
         make = object.__getattribute__(self, "_make")
         try:
             stand_in = None if has_numba() else make(*args, **keywords)
@@ -203,6 +203,7 @@ class _ExceptionClass(type):
     """The metaclass of stand-ins for Numba's warnings and exceptions. Instances and subclasses of Numba's class count as the stand-in's."""
 
     def _compcache_original(cls) -> Any:
+        """Import Numba if necessary, and return its class of the same name."""
         return _import_named("numba.core.errors", cls.__name__)
 
     def __call__(cls, *args: Any, **keywords: Any) -> Any:

@@ -81,7 +81,8 @@ def null_addresses(text: str, functions: Iterable[str]) -> str:
 def remove_dead_code(text: str, kept: Container[str] | None = None) -> Any:
     """Parse LLVM assembly, and return the module without unreachable code, such as Numba's code for functions without an address.
 
-    Functions other than those in `kept`, which other code may call, lose the arguments that they do not read. None keeps all arguments.
+    Other code may call the functions in `kept`. All other functions that the module defines become internal, and lose the parameters that
+    they do not read. If `kept` is None, all functions keep their linkage and their parameters.
     """
     module = binding.parse_assembly(text)
     manager = binding.create_new_module_pass_manager()

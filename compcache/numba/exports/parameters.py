@@ -69,6 +69,11 @@ def export_error(func_name: str, reason: str) -> CompileError:
     return CompileError(f"{func_name} cannot be exported: {reason}")
 
 
+def _count(number: int, noun: str) -> str:
+    """Return a number with a noun: ``1 parameter``, ``2 parameters``."""
+    return f"{number} {noun}{'s' if number != 1 else ''}"
+
+
 def has_variable_arguments(function: Any) -> bool:
     """Return whether a function has a parameter ``*args``."""
     return bool(function.__code__.co_flags & _VARIABLE_ARGUMENTS)
@@ -101,7 +106,9 @@ def make_argument_names(function: Any, func_name: str, number: int) -> list[str]
     names = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_POSITIONAL]
     required = sum(parameter.default is parameter.empty for parameter in parameters) - 1
     if number < required:
-        raise export_error(func_name, f"its signature declares too few argument types: {number} instead of at least {required}")
+        raise export_error(
+            func_name, f"its signature declares {_count(number, 'argument type')}, but the function requires at least {required}"
+        )
     (prefix,) = [parameter.name for parameter in parameters if parameter.kind is parameter.VAR_POSITIONAL]
     while any(name.startswith(prefix) for name in names):
         prefix += "_"
@@ -119,7 +126,8 @@ def add_default_types(function: Any, func_name: str, args: tuple[Any, ...]) -> t
 
     parameters = list(inspect.signature(function).parameters.values())
     if len(args) > len(parameters):
-        raise export_error(func_name, f"its signature declares too many argument types: {len(args)} instead of at most {len(parameters)}")
+        declared, accepted = _count(len(args), "argument type"), _count(len(parameters), "parameter")
+        raise export_error(func_name, f"its signature declares {declared}, but the function has {accepted}")
     omitted = parameters[len(args) :]
     for parameter in omitted:
         if parameter.default is parameter.empty:

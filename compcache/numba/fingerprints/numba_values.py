@@ -346,5 +346,8 @@ def _text(value: Any, where: str) -> str:
     """Return the text of a type. Raise `Unidentifiable` if the text contains an address."""
     text = str(value)
     if " at 0x" in text or "object at " in text:
-        raise Unidentifiable(f"{where} has the type {text}, whose text differs between processes")
+        raise Unidentifiable(
+            f"{where} has the type {text}, whose name contains an address, which differs between processes: "
+            "give the type a name without an address"
+        )
     return text

@@ -126,7 +126,10 @@ class Walk:
         """Feed the type of a value without an identity, if only the type matters. Raise `Unidentifiable` if the value matters."""
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
         if not self.is_only_named() and not self.overlooks:
-            raise Unidentifiable(f"{where} is of type {kind}, whose content cannot be compared between processes")
+            raise Unidentifiable(
+                f"{where} has the type {kind}, whose content cannot be compared between processes: "
+                "use numbers, texts, tuples or arrays of numbers in its place"
+            )
         self.feed_token("opaque", kind)
 
     def is_only_named(self) -> bool:
@@ -136,7 +139,7 @@ class Walk:
     def feed_library(self, value: object, where: str) -> None:
         """Examine a value of a library that running code uses, and feed the code to which it refers.
 
-        Record whether the value may read attributes that no code names.
+        Record whether the value may read attributes that no code names. Do nothing for a value that only the compiler reads.
 
         Raise `Unidentifiable` if the value may give results that follow neither from versions nor from arguments.
         """
@@ -150,7 +153,9 @@ class Walk:
         if not self.overlooks:
             description = "external state" if is_external_state(value) else external_state_of(value)
             if description:
-                raise Unidentifiable(f"{where} refers to {description}, whose value cannot be compared between processes")
+                raise Unidentifiable(
+                    f"{where} refers to {description}, whose value cannot be compared between processes: pass it as an argument"
+                )
             digest, replacements = call_once(digest_library_code, value)
             self.feed_token("code of a library", digest)
             for replacement in replacements:

@@ -201,6 +201,8 @@ def dependency_of_generator(implementation: Any) -> Dependency | None:
 def dependency_of_type(cls: type) -> Dependency:
     """Return the dependency to record for a class of Numba types that a user has defined.
 
+    A class without a data model has the content "", which is never current.
+
     Raise `Unidentifiable` if the class cannot be compared.
     """
     name = name_of_type(cls)
@@ -209,7 +211,7 @@ def dependency_of_type(cls: type) -> Dependency:
 
 @examines_program(Unidentifiable)
 def is_current(dependency: Dependency) -> bool:
-    """Return whether the implementation that is registered under a dependency's name still has the recorded content.
+    """Return whether the implementation or the class of types that is registered under a dependency's name still has the recorded content.
 
     Raise `Unidentifiable` if the implementation cannot be compared.
     """

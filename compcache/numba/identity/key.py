@@ -134,5 +134,8 @@ def _flag_text(name: str, value: Any) -> str:
         return str(value.encode())
     text = repr(inner)
     if " at 0x" in text:
-        raise Unidentifiable(f"the compiler flag {name} has the value {text}, whose text differs between processes")
+        raise Unidentifiable(
+            f"the compiler flag {name} has the value {text}, whose text contains an address, which differs between processes: "
+            f"give the class {type(inner).__qualname__} a __repr__ without an address"
+        )
     return text

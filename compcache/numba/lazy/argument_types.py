@@ -120,7 +120,7 @@ def scalar_name(dtype: Any) -> str:
     if name not in _SCALARS:
         raise NotLazy(f"an argument has the dtype {dtype}, for which compcache needs Numba: pass numbers of one of {', '.join(_SCALARS)}")
     if not dtype.isnative:
-        raise NotLazy(f"an argument has the dtype {dtype} with the byte order of other machines: pass it as {name}")
+        raise NotLazy(f"an argument has the dtype {dtype}, whose byte order is not native: convert the array with astype({name!r})")
     return name
 
 

@@ -133,11 +133,11 @@ def open_cache() -> Cache | None:
             _cache.has("compcache.numba")  # this checks who may write to the directory
         except (compcache.CompcacheError, OSError) as error:
             reraise_interrupt(error)
-            import warnings
+            from compcache.warning import warn
 
             _is_cache_unusable = True
             message = f"functions of Numba are not cached in the default cache: {error}; set COMPCACHE_DIR"
-            warnings.warn(message, compcache.CacheWarning, stacklevel=2)
+            warn(message)
             _cache = None
     return _cache
 
@@ -217,5 +217,5 @@ def _unpickle_constants(pickled: bytes) -> list[Any]:
 
     constants = loads(pickled)  # the cache was opened with allow_pickle
     if not isinstance(constants, list):
-        raise NotLazy(f"the constants that are stored with the function are a {type(constants).__name__}, not a list")
+        raise NotLazy(f"the constants that are stored with the function have the type {type(constants).__name__}, not list")
     return constants

@@ -190,10 +190,10 @@ def _objects_read_by_code(code: types.CodeType, namespace: dict[str, Any], state
     reads = reads_of(code)
     namespaces = NAMESPACE_ATTRIBUTES.intersection(reads.attributes)
     if namespaces:
-        raise _ExternalStateError(f"{name}, which reads {min(namespaces)}")
+        raise _ExternalStateError(f"the attribute {min(namespaces)!r} in {name}")
     for chain in reads.chains:
         if chain[0] in state:
-            raise _ExternalStateError(f"{name}, which reads the state of {chain[0]}")
+            raise _ExternalStateError(f"the state of {chain[0]} in {name}")
         value, at = resolve(chain, namespace)
         if value is not MISSING and not is_part_of_hash(code, value):
             if is_external_state(value):
@@ -202,7 +202,7 @@ def _objects_read_by_code(code: types.CodeType, namespace: dict[str, Any], state
     for imported in reads.imports:
         module = sys.modules.get(imported) or sys.modules.get(f"{namespace.get('__package__')}.{imported}")
         if module is None and imported not in EVERYTHING:
-            raise _ExternalStateError(f"{name}, which imports the module {imported}")
+            raise _ExternalStateError(f"the module {imported} in {name}")
         attributes = {} if module is None else vars(module)
         yield from [attributes[attribute] for attribute in reads.attributes if attribute in attributes]
     for constant in code.co_consts:

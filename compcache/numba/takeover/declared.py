@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import itertools
 import math
-import warnings
 from typing import TYPE_CHECKING, Any
 
-from compcache.errors import CacheWarning, CompcacheError
+from compcache.errors import CompcacheError
 from compcache.numba.compilation import scopes
 from compcache.numba.dispatch.function_cache import FunctionCache
 from compcache.numba.entries.starts import are_settings_from_environment, argument_text, find_stored_entry, store_fields
@@ -20,6 +19,7 @@ from compcache.numba.lazy.argument_types import NUMBERS
 from compcache.numba.lazy.entries import key_of
 from compcache.numba.registered.refusals import NotLazy, Unidentifiable
 from compcache.numba.takeover import lazy_dispatchers
+from compcache.warning import warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -102,7 +102,7 @@ def compile_and_record(state: State, backend: Backend, compile_all: Callable[[],
     except CompcacheError as error:
         name = state.function.__qualname__
         reason = f"{name} was compiled, but cannot be recorded for starts without Numba: {error}; later starts import Numba for it"
-        warnings.warn(reason, CacheWarning, stacklevel=2)
+        warn(reason)
 
 
 def is_key_current(state: State) -> bool:

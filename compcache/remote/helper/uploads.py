@@ -158,7 +158,7 @@ class Uploads:
         return None
 
     async def _upload_one(self, name: str) -> bool | None:
-        """Upload one file of the outbox if that saves time for other hosts.
+        """Upload one file of the outbox if that saves time for other hosts, otherwise drop it.
 
         Return False if the upload failed and must be retried, and None if the file could not be read.
         """
@@ -256,7 +256,8 @@ class Uploads:
     async def put_card(self, key: str, shelf: str, card: Card, *, replaces: bool = False) -> None:
         """Add a card to the cards of its function.
 
-        An existing card of the same shelf is kept unless its module is missing or damaged, or `replaces` is set.
+        An existing card of the same shelf is replaced if `replaces` is set, it is another function's, or its module is missing or damaged.
+        Otherwise it is kept.
 
         Raises:
             TimeoutError: other hosts changed the cards during each of `_MERGES` attempts.
@@ -271,9 +272,8 @@ class Uploads:
             former_content, stored_cards = await self._read_cards(key)
             if former_content is None:
                 continue  # the cards were removed since the attempt
-            stored_card = stored_cards.get(shelf)
-            may_be_kept = stored_card is not None and stored_card.name == card.name and not replaces
-            if stored_card is not None and may_be_kept and await self._reads.fetch_module(stored_card) is not None:
+            stored_card = None if replaces else stored_cards.get(shelf)
+            if stored_card is not None and stored_card.name == card.name and await self._reads.fetch_module(stored_card) is not None:
                 return
             merged = merge_cards(stored_cards, shelf, card)
             if not former_content:
@@ -282,7 +282,7 @@ class Uploads:
                 continue
             self._record_stored(key, merged, [*stored_cards.values(), card])
             return
-        raise TimeoutError(f"the cards at {key} changed {_MERGES} times while a card was added")
+        raise TimeoutError(f"other hosts changed the cards at {key} {_MERGES} times while a card was added; uploads are tried again")
 
     def _record_stored(self, key: str, data: bytes, cards: Iterable[Card]) -> None:
         """Record that the store has these cards, for look-ups and for garbage collections. `data` are the encoded cards."""
