@@ -59,6 +59,8 @@ _OTHERS_WRITE = 0o022
 
 _lock: "Any" = RLock()
 _mapping: "Any" = RLock()
+#: The names of the index's files, which are None if they are not known, and by segment: functions, modules, places of requirements.
+_NO_INDEX: "tuple[bytes | None, tuple[Any, ...], tuple[Any, ...], tuple[tuple[Any, int, int], ...]]" = None, (), (), ()
 #: For how many seconds a finalizer that holds `_lock` waits for another thread's constructors.
 _PATIENCE = 10.0
 
@@ -157,8 +159,8 @@ class PlainLoader:
     """Loads the plain functions of one directory. Its tables are those of the `Loader` that it can become."""
 
     __slots__ = (
-        "__weakref__", "_accepted", "_by_name", "_closure", "_current", "_ended", "_files", "_functions", "_host", "_listed", "_mine",
-        "_modules", "_names", "_owner", "_recorder", "_root", "_rows", "_volumes", "allow_pickle", "builds", "changed", "closed", "decoded",
+        "__weakref__", "_accepted", "_by_name", "_closure", "_current", "_ended", "_files", "_host", "_index", "_listed", "_mine",
+        "_owner", "_recorder", "_root", "_volumes", "allow_pickle", "builds", "changed", "closed", "decoded",
         "linked", "links", "maps_files", "merged", "opened", "providers", "store", "targets",
     )  # fmt: skip
 
@@ -166,11 +168,8 @@ class PlainLoader:
         """Load from this directory through `files`. With None, no hit is plain."""
         self._root = root
         self._files: Any = files
-        self._names: bytes | None = None
+        self._index = _NO_INDEX
         self._listed: tuple[bytes | None, bytes] = b"", b""  # names, and the state of their directory
-        self._functions: tuple[Any, ...] = ()
-        self._modules: tuple[Any, ...] = ()
-        self._rows: tuple[tuple[Any, int, int], ...] = ()
         self._accepted: set[bytes] = set()
         self._host: tuple[str, dict[str, int], str] | None = None  # see `_read_host`
         self._recorder: Any = None
@@ -213,7 +212,7 @@ class PlainLoader:
     def leave_plain(self) -> None:
         """Close the files. No hit is plain any more."""
         files, self._files, self._volumes = self._files, None, None
-        self._names, self._functions, self._modules, self._rows = None, (), (), ()
+        self._index = _NO_INDEX
         if files is not None:
             files.leave()
 
@@ -233,7 +232,7 @@ class PlainLoader:
             from compcache.interrupts import reraise_interrupt
 
             reraise_interrupt(error)
-            self._names = None
+            self._index = _NO_INDEX
             return None
         if target is not None and self._recorder is not None:
             self._recorder.hit(func_name, found[0].module_id, perf_counter() - started)
@@ -242,15 +241,16 @@ class PlainLoader:
     def _look_up_in_closure(self, func_name: str) -> "Found | None":
         """Return what `_look_up` returns if the loaded closure has the function without needs, else None."""
         closure = self._closure
-        if closure is None or closure[4] is None or closure[1] is not self._names:
+        if closure is None or closure[4] is None or closure[1] is not self._index[0]:
             return None
         runtime, file = load_runtime(), closure[4]
         ordered = runtime.is_ordered(func_name)
         if ordered and not (self._is_unchanged(runtime) or self._refresh_index(runtime)):
             return None
-        found = runtime.find_in_closure(self._functions, closure[0], file[0].number, file[3], func_name, ordered)
+        names, functions, _, _ = self._index
+        found = runtime.find_in_closure(functions, closure[0], file[0].number, file[3], func_name, ordered)
         module = self._loaded(closure[0])
-        if found is None or module is None or closure[1] is not self._names:
+        if found is None or module is None or closure[1] is not names:
             return None
         record, offset, content = found
         if record[5] == _NO_ENTRY or record[6] or record[2].startswith(_LINK_ONLY) or record[3] not in self._accepted:
@@ -330,7 +330,7 @@ class PlainLoader:
         if stamp is None:
             return opened, path, 0, None
         mac_key = runtime.digest(KNOWN_FAULTS, 32, b"compcache-mac-v1") if KNOWN_FAULTS else b""
-        return opened, path, size, runtime.stamped(self._modules, segment, module_id, stamp, mac_key)
+        return opened, path, size, runtime.stamped(self._index[2], segment, module_id, stamp, mac_key)
 
     def _find(self, runtime: "Any", func_name: str) -> "Any":
         """Look a function up in the index.
@@ -338,22 +338,23 @@ class PlainLoader:
         Return what `runtime.newest` found and its linked closure, or None if the function is not plain.
         """
         ordered = runtime.is_ordered(func_name)
-        if (ordered or self._names is None) and not self._refresh_index(runtime):
+        if (ordered or self._index[0] is None) and not self._refresh_index(runtime):
             return None
-        row = runtime.newest(self._functions, func_name, ordered)
+        names, functions, _, _ = self._index
+        row = runtime.newest(functions, func_name, ordered)
         if row is None:
             return None
         closure = None
         if row[2] >= _LINKED:
             closure = self._closure
-            if closure is None or closure[0] != row[1] or closure[1] is not self._names:
-                closure = self._find_closure(runtime, row[1])
+            if closure is None or closure[0] != row[1] or closure[1] is not names:
+                closure = self._find_closure(runtime, row[1], names)
             if closure is None:
                 return None
         return (row, closure) if self._is_compatible(closure) else None
 
-    def _find_closure(self, runtime: "Any", module_id: bytes) -> "PlainClosure | None":
-        """Return a linked closure that is recorded as valid for this index and this processor, or None."""
+    def _find_closure(self, runtime: "Any", module_id: bytes, names: "bytes | None") -> "PlainClosure | None":
+        """Return a linked closure that is recorded as valid for an index with these names and for this processor, or None."""
         # Raises OSError: there is no such file, or it cannot be read.
         _, words, identity = self._read_host(runtime)
         if not words or KNOWN_FAULTS:
@@ -363,8 +364,8 @@ class PlainLoader:
         stamp = runtime.stamp_of(opened.number, self._owner)
         if stamp is None or stamp[1] > _LARGEST_CLOSURE:
             return None
-        found = runtime.valid_closure(self._files.pread(opened.number, stamp[1], 0), file_name.encode(), self._names)
-        return None if found is None else (module_id, self._names, *found, None, {})
+        found = runtime.valid_closure(self._files.pread(opened.number, stamp[1], 0), file_name.encode(), names)
+        return None if found is None else (module_id, names, *found, None, {})
 
     def _is_compatible(self, closure: "PlainClosure | None") -> bool:
         """Return whether a closure, or (None) a module outside of closures, may be loaded beside the loaded ones."""
@@ -375,7 +376,7 @@ class PlainLoader:
 
     def _refresh_index(self, runtime: "Any") -> bool:
         """Read the present segments of the index. Return False if the index contains an unknown file."""
-        files, known = self._files, self._names
+        files, known = self._files, self._index[0]
         root = files.renew()
         if self._is_unchanged(runtime):
             return True
@@ -385,7 +386,7 @@ class PlainLoader:
         if names == known:
             self._listed = known, state
             return True
-        self._names = None
+        self._index = _NO_INDEX
         functions, modules, rows = [], [], []
         segments = runtime.segment_names(names)
         if segments is None:
@@ -401,19 +402,18 @@ class PlainLoader:
             functions.append(function_table)
             modules.append(module_table)
             rows.append((source, start, length))
-        self._functions, self._modules, self._rows = tuple(functions), tuple(modules), tuple(rows)
+        self._index = names, tuple(functions), tuple(modules), tuple(rows)  # at once: handlers and threads refresh it, too
         self._listed = names, state
-        self._names = names
         return True
 
     def _is_unchanged(self, runtime: "Any") -> bool:
         """Return whether the index is known to have the segments that were read last."""
         names, state = self._listed
-        return names is self._names and runtime.is_unchanged(f"{self._root}/{INDEX_DIRECTORY}", state)
+        return names is self._index[0] and runtime.is_unchanged(f"{self._root}/{INDEX_DIRECTORY}", state)
 
     def _accept_if_usable(self, runtime: "Any", segment: int, number: bytes, target_id: bytes, features_id: bytes) -> bool:
         """Return whether this host can run code with a numbered requirement. If so, later look-ups accept its ids."""
-        text = runtime.requirements(*self._rows[segment]).get(number)
+        text = runtime.requirements(*self._index[3][segment]).get(number)
         if text is None:
             return False
         platform, words, identity = self._read_host(runtime)

@@ -30,12 +30,12 @@ def read_entry(loader: "PlainLoader", kind: str, name: str) -> "tuple[bytes | No
     Return None instead of the tuple if only a store can answer.
     """
     try:
-        runtime, names = load_runtime(), loader._names
+        runtime, names = load_runtime(), loader._index[0]
         records = [] if names is None else _records(loader, runtime, kind, name)
         if not records:  # a missing name is searched in the present index
-            if not loader._refresh_index(runtime) or not loader._functions:
+            if not loader._refresh_index(runtime) or not loader._index[1]:
                 return None
-            records = _records(loader, runtime, kind, name) if loader._names is not names else []
+            records = _records(loader, runtime, kind, name) if loader._index[0] is not names else []
         latest = max([record for _, record in records], key=lambda record: (record[_SEQUENCE], record[_GONE], record[_DATA]), default=None)
         if latest is None or latest[_GONE]:
             return (None,)
@@ -54,7 +54,7 @@ def _records(loader: "PlainLoader", runtime: "Any", kind: str, name: str) -> "li
     """
     key = runtime.digest(f"\0{kind}\0{name}".encode("utf-8", "surrogatepass"), 16, b"compcache-name")
     records = []
-    for segment, table in enumerate(loader._functions):
+    for segment, table in enumerate(loader._index[1]):
         for value in table.find(key):
             module_id, offset, *_ = runtime.function_entry(value)
             opened, path, _, entry = loader._open_module(runtime, segment, module_id)

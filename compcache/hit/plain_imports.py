@@ -146,7 +146,7 @@ def collect_imports(loader: "PlainLoader", runtime: "Any", module_id: bytes, whe
             return other
 
         if len(uses) >= MANY:
-            tables, accepted = loader._functions, loader._accepted
+            tables, accepted = loader._index[1], loader._accepted
             part.together, uses = look_up_together(runtime, tables, uses, accepted, _reader_of_records(loader, find))
         for use in uses:
             other, kind = find(use[1]), use[3]
@@ -242,7 +242,7 @@ def look_up_together(
 
 def _find(loader: "PlainLoader", runtime: "Any", name: str, places: "dict[bytes, Any]") -> "Part | None":
     """Return the function of this name; None if it is missing, its realization is not plain to choose, or too many modules are open."""
-    row = runtime.newest(loader._functions, name, runtime.is_ordered(name))
+    row = runtime.newest(loader._index[1], name, runtime.is_ordered(name))
     if row is None or row[2] >= hit._LINKED:
         return None
     where = places.get(row[1])
@@ -289,4 +289,4 @@ def encode_store(address: int, data: bytes) -> bytes:
 
 def _has_one_realization(loader: "PlainLoader", runtime: "Any", name: str) -> bool:
     """Return whether a name has exactly one realization. For variables, the newest one need not be the right one."""
-    return bool(runtime.uses_by_module(loader._functions, [(name, name, b"", b"")]))
+    return bool(runtime.uses_by_module(loader._index[1], [(name, name, b"", b"")]))

@@ -40,14 +40,8 @@ def start_modules(
     runtime.commit(stores, tuple(updates))
     for name in _providers_first(functions):
         module, number, _ = functions[name]
-        if number is None:
-            continue
-        if module.finish is None:
+        if number is not None:
             _start(runtime, module, number)
-        elif not module.started and not runtime.is_linking():
-            from compcache.hit.interrupts import before_start_error
-
-            raise before_start_error(module.module_id)
 
 
 def _providers_first(functions: "dict[str, tuple[LoadedModule, int | None, list[str]]]") -> "list[str]":
@@ -68,10 +62,20 @@ def _providers_first(functions: "dict[str, tuple[LoadedModule, int | None, list[
 
 
 def _start(runtime: "Any", module: LoadedModule, number: int) -> None:
-    """Run the constructors of a module by its function with this number. The function with the next number runs the destructors."""
+    """Run the constructors of a module once, by its function with this number. The function with the next number runs the destructors.
+
+    Raise `ReentrantLoadError` if this look-up interrupts the start.
+    """
     image, finish = module.image, runtime.finish
-    try:
-        module.finish = lambda: finish(image, number + 1)  # set first, so that a constructor that requests its module finds it
+    run_destructors = lambda: finish(image, number + 1)  # noqa: E731 - made first, because a garbage collection may run here
+    if module.finish is not None:
+        if not module.started and not runtime.is_linking():
+            from compcache.hit.interrupts import before_start_error
+
+            raise before_start_error(module.module_id)
+        return
+    try:  # no call or allocation since the check: a signal handler or a finalizer could start the module there
+        module.finish = run_destructors  # set first, so that a constructor that requests its module finds it
         module.__class__ = _StartedModule  # its finalizer calls `finish` before anything that destructors may use is gone
         runtime.start(image, number)
     finally:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-from typing import TYPE_CHECKING
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from helpers import adder, run_fresh
@@ -17,6 +19,7 @@ from compcache.publish.index_merge import encode_function_entry, encode_segment
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from types import FrameType
 
 pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="needs Linux's /proc")
 
@@ -321,3 +324,64 @@ def test_only_directories_of_this_host_alone_are_known_to_be_unchanged() -> None
             os.close(opened)
         assert sorted(names.decode().split("/")[:-1]) == sorted(os.listdir(f"/{path}"))
         assert runtime.is_unchanged(f"/{path}", state) == bool(state) == is_local
+
+
+class Paused(threading.Thread):
+    """Loads `f` of a cache, and stops before a line of the function that reads the index, until it may go on."""
+
+    def __init__(self, cache: Cache, line: int) -> None:
+        super().__init__()
+        self._cache, self._line = cache, line
+        self.stands, self.may_go_on = threading.Event(), threading.Event()
+        self.stopped = False
+
+    def run(self) -> None:
+        sys.settrace(self._trace)
+        try:
+            self._cache.get_target("f")
+        finally:
+            sys.settrace(None)
+            self.stands.set()
+
+    def _trace(self, frame: FrameType, event: str, _: object) -> Any:
+        if frame.f_code.co_name != "_refresh_index":
+            return None
+        if event == "line":
+            if not self._line:
+                self.stopped = True
+                self.stands.set()
+                self.may_go_on.wait()
+            self._line -= 1
+        return self._trace
+
+
+@pytest.mark.slow
+def test_threads_that_read_the_index_at_once_do_not_mix_what_they_read(stored: Path) -> None:
+    """The first one has listed the index before an addition, the second one afterwards, wherever both stop meanwhile."""
+    index = stored / "index-v1"
+    before = set(os.listdir(index))
+    with Cache(stored) as cache:
+        cache.add_module(ModuleSource("define i64 @f(i64 %x) { ret i64 70 }"))
+    newest = stored.parent / "newest"
+    (added,) = set(os.listdir(index)) - before
+    values, lines = set(), itertools.count()
+    for line in lines:
+        for other_line in itertools.count():
+            (index / added).rename(newest)
+            with Cache(stored) as cache:
+                first, second = Paused(cache, line), Paused(cache, other_line)
+                first.start()
+                first.stands.wait()
+                newest.rename(index / added)
+                second.start()
+                second.stands.wait()
+                for thread in (first, second):
+                    thread.may_go_on.set()
+                    thread.join()
+                values.add(cache.get_target("f")(1))
+            if not second.stopped:
+                break
+        if not first.stopped:
+            break
+    assert values == {70}
+    assert next(lines) > 20
