@@ -50,14 +50,16 @@ class Session:
         """Return the cache if its directory exists. Otherwise close the cache and raise `click.ClickException`."""
         if not cache.exists:
             cache.close()
-            if os.path.exists(self.directory) and not os.path.isdir(self.directory):
-                raise click.ClickException(
-                    f"{self.directory} (chosen by: {self.chosen_by}) is not a directory: give the directory of a cache"
-                )
+            self.require_no_file()
             raise click.ClickException(
                 f"there is no cache at {self.directory} (chosen by: {self.chosen_by}): 'compcache add', or a program, creates it"
             )
         return cache
+
+    def require_no_file(self) -> None:
+        """Raise `click.ClickException` if the path of the cache directory is that of a file."""
+        if os.path.exists(self.directory) and not os.path.isdir(self.directory):
+            raise click.ClickException(f"{self.directory} (chosen by: {self.chosen_by}) is not a directory: give the directory of a cache")
 
     def open_with_remote(self, url: str | None, mode: str | None) -> Cache:
         """Open the cache with remote stores. The directory may be created.

@@ -179,6 +179,19 @@ def test_looking_at_a_directory_that_is_not_there_does_not_make_it(
     assert not (tmp_path / "nowhere").exists()
 
 
+def test_a_prune_of_an_empty_directory_is_no_failure_and_of_a_file_is_one(tmp_path: Path) -> None:
+    """A timer may run before the first program, on a volume that is empty."""
+    (tmp_path / "volume").mkdir()
+    for options, verb in (((), "removed"), (("--dry-run",), "would remove")):
+        done = compcache("--dir", tmp_path / "volume", "prune", "--max-size", "1G", *options)
+        assert done.status == 0
+        assert done.err.startswith(f"there is no cache at {tmp_path / 'volume'} yet (chosen by: --dir)\n{verb} 0 modules")
+    assert list((tmp_path / "volume").iterdir()) == []
+    (tmp_path / "file").touch()
+    done = compcache("--dir", tmp_path / "file", "prune", "--max-size", "1G")
+    assert (done.status, done.err.partition(" (")[0]) == (2, f"compcache: error: {tmp_path / 'file'}")
+
+
 @pytest.mark.slow
 def test_prune_by_makers(directory: Path) -> None:
     with Cache(directory) as cache:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -67,13 +68,13 @@ def command(session: Session, /, dry_run: bool, yes: bool, as_json: bool, as_lin
         policy = PrunePolicy(**options)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    exists = os.path.isdir(session.directory)
-    if not exists:  # a timer may run before the first program; that is not a failure
-        print_note(f"there is no cache at {session.directory} yet (chosen by: {session.chosen_by})")
-    with session.open_existing() if exists and not dry_run else session.open_or_empty() as cache:
+    with session.open_or_create() if os.path.isdir(session.directory) and not dry_run else session.open_or_empty() as cache:
+        if not cache.exists:  # a timer may run before the first program; that is not a failure
+            session.require_no_file()
+            print_note(f"there is no cache at {session.directory} yet (chosen by: {session.chosen_by})")
         proposal = cache.propose_prune(policy, progress=show_progress)
-        report = proposal.report
-        if exists and not dry_run:
+        report = replace(proposal.report, dry_run=dry_run)
+        if cache.exists and not dry_run:
             if (report.removed or report.removed_packs) and not yes:
                 _confirm(report, session.directory)
             report = cache.carry_out(proposal)
