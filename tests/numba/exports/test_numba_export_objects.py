@@ -369,5 +369,5 @@ def test_a_kernel_of_another_version_is_refused(tmp_path: Path) -> None:
     code = text + "\ndefine ptr @f() {\n  %plan = call ptr @compcache.numba.plan()\n  ret ptr null\n}\n"
     with Cache(tmp_path / "cache") as cache:
         cache.add_module(ModuleSource(code, {"f": "object()"}))
-        with pytest.raises(ImportError, match="export it again"):
+        with pytest.raises(ImportError, match="export the kernel again"):
             cache.get_target("f")()
