@@ -403,7 +403,10 @@ def _complete_bitcode(translated: Translated, globals_: Mapping[str, int]) -> by
 def _make_header(
     translated: Translated, image: ModuleImage, platform: str, basic: frozenset[str], requirements: tuple[str, ...]
 ) -> ModuleRecord:
-    """Return the header of the module's records. `requirements` are those of its functions. `basic` has the features of all processors."""
+    """Return the header of the module's records. `requirements` are those of its functions.
+
+    `basic` has the features that every processor of the platform has.
+    """
     machine = translated.machine
     made_for, _ = words_of(machine.requires - basic - architecture(platform).system_features.keys(), platform.partition("-")[0])
     return ModuleRecord(

@@ -64,10 +64,10 @@ WRONG: list[tuple[str, type[Exception], str]] = [
     ("m(2**70, 2)", OverflowError, "m(): argument 1 must be an address of 64 bits"),
     ("m(b'abc')", TypeError, "m() takes 2 arguments, ptr, i64; 1 given; one buffer is passed as an address and a length if"),
     ("f(1, 2, 3)", TypeError, "f() takes 2 arguments, a: f64, b: i64; 3 given"),
-    ("f(5, a=1)", TypeError, "f() got two values for a"),
+    ("f(5, a=1)", TypeError, "f() got multiple values for argument 'a'"),
     ("f(a=1)", TypeError, "f() is missing b"),
     ("f(1, c=2)", TypeError, "f() has no parameter 'c': it takes a: f64, b: i64"),
-    ("f(1, 2, b=3)", TypeError, "f() got two values for b"),
+    ("f(1, 2, b=3)", TypeError, "f() got multiple values for argument 'b'"),
     ("f(1, 2, 3, b=3)", TypeError, "f() takes 2 arguments"),
     ("m(p=1, n=2)", TypeError, "m() takes no keyword arguments: the parameters of i64(ptr, i64) have no names"),
 ]  # fmt: skip

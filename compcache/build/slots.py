@@ -96,13 +96,13 @@ def read_requests(source: ModuleSource) -> Requests:
     Raise `InvalidNameError` if a name cannot be used, or `GlobalValidationError` if the value of a global cannot be stored.
     """
     imports = source.imports or ()
-    pairs = imports.items() if hasattr(imports, "items") else ((name, name) for name in _import_names(imports))
+    pairs = imports.items() if hasattr(imports, "items") else ((name, name) for name in _as_tuple(imports))
     return Requests(
         {check_name(symbol, "imported symbol"): check_name(getattr(name, "func_name", name), "func_name") for symbol, name in pairs},
         {check_name(name, "global name"): define(value) for name, value in (source.globals or {}).items()},
         (
-            *[check_name(name, "library") for name in _import_names(source.libraries)],
-            *[_archive_name(name) for name in _import_names(source.archives)],
+            *[check_name(name, "library") for name in _as_tuple(source.libraries)],
+            *[_archive_name(name) for name in _as_tuple(source.archives)],
         ),
     )
 
@@ -113,9 +113,9 @@ def _archive_name(name: Any) -> str:
     return name if is_archive(name) else f"lib{name}.a"
 
 
-def _import_names(imports: Any) -> tuple[str, ...]:
-    """Return one or several names as a tuple."""
-    return (imports,) if isinstance(imports, str) else tuple(imports)
+def _as_tuple(names: Any) -> tuple[str, ...]:
+    """Return one name or several names as a tuple."""
+    return (names,) if isinstance(names, str) else tuple(names)
 
 
 @cache

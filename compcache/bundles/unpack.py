@@ -50,7 +50,7 @@ class _Module:
 
     @property
     def requirement(self) -> str:
-        """The properties that a host must have to run the module."""
+        """The properties that a host must have to map the module. Its functions may require further processor features."""
         return self.header.requirement()
 
 

@@ -119,7 +119,7 @@ def _unwrap(bitcode: bytes) -> bytes:
         offset, size = (int.from_bytes(bitcode[start : start + 4], "little") for start in (8, 12))
         bitcode = bitcode[offset : offset + size]
     if not bitcode.startswith(MAGIC):
-        raise FormatError("the data is not LLVM bitcode: it begins with other bytes")
+        raise FormatError(f"the data is not LLVM bitcode: it starts with {bitcode[:4]!r}, not with {MAGIC!r}")
     return bitcode[len(MAGIC) :]
 
 

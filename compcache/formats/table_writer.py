@@ -56,14 +56,14 @@ def _bucket_lengths(read: Read, size: int, width: int, bits: int) -> list[int]:
 
 
 def _read_in_chunks(read: Read, size: int, width: int) -> Iterator[bytes]:
-    """Yield all rows of a table in large chunks. A chunk never ends within a row."""
+    """Yield all entries of a table in large chunks. A chunk never ends within an entry."""
     step = _AT_ONCE * width
     for start in range(0, size, step):
         yield read(start, min(step, size - start))
 
 
 def _bits(count: int) -> int:
-    """Return the number of bits of a key's hash that choose its bucket, for a table of `count` rows."""
+    """Return how many leading bits of a key are the number of its bucket, for a table of `count` entries."""
     return min(max((count // _PER_BUCKET).bit_length() - 1, 0), _MAX_BITS)
 
 

@@ -230,7 +230,7 @@ class Volume:
         except zlib.error as error:
             raise _damaged_error(f"a module in the volume cannot be decompressed: {error}") from error
         if len(data) != total:
-            raise _damaged_error(f"a module in the volume has {len(data)} bytes, not {total} as its table says")
+            raise _damaged_error(f"a module in the volume does not have the {total} bytes that the table of the volume states")
         return data[:size], data[size:]
 
 

@@ -108,7 +108,7 @@ def _match_names(target: TypedCallTarget, passed: int, names: tuple[str, ...]) -
         if name not in parameters:
             raise TypeError(f"{function}() has no parameter {name!r}: it takes {_list_parameters(target)}")
         if parameters.index(name) in places:
-            raise TypeError(f"{function}() got two values for {name}")
+            raise TypeError(f"{function}() got multiple values for argument {name!r}")
         places[parameters.index(name)] = number
     missing = [_name_parameter(target, number) for number in range(len(parameters)) if number not in places]
     if missing:

@@ -163,7 +163,10 @@ define void @NRT_Free(ptr %data) {
 
 
 def _format_allocator(suffix: str) -> str:
-    """Return the definition of the allocation function with this suffix, which names its further parameter: alignment or destructor."""
+    """Return the definition of ``NRT_MemInfo_alloc`` with a suffix. With ``_aligned`` it has a parameter for the alignment.
+
+    With ``_dtor`` it has one for the destructor.
+    """
     align, widen, dtor, parameter = "16", "", "null", ""
     if suffix.endswith("_aligned"):
         align, widen, parameter = "%wide", "  %wide = zext i32 %align to i64\n", ", i32 %align"

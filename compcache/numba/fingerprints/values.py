@@ -399,7 +399,10 @@ def _feed_address(walk: Walk, value: Any, where: str) -> None:
 
 
 def _feed_ctypes_function(walk: Walk, value: Any, where: str) -> None:
-    """Feed a ctypes function: by name for compiled code if a Cython module exports it, otherwise as the library pickles it."""
+    """Feed a ctypes function: for compiled code by its name and C types (`describe_ctypes_function`), if these are known.
+
+    Other functions are fed as their library pickles them.
+    """
     from compcache.numba.registered.cython_functions import describe_ctypes_function
 
     properties = describe_ctypes_function(value) if walk.mode == COMPILED else None

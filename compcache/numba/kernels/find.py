@@ -32,10 +32,11 @@ class Kernels:
         return f"<packaged kernels of {self.__module__}.{self.__qualname__}>"
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Call the first kernel that accepts the arguments.
+        """Call the kernels in order, until one does not raise `TypeError`.
 
         Raises:
-            TypeError: no kernel accepts the arguments, or each kernel that does has itself raised `TypeError`, which is then the cause.
+            TypeError: each kernel raised it, because it does not accept the arguments or itself failed. The first error is the cause.
+            OverflowError, ValueError: a kernel accepts the types of the arguments, but not a value.
         """
         first_error: TypeError | None = None
         for target in self._targets:
