@@ -401,6 +401,16 @@ def test_a_store_without_a_clock_is_left_as_it_is(uploads: list[Upload]) -> None
     in_store(work)
 
 
+def test_the_stores_of_a_cache_are_verified_and_collected_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maintenance, "verify", lambda store: ("verified", store.shown))
+    monkeypatch.setattr(maintenance, "collect_garbage", lambda store, **options: ("collected", store.shown, options["dry_run"]))
+    for mode, collected in (("write", [("collected", "file:///none", True)]), ("read", [])):
+        with Cache(tmp_path / mode, remote="file:///none", remote_mode=mode) as cache:
+            remote: Any = cache.remote
+            assert remote.verify() == [("verified", "file:///none")]
+            assert remote.collect_garbage(dry_run=True) == collected
+
+
 def test_verifying_and_collecting_say_that_the_store_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     store = Stores((RemoteSettings("file:///none", "write"),))
     rows = [[f"{LAYOUT}/f/a", 1, 1.0]]
