@@ -29,7 +29,7 @@ PACKAGE, TESTS = PACKAGE_ROOT / "compcache", PACKAGE_ROOT / "tests"
 #: another, but for the ground.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors", "files", "interrupts", "digest", "record", "signature", "identity", "depgraph", "llvm", "settings", "configuration",
-     "display", "forks", "native", "warning", "wording"),
+     "display", "forks", "messagepack", "native", "warning", "wording"),
     ("arch",),
     ("formats", "globals", "processes"),
     ("images",),

@@ -16,18 +16,14 @@ import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build.exports import Export
-from compcache.errors import FormatError, MissingPackageError
+from compcache.errors import FormatError
 from compcache.formats.deflate import deflate
 from compcache.formats.manifest_writer import PICKLED_GLOBAL
 from compcache.formats.records import decode_global
 from compcache.globals.definition import Storage
 from compcache.interrupts import as_format_error
+from compcache.messagepack import pack, unpack
 from compcache.signature import Signature
-
-try:
-    import msgpack
-except ImportError as error:
-    raise MissingPackageError.of("msgpack", "compiling") from error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -77,7 +73,7 @@ def write_recipe(
 ) -> bytes:
     """Return the second stream of a bitcode section: the compressed recipe. `storage` has the offsets of the globals' records."""
     rows = [[e.name, e.symbol, e.signature and e.signature.text(), e.nogil, e.shown, e.link_only] for e in exports]
-    packed = msgpack.packb([_VERSION, level, rows, dict(slots), dict(storage), list(libraries), code], unicode_errors="surrogatepass")
+    packed = pack([_VERSION, level, rows, dict(slots), dict(storage), list(libraries), code])
     return deflate(packed)
 
 
@@ -90,8 +86,7 @@ def read_recipe(section: bytes, read_record: Callable[[int], bytes]) -> Recipe:
         stream = zlib.decompressobj()
         optimized = stream.decompress(section, _MAX_SIZE)
         packed = zlib.decompressobj().decompress(stream.unused_data, _MAX_SIZE)
-        fields = msgpack.unpackb(packed, unicode_errors="surrogatepass")
-        version, level, rows, slots, offsets, libraries, code = fields
+        version, level, rows, slots, offsets, libraries, code = unpack(packed)
         if version != _VERSION:
             raise FormatError(f"the module's recipe has version {version}, but this release reads version {_VERSION}: add the module again")
         exports = tuple([_restore_export(*row) for row in rows])

@@ -24,8 +24,6 @@ from errno import EINVAL
 from struct import error as StructError  # noqa: N812 - it is an exception class
 from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
-import msgpack
-
 from compcache.directory.places import MODULES, SIGNATURES
 from compcache.errors import FormatError
 from compcache.formats.footer import (
@@ -37,7 +35,7 @@ from compcache.formats.footer import (
     require_intact,
     sections_of,
 )  # fmt: skip
-from compcache.formats.graph import decode_notes
+from compcache.formats.graph import decode_notes, pack_notes
 from compcache.formats.order import order_of, with_number
 from compcache.interrupts import reraise_interrupt, suppress
 
@@ -77,8 +75,7 @@ def strip_compilation_data(data: bytes, number: int | None = None) -> bytes:
     content_notes = {name: value for name, value in decode_notes(notes).items() if name not in _COMPILATION_NOTES}
     if number is not None and number != order_of(content_notes).number:
         content_notes = with_number(content_notes, number)
-    packed: bytes = msgpack.packb(dict(sorted(content_notes.items())), use_bin_type=True)
-    _, parts = encode_container(image, records, graph, bitcode, packed, None)
+    _, parts = encode_container(image, records, graph, bitcode, pack_notes(dict(sorted(content_notes.items()))), None)
     return b"".join(parts)
 
 

@@ -12,13 +12,9 @@ import zlib
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from compcache.errors import FormatError, MissingPackageError
+from compcache.errors import FormatError
 from compcache.interrupts import as_format_error
-
-try:
-    import msgpack
-except ImportError as error:
-    raise MissingPackageError.of("msgpack", "compiling") from error
+from compcache.messagepack import pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -46,7 +42,7 @@ def encode_bodies(bodies: Iterable[Body]) -> bytes:
     rows = [list(body) for body in bodies]
     if not rows:
         return b""
-    stream = zlib.compress(msgpack.packb([_VERSION, rows], unicode_errors="surrogatepass"), 1)
+    stream = zlib.compress(pack([_VERSION, rows]), 1)
     return stream + _TAIL.pack(len(stream), _MAGIC)
 
 
@@ -65,10 +61,7 @@ def read_bodies(read: Callable[[int, int], bytes], end: int) -> dict[str, Body]:
     if size > end - _TAIL.size:
         raise FormatError(f"the inlinable bodies of a module have {size} bytes, more than the {end - _TAIL.size} bytes of their section")
     with as_format_error("the inlinable bodies of a module are damaged"):
-        unpacking = zlib.decompressobj()
-        version, rows = msgpack.unpackb(
-            unpacking.decompress(read(end - _TAIL.size - size, size), _MOST), unicode_errors="surrogatepass", strict_map_key=False
-        )
+        version, rows = unpack(zlib.decompressobj().decompress(read(end - _TAIL.size - size, size), _MOST))
         return {row[0]: _checked_body(*row) for row in rows} if version == _VERSION else {}
 
 

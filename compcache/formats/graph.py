@@ -11,14 +11,10 @@ import time
 import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compcache.errors import FormatError, MissingPackageError
+from compcache.errors import FormatError
 from compcache.formats.deflate import deflate
 from compcache.interrupts import as_format_error
-
-try:
-    import msgpack
-except ImportError as error:
-    raise MissingPackageError.of("msgpack", "reading dependency graphs") from error
+from compcache.messagepack import pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -59,16 +55,14 @@ class ModuleGraph(NamedTuple):
 
 def encode_graph(nodes: Iterable[SymbolNode]) -> bytes:
     """Encode the graph section of a module."""
-    rows = [list(node) for node in nodes]
-    return deflate(msgpack.packb(rows, use_bin_type=True, unicode_errors="surrogatepass"))
+    return deflate(pack([list(node) for node in nodes]))
 
 
 def decode_graph(section: bytes) -> ModuleGraph:
     """Decode the graph section of a module. Raise `FormatError` if the section is damaged."""
     with as_format_error("the graph section of the module is damaged"):
         inflated = zlib.decompressobj().decompress(section, _MAX_GRAPH)
-        rows = msgpack.unpackb(inflated, raw=False, unicode_errors="surrogatepass", strict_map_key=False)
-        nodes = [_checked_node(*row) for row in rows]
+        nodes = [_checked_node(*row) for row in unpack(inflated)]
     return ModuleGraph({node.symbol: node for node in nodes})
 
 
@@ -101,14 +95,13 @@ def encode_notes(seconds: float, identity: Any, digests: Mapping[str, str], cont
 
 def pack_notes(notes: Mapping[str, Any]) -> bytes:
     """Encode notes as a notes section. This is the inverse of `decode_notes`."""
-    packed: bytes = msgpack.packb(dict(notes), use_bin_type=True)
-    return packed
+    return pack(dict(notes))
 
 
 def decode_notes(section: bytes) -> dict[str, Any]:
     """Decode the notes section of a module. Invalid times and identities are left out. Raise `FormatError` if the section is damaged."""
     with as_format_error("the notes section of the module is damaged"):
-        notes = msgpack.unpackb(section, raw=False)
+        notes = unpack(section)
     if not isinstance(notes, dict):
         raise FormatError(f"the notes section of the module is of type {type(notes).__name__}, not dict")
     for name in ("created", "seconds"):

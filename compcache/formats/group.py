@@ -10,13 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from compcache.errors import FormatError, MissingPackageError
+from compcache.errors import FormatError
 from compcache.interrupts import as_format_error
-
-try:
-    import msgpack
-except ImportError as error:
-    raise MissingPackageError.of("msgpack", "reading groups") from error
+from compcache.messagepack import pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,14 +41,13 @@ class Group(NamedTuple):
 def encode_group(digest: str, members: Iterable[GroupMember]) -> bytes:
     """Encode the data of a `GROUP` entry."""
     rows = [[label, code, list(names)] for label, code, names in members]
-    packed: bytes = msgpack.packb([digest, rows], use_bin_type=True, unicode_errors="surrogatepass")
-    return packed
+    return pack([digest, rows])
 
 
 def decode_group(data: bytes) -> Group:
     """Decode the data of a `GROUP` entry. Raise `FormatError` if the data is damaged."""
     with as_format_error("the entry of a group is damaged"):
-        digest, rows = msgpack.unpackb(data, raw=False, unicode_errors="surrogatepass")
+        digest, rows = unpack(data)
         members = tuple([GroupMember(label, code, tuple(names)) for label, code, names in rows])
     texts = [digest, *(text for member in members for text in (member.label, member.digest, *member.names))]
     wrong = next((text for text in texts if not isinstance(text, str)), "")

@@ -20,13 +20,9 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from compcache.digest import CHECK_SIZE, check
-from compcache.errors import FormatError, MissingPackageError
-from compcache.interrupts import reraise_interrupt
-
-try:
-    import msgpack
-except ImportError as error:
-    raise MissingPackageError.of("msgpack", "listing what is in a cache") from error
+from compcache.errors import FormatError
+from compcache.interrupts import as_format_error
+from compcache.messagepack import pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -67,7 +63,7 @@ def encode_keys(items: Iterable[Item], summary: Callable[[], bytes]) -> Iterator
         firsts.append((first_key, offset, len(block)))
         offset += len(block)
         yield block
-    packed = _packed_block([field for row in firsts for field in row])
+    packed = pack([field for row in firsts for field in row])
     yield check(packed) + packed
     content = summary()
     if len(content) > SUMMARY_SIZE:
@@ -84,16 +80,10 @@ def _blocks(items: Iterable[Item]) -> Iterator[tuple[bytes, bytes]]:
         block += (key, value)
         size += len(key) + len(value)
         if size >= _BLOCK:
-            yield block[0], _packed_block(block)
+            yield block[0], pack(block)
             block, size = [], 0
     if block:
-        yield block[0], _packed_block(block)
-
-
-def _packed_block(values: list[Any]) -> bytes:
-    """Return values as a msgpack array."""
-    packed: bytes = msgpack.packb(values, use_bin_type=True)
-    return packed
+        yield block[0], pack(block)
 
 
 class SortedKeys:
@@ -133,11 +123,8 @@ class SortedKeys:
         data = self._read(offset, length)
         if len(data) != length or check(data[CHECK_SIZE:]) != data[:CHECK_SIZE]:
             raise FormatError(f"the block of sorted keys at byte {offset} is damaged: its checksum does not match")
-        try:
-            return msgpack.unpackb(memoryview(data)[CHECK_SIZE:], raw=False)
-        except (ValueError, msgpack.UnpackException) as error:
-            reraise_interrupt(error)
-            raise FormatError(f"the block of sorted keys at byte {offset} is not valid msgpack: {error}") from error
+        with as_format_error(f"the block of sorted keys at byte {offset} is not valid msgpack"):
+            return unpack(memoryview(data)[CHECK_SIZE:])
 
     def _read_index(self, offset: int, length: int) -> list[Any]:
         """Return the first key, the offset and the length of each block; reads of blocks check them. Raise `FormatError` for other data."""

@@ -13,14 +13,10 @@ from typing import TYPE_CHECKING
 
 from compcache.digest import CHECK_SIZE, check, name_key
 from compcache.directory.places import UNCACHED
-from compcache.errors import MissingPackageError, StorageError
+from compcache.errors import StorageError
 from compcache.interrupts import reraise_interrupt, suppress
+from compcache.messagepack import pack, unpack
 from compcache.publish.writer import publish_file
-
-try:
-    import msgpack
-except ImportError as error:
-    raise MissingPackageError.of("msgpack", "recording why a function is not cached") from error
 
 if TYPE_CHECKING:
     from compcache.store import Store
@@ -63,7 +59,7 @@ def record_refusal(store: Store, name: str, reason: str) -> None:
     stored = _read_refusal(store, _file_name(name))
     if stored is not None and (stored.name, stored.reason) == (name, reason):
         return
-    packed: bytes = msgpack.packb([name, reason, time.time()], unicode_errors="surrogatepass")
+    packed = pack([name, reason, time.time()])
     with contextlib.suppress(StorageError):
         publish_file(store, UNCACHED, _file_name(name), check(packed) + packed)
         _remove_oldest(store)
@@ -88,9 +84,9 @@ def _read_refusal(store: Store, file_name: str) -> Refusal | None:
     if data is None or check(data[CHECK_SIZE:]) != data[:CHECK_SIZE]:
         return None
     try:
-        name, reason, created = msgpack.unpackb(data[CHECK_SIZE:], unicode_errors="surrogatepass")
+        name, reason, created = unpack(data[CHECK_SIZE:])
         refusal = Refusal(str(name), str(reason), float(created) if 0 <= float(created) < _MAX_TIME else 0.0)
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
+    except (ValueError, TypeError) as error:
         reraise_interrupt(error)
         return None
     return refusal if _file_name(refusal.name) == file_name else None

@@ -12,7 +12,7 @@ from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.digest import DIGEST_SIZE
-from compcache.errors import FormatError, MissingPackageError
+from compcache.errors import FormatError
 from compcache.formats.entry import ENTRY, PART_OF, decode_entry, index_name, is_pack
 from compcache.formats.linked import KIND as LINKED_CLOSURE
 from compcache.formats.linked import mark_linked
@@ -21,13 +21,9 @@ from compcache.formats.manifest import FUNCTION, MODULE, NEEDS, decode_function
 from compcache.formats.manifest_writer import iterate_frames
 from compcache.formats.records import decode_module
 from compcache.interrupts import as_format_error, reraise_interrupt, suppress
+from compcache.messagepack import pack, unpack
 from compcache.publish.module_reader import ModuleSections
 from compcache.publish.quarantine import is_shortage
-
-try:
-    import msgpack
-except ImportError as error:
-    raise MissingPackageError.of("msgpack", "listing what is in a cache") from error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -213,8 +209,8 @@ def _imports_of(needs: bytes) -> list[str]:
 
 def _read_seconds(notes: bytes) -> float:
     """Return the compile time in encoded notes, in seconds, or 0.0 if the notes are damaged."""
-    with suppress(ValueError, TypeError, AttributeError, msgpack.UnpackException):
-        return seconds_in(msgpack.unpackb(notes, raw=False, strict_map_key=False))
+    with suppress(ValueError, TypeError, AttributeError):
+        return seconds_in(unpack(notes))
     return 0.0
 
 
@@ -226,35 +222,35 @@ def seconds_in(notes: Mapping[str, Any]) -> float:
 
 def encode_platform(platform: Platform) -> bytes:
     """Encode a platform."""
-    return _pack(list(platform))
+    return pack(list(platform))
 
 
 def decode_platform(data: bytes) -> Platform:
     """Decode a platform. Raise `FormatError` if the data is malformed."""
     with as_format_error(_MALFORMED):
-        return _make_platform(_unpack(data))
+        return _make_platform(unpack(data, use_list=False))
 
 
 def encode_fields(row: Row) -> bytes:
     """Encode the fields of a row other than its module_id and its platform."""
-    return _pack(row[2:])
+    return pack(row[2:])
 
 
 def encode_entry_of(entry: RowEntry) -> bytes:
     """Encode one item of a row's `entries`."""
-    return _pack(entry)
+    return pack(entry)
 
 
 def decode_entry_of(data: bytes) -> RowEntry:
     """Decode one item of a row's `entries`. Raise `FormatError` if the data is malformed."""
     with as_format_error(_MALFORMED):
-        return _check_rows([_new((bytes(DIGEST_SIZE), _ANY, 0.0, (), (), (), (), (_unpack(data),), ""))])[0].entries[0]
+        return _check_rows([_new((bytes(DIGEST_SIZE), _ANY, 0.0, (), (), (), (), (unpack(data, use_list=False),), ""))])[0].entries[0]
 
 
 def decode_rows(parts: Iterable[tuple[bytes, Platform, memoryview | bytes]]) -> list[Row]:
     """Decode rows from their module_ids, their platforms and the results of `encode_fields`. Raise `FormatError` if a row is malformed."""
     with as_format_error(_MALFORMED):
-        return _check_rows([_new((module_id, platform, *_unpack(data))) for module_id, platform, data in parts])
+        return _check_rows([_new((module_id, platform, *unpack(data, use_list=False))) for module_id, platform, data in parts])
 
 
 def _check_rows(rows: list[Row]) -> list[Row]:
@@ -305,12 +301,6 @@ def _make_platform(fields: Iterable[object]) -> Platform:
     return platform
 
 
-def _pack(value: object) -> bytes:
-    """Encode a value as msgpack."""
-    packed: bytes = msgpack.packb(value, use_bin_type=True, unicode_errors="surrogatepass")
-    return packed
-
-
 def read_row(store: Store, module_id: bytes) -> Row | None:
     """Read a module's row from its file, or return None if the file is missing or damaged. Nothing is quarantined.
 
@@ -332,14 +322,3 @@ def read_row_and_size(store: Store, module_id: bytes) -> tuple[Row, int] | None:
         return None
     except FormatError:
         return None
-
-
-def _unpack(content: memoryview | bytes) -> Any:
-    """Decode msgpack.
-
-    Names that are not valid UTF-8 are decoded in a second attempt, because they are rare and allowing them takes twice the time.
-    """
-    try:
-        return msgpack.unpackb(content, raw=False, use_list=False)
-    except UnicodeDecodeError:
-        return msgpack.unpackb(content, raw=False, use_list=False, unicode_errors="surrogatepass")

@@ -22,11 +22,10 @@ import zlib
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgpack
-
 from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check
 from compcache.errors import FormatError
 from compcache.interrupts import as_format_error, suppress
+from compcache.messagepack import pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -90,7 +89,7 @@ def encode_cards(cards: dict[str, Card]) -> bytes:
     for shelf, card in cards.items():
         name, *fields, imports = card  # all cards have this name
         rows.append([shelf, *fields, [_fields_without_imports(imported) for imported in imports]])
-    data: bytes = _MAGIC + msgpack.packb([name, rows], unicode_errors="surrogatepass")
+    data = _MAGIC + pack([name, rows])
     return data + check(data)
 
 
@@ -124,7 +123,7 @@ def decode_cards(data: bytes) -> dict[str, Card]:
         raise FormatError(f"the card has {len(data)} bytes, more than the maximum of {MAX_CARDS}")
     content = checked_content(data, _MAGIC, "the card")
     with as_format_error("the card is malformed"):
-        name, rows = msgpack.unpackb(content, unicode_errors="surrogatepass")
+        name, rows = unpack(content)
         cards = {shelf: _decode_card([name, *fields], imports) for shelf, *fields, imports in rows}
     if not all(isinstance(shelf, str) for shelf in cards):
         raise FormatError("the card is malformed: the name of a shelf is not text")
@@ -164,7 +163,7 @@ def encode_pack(items: Iterable[Packed]) -> bytes:
     cards = [_fields_without_imports(item.card._replace(module=b"")) for item in items]
     modules = {item.card.module_id: item.module for item in items}
     lzma = _import_lzma()
-    content: bytes = msgpack.packb([cards, list(modules.items())], unicode_errors="surrogatepass")
+    content = pack([cards, list(modules.items())])
     if lzma is None:
         data = _PACK_MAGICS["zlib"] + zlib.compress(content, _COMPRESSION_LEVEL)
     else:
@@ -189,7 +188,7 @@ def decode_pack(data: bytes) -> dict[str, Packed]:
         content = decompressor.decompress(packed, MAX_UNPACKED)
         if not decompressor.eof:
             raise FormatError(f"the decompressed pack has more than {MAX_UNPACKED} bytes")
-        cards, rows = msgpack.unpackb(content, unicode_errors="surrogatepass")
+        cards, rows = unpack(content)
         modules = {bytes(module_id): bytes(module) for module_id, module in rows}
         known_cards = [_decode_card(card, []) for card in cards]
         return {card.name: Packed(card, modules[card.module_id]) for card in known_cards}

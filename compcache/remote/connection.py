@@ -13,9 +13,8 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
-import msgpack
-
 from compcache.interrupts import reraise_interrupt, suppress
+from compcache.messagepack import pack, unpack
 from compcache.processes.detached import start_detached
 from compcache.remote.directory import outbox_directory, state_directory
 
@@ -66,13 +65,13 @@ _LONGEST_QUEUE = 10.0
 
 def encode(message: object) -> bytes:
     """Encode a message, with its length."""
-    data: bytes = msgpack.packb(message, unicode_errors="surrogatepass")
+    data = pack(message)
     return LENGTH.pack(len(data)) + data
 
 
 def decode(data: bytes) -> Any:
     """Decode a message, given without its length. Raise `ValueError` if the bytes are not msgpack."""
-    return msgpack.unpackb(data, unicode_errors="surrogatepass")
+    return unpack(data)
 
 
 def owner_of(connection: socket.socket) -> int:

@@ -9,11 +9,10 @@ import os
 import time
 from typing import NamedTuple
 
-import msgpack
-
 from compcache.digest import check
 from compcache.errors import FormatError
 from compcache.interrupts import as_format_error, suppress
+from compcache.messagepack import pack, unpack
 from compcache.processes.detached import LateFiles
 from compcache.publish.atomic_file import publish, unique_name
 from compcache.remote.card import checked_content
@@ -66,7 +65,7 @@ class Outbox:
 
         Raise `OSError` if the file could not be written.
         """
-        data = _MAGIC + msgpack.packb(list(upload), unicode_errors="surrogatepass")
+        data = _MAGIC + pack(list(upload))
         data += check(data)
         dropped = self._make_room(len(data))
         name = f"{time.time_ns():020d}-{unique_name()}{_ENDING}"
@@ -113,8 +112,7 @@ class Outbox:
             data = file.read()
         content = checked_content(data, _MAGIC, f"the upload {name}")
         with as_format_error(f"the upload {name} is malformed"):
-            fields = msgpack.unpackb(content, unicode_errors="surrogatepass")
-            key, module, cards, seconds, always, replaces = fields
+            key, module, cards, seconds, always, replaces = unpack(content)
             upload = Upload(key, module, [(card_key, card) for card_key, card in cards], seconds, always, replaces)
         fields = [("key", key, str), ("module", module, bytes), ("seconds", seconds, float), ("always", always, bool)]
         fields += [row for card_key, card in upload.cards for row in (("a card's key", card_key, str), ("a card", card, bytes))]

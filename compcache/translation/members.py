@@ -16,17 +16,13 @@ from compcache.build.exports import is_visible
 from compcache.build.ir_text import lines_from, quote, read_assembly, read_module, read_values, symbol_counts
 from compcache.build.link_types import read_link_types
 from compcache.build.pic import aliases
-from compcache.errors import LinkError, MissingPackageError, SignatureMismatchError
+from compcache.errors import LinkError, SignatureMismatchError
 from compcache.formats.deflate import deflate
 from compcache.hit.link_types import compare_types, unite_types
 from compcache.interrupts import as_format_error, reraise_interrupt
+from compcache.messagepack import pack, unpack
 from compcache.warning import warn
 from compcache.wording import join_first
-
-try:
-    import msgpack
-except ImportError as error:
-    raise MissingPackageError.of("msgpack", "compiling") from error
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -165,14 +161,14 @@ def _member_label(members: Sequence[Member], number: int) -> str:
 
 def encode_member(member: Member) -> bytes:
     """Encode and compress a member."""
-    return deflate(msgpack.packb(list(member), use_bin_type=True, unicode_errors="surrogatepass"))
+    return deflate(pack(list(member)))
 
 
 def decode_member(data: bytes) -> Member:
     """Decode the result of `encode_member`. Raise `FormatError` if the bytes are damaged, or are not an encoded member."""
     with as_format_error("the stored code of a group's member is damaged"):
         packed = zlib.decompressobj().decompress(data, _MAX_SIZE)
-        member = Member(*msgpack.unpackb(packed, raw=False, unicode_errors="surrogatepass"))
+        member = Member(*unpack(packed))
         return Member(
             member.label,
             member.bitcode,

@@ -7,8 +7,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-import msgpack
-
+from compcache.messagepack import pack, unpack_stream
 from compcache.publish.scratch import Scratch
 from compcache.usage.summaries import EntrySummary, ExportedFunction, FunctionSummary, ModuleSummary
 
@@ -50,19 +49,13 @@ def in_order(
 
 def _spill(run: list[tuple[Any, int, Summary]]) -> Iterator[tuple[Any, int, Summary]]:
     """Write a sorted run to a temporary file, and return an iterator that reads it."""
-    scratch = Scratch(
-        msgpack.packb((key, number, _TYPES.index(type(row)), row), unicode_errors="surrogatepass") for key, number, row in run
-    )
-    return _read_run(scratch)
+    return _read_run(Scratch(pack((key, number, _TYPES.index(type(row)), row)) for key, number, row in run))
 
 
 def _read_run(scratch: Scratch) -> Iterator[tuple[Any, int, Summary]]:
     """Yield the rows in a temporary file, with their keys and numbers."""
-    unpacker = msgpack.Unpacker(use_list=False, unicode_errors="surrogatepass")
-    for part in scratch.parts():
-        unpacker.feed(part)
-        for key, number, kind, fields in unpacker:
-            row = _TYPES[kind](*fields)
-            if kind == _TYPES.index(ModuleSummary):
-                row = row._replace(functions=tuple(map(ExportedFunction._make, row.functions)))
-            yield key, number, row
+    for key, number, kind, fields in unpack_stream(scratch.parts()):
+        row = _TYPES[kind](*fields)
+        if kind == _TYPES.index(ModuleSummary):
+            row = row._replace(functions=tuple(map(ExportedFunction._make, row.functions)))
+        yield key, number, row

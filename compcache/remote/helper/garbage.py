@@ -24,12 +24,11 @@ from contextlib import suppress
 from itertools import compress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgpack
-
 from compcache.digest import check
 from compcache.errors import FormatError
 from compcache.formats.footer import intact_footer, sections_of
 from compcache.formats.manifest_writer import WholeManifest
+from compcache.messagepack import pack, unpack
 from compcache.remote.card import MAX_CARDS, checked_content, decode_cards, decode_pack
 from compcache.remote.helper.backends import TooLargeError
 from compcache.remote.helper.packs import LARGEST_PACK
@@ -270,7 +269,7 @@ class GarbageCollector:
         Raise `UncertainError` if the store does not report the mark or its modification time.
         """
         key = MARKS + os.urandom(12).hex()
-        data: bytes = _MAGIC + msgpack.packb([[item.key, *_state_of(item)] for item in garbage])
+        data = _MAGIC + pack([[item.key, *_state_of(item)] for item in garbage])
         await self._backend.replace(key, data + check(data))
         place = await self._backend.stat(key)
         if place is None:
@@ -292,7 +291,7 @@ class GarbageCollector:
             return None
         rows = {}
         with suppress(FormatError, ValueError, TypeError):
-            rows = {key: (size, time) for key, size, time in msgpack.unpackb(checked_content(data, _MAGIC, "the mark"))}
+            rows = {key: (size, time) for key, size, time in unpack(checked_content(data, _MAGIC, "the mark"))}
         return _Mark(place, rows)
 
 

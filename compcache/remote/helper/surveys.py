@@ -21,11 +21,10 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-import msgpack
-
 from compcache.digest import check
 from compcache.errors import FormatError
 from compcache.interrupts import as_format_error
+from compcache.messagepack import pack, unpack
 from compcache.remote.card import checked_content
 from compcache.remote.helper.backends import TooLargeError
 from compcache.remote.shelves import LAYOUT
@@ -87,7 +86,7 @@ class Deliveries:
 
 def encode_survey(rows: dict[str, Survey]) -> bytes:
     """Encode the rows of a survey, given by key."""
-    plain: bytes = msgpack.packb([[key, *row.state, row.modules] for key, row in sorted(rows.items())])
+    plain = pack([[key, *row.state, row.modules] for key, row in sorted(rows.items())])
     data = _MAGIC + zlib.compress(plain, 1)
     return data + check(data)
 
@@ -97,7 +96,7 @@ def decode_survey(data: bytes) -> dict[str, Survey]:
     content = checked_content(data, _MAGIC, "the survey")
     with as_format_error("the survey is malformed"):
         plain = zlib.decompressobj().decompress(content, _LARGEST)
-        rows = msgpack.unpackb(plain)
+        rows = unpack(plain)
         return {str(key): Survey((int(size), int(time)), tuple(map(str, modules))) for key, size, time, modules in rows}
 
 
