@@ -70,6 +70,12 @@ class NotCachedError(CompcacheError, KeyError):
         self.cache_dir = cache_dir
         self.suggest: Callable[[str], str] | None = None
 
+    @classmethod
+    def of(cls, func_name: str, cache_dir: str, reason: object = None) -> NotCachedError:
+        """Return the exception for a function that a cache does not contain. A `reason` for this becomes a part of the message."""
+        message = f"function {func_name!r} is not in the cache {cache_dir}{f': {reason}' if reason else ''}"
+        return cls(message, func_name=func_name, cache_dir=cache_dir)
+
     def __str__(self) -> str:
         """Return the message with similar names, if any. The first call searches for them."""
         suggest, self.suggest = self.suggest, None

@@ -102,8 +102,7 @@ def count_miss(cache: Cache, func_name: str, *, refused: bool = False) -> None:
     if refused:
         cache._store.stats.count("misses.refused", 1, func_name, MISSES_ID)
     else:
-        message = f"{func_name} is not cached in {cache.path}"
-        cache._store.stats.missed(NotCachedError(message, func_name=func_name, cache_dir=cache.path))
+        cache._store.stats.missed(NotCachedError.of(func_name, cache.path))
 
 
 def count_compilation(cache: Cache, func_name: str, seconds: float) -> None:

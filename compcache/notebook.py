@@ -23,7 +23,7 @@ from compcache.hit.compiled import CompiledFunctions
 from compcache.hit.target import TypedCallTarget
 from compcache.inspect.descriptions import FunctionGraph
 from compcache.interrupts import reraise_interrupt
-from compcache.wording import join_first
+from compcache.wording import join_first, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -48,8 +48,9 @@ def html_of(value: object) -> str:
     if isinstance(value, TypedCallTarget):
         return _with_title(repr(value), _table_html(_target_rows(value)))
     if isinstance(value, CompiledFunctions):
-        title = "1 compiled function" if len(value) == 1 else f"{len(value)} compiled functions"
-        return _with_title(title, _table_html(value.func_names.items(), ("function", "name in the cache")))
+        return _with_title(
+            plural(len(value), "compiled function"), _table_html(value.func_names.items(), ("function", "name in the cache"))
+        )
     if isinstance(value, FunctionGraph):
         return _graph_html(value)
     return _with_title(type(value).__name__, _record_html(value))

@@ -1,4 +1,4 @@
-"""Texts in messages: lists of names and long texts, cut after a number of names or characters."""
+"""Texts in messages: numbers with nouns, and lists of names and long texts, cut after a number of names or characters."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["join_first", "shorten"]
+__all__ = ["join_first", "plural", "shorten"]
 
 
 def join_first(texts: Iterable[str], most: int, separator: str = ", ") -> str:
@@ -16,6 +16,11 @@ def join_first(texts: Iterable[str], most: int, separator: str = ", ") -> str:
     if further <= 0:
         return separator.join(texts)
     return f"{separator.join(texts[:most])}{separator.lstrip(',')}and {further} more"  # no comma before "and"
+
+
+def plural(number: int, noun: str) -> str:
+    """Return a number and its noun, with an "s" unless the number is 1: ``1 module``, ``2,000 modules``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def shorten(text: str, most: int) -> str:

@@ -162,7 +162,7 @@ def _choose_realizations(store: Store, name: str, processors: dict[str, Processo
     if not candidates:
         if not required:  # a load may find the name in the process, or in a function that is added later
             return []
-        raise NotCachedError(f"function {name!r} is not in the cache {store.root}", func_name=name, cache_dir=store.root)
+        raise NotCachedError.of(name, store.root)
     if not processors:
         return candidates
     chosen: dict[bytes, _Candidate] = {}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self
 import click
 
 from compcache.cli.render.table import Column, table_lines
+from compcache.wording import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -235,11 +236,6 @@ def end_progress() -> None:
 
 #: The bar of `show_progress` between two calls. The cache calls a plain function, which has no other place for the bar.
 _progress_bar: dict[str, ProgressBar] = {}
-
-
-def plural(number: int, noun: str) -> str:
-    """Return a number and its noun, with an "s" unless the number is 1: ``1 module``, ``2,000 modules``."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def print_message(kind: str, message: str) -> None:

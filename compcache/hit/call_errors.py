@@ -12,7 +12,7 @@ from compcache.errors import ArgumentBufferError, NotCachedError, TargetUnloaded
 from compcache.identity import label_of
 from compcache.interrupts import reraise_interrupt
 from compcache.signature import CSTR, FLOAT, OBJECT, POINTER, TUPLE
-from compcache.wording import shorten
+from compcache.wording import plural, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +46,7 @@ def describe(target: TypedCallTarget) -> str:
 def _explain(parameter: Parameter) -> str:
     """Return the description of a parameter: the values that it accepts."""
     if parameter.is_buffer:
-        shape = f" of {_count_text(parameter.dimensions, 'dimension')}" if parameter.dimensions else ""
+        shape = f" of {plural(parameter.dimensions, 'dimension')}" if parameter.dimensions else ""
         return f"a C-contiguous buffer of {parameter.type} elements{shape}"
     if parameter.type.kind == CSTR:
         return "str (passed as UTF-8) or bytes, without NUL"
@@ -82,7 +82,7 @@ def raise_arity(target: TypedCallTarget, passed: int, names: tuple[str, ...] | N
     if names:
         return _match_names(target, passed, names)
     if passed != len(parameters):
-        expected = f"{_count_text(len(parameters), 'argument')}, {_list_parameters(target)}" if parameters else "no arguments"
+        expected = f"{plural(len(parameters), 'argument')}, {_list_parameters(target)}" if parameters else "no arguments"
         raise TypeError(f"{function}() takes {expected}; {passed} given{_length_hint(target, passed)}")
     return None
 
@@ -101,7 +101,7 @@ def _match_names(target: TypedCallTarget, passed: int, names: tuple[str, ...]) -
         )
     if passed > len(parameters):
         raise TypeError(
-            f"{function}() takes {_count_text(len(parameters), 'argument')}, {_list_parameters(target)}; {passed + len(names)} given"
+            f"{function}() takes {plural(len(parameters), 'argument')}, {_list_parameters(target)}; {passed + len(names)} given"
         )
     places = {number: number for number in range(passed)}
     for number, name in enumerate(names, passed):
@@ -225,12 +225,12 @@ def _describe_buffers(parameter: Parameter, value: object) -> str:
     """Return a description of the buffer that a parameter requires and of the value given: "a C-contiguous f64 buffer, not list"."""
     required = f"C-contiguous {parameter.type} buffer"
     if parameter.dimensions:
-        required += f" of {_count_text(parameter.dimensions, 'dimension')}"
+        required += f" of {plural(parameter.dimensions, 'dimension')}"
     try:
         with memoryview(value) as view:  # type: ignore[arg-type]
             passed = f"{type(value).__name__} of format {view.format!r}"
             if parameter.dimensions:
-                passed += f" and {_count_text(view.ndim, 'dimension')}"
+                passed += f" and {plural(view.ndim, 'dimension')}"
             if view.readonly and not parameter.is_const:
                 required, passed = f"writable {required}", f"read-only {passed}"
             if not view.c_contiguous:
@@ -239,11 +239,6 @@ def _describe_buffers(parameter: Parameter, value: object) -> str:
         reraise_interrupt(error)
         return f"a {required}, not {type(value).__name__}{_exporter_reason(error)}"
     return f"a {required}, not {'an' if passed[0] in 'aeiou' else 'a'} {passed}"
-
-
-def _count_text(count: int, noun: str) -> str:
-    """Return a number with a noun: "1 argument", "2 arguments"."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def pointer_address(value: object) -> int | None:

@@ -532,13 +532,9 @@ class Plan:
 
     def _root_error(self, node: _Node) -> Exception:
         """Return the error for the requested function: what its best realization raised, or `NotCachedError` if this host can use none."""
-        name, root = self._root, self._loader.store.root
         error, node.error = node.error, None  # the frames of a raised exception refer to the plan
         if error is None or isinstance(error, (IncompatibleTargetError, IntegrityError)):
-            problem = error or self._loader.store.index.problem
-            reason = f": {problem}" if problem else ""
-            message = f"function {name!r} is not in the cache {root}{reason}"
-            not_cached = NotCachedError(message, func_name=name, cache_dir=root)
+            not_cached = NotCachedError.of(self._root, self._loader.store.root, error or self._loader.store.index.problem)
             not_cached.__cause__ = error
             return not_cached
         return error

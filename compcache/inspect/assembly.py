@@ -41,7 +41,7 @@ def _choose_realization(store: Store, loader: Loader, func_name: str, module_id:
     """
     copies = realizations(store, loader, func_name)
     if not copies:
-        raise NotCachedError(f"function {func_name!r} is not in the cache {store.root}", func_name=func_name, cache_dir=store.root)
+        raise NotCachedError.of(func_name, store.root)
     matching = [copy for copy in copies if copy.module_id.startswith(module_id or "")]
     if module_id is not None and len(matching) != 1:
         module_ids = ", ".join(copy.module_id for copy in copies)

@@ -120,7 +120,7 @@ def unreadable_error(store: Store, func_name: str, failure: Exception | None) ->
     """
     if isinstance(failure, (FormatError, StorageError)):
         return copy(failure)  # the frames of the raised exception may refer to `failure`
-    missing = NotCachedError(f"function {func_name!r} is not in the cache {store.root}", func_name=func_name, cache_dir=store.root)
+    missing = NotCachedError.of(func_name, store.root)
     missing.__cause__ = failure
     return missing
 
@@ -226,9 +226,7 @@ def describe_function(store: Store, loader: Loader, func_name: str) -> FunctionR
         offsets = dict(store.find_all(func_name)) if copies else {}
         copies = tuple([copy for copy in copies if bytes.fromhex(copy.module_id) in offsets])
         if not copies:
-            problem = f" ({store.index.problem})" if store.index.problem else ""
-            message = f"function {func_name!r} is not in the cache {store.root}{problem}"
-            raise NotCachedError(message, func_name=func_name, cache_dir=store.root)
+            raise NotCachedError.of(func_name, store.root, store.index.problem)
         with suppress(FileNotFoundError):  # another process has removed a copy: describe the copies that are left
             return _describe_copies(store, func_name, copies, offsets)
 

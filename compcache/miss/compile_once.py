@@ -127,9 +127,7 @@ def compile_missing(
     functions = find_missing()
     if not functions:
         return False
-    session.store.stats.missed(
-        NotCachedError(f"function {functions[0]!r} is not in the cache {session.store.root}", func_name=functions[0])
-    )
+    session.store.stats.missed(NotCachedError.of(functions[0], session.store.root))
     with _inquire(session, functions) as inquiry:
         if inquiry is not None and inquiry.wait_for_functions(HEDGE_SECONDS):
             functions = find_missing()

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from compcache.errors import CompileError
 from compcache.numba.compilation.plain_containers import replace_containers
 from compcache.numba.exports.plan import holds_arrays
+from compcache.wording import plural
 
 __all__ = [
     "OBJECT",
@@ -69,11 +70,6 @@ def export_error(func_name: str, reason: str) -> CompileError:
     return CompileError(f"{func_name} cannot be exported: {reason}")
 
 
-def _count(number: int, noun: str) -> str:
-    """Return a number with a noun: ``1 parameter``, ``2 parameters``."""
-    return f"{number} {noun}{'s' if number != 1 else ''}"
-
-
 def has_variable_arguments(function: Any) -> bool:
     """Return whether a function has a parameter ``*args``."""
     return bool(function.__code__.co_flags & _VARIABLE_ARGUMENTS)
@@ -107,7 +103,7 @@ def make_argument_names(function: Any, func_name: str, number: int) -> list[str]
     required = sum(parameter.default is parameter.empty for parameter in parameters) - 1
     if number < required:
         raise export_error(
-            func_name, f"its signature declares {_count(number, 'argument type')}, but the function requires at least {required}"
+            func_name, f"its signature declares {plural(number, 'argument type')}, but the function requires at least {required}"
         )
     (prefix,) = [parameter.name for parameter in parameters if parameter.kind is parameter.VAR_POSITIONAL]
     while any(name.startswith(prefix) for name in names):
@@ -126,7 +122,7 @@ def add_default_types(function: Any, func_name: str, args: tuple[Any, ...]) -> t
 
     parameters = list(inspect.signature(function).parameters.values())
     if len(args) > len(parameters):
-        declared, accepted = _count(len(args), "argument type"), _count(len(parameters), "parameter")
+        declared, accepted = plural(len(args), "argument type"), plural(len(parameters), "parameter")
         raise export_error(func_name, f"its signature declares {declared}, but the function has {accepted}")
     omitted = parameters[len(args) :]
     for parameter in omitted:
