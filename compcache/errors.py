@@ -72,7 +72,13 @@ class NotCachedError(CompcacheError, KeyError):
 
     @classmethod
     def of(cls, func_name: str, cache_dir: str, reason: object = None) -> NotCachedError:
-        """Return the exception for a function that a cache does not contain. A `reason` for this becomes a part of the message."""
+        """Return the exception for a function that a cache does not contain.
+
+        Args:
+            func_name: the name of the function.
+            cache_dir: the path of the cache.
+            reason: why the cache cannot use a function of this name; it becomes a part of the message.
+        """
         message = f"function {func_name!r} is not in the cache {cache_dir}{f': {reason}' if reason else ''}"
         return cls(message, func_name=func_name, cache_dir=cache_dir)
 

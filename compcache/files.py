@@ -11,7 +11,7 @@ import stat as stat_module
 from errno import EBADF, ELOOP, ENOENT, ENOTDIR, ESTALE
 from sys import audit
 
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import reraise_interrupt, suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -235,12 +235,10 @@ class Tree(Files):
 
     def _is_at_path(self, root: _Root) -> bool:
         """Return whether the open root is still the directory at its path. False also if the path cannot be read."""
-        try:
+        with suppress(OSError):
             status = (self._above or self.system).stat(self.root)
-        except OSError as error:
-            reraise_interrupt(error)
-            return False
-        return (status.st_dev, status.st_ino) == root.identity
+            return (status.st_dev, status.st_ino) == root.identity
+        return False
 
     # ------------------------------------------------------------- on the way
 
@@ -318,7 +316,7 @@ class Tree(Files):
     def first_link(self, path: str) -> str | None:
         """Return the path of the first symbolic link among a file and its directories, for messages; None if there is no link."""
         at = len(self._prefix)
-        try:
+        with suppress(OSError):
             root = self._root or self._enter_root()[0]
             while at >= 0:
                 at = path.find("/", at + 1)
@@ -326,9 +324,6 @@ class Tree(Files):
                 parent, name = self._open_parent(root, self._relative(place))
                 if stat_module.S_ISLNK(self.system.lstat(name, dir_fd=parent.number).st_mode):
                     return place
-        except OSError as error:
-            reraise_interrupt(error)
-            return None
         return None
 
     # -------------------------------------------------------------- operations
@@ -352,11 +347,8 @@ class Tree(Files):
     def _set_mode(self, descriptor: int, mode: int) -> None:
         """Set the mode of an open file if the umask has changed it. Files of other users keep their mode."""
         if self.system.fstat(descriptor).st_mode & 0o777 & mode != mode:
-            try:
+            with suppress(OSError):
                 self.system.chmod(f"/proc/self/fd/{descriptor}", mode)
-            except OSError as error:
-                reraise_interrupt(error)
-                return
 
     def stat(self, path: str) -> os.stat_result:  # type: ignore[override]
         """Return the status of a file or of a link, as `os.lstat` does."""

@@ -16,7 +16,7 @@ from compcache.directory.places import PLACES
 from compcache.errors import CompcacheError, FormatError, IntegrityError, MissingPackageError, StorageError
 from compcache.formats.index import ModuleEntry, Stamp, sort_by_preference
 from compcache.formats.manifest import LINKED, SUSPECT
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.native import runtime
 
 TYPE_CHECKING = False
@@ -236,11 +236,9 @@ class Store(Directory):
 
     def _may_be_incomplete(self) -> bool:
         """Return whether the index may be incomplete. A directory without modules, usual above layers, has a complete empty index."""
-        try:
+        with suppress(OSError):  # the recovery reports the reason
             return bool(self.index.damaged) or self.index.unfinished or bool(self.fans())
-        except OSError as error:  # the recovery reports the reason
-            reraise_interrupt(error)
-            return True
+        return True
 
     def open_module(self, module_id: bytes, *, leave_stamp: bool = True) -> ModuleFile:
         """Open a module's file and verify it. With `leave_stamp`, the index records that the file was verified.
@@ -368,11 +366,9 @@ class Store(Directory):
         pack = self._pack
         if pack is None or pack.module_id != module_id:
             return None
-        try:
+        with suppress(OSError):
             return pack if self.files.fstat(pack.opened.number).st_nlink else None
-        except OSError as error:
-            reraise_interrupt(error)
-            return None
+        return None
 
     # ---------------------------------------------------------------- removal
 

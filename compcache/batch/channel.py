@@ -21,7 +21,7 @@ import zlib
 from collections import deque
 from typing import TYPE_CHECKING
 
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import reraise_interrupt, suppress
 
 if TYPE_CHECKING:
     from typing import Any, Self
@@ -225,9 +225,7 @@ def _unpickle(data: bytes) -> Any:
 
 def _socket_identity(end: socket.socket) -> tuple[int, int] | None:
     """Return the device and inode of a socket; None if the socket is closed."""
-    try:
+    with suppress(OSError):
         status = os.fstat(end.fileno())
-    except OSError as error:
-        reraise_interrupt(error)
-        return None
-    return status.st_dev, status.st_ino
+        return status.st_dev, status.st_ino
+    return None

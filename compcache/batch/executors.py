@@ -156,14 +156,10 @@ class _Starts:
 
     def record_starts(self) -> None:
         """Record the current time as the start of each job that has created its file since the last call, if the directory is readable."""
-        try:
-            names = self._files.listdir(self._directory)
-        except OSError as error:
-            reraise_interrupt(error)
-            return
-        for name in names:
-            if name.startswith(self._prefix):
-                self._start_times.setdefault(name, time.monotonic())
+        with suppress(OSError):
+            for name in self._files.listdir(self._directory):
+                if name.startswith(self._prefix):
+                    self._start_times.setdefault(name, time.monotonic())
 
     def start_time(self, submitted: _Submitted) -> float | None:
         """Return the start of a job on `time.monotonic`; None if it has not started or cannot reach the directory."""

@@ -11,7 +11,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from compcache.interrupts import reraise_interrupt, suppress
+from compcache.interrupts import suppress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,14 +49,12 @@ def adopt_orphans() -> None:
 
 def has_children() -> bool:
     """Return whether this process has running children; False on systems without ``/proc``."""
-    try:
+    with suppress(OSError):
         tasks = os.listdir("/proc/self/task")
-    except OSError as error:
-        reraise_interrupt(error)
-        return False
-    pids = [pid for task in tasks for pid in _read_text(f"/proc/self/task/{task}/children").split()]
-    children = [_read_process(pid) for pid in map(int, pids)]
-    return any(process is not None and process.state not in _ENDED for process in children)
+        pids = [pid for task in tasks for pid in _read_text(f"/proc/self/task/{task}/children").split()]
+        children = [_read_process(pid) for pid in map(int, pids)]
+        return any(process is not None and process.state not in _ENDED for process in children)
+    return False
 
 
 def descendants(pids: Iterable[int]) -> list[Process]:
@@ -125,13 +123,10 @@ def _still_running(processes: Iterable[Process]) -> list[Process]:
 
 def _all_processes() -> list[Process]:
     """Return all processes of the system; an empty list on systems without ``/proc``."""
-    try:
-        names = os.listdir("/proc")
-    except OSError as error:
-        reraise_interrupt(error)
-        return []
-    processes = [_read_process(int(name)) for name in names if name.isdigit()]
-    return [process for process in processes if process is not None]
+    with suppress(OSError):
+        processes = [_read_process(int(name)) for name in os.listdir("/proc") if name.isdigit()]
+        return [process for process in processes if process is not None]
+    return []
 
 
 def _read_process(pid: int) -> Process | None:

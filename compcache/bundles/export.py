@@ -197,15 +197,12 @@ def _find_candidates(store: Store, name: str) -> list[_Candidate]:
         age = 0 if any(content) and content == newest[1] else newest[0] - order
         if age and order >> ORDER_BITS < newest[0] >> ORDER_BITS:
             continue
-        try:
-            with store.open_module(module_id) as module:
-                header = decode_module(module.read_record(0))
-                record = decode_function(module.read_record(offset))
-        except (CompcacheError, OSError) as error:
-            reraise_interrupt(error)
-            continue  # the module is damaged, or was removed in the meantime
-        if record.name == name:
-            candidates.append(_Candidate(module_id, header.requirement(header.features_of(record)), header.cpu, order, age))
+        # The module can be damaged, or was removed in the meantime.
+        with suppress(CompcacheError, OSError), store.open_module(module_id) as module:
+            header = decode_module(module.read_record(0))
+            record = decode_function(module.read_record(offset))
+            if record.name == name:
+                candidates.append(_Candidate(module_id, header.requirement(header.features_of(record)), header.cpu, order, age))
     return candidates
 
 

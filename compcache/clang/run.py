@@ -347,9 +347,6 @@ def _absolute_paths(names: list[str], unit: Unit) -> tuple[str, ...]:
 
 def _read_file(path: str) -> bytes:
     """Return the content of a file, or no bytes if the compiler has not written it."""
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except FileNotFoundError as error:
-        reraise_interrupt(error)
-        return b""
+    with suppress(FileNotFoundError), open(path, "rb") as file:
+        return file.read()
+    return b""

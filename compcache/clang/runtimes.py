@@ -19,7 +19,7 @@ from compcache.images.archives import open_archive
 from compcache.images.elf.parts import ELF_MAGIC, is_elf
 from compcache.images.platform_symbols import is_platform_symbol
 from compcache.images.static_runtime import STATIC_RUNTIME
-from compcache.interrupts import reraise_interrupt, suppress
+from compcache.interrupts import suppress
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -129,23 +129,18 @@ def _find_library(name: str, directories: Iterable[str]) -> str | None:
 
 def _is_elf(path: str) -> bool:
     """Return whether a file can be read and is an ELF file; a file with the suffix of a library may be a linker script."""
-    try:
-        with open(path, "rb") as file:
-            return is_elf(file.read(len(ELF_MAGIC)))
-    except OSError as error:
-        reraise_interrupt(error)
-        return False
+    with suppress(OSError), open(path, "rb") as file:
+        return is_elf(file.read(len(ELF_MAGIC)))
+    return False
 
 
 def _capture_output(unit: Unit, command: list[str], *, stderr: bool = False) -> str:
     """Return what a command prints, or no text if the command cannot be started or takes too long. `stderr` selects standard error."""
-    try:
+    with suppress(OSError, subprocess.TimeoutExpired):
         cwd = unit.directory or None
         completed = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=_SECONDS, check=False, cwd=cwd)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        reraise_interrupt(error)
-        return ""
-    return (completed.stderr if stderr else completed.stdout).decode("utf-8", "surrogateescape")
+        return (completed.stderr if stderr else completed.stdout).decode("utf-8", "surrogateescape")
+    return ""
 
 
 def _find_rust_runtime(unit: Unit, defined: Collection[str]) -> _Runtime:

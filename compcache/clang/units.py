@@ -8,7 +8,7 @@ from compcache.clang.compilers import Compiler, find_compiler, language_of
 from compcache.digest import digest
 from compcache.errors import CompileError
 from compcache.files import absolute_path
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import suppress
 from compcache.record import Record
 
 TYPE_CHECKING = False
@@ -107,12 +107,9 @@ def _named_files(word: str, directories: Iterable[str]) -> set[str]:
 
 def _read_options(path: str) -> list[str]:
     """Return the words of a file of options; an empty list if the file cannot be read."""
-    try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            return file.read().split()
-    except OSError as error:
-        reraise_interrupt(error)
-        return []
+    with suppress(OSError), open(path, encoding="utf-8", errors="surrogateescape") as file:
+        return file.read().split()
+    return []
 
 
 def make_unit(
@@ -154,11 +151,9 @@ def make_unit(
 
 def _current_directory() -> str:
     """Return the current directory, or "" if it no longer exists: sources and headers with absolute paths can be compiled all the same."""
-    try:
+    with suppress(FileNotFoundError):
         return os.getcwd()
-    except FileNotFoundError as error:
-        reraise_interrupt(error)
-        return ""
+    return ""
 
 
 def _checked_flags(flags: Iterable[str] | None, language: str) -> tuple[str, ...]:
@@ -185,12 +180,9 @@ def _path_or_empty(source: object) -> str:
 
 def file_digest(path: str) -> str:
     """Return the digest of a file's content in hexadecimal digits; "" if the file cannot be read."""
-    try:
-        with open(path, "rb") as file:
-            return _digest([file.read()]).hex()
-    except OSError as error:
-        reraise_interrupt(error)
-        return ""
+    with suppress(OSError), open(path, "rb") as file:
+        return _digest([file.read()]).hex()
+    return ""
 
 
 def _digest(parts: list[bytes]) -> bytes:

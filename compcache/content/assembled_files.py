@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from compcache.digest import digest
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import suppress
 
 __all__ = ["assembled_files", "reads_files"]
 
@@ -45,9 +45,6 @@ def _name_and_digest(name: str | None) -> tuple[bytes, bytes]:
     import re
 
     path = re.sub(rb"\\([0-9A-Fa-f]{2})", lambda match: bytes([int(match[1], 16)]), name.encode("utf-8", "surrogatepass"))
-    try:
-        with open(path, "rb") as file:
-            return path, digest([file.read()])
-    except (OSError, ValueError) as error:
-        reraise_interrupt(error)
-        return path, b""
+    with suppress(OSError, ValueError), open(path, "rb") as file:
+        return path, digest([file.read()])
+    return path, b""

@@ -10,7 +10,7 @@ from compcache.directory.places import BUNDLES, GONE, HOSTS, INDEX, MODULES, PIN
 from compcache.errors import StorageError, UntrustedDirectoryError
 from compcache.formats import host
 from compcache.formats.index import Index
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import reraise_interrupt, suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -94,10 +94,8 @@ class Directory:
     def keep_root(self, user: int) -> None:
         """Open the root without a check, because the caller knows that only `user` can write to it. Roots that replace it are checked."""
         self._use_files_of(user)
-        try:
+        with suppress(OSError):  # the first use of the root reports other errors
             self.files.status(is_trusted=True)
-        except OSError as error:
-            reraise_interrupt(error)  # the first use of the root reports other errors
 
     def _use_files_of(self, *users: int) -> None:
         """Use files of these users, and signed files of other users. Use derived data only from these users."""
@@ -139,11 +137,9 @@ class Directory:
 
     def names_in(self, directory: str) -> list[str]:
         """Return the sorted names in a directory. The list is empty if the directory cannot be read."""
-        try:
+        with suppress(OSError):
             return sorted(self.files.listdir(directory))
-        except OSError as error:
-            reraise_interrupt(error)
-            return []
+        return []
 
     def is_cache(self) -> bool:
         """Return whether the directory has been used as a cache. An empty cache still has its directories."""
@@ -246,11 +242,9 @@ class Directory:
         """
         if self.exposed and not authenticated:
             return None
-        try:
+        with suppress(OSError):
             return file_ops.read_file(self.files, self.path(place, file_name), max_size, owners=None if authenticated else self._owners)
-        except OSError as error:
-            reraise_interrupt(error)
-            return None
+        return None
 
     def is_first_warning(self, path: str) -> bool:
         """Return whether no warning was issued for a path before, and record the path."""

@@ -14,7 +14,7 @@ import os
 import sys
 
 from compcache.digest import check, digest
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.native import runtime
 
 TYPE_CHECKING = False
@@ -146,11 +146,9 @@ def target_id(requirement: str) -> bytes:
 
 def this_libc() -> str:
     """Return the C library of this process, as in requirements: ``glibc 2.36`` or ``musl``, for example, or "" if it is unknown."""
-    try:
+    with suppress(AttributeError, OSError, ValueError):  # other C libraries do not have this setting
         return os.confstr("CS_GNU_LIBC_VERSION") or ""
-    except (AttributeError, OSError, ValueError) as error:  # other C libraries do not have this setting
-        reraise_interrupt(error)
-        return "musl" if sys.platform == "linux" else ""
+    return "musl" if sys.platform == "linux" else ""
 
 
 def platform_serves(requirement: str) -> bool:

@@ -10,7 +10,7 @@ import os
 
 from compcache.digest import CHECK_SIZE, check, digest, mac
 from compcache.formats.host import platform_name
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import suppress
 from compcache.record import Record
 
 TYPE_CHECKING = False
@@ -29,13 +29,11 @@ def host_key(files: Files, processor: bytes) -> str | None:
 
     `processor` is the processor's own description, which differs in emulators.
     """
-    try:
+    with suppress(OSError):
         opened = files.open_owned(_BOOT_ID, os.O_RDONLY | os.O_CLOEXEC)
         boot_id = files.pread(opened.number, 64, 0)
-    except OSError as error:
-        reraise_interrupt(error)
-        return None
-    return digest([boot_id.strip(), platform_name().encode(), processor], size=12).hex()
+        return digest([boot_id.strip(), platform_name().encode(), processor], size=12).hex()
+    return None
 
 
 class HostFile(Record):

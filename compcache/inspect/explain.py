@@ -17,7 +17,7 @@ from compcache.inspect.names import suggestion
 from compcache.inspect.passed_over import describe_passed_over
 from compcache.inspect.separate_state import SeparateState, find_separate_state
 from compcache.inspect.uncached import Refusal, read_refusals
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.publish.module_reader import read_notes
 
 if TYPE_CHECKING:
@@ -222,14 +222,10 @@ def _load_error(loader: Loader, func_name: str) -> Exception | None:
 def _read_identity_components(store: Store, modules: Mapping[bytes, object]) -> dict[str, str] | None:
     """Return the identity components in the first module that has them; None if no module was stored with an `Identity`."""
     for module_id in modules:
-        try:
-            with store.open_module(module_id) as module:
-                identity = read_notes(module).get("identity")
-        except (FileNotFoundError, CompcacheError) as error:
-            reraise_interrupt(error)
-            continue
-        if isinstance(identity, dict):
-            return {str(name): str(text) for name, text in identity.items()}
+        with suppress(FileNotFoundError, CompcacheError), store.open_module(module_id) as module:
+            identity = read_notes(module).get("identity")
+            if isinstance(identity, dict):
+                return {str(name): str(text) for name, text in identity.items()}
     return None
 
 

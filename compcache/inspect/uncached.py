@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from compcache.digest import CHECK_SIZE, check, name_key
 from compcache.directory.places import UNCACHED
 from compcache.errors import StorageError
-from compcache.interrupts import reraise_interrupt, suppress
+from compcache.interrupts import suppress
 from compcache.messagepack import pack, unpack
 from compcache.publish.writer import publish_file
 
@@ -83,13 +83,11 @@ def _read_refusal(store: Store, file_name: str) -> Refusal | None:
     data = store.read_file(UNCACHED, file_name)
     if data is None or check(data[CHECK_SIZE:]) != data[:CHECK_SIZE]:
         return None
-    try:
+    with suppress(ValueError, TypeError):
         name, reason, created = unpack(data[CHECK_SIZE:])
         refusal = Refusal(str(name), str(reason), float(created) if 0 <= float(created) < _MAX_TIME else 0.0)
-    except (ValueError, TypeError) as error:
-        reraise_interrupt(error)
-        return None
-    return refusal if _file_name(refusal.name) == file_name else None
+        return refusal if _file_name(refusal.name) == file_name else None
+    return None
 
 
 def _remove_oldest(store: Store) -> None:

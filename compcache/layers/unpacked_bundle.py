@@ -13,7 +13,7 @@ from compcache.digest import digest
 from compcache.directory.places import BUNDLES
 from compcache.errors import StorageError, UntrustedDirectoryError
 from compcache.files import WRITABLE_BY_OTHERS
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import reraise_interrupt, suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def touch_if_unpacked(store: Store, place: str) -> bool:
 
     Return whether `place` is a directory whose owner is trusted. Otherwise leave it unchanged.
     """
-    try:
+    with suppress(FileNotFoundError):
         status = store.files.stat(place)
         if not stat.S_ISDIR(status.st_mode) or store.is_foreign(status):
             return False  # a link, a file or another user's directory, which this user's cache did not create
@@ -102,7 +102,5 @@ def touch_if_unpacked(store: Store, place: str) -> bool:
                 store.files.utime(descriptor)
             finally:
                 store.files.close(descriptor)
-    except FileNotFoundError as error:
-        reraise_interrupt(error)
-        return False
-    return True
+        return True
+    return False

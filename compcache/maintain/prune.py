@@ -308,11 +308,8 @@ def rewrite_index(store: Store, removed: Collection[bytes], *, resized: bool = F
         except (CompcacheError, OSError) as problem:  # packs with unneeded entries only take space
             reraise_interrupt(problem)
             left_out = set(removed)
-        try:
+        with suppress(FormatError, OSError):  # the next look-up rebuilds an unreadable index; stale entries are harmless
             merge_all(store, left_out, Present(Slices(store)), Present(Slices(store)).size_of if resized else None)
-        except (FormatError, OSError) as problem:
-            reraise_interrupt(problem)
-            return  # the next look-up rebuilds an unreadable index; stale entries are harmless
 
 
 def find_leftovers(store: Store, policy: PrunePolicy, now: float, torn: Iterable[str]) -> tuple[PrunedFile, ...]:

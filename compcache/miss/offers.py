@@ -11,7 +11,7 @@ from compcache.formats.bodies import read_bodies
 from compcache.formats.makers import LLVM, PACKAGE, Maker, read_makers
 from compcache.formats.records import decode_module, version_numbers
 from compcache.images.linkers.version import NAMES as LINKERS
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import suppress
 from compcache.publish.verify import is_vouched_for
 
 if TYPE_CHECKING:
@@ -31,15 +31,11 @@ def _find_body(session: Session, name: str) -> Provided | None:
     """Return the body of a function from its first usable realization that has one; None if no realization has one."""
     store = session.store
     for module_id, _ in store.find(name):
-        try:
-            with store.open_module(module_id) as module:
-                session.loader.require_usable(module)
-                offer = _read_body(session, module, name)
-        except (CompcacheError, OSError) as error:
-            reraise_interrupt(error)
-            continue
-        if offer is not None:
-            return offer
+        with suppress(CompcacheError, OSError), store.open_module(module_id) as module:
+            session.loader.require_usable(module)
+            offer = _read_body(session, module, name)
+            if offer is not None:
+                return offer
     return None
 
 

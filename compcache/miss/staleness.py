@@ -107,13 +107,10 @@ def _read_notes(store: Store, module_id: bytes) -> dict[str, Any]:
     """Return the notes of a stored module, or an empty dict if the module cannot be read."""
     from compcache.formats.graph import decode_notes
 
-    try:
-        with store.open_module(module_id) as module:
-            footer = module.footer()
-            return decode_notes(module.read(footer.content, footer.notes))
-    except (CompcacheError, OSError) as error:
-        reraise_interrupt(error)
-        return {}
+    with suppress(CompcacheError, OSError), store.open_module(module_id) as module:
+        footer = module.footer()
+        return decode_notes(module.read(footer.content, footer.notes))
+    return {}
 
 
 def maker_digest(build: Callable[[], Any]) -> str:

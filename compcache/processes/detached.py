@@ -7,7 +7,7 @@ import sys
 from errno import ENOENT
 
 from compcache.files import DIRECTORY_MODE, Files
-from compcache.interrupts import reraise_interrupt, suppress
+from compcache.interrupts import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,12 +63,10 @@ def start_detached(code: str, arguments: Sequence[str], environment: Mapping[str
 
 def has_ended(pid: int) -> bool:
     """Reap a child process if it has ended, and return whether it has. A process that is not a child counts as ended."""
-    try:
+    with suppress(ChildProcessError):  # it was reaped before, or the parent of this process started it before a fork
         ended, _ = os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError as error:  # it was reaped before, or the parent of this process started it before a fork
-        reraise_interrupt(error)
-        return True
-    return ended != 0
+        return ended != 0
+    return True
 
 
 def _search_path() -> list[str]:

@@ -10,7 +10,7 @@ from compcache.directory.places import HOSTS
 from compcache.errors import StorageError
 from compcache.formats.host_file import HostFile, encode_host
 from compcache.formats.records import version_numbers
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import suppress
 from compcache.publish.writer import publish_file
 from compcache.targets.host_probe import Host, probe_host
 
@@ -79,15 +79,13 @@ def _identify_library() -> str:
     from glob import escape, glob
     from importlib.util import find_spec
 
-    try:
+    with suppress(OSError, ValueError):
         spec = find_spec("llvmlite")
         directories = (spec and spec.submodule_search_locations) or ()
         (path,) = (path for directory in directories for path in glob(f"{escape(directory)}/binding/*llvmlite.*"))
         with open(path, "rb") as file:
             return digest([file.read(_HEAD), os.fstat(file.fileno()).st_size.to_bytes(8, "little")]).hex()
-    except (OSError, ValueError) as error:
-        reraise_interrupt(error)
-        return ""
+    return ""
 
 
 def _write_host_file(store: Store, host: HostFile) -> None:

@@ -17,7 +17,7 @@ from compcache.directory.places import MODULES, PARTS, VOLUMES
 from compcache.errors import FormatError
 from compcache.files import writer
 from compcache.formats.index import Segment
-from compcache.interrupts import reraise_interrupt, suppress
+from compcache.interrupts import suppress
 from compcache.processes.detached import has_ended
 from compcache.publish.apart import can_use_subprocess, start_subprocess
 
@@ -83,14 +83,12 @@ def _is_trusted(store: Store, part: str) -> bool:
     """Return whether a part of the index is intact and this user's. False for all parts if other users can write to the directory."""
     if store.stamp_key or store.exposed:
         return False
-    try:
+    with suppress(FormatError, OSError):
         segment = Segment(store.index, part)
         is_own = writer(store.files.stat(store.path(PARTS, part))) == os.geteuid()
         is_intact = segment.functions.count >= 0 and segment.requirements is not None
-    except (FormatError, OSError) as error:
-        reraise_interrupt(error)
-        return False
-    return is_own and is_intact
+        return is_own and is_intact
+    return False
 
 
 class OtherReader:

@@ -81,15 +81,13 @@ def _open_intact(store: Store, module_id: bytes) -> ModuleFile | None:
     The module's `elsewhere` is set, because this cache must not run its code.
     """
     module = ModuleFile(store.files, store.module_path(module_id), module_id)
-    try:
+    with suppress(OSError, FormatError):
         status = module.open(store)
         if stat.S_ISREG(status.st_mode) and module.size <= LARGEST_FOREIGN:
             require_intact(module.footer(), module_id, module.read)
             describe_from_records(module)
             module.elsewhere = True
             return module
-    except (OSError, FormatError) as error:
-        reraise_interrupt(error)
     module.close()
     return None
 

@@ -69,13 +69,10 @@ def stored_packs(store: Store) -> frozenset[bytes]:
 
 def entries_of(store: Store, pack: bytes) -> list[EntryRecord] | None:
     """Return the readable entries of a pack, or None if the pack cannot be read or is not trusted."""
-    try:
-        with store.open_module(pack, leave_stamp=False) as file:
-            entries = WholeManifest(file.read(file.image, file.records)).entries()
-            return [record for _, record in entries if may_be_read(record.kind, elsewhere=file.elsewhere)]
-    except (FileNotFoundError, CompcacheError) as error:
-        reraise_interrupt(error)
-        return None
+    with suppress(FileNotFoundError, CompcacheError), store.open_module(pack, leave_stamp=False) as file:
+        entries = WholeManifest(file.read(file.image, file.records)).entries()
+        return [record for _, record in entries if may_be_read(record.kind, elsewhere=file.elsewhere)]
+    return None
 
 
 def merge_packs(store: Store, segments: Iterable[Segment]) -> set[bytes]:

@@ -102,15 +102,13 @@ class Breaker:
 
         All are 0 if there is no valid file, or if the pause would end too late, because the clock was set back.
         """
-        try:
+        with suppress(OSError, ValueError):
             with open(self._path, encoding="ascii") as file:
                 failures, until_text, pause = file.read(200).split()
             until = float(until_text)
             values = int(failures), until, float(pause)
-        except (OSError, ValueError) as error:
-            reraise_interrupt(error)
-            return 0, 0.0, 0.0
-        return values if until - time.time() <= _LONGEST_PAUSE else (0, 0.0, 0.0)
+            return values if until - time.time() <= _LONGEST_PAUSE else (0, 0.0, 0.0)
+        return 0, 0.0, 0.0
 
     def _write(self, failures: int, until: float, pause: float) -> None:
         """Share the state with other processes. A failed write is ignored."""

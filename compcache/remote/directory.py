@@ -9,7 +9,7 @@ import os
 import stat
 
 from compcache.digest import blake2b
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import reraise_interrupt, suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,12 +37,10 @@ def make_private_directory(path: str) -> str:
 
 def _is_own(path: str, denied: int) -> bool:
     """Return whether `path` is a directory that belongs to this user and grants none of the permissions `denied`."""
-    try:
+    with suppress(OSError):
         status = os.lstat(path)
-    except OSError as error:
-        reraise_interrupt(error)
-        return False
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & denied
+        return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & denied
+    return False
 
 
 #: Prefixes of environment variables for accounts and endpoints. Processes that differ in such variables do not share a helper.

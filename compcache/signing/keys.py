@@ -7,7 +7,6 @@ Other uses raise `MissingPackageError` without it.
 from __future__ import annotations
 
 import base64
-import binascii
 import os
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -176,7 +175,7 @@ def _parse_key(text: str, description: str, *, show: bool) -> tuple[str, bytes]:
     _check_name(name, repr(name) if show else f"the name in {description}")
     try:
         data = base64.b64decode(encoded, validate=True)
-    except (binascii.Error, ValueError) as error:
+    except ValueError as error:
         reraise_interrupt(error)
         data = b""
     if len(data) != _SIZE:

@@ -8,11 +8,10 @@ they are only displayed. A file of signatures has a line for each key: the name 
 from __future__ import annotations
 
 import base64
-import binascii
 from typing import TYPE_CHECKING
 
 from compcache.digest import digest
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import suppress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -101,11 +100,8 @@ def _decode_lines(content: bytes) -> list[_Line]:
     decoded = []
     for line in content[:_LONGEST].decode("ascii", "replace").splitlines():
         name, _, encoded = line.partition(" ")
-        try:
+        with suppress(ValueError):
             signature = base64.b64decode(encoded, validate=True)
-        except (binascii.Error, ValueError) as error:
-            reraise_interrupt(error)
-            continue
-        if len(signature) == _SIZE and len(name) <= _LONGEST_NAME:
-            decoded.append((name, signature))
+            if len(signature) == _SIZE and len(name) <= _LONGEST_NAME:
+                decoded.append((name, signature))
     return decoded

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from compcache.errors import CompcacheError
 from compcache.formats.entry import decode_entry
 from compcache.formats.group import GROUP, decode_group
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import suppress
 from compcache.publish.module_lists import base_of
 from compcache.usage.snapshot import Excerpts
 from compcache.usage.summaries import GroupSummary, MemberSummary
@@ -62,10 +62,7 @@ def _read_summary(name: str, places: list[_Place], sizes: dict[bytes, int]) -> G
 
 def _read_members(place: _Place) -> tuple[MemberSummary, ...]:
     """Return the members of a group from the record in its module; empty if the module cannot be read."""
-    try:
-        with place.store.open_module(place.module_id) as module:
-            described = decode_group(decode_entry(module.read_record(place.offset)).data)
-    except (CompcacheError, OSError) as error:
-        reraise_interrupt(error)
-        return ()
-    return tuple([MemberSummary(label, names) for label, _, names in described.members])
+    with suppress(CompcacheError, OSError), place.store.open_module(place.module_id) as module:
+        described = decode_group(decode_entry(module.read_record(place.offset)).data)
+        return tuple([MemberSummary(label, names) for label, _, names in described.members])
+    return ()

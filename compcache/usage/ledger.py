@@ -36,7 +36,7 @@ from compcache.formats.statistics import (
     read_inputs,
 )  # fmt: skip
 from compcache.hit.recorder import JOURNALS_OF_HOST
-from compcache.interrupts import reraise_interrupt, suppress
+from compcache.interrupts import suppress
 from compcache.publish.atomic_file import publish, unique_name
 from compcache.publish.scratch import Scratch
 
@@ -438,13 +438,10 @@ def _seal(store: Store, names: Iterable[str] | None = None) -> list[str]:
     current = list(names) if names is not None else _statistics_files(store)
     for number, name in enumerate(current):
         if JOURNALS.includes(name):
-            try:
+            with suppress(OSError):
                 sealed = STATISTICS.file_name(unique_name())
                 store.files.rename(store.path(JOURNALS, name), store.path(STATISTICS, sealed))
                 current[number] = sealed
-            except OSError as error:
-                reraise_interrupt(error)
-                continue
     return sorted(current)
 
 
@@ -452,12 +449,10 @@ def _is_settled(store: Store, name: str, inputs: Collection[str], now: float) ->
     """Return whether no process appends to a file any more: it is a sum, which has `inputs`, or a sealed journal unchanged for a minute."""
     if inputs:
         return True
-    try:
+    with suppress(OSError):
         status = store.files.stat(store.path(STATISTICS, name))
-    except OSError as error:
-        reraise_interrupt(error)
-        return False
-    return STATISTICS.includes(name) and max(status.st_mtime, status.st_ctime) < now - SETTLED_SECONDS
+        return STATISTICS.includes(name) and max(status.st_mtime, status.st_ctime) < now - SETTLED_SECONDS
+    return False
 
 
 def _replace_by_sum(
@@ -472,17 +467,15 @@ def _replace_by_sum(
     contained = {name for inputs in folded.inputs.values() for name in inputs}
     covered = [name for name in names if name in folded.files or name in contained]
     name = STATISTICS.file_name(unique_name())
-    try:
+    with suppress(OSError):
         scratch = Scratch()
         for (module_id, key), count, last_use in uses:
             scratch.write(encode_use(module_id, key, count, last_use))
         data = encode_sum(counters, scratch.size, scratch.parts(), covered)
         status = publish(store.files, store.temporary, store.path(STATISTICS, name), data)
-    except OSError as error:
-        reraise_interrupt(error)
-        return {}
-    _remove_files(store, covered)
-    return {name: status.st_size}
+        _remove_files(store, covered)
+        return {name: status.st_size}
+    return {}
 
 
 def _remove_files(store: Store, names: Iterable[str]) -> None:

@@ -16,7 +16,7 @@ from compcache.build.trial import has_module_assembly
 from compcache.digest import is_content_name
 from compcache.formats.bodies import Body
 from compcache.images import platform_symbols
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import suppress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -193,12 +193,8 @@ class _Module:
         """Return the bodies of the wanted functions. Bodies that other modules cannot use are left out."""
         offered = []
         for symbol, name in self._offered.items():
-            try:
-                body = _Reader(self, symbol, name).read()
-            except (_NotOffered, ValueError, KeyError) as error:
-                reraise_interrupt(error)
-                continue
-            offered.append(body)
+            with suppress(_NotOffered, ValueError, KeyError):
+                offered.append(_Reader(self, symbol, name).read())
         return tuple(offered)
 
     # ------------------------------------------------------------ what a body may use

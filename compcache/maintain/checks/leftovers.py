@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from compcache.directory.places import MODULES, PLACES, QUARANTINE, VOLUMES, module_id_of
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import suppress
 from compcache.maintain.checks.state import DIRECTORIES
 from compcache.maintain.policy import PrunePolicy
 from compcache.maintain.prune import clear_leftovers, find_leftovers
@@ -58,15 +58,13 @@ def _check_volumes(state: CheckState) -> None:
 def _try_repair_volume(store: Store, name: str) -> bool:
     """Copy the readable modules of a volume into a new volume, and move the old file to quarantine. Return False if that fails."""
     volume = store.volumes.known(name)
-    try:
+    with suppress(OSError):
         if volume is not None:
             write_volume(store, contents_of(volume), [volume])
         move_to_quarantine(store, store.path(VOLUMES, name))
-    except OSError as error:
-        reraise_interrupt(error)
-        return False
-    store.volumes.close()
-    return True
+        store.volumes.close()
+        return True
+    return False
 
 
 def _unknown_files(store: Store) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from compcache.directory.places import MODULES
 from compcache.files import DIRECTORY_MODE
-from compcache.interrupts import reraise_interrupt, suppress
+from compcache.interrupts import suppress
 from compcache.maintain.checks.state import DIRECTORIES
 
 if TYPE_CHECKING:
@@ -31,13 +31,10 @@ def check_permissions(state: CheckState) -> tuple[int, dict[str, int]]:
     base = store.directory(MODULES)
     paths += [f"{base}/{fan}" for fan in store.names_in(base)]
     for path in paths:
-        try:
+        with suppress(OSError):
             status = store.files.lstat(path)
-        except OSError as error:
-            reraise_interrupt(error)
-            continue
-        checked += 1
-        _check_mode(state, path, status)
+            checked += 1
+            _check_mode(state, path, status)
     return checked, {}
 
 

@@ -11,7 +11,7 @@ import sys
 from functools import partial
 from importlib import import_module
 
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import suppress
 from compcache.numba.lazy import has_numba
 from compcache.numba.lazy.stand_ins import COPIED, LazyWrapper, numbas_object, real_numba
 from compcache.numba.registered.refusals import NotLazy
@@ -103,12 +103,9 @@ def _has_driver() -> bool:
     from ctypes import CDLL
 
     for path in _DRIVERS.get(sys.platform, _DRIVERS_ELSEWHERE):
-        try:
+        with suppress(OSError):
             CDLL(path)
-        except OSError as error:
-            reraise_interrupt(error)
-            continue
-        return True
+            return True
     return False
 
 

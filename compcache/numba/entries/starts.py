@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache import frontend
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.numba.fingerprints.implementations import Implementation, registry, wrapped_by
 from compcache.numba.lazy.argument_types import FUNCTION, NUMBERS, class_text
 from compcache.numba.lazy.entries import START, Key, Record, key_of, open_cache
@@ -214,12 +214,10 @@ def _pickle_constants(constants: list[Any]) -> bytes | None:
     """Return the pickled constants of an environment; None if unpickling them needs Numba or the main program."""
     if not constants:
         return b""
-    try:
+    with suppress(Exception):  # after any exception, only Numba can load the constants
         data = pickle.dumps(list(constants), 4)
-    except Exception as error:  # noqa: BLE001 - after any exception, only Numba can load the constants
-        reraise_interrupt(error)
-        return None
-    return None if b"numba" in data or b"llvmlite" in data or b"__main__" in data else data
+        return None if b"numba" in data or b"llvmlite" in data or b"__main__" in data else data
+    return None
 
 
 def store_fields(cache: Cache, name: str, fields: tuple[Any, ...], *, waits: bool = False) -> None:

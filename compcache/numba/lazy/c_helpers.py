@@ -16,7 +16,7 @@ import sys
 from _thread import allocate_lock
 
 from compcache import frontend
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import suppress
 from compcache.numba.lazy import has_numba, when_imported
 
 TYPE_CHECKING = False
@@ -276,11 +276,9 @@ def configured_threads() -> int:
     if text is None:
         affinity = getattr(os, "sched_getaffinity", None)
         return max(1, len(affinity(0)) if affinity is not None else os.cpu_count() or 1)
-    try:
+    with suppress(ValueError):
         return int(text)
-    except ValueError as error:
-        reraise_interrupt(error)
-        return 0
+    return 0
 
 
 def _choose_layer() -> Any:
@@ -304,12 +302,10 @@ def _has_tbb() -> bool:
     """Return whether the library TBB can be loaded."""
     from ctypes import CDLL
 
-    try:
+    with suppress(OSError):
         CDLL(_TBB)
-    except OSError as error:
-        reraise_interrupt(error)
-        return False
-    return True
+        return True
+    return False
 
 
 def _load_layer(name: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from functools import partial
 
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import suppress
 from compcache.numba.fingerprints.stand_ins import note_real, register_prange
 from compcache.numba.lazy import has_numba, when_imported
 from compcache.numba.registered.marks import is_marked
@@ -98,11 +98,9 @@ def replace_stand_ins(function: Any) -> None:
         if _is_stand_in(value):
             namespace[name] = _original_of(value)
     for cell in function.__closure__ or ():
-        try:
+        with suppress(ValueError):  # an empty cell
             if _is_stand_in(cell.cell_contents):
                 cell.cell_contents = _original_of(cell.cell_contents)
-        except ValueError as error:  # an empty cell
-            reraise_interrupt(error)
 
 
 def names_in_code(code: Any) -> set[str]:

@@ -10,7 +10,7 @@ import sys
 import time
 
 from compcache.digest import blake2b
-from compcache.interrupts import reraise_interrupt, suppress
+from compcache.interrupts import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,11 +60,9 @@ def _walk_files(place: str) -> Iterator[tuple[str, os.stat_result]]:
 
 def _process_start() -> float:
     """Return when this process started, in seconds since the epoch; if the system does not say, when this module was imported."""
-    try:
+    with suppress(OSError, ValueError, IndexError, AttributeError):
         with open("/proc/self/stat", "rb") as file:
             ticks = int(file.read().rpartition(b")")[2].split()[19])
         running = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError, AttributeError) as error:
-        reraise_interrupt(error)
-        return _imported
-    return time.time() - running
+        return time.time() - running
+    return _imported

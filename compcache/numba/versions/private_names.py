@@ -11,7 +11,7 @@ from importlib import import_module
 from operator import attrgetter
 from typing import NamedTuple
 
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import suppress
 
 __all__ = ["REPLACED", "USED", "PrivateName", "missing_names"]
 
@@ -122,9 +122,7 @@ def missing_names() -> tuple[PrivateName, ...]:
 def _exists(name: str) -> bool:
     """Return whether the Numba of this process has a private name. False if its module cannot be imported."""
     module, _, path = name.partition(":")
-    try:
+    with suppress(ImportError, AttributeError):
         attrgetter(path)(sys.modules.get(module) or import_module(module))
-    except (ImportError, AttributeError) as error:
-        reraise_interrupt(error)
-        return False
-    return True
+        return True
+    return False
