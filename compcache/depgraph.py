@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-__all__ = ["DependencyGraph", "Need"]
+__all__ = ["DependencyGraph", "Need", "group_sharing"]
 
 
 class Need:
@@ -171,3 +171,39 @@ def _make_need(leaves: Sequence[str], children: tuple[Need, ...]) -> Need | None
 
 
 _MAX_FLAT = 64
+
+
+def group_sharing(item_sets: Sequence[int]) -> list[list[int]]:
+    """Group sets that share an item, directly or through other sets. A set is a number, in which each item is a bit.
+
+    Return the positions of the sets in each group, in order.
+    """
+    parents: list[int] = []  # a union-find forest of the sets
+    bits_of_root: list[int] = []
+    first_user: dict[int, int] = {}  # by bit
+
+    def find_root(number: int) -> int:
+        while parents[number] != number:
+            parents[number] = number = parents[parents[number]]
+        return number
+
+    known_bits = 0
+    for number, items in enumerate(item_sets):
+        parents.append(number)
+        bits_of_root.append(items)
+        shared_bits = items & known_bits
+        while shared_bits:  # one turn for each group, not for each bit
+            other = find_root(first_user[shared_bits & -shared_bits])
+            parents[other] = number
+            bits_of_root[number] |= bits_of_root[other]
+            shared_bits &= ~bits_of_root[other]
+        new_bits = items & ~known_bits
+        known_bits |= new_bits
+        while new_bits:
+            bit = new_bits & -new_bits
+            first_user[bit] = number
+            new_bits ^= bit
+    groups: dict[int, list[int]] = {}
+    for number in range(len(parents)):
+        groups.setdefault(find_root(number), []).append(number)
+    return list(groups.values())

@@ -14,6 +14,7 @@ from compcache.build.slots import Requests
 from compcache.build.source import check_name
 from compcache.closures.chosen import Planner, choose
 from compcache.closures.code import Closure, link_code, moving_modules, read_part
+from compcache.depgraph import group_sharing
 from compcache.errors import CompcacheError, CompileError
 from compcache.formats import host
 from compcache.formats.entry import ENTRY, PART_OF, STUB, EntryRecord, decode_entry
@@ -296,17 +297,11 @@ def _has_data(records: bytes) -> bool:
     return not _OWN_KINDS.issuperset(kinds)
 
 
-def _group_overlapping(planned: Iterable[_Planned]) -> list[list[_Planned]]:
+def _group_overlapping(planned: Sequence[_Planned]) -> list[list[_Planned]]:
     """Group closures, so that closures into which the same module would move are in the same group."""
-    groups: dict[int, list[_Planned]] = {}
-    owners: dict[bytes, int] = {}
-    for number, plan in enumerate(planned):
-        group = [plan]
-        for overlapping in sorted({owners[home] for home in plan.homes if home in owners}):
-            group = [*groups.pop(overlapping), *group]
-        groups[number] = group
-        owners |= {home: number for member in group for home in member.homes}
-    return list(groups.values())
+    bits: dict[bytes, int] = {}
+    homes = [sum(bits.setdefault(home, 1 << len(bits)) for home in plan.homes) for plan in planned]
+    return [[planned[number] for number in group] for group in group_sharing(homes)]
 
 
 def _remove_replaced(session: Session, linked: Sequence[LinkedClosure], into: str | None, homes: Mapping[bytes, None]) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from compcache.build.source import check_name
 from compcache.content.definitions import Unreadable, read_definitions, without_comments
 from compcache.content.names import digest_of, has_archives, option_parts, parts_given_by_name, text_of_export
-from compcache.depgraph import DependencyGraph
+from compcache.depgraph import DependencyGraph, group_sharing
 from compcache.digest import digest
 from compcache.formats.index import CONTENT_SIZE
 from compcache.globals import NativeSymbol
@@ -125,7 +125,8 @@ def _name_by_reach(
     unknown = {symbol: parts for symbol, parts in provided.parts.items() if symbol not in definitions.by_key}
     common = [b"function", definitions.header, _digest_of(unknown), digest_of(options)]
     roots = {name: reached[str(function.symbol)] for name, function in functions.items()}
-    units = _group_units(roots)
+    root_names = [*roots]
+    units = [[root_names[number] for number in group] for group in group_sharing([reached.own for reached in roots.values()])]
     names: dict[str, str] = {}
     for unit in units:
         together = digest_of([part for name in sorted(unit) for part in (exports[name], roots[name].content)])
@@ -154,39 +155,6 @@ def _collect_reached(definitions: Definitions, provided: _External) -> dict[str,
         content = digest_of([*parts, b"reaches", *sorted({reached_by_key[outer].content for outer in outer_keys})])
         reached_by_key |= dict.fromkeys(cycle, _Reached(content, own_bits))
     return reached_by_key
-
-
-def _group_units(roots: Mapping[str, _Reached]) -> tuple[tuple[str, ...], ...]:
-    """Return groups of the functions that share an item which must not exist in two modules, directly or through other functions."""
-    parents: list[int] = []  # a union-find forest of the functions, by number
-    bits_of_root: list[int] = []
-    first_user: dict[int, int] = {}  # by bit
-
-    def find_root(number: int) -> int:
-        while parents[number] != number:
-            parents[number] = number = parents[parents[number]]
-        return number
-
-    known_bits = 0
-    for number, reached in enumerate(roots.values()):
-        parents.append(number)
-        bits_of_root.append(reached.own)
-        shared_bits = reached.own & known_bits
-        while shared_bits:  # one turn for each group, not for each bit
-            other = find_root(first_user[shared_bits & -shared_bits])
-            parents[other] = number
-            bits_of_root[number] |= bits_of_root[other]
-            shared_bits &= ~bits_of_root[other]
-        new_bits = reached.own & ~known_bits
-        known_bits |= new_bits
-        while new_bits:
-            bit = new_bits & -new_bits
-            first_user[bit] = number
-            new_bits ^= bit
-    groups: dict[int, list[str]] = {}
-    for number, name in enumerate(roots):
-        groups.setdefault(find_root(number), []).append(name)
-    return tuple(map(tuple, groups.values()))
 
 
 def _digest_of(provided: Mapping[str, list[bytes]]) -> bytes:

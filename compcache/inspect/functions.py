@@ -11,13 +11,13 @@ from compcache.digest import name_key
 from compcache.directory.places import INDEX, MODULES, QUARANTINE, VOLUMES
 from compcache.errors import CompcacheError, FormatError, NotCachedError, StorageError
 from compcache.formats.graph import INLINED
-from compcache.formats.manifest import LINK_ONLY, LINKED, STARTUP, decode_function, decode_needs
+from compcache.formats.manifest import LINK_ONLY, LINKED, STARTUP, decode_function
 from compcache.formats.records import GlobalRecord, decode_global, decode_module
 from compcache.hit.target import link_name_of
 from compcache.inspect.descriptions import CacheInfo, FunctionReport, GlobalReport, Realization
 from compcache.inspect.provenance import provenance
 from compcache.interrupts import reraise_interrupt, suppress
-from compcache.publish.module_reader import read_graph, read_notes
+from compcache.publish.module_reader import needs_of, read_graph, read_notes
 from compcache.targets.processor_words import names_in
 from compcache.usage.ledger import Uses
 from compcache.usage.listings import read_parts_and_entries
@@ -278,16 +278,11 @@ def _read_provenance(store: Store, copy: Realization) -> Provenance:
 def _filled_globals(module: ModuleFile, needs_offset: int) -> tuple[GlobalReport, ...]:
     """Return the globals that a load of a function fills, sorted by name. `needs_offset` is that of its needs, or 0."""
     reports: dict[int, GlobalReport] = {}
-    pending = [needs_offset] if needs_offset else []
-    visited = set(pending)
-    while pending:
-        record = decode_needs(module.read_record(pending.pop()))
+    for record in needs_of(module, needs_offset):
         for offset in record.globals:
             stored = decode_global(module.read_record(offset))
             if stored.kind != STARTUP:
                 reports.setdefault(offset, _describe_global(stored))
-        pending += [child for child in record.children if child not in visited]
-        visited.update(record.children)
     return tuple(sorted(reports.values(), key=lambda report: report.name))
 
 

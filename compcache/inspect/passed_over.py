@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from compcache.errors import CompcacheError
-from compcache.formats.manifest import decode_function, decode_needs
+from compcache.formats.manifest import decode_function
 from compcache.hit.link_types import compare_types, read_type
 from compcache.interrupts import reraise_interrupt
+from compcache.publish.module_reader import needs_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,15 +43,8 @@ def describe_passed_over(store: Store, module_id: bytes, offset: int) -> tuple[s
 
 def _read_import_types(module: ModuleFile, offset: int) -> Iterator[tuple[str, bytes]]:
     """Yield the name and the expected link type of each import of a function and of its closure in the module."""
-    pending = [decode_function(module.read_record(offset)).needs]
-    visited = {0, *pending}
-    while pending:
-        needs_offset = pending.pop()
-        record = decode_needs(module.read_record(needs_offset)) if needs_offset else None
-        if record is not None:
-            yield from [(name, kind) for _, name, _, kind in record.imports if kind]
-            pending += [child for child in record.children if child not in visited]
-            visited.update(record.children)
+    for record in needs_of(module, decode_function(module.read_record(offset)).needs):
+        yield from [(name, kind) for _, name, _, kind in record.imports if kind]
 
 
 def _read_realization_types(store: Store, name: str) -> Iterator[tuple[bytes, str]]:

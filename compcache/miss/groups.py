@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from compcache.translation.members import Member
     from compcache.translation.requests import Request
 
-__all__ = ["add_group", "modules_of_group"]
+__all__ = ["add_group"]
 
 #: The version of members and of their compilation. Another number recompiles all members.
 _VERSION = "2"
@@ -77,11 +77,6 @@ def add_group(session: Session, sources: Iterable[ModuleSource], name: str, *, r
     return _Group(session, check_name(name, "name of a group"), list(sources)).add(replace=replace)
 
 
-def modules_of_group(session: Session, name: str) -> list[bytes]:
-    """Return the module_ids of the groups with this name, for all targets and from all additions."""
-    return list(dict.fromkeys([module_id for module_id, _ in session.store.find_all(index_name(GROUP, name))]))
-
-
 class _Group:
     """The addition of one group."""
 
@@ -91,7 +86,8 @@ class _Group:
         self._name = name
         self._all_sources = sources
         self._failures: dict[int, Exception] = {}
-        self._own = modules_of_group(session, name)
+        #: The groups with this name, for all targets and from all additions.
+        self._own = list(dict.fromkeys([module_id for module_id, _ in self._store.find_all(index_name(GROUP, name))]))
         self._compiled: dict[str, Member] = {}  # by their digests
 
     def add(self, *, replace: bool) -> tuple[str, ...]:

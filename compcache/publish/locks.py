@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from compcache.files import Opened
     from compcache.store import Store
 
-__all__ = ["claim", "locks_enabled", "try_lock", "wait_lock"]
+__all__ = ["claim", "try_lock", "wait_lock"]
 
 #: The longest pause between two attempts: short compared with a compilation, and no load even with many waiters.
 _LONGEST_PAUSE = 0.03
@@ -68,11 +68,6 @@ def _disown() -> None:
     for lock in list(_open.values()):
         lock.disown()
     _held.locks.clear()
-
-
-def locks_enabled() -> bool:
-    """Return whether the environment allows lock files."""
-    return is_on("COMPCACHE_LOCKS", default=True)
 
 
 @contextmanager
@@ -105,7 +100,7 @@ def _locked(
     store: Store, name: str, timeout: float, until: Callable[[], bool] | None, kind: type[_FlockLock | _FileLock]
 ) -> Iterator[bool | None]:
     """Hold a lock while the context runs. See `claim` for the values that it yields. Without `flock`, a file serves as the lock."""
-    if not locks_enabled() or store.readonly:
+    if not is_on("COMPCACHE_LOCKS", default=True) or store.readonly:
         yield None
         return
     path = _lock_path(store, name)

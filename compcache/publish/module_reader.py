@@ -13,13 +13,16 @@ from compcache.errors import FormatError
 from compcache.files import read_at
 from compcache.formats.footer import FOOTER_SIZE, decode_footer
 from compcache.formats.graph import decode_graph, decode_notes
+from compcache.formats.manifest import NeedsRecord, decode_needs
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from compcache.formats.footer import Footer
     from compcache.formats.graph import ModuleGraph
     from compcache.store import Store
 
-__all__ = ["ModuleSections", "read_graph", "read_notes"]
+__all__ = ["ModuleSections", "needs_of", "read_graph", "read_notes"]
 
 _TAIL = 1 << 13
 
@@ -79,6 +82,16 @@ def read_graph(module: ModuleFile) -> ModuleGraph:
     """Return the dependency graph of a module. Raise `FormatError` if the file's footer or graph is damaged."""
     footer = module.footer()
     return decode_graph(module.read(footer.image + footer.records, footer.graph))
+
+
+def needs_of(module: ModuleFile, offset: int) -> Iterator[NeedsRecord]:
+    """Yield the needs record at `offset`, and all records below it, each once. Yield nothing if `offset` is 0."""
+    pending, visited = [offset], {0, offset}
+    while pending and offset:
+        record = decode_needs(module.read_record(pending.pop()))
+        yield record
+        pending += [child for child in record.children if child not in visited]
+        visited.update(record.children)
 
 
 def read_notes(module: ModuleFile) -> dict[str, Any]:

@@ -81,7 +81,6 @@ class Translated(NamedTuple):
     prepared: Prepared
     definitions: dict[str, Definition]
     constructors: pic.Constructors
-    startup: tuple[str, ...]
     entries: Entries
     slots: tuple[str, ...]
     needs: Needs
@@ -213,7 +212,6 @@ def _describe(
         machine=request.machine,
         prepared=prepared._replace(data={}, find_bodies=tuple, find_contents=dict),
         definitions=definitions,
-        startup=startup,
         entries=entries,
         slots=table.slots,
         needs=read_needs(definitions, prepared.resolution, {pic.INITIALIZE, *table.slots}.intersection(definitions), startup),

@@ -16,7 +16,6 @@ __all__ = ["is_supported", "series_supported", "unsupported_reason", "warn_if_un
 
 _FOLDER = os.path.dirname(__file__)
 _ENDING = ".json"
-_PACKAGE = os.path.dirname(os.path.dirname(_FOLDER))
 
 
 def is_supported(version: str) -> bool:
@@ -56,20 +55,10 @@ def warn_if_unsupported() -> bool:
     reason = unsupported_reason()
     if reason and not _warned:
         _warned = True
-        import warnings
+        from compcache.warning import warn
 
-        from compcache.errors import CacheWarning
-
-        warnings.warn(f"{reason}; Numba works as without compcache", CacheWarning, stacklevel=_stack_level_of_caller())
+        warn(f"{reason}; Numba works as without compcache")
     return bool(reason)
 
 
 _warned = False
-
-
-def _stack_level_of_caller() -> int:
-    """Return the stack level, from `warn_if_unsupported`, of the first frame outside this package."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        level, frame = level + 1, frame.f_back
-    return level
