@@ -34,7 +34,9 @@ ROOT = Path(__file__).parent.parent
 RECORDS = ROOT / "compcache" / "numba" / "versions"
 ENVIRONMENTS = ROOT / "build" / "numba"
 _PROOF = ("tests/numba/test_numba_versions.py", "-k", "recorded or proof")
-_WHOLE = ("tests/numba/test_numba_versions.py", "tests/numba/test_numba_gate.py", "tests/numba/test_numba_modes.py")
+_WHOLE = tuple(
+    f"tests/numba/test_numba_{subject}.py" for subject in ("versions", "gate", "modes", "former_values", "kept_results")
+)
 
 
 # ---------------------------------------------------------------------------------------------------- names that are used

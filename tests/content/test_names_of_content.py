@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import warnings
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import llvmlite.binding as llvm
@@ -14,7 +15,7 @@ import pytest
 from helpers import PACKAGE_ROOT, adder, caller, constant, run_fresh
 from llvmlite import ir
 
-from compcache import Cache, CompileError, Function, Identity, ModuleSource, ShadowWarning
+from compcache import Cache, CompileError, Function, Identity, ModuleSource, ShadowWarning, depgraph
 from compcache.content import functions as naming
 from compcache.content.functions import name_functions
 from compcache.content.names import content_digest, freeze, seal
@@ -379,13 +380,13 @@ define i64 @f{0}() {{
 """
 
 
-def instructions_of(work: Callable[[], object], file: str) -> int:
-    """The number of bytecode instructions that functions of this file execute."""
+def instructions_of(work: Callable[[], object], *files: str) -> int:
+    """The number of bytecode instructions that functions of these files execute."""
     count = 0
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
         nonlocal count
-        if frame.f_code.co_filename != file:
+        if frame.f_code.co_filename not in files:
             return None
         frame.f_trace_opcodes = True
         count += event == "opcode"
@@ -416,7 +417,8 @@ def test_functions_with_variables_are_named_in_linear_time(template: str) -> Non
     def name_many(number: int) -> int:
         text = "".join([template.format(position, max(0, position - 1)) for position in range(number)])
         functions = {f"f{position}": Function(symbol=f"f{position}") for position in range(number)}
-        return instructions_of(lambda: name_functions(freeze(ModuleSource(text)), text, functions), str(naming.__file__))
+        work = partial(name_functions, freeze(ModuleSource(text)), text, functions)
+        return instructions_of(work, str(naming.__file__), str(depgraph.__file__))
 
     assert name_many(600) < 4 * name_many(200)
 

@@ -18,7 +18,8 @@ import pytest
 from helpers import PACKAGE_ROOT
 from numba_edits import Edit, kernel, overloaded, write
 from numba_helpers import Project, finish
-from test_numba_stale import EDITS
+from test_numba_stale import EDITS as EDITS_OF_VALUES
+from test_numba_stale_overloads import EDITS as EDITS_OF_OVERLOADS
 
 from compcache import Cache
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(300)
 pytest.importorskip("numba")
+
+EDITS = [*EDITS_OF_VALUES, *EDITS_OF_OVERLOADS]
 
 _INSTALLED, _IMPORTED, _RUN = "installed", "imported", "run"
 #: The modes in which programs start without Numba: all with its decorators alone, those that register something with it, and others.

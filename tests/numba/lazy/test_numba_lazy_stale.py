@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 from numba_edits import Edit, kernel, write
 from numba_helpers import Project
-from test_numba_stale import EDITS
+from test_numba_stale import EDITS as EDITS_OF_VALUES
+from test_numba_stale_overloads import EDITS as EDITS_OF_OVERLOADS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(900)]
 pytest.importorskip("numba")
+
+EDITS = [*EDITS_OF_VALUES, *EDITS_OF_OVERLOADS]
 
 #: Edits of what programs read that do not import Numba themselves.
 OWN = [

@@ -1,0 +1,149 @@
+"""Results of functions that ran while code was compiled, in code of other processes and modes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from numba_modes import Outcome, Programs, uncached_fixture  # noqa: F401 - fixtures
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+pytest.importorskip("numba")
+
+_LOADED_FIRST = """
+    import sys
+    from numba import njit
+    from numba.extending import overload
+
+    *earlier, present = map(int, sys.argv[1:])
+    G = (earlier or [present])[0]
+
+    def target(x):
+        pass
+
+    @overload(target)
+    def implementation(x):
+        return (lambda x: x + 1) if G == 1 else (lambda x: x + 50)
+
+    @njit
+    def first(x):
+        return target(x)
+
+    @njit
+    def second(x):
+        return target(x) + 100
+
+    value = first(1)
+    G = present
+    print(value, second(1))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_results_in_code_that_was_loaded_without_numba_are_those_of_this_process(tmp_path: Path, uncached: Callable[..., str]) -> None:
+    programs = Programs(tmp_path, _LOADED_FIRST)
+    for given in ("1 5", "1 5", "5", "1 5"):
+        assert programs.start("run", tmp_path / "cache", *given.split()).answer == uncached(_LOADED_FIRST, *given.split())
+
+
+_KEPT = """
+    import sys
+    from numba import njit
+    from numba.extending import overload
+    import compcache.numba
+
+    *earlier, present = map(int, sys.argv[2:])
+    G = (earlier or [present])[0]
+
+    def target(x):
+        pass
+
+    @overload(target, inline="always")
+    def implementation(x):
+        return (lambda x: x + 1) if G == 1 else (lambda x: x + 2)
+
+    @njit
+    def uncached(x):
+        return target(x)
+
+    if sys.argv[1] == "installed":
+        compcache.numba.install()
+    if earlier:
+        uncached(1)
+        G = present
+    compcache.numba.install()
+
+    @njit(cache=True)
+    def cached(x):
+        return target(x) + 100
+
+    print(cached(1))
+"""
+_DECLINED = """
+    import sys
+    from numba import njit
+    from numba.extending import overload
+    import compcache.numba
+
+    compcache.numba.install()
+    *earlier, present = map(int, sys.argv[1:])
+    G = (earlier or [present])[0]
+
+    class State:
+        def knows(self):
+            return self.values is None
+
+    state = State()
+    state.values = (value for value in (1,))
+
+    def target(x):
+        pass
+
+    @overload(target)
+    def special(x):
+        return None if state.knows() or G == 1 else lambda x: 200
+
+    @overload(target)
+    def general(x):
+        return lambda x: 100
+
+    @njit(cache=True)
+    def first():
+        return target(1)
+
+    @njit(cache=True)
+    def second():
+        return target(1) + 1
+
+    if earlier:
+        first()
+        G = present
+    print(second())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("when", ["installed", "later"])
+def test_results_of_uncached_code_and_of_the_time_before_the_installation_are_not_taken_for_present_ones(tmp_path: Path, when: str) -> None:
+    programs = Programs(tmp_path, _KEPT)
+    first, other, same = (programs.start("plain", tmp_path / "cache", when, *given) for given in (("1", "2"), "2", "1"))
+    assert [first.answer, other.answer, same.answer] == ["102", "103", "102"]
+    assert (other.found, same.found) == (0, 1 if when == "installed" else 0)
+    assert programs.start("plain", tmp_path / "cache", when, "1", "2").answer == "102"  # not the entry of the second start
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_implementations_that_declined_have_the_content_of_that_time(tmp_path: Path) -> None:
+    programs = Programs(tmp_path, _DECLINED)
+
+    def start(*given: str) -> Outcome:
+        return programs.start("plain", tmp_path / "cache", *given, NUMBA_CACHE_DIR=str(tmp_path / "-".join(given)))
+
+    assert [start(*given).answer for given in (("1", "2"), ("2",), ("2", "1"))] == ["101", "201", "201"]
+    assert start("1")[::2] == ("101", 1)

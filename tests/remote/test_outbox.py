@@ -1,0 +1,45 @@
+"""Uploads that wait in files."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from helpers import flip_byte
+
+from compcache.errors import FormatError
+from compcache.remote.outbox import Outbox, Upload
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_the_outbox_drops_the_oldest(tmp_path: Path) -> None:
+    outbox = Outbox(str(tmp_path), limit=3000)
+    for number in range(5):
+        outbox.put(Upload(f"ccr3/m/{number}", bytes(900), [("key", b"card")], 0.5, always=False))
+    assert [outbox.read(name).key for name in outbox.names()] == ["ccr3/m/2", "ccr3/m/3", "ccr3/m/4"]
+    assert outbox.size() <= 3000
+
+
+def test_a_sweep_passes_over_what_vanishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        (tmp_path / f"partial-{number}").touch()
+        os.utime(tmp_path / f"partial-{number}", (0, 0))
+    listed = os.listdir(tmp_path)
+    (tmp_path / listed[0]).unlink()  # by another helper, after the listing
+    monkeypatch.setattr("compcache.remote.outbox.os.listdir", lambda _: listed)
+    Outbox(str(tmp_path)).sweep()
+    monkeypatch.undo()
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("at", [0, 20, -1])
+def test_a_damaged_upload_is_refused(tmp_path: Path, at: int) -> None:
+    outbox = Outbox(str(tmp_path))
+    outbox.put(Upload("ccr3/m/1", bytes(900), [("key", b"card")], 0.5, always=False))
+    (path,) = tmp_path.iterdir()
+    flip_byte(path, at)
+    with pytest.raises(FormatError):
+        outbox.read(path.name)
