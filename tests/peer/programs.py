@@ -300,15 +300,18 @@ def _rust(places: Places) -> Built:
     return Built([compiled(source, flags, MATCHER_FUNCTIONS)], ordinary)
 
 
+_OTHERS = "requires a shared object for: "
+
+
 def _program_in_cpp(name: str, title: str, functions: tuple[Function, ...], include: Callable[[Places], Path]) -> Program:
     build = partial(_cpp, name=name, functions=[function.name for function in functions], include=include)
-    return Program(name, title, build, functions, r"(?s)needs a shared object.*install a linker")
+    return Program(name, title, build, functions, _OTHERS)
 
 
 # ----------------------------------------------------------------------- all of them
 
 MATCHER_FUNCTIONS = ("find_patterns", "count_words", "catch_panics", "in_threads")
-_VARIABLES = r"(?s)imported variable .*needs a shared object.*install a linker"
+_VARIABLES = r"(?s)requires a shared object for: .*the imported variable '"
 _SIZE, _POINTER, _INT = ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int
 _ENCODER = Function(
     "BrotliEncoderCompress", _compress, (_INT, _INT, _INT, _INT, _SIZE, _POINTER, _POINTER, _POINTER), inputs.text_to_compress
@@ -343,13 +346,13 @@ PROGRAMS = {
         Program("quickjs", "QuickJS, 6 modules", partial(QUICKJS.build, modules=6), _own(inputs.script, "evaluate"), _VARIABLES),
         Program(
             "fitpack", "FITPACK (Fortran), 86 modules", _fitpack, _own(inputs.noise, "curve", "surface"),
-            r"(?s)needs a shared object.*install a linker",
+            _OTHERS,
         ),
         Program(
             "expressions", "re2 and abseil (C++), a module for each file", _expressions,
             (*_own(inputs.expression, "match_expression", "match_set"),
              *_own(inputs.text_to_compress, "text_tools"), *_own(inputs.date, "times")),
-            r"(?s)needs a shared object.*install a linker",
+            _OTHERS,
         ),
         _program_in_cpp(
             "simd_json", "simdjson", _own(inputs.json_text, "simd_minify", "simd_on_demand", "simd_fallback", "simd_utf8"),
@@ -370,7 +373,7 @@ PROGRAMS = {
         ),
         Program(
             "matcher", "memchr and aho-corasick (Rust, `std`)", _rust, _own(inputs.words, *MATCHER_FUNCTIONS),
-            r"(?s)needs a shared object.*install a linker",
+            _OTHERS,
         ),
     )
 }  # fmt: skip
