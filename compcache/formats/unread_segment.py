@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from compcache import files as file_ops
 from compcache.digest import digest
 from compcache.errors import FormatError, UnknownVersionError
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import suppress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,14 +30,10 @@ def segment_error(files: file_ops.Files, path: str, named: str, error: FormatErr
         named: the digest in its name, in hexadecimal. It matches the content of an intact segment.
         error: the exception that decoding the segment raised.
     """
-    try:
-        actual = digest(_read_chunks(files, path), size=len(named) // 2).hex()
-    except OSError as failure:
-        reraise_interrupt(failure)
-        return error
-    if named != actual:
-        return error
-    return UnknownVersionError(f"the index segment {os.path.basename(path)} has another version of the format: {error}")
+    with suppress(OSError):
+        if digest(_read_chunks(files, path), size=len(named) // 2).hex() == named:
+            return UnknownVersionError(f"the index segment {os.path.basename(path)} has another version of the format: {error}")
+    return error
 
 
 def _read_chunks(files: file_ops.Files, path: str) -> Iterator[bytes]:

@@ -95,14 +95,12 @@ class Library(NamedTuple):
 
     def path_of(self, symbol: str) -> str | None:
         """Return the path of the library that defines a symbol, this library or a dependency, or None if there is no such library."""
-        try:
+        with suppress(ValueError):
             address = ctypes.addressof(ctypes.c_char.in_dll(self.handle, symbol))
-        except (ValueError, UnicodeEncodeError) as error:
-            reraise_interrupt(error)
-            return None
-        info = _Info()
-        is_found = ctypes.CDLL(None).dladdr(ctypes.c_void_p(address), ctypes.byref(info))
-        return os.fsdecode(info.path) if is_found and info.path else self._path_without_address(symbol)
+            info = _Info()
+            is_found = ctypes.CDLL(None).dladdr(ctypes.c_void_p(address), ctypes.byref(info))
+            return os.fsdecode(info.path) if is_found and info.path else self._path_without_address(symbol)
+        return None
 
     def _path_without_address(self, symbol: str) -> str | None:
         """Return the path of the library that defines a symbol without an address (a thread-local variable); None if none does."""
@@ -192,14 +190,11 @@ def library_with(symbol: str, libraries: Iterable[Library]) -> Library | None:
 
 def _mapped_libraries() -> list[str]:
     """Return the sorted paths of mapped libraries in the system's directories. The list is empty without /proc."""
-    try:
-        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
-            paths = {"/" + line.rstrip("\n").partition("/")[2] for line in maps if ".so" in line}
-    except OSError as error:
-        reraise_interrupt(error)
-        return []
-    libraries = [path for path in paths if os.path.basename(path).startswith("lib")]
-    return sorted(path for path in libraries if _is_system_directory(os.path.dirname(path)))
+    with suppress(OSError), open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+        paths = {"/" + line.rstrip("\n").partition("/")[2] for line in maps if ".so" in line}
+        libraries = [path for path in paths if os.path.basename(path).startswith("lib")]
+        return sorted(path for path in libraries if _is_system_directory(os.path.dirname(path)))
+    return []
 
 
 def unusual_directories(paths: Iterable[str]) -> tuple[str, ...]:
@@ -246,13 +241,11 @@ _FILTER_SECONDS = 5.0
 @functools.cache
 def _load_demangler() -> ctypes.CDLL | None:
     """Return the C++ library that demangles names, or None if this host does not have it."""
-    try:
+    with suppress(OSError, AttributeError):
         library = ctypes.CDLL("libstdc++.so.6")
         library.__cxa_demangle.restype = ctypes.c_void_p
-    except (OSError, AttributeError) as error:
-        reraise_interrupt(error)
-        return None
-    return library
+        return library
+    return None
 
 
 def demangle(symbol: str) -> str:
@@ -283,9 +276,7 @@ def _demangle_with_program(symbol: str) -> str:
     path = next(filter(None, map(shutil.which, _FILTERS)), None)
     if path is None:
         return symbol
-    try:
+    with suppress(OSError, ValueError, subprocess.TimeoutExpired):
         completed = subprocess.run([path, symbol], capture_output=True, stdin=subprocess.DEVNULL, timeout=_FILTER_SECONDS, check=False)
-    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        reraise_interrupt(error)
-        return symbol
-    return completed.stdout.decode("utf-8", "replace").strip() or symbol
+        return completed.stdout.decode("utf-8", "replace").strip() or symbol
+    return symbol

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from compcache.arch.known import architecture
 from compcache.formats.host import platform_name, this_libc
-from compcache.interrupts import reraise_interrupt, suppress
+from compcache.interrupts import suppress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -120,15 +120,11 @@ def _finder() -> Callable[[int, bytes], int | None]:
 @functools.cache
 def mapped_path(name: str) -> str | None:
     """Return the path of a mapped library with this file name, or None if this process has not mapped one, or has no /proc."""
-    try:
-        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
-            for line in maps:
-                path = line.rstrip("\n").partition("/")[2]
-                if path.rpartition("/")[2] == name:
-                    return "/" + path
-    except OSError as error:
-        reraise_interrupt(error)
-        return None
+    with suppress(OSError), open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+        for line in maps:
+            path = line.rstrip("\n").partition("/")[2]
+            if path.rpartition("/")[2] == name:
+                return "/" + path
     return None
 
 

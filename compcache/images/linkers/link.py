@@ -163,14 +163,11 @@ def _link_in_memory(link: _Link) -> bytes | None:
         linker_exit = _run_linker(link, link.command(str(output), names), _DESCRIPTORS, [*inputs, output])
     if linker_exit is None or linker_exit.status:
         return None
-    try:
-        with open(output, "rb", closefd=False) as file:
-            file.seek(0)
-            image = file.read()
-    except OSError as error:
-        reraise_interrupt(error)
-        return None
-    return image if is_elf(image) else None
+    with suppress(OSError), open(output, "rb", closefd=False) as file:
+        file.seek(0)
+        image = file.read()
+        return image if is_elf(image) else None
+    return None
 
 
 def _writes_to_standard_output(linker: Linker) -> bool | None:
@@ -222,20 +219,17 @@ def _remove_abandoned(temporary: str) -> None:
     Only directories of this user that have not changed for an hour are removed, because no link takes that long. The current time is the
     change time of a new directory, because the clock of a program may differ from the file system's. `rmtree` does not follow links.
     """
-    try:
+    with suppress(OSError):
         with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=temporary) as probe:
             now = os.stat(probe).st_ctime
         with os.scandir(temporary) as entries:
             scratch_entries = [entry for entry in entries if entry.name.startswith(_SCRATCH)]
-    except OSError as error:
-        reraise_interrupt(error)
-        return
-    for entry in scratch_entries:
-        with suppress(OSError):
-            status = entry.stat(follow_symlinks=False)
-            is_old = max(status.st_mtime, status.st_ctime) < now - _ABANDONED_SECONDS
-            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and is_old:
-                shutil.rmtree(entry.path, ignore_errors=True)
+        for entry in scratch_entries:
+            with suppress(OSError):
+                status = entry.stat(follow_symlinks=False)
+                is_old = max(status.st_mtime, status.st_ctime) < now - _ABANDONED_SECONDS
+                if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and is_old:
+                    shutil.rmtree(entry.path, ignore_errors=True)
 
 
 def _read_image(linker: Linker, directory: str, output: str) -> bytes:

@@ -8,7 +8,7 @@ import re
 import subprocess
 from typing import TYPE_CHECKING
 
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import suppress
 
 if TYPE_CHECKING:
     from compcache.images.linkers.find import Linker
@@ -29,18 +29,16 @@ _SECONDS = 10.0
 
 def version_of(linker: Linker) -> tuple[str, str]:
     """Return the name of a linker, one of `NAMES`, and its version, or "" if it is unknown. The linker is run once per process."""
-    try:
+    with suppress(OSError):
         status = os.stat(linker.argv[0])
-    except OSError as error:
-        reraise_interrupt(error)
-        return "linker", ""
-    return _run_version(linker.argv, (status.st_ino, status.st_size, status.st_mtime_ns))
+        return _run_version(linker.argv, (status.st_ino, status.st_size, status.st_mtime_ns))
+    return "linker", ""
 
 
 @functools.lru_cache(maxsize=16)
 def _run_version(argv: tuple[str, ...], state: tuple[int, ...]) -> tuple[str, str]:  # noqa: ARG001 - part of the cache's key
     """Return the name and version that a linker prints, or "linker" and "" if it cannot be asked or is not known."""
-    try:
+    with suppress(OSError, subprocess.TimeoutExpired):
         completed = subprocess.run(
             [*argv, "--version"],
             stdin=subprocess.DEVNULL,
@@ -49,12 +47,9 @@ def _run_version(argv: tuple[str, ...], state: tuple[int, ...]) -> tuple[str, st
             check=False,
             env={**os.environ, "LC_ALL": "C"},
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        reraise_interrupt(error)
-        return "linker", ""
-    first = completed.stdout.decode("utf-8", "replace").partition("\n")[0].strip()
-    for name, words in _WORDS.items():
-        match = words.search(first)
-        if match is not None:
-            return name, match[1]
+        first = completed.stdout.decode("utf-8", "replace").partition("\n")[0].strip()
+        for name, words in _WORDS.items():
+            match = words.search(first)
+            if match is not None:
+                return name, match[1]
     return "linker", ""
