@@ -48,7 +48,7 @@ import os, sys, threading
 from compcache import Cache
 CODE = "define i64 @NAME(i64 %x) {\n  %y = add i64 %x, 41\n  ret i64 %y\n}\n"
 PASSED = "errors files digest record signature identity depgraph llvm formats globals __init__ store session settings".split()
-PASSED += ["directory", "facade", "native", "cache", "interrupts"]
+PASSED += ["directory", "facade", "messagepack", "native", "cache", "interrupts"]
 base = os.path.join(os.path.dirname(sys.modules["compcache"].__file__), "")
 def room_of(frame):
     while frame is not None:
