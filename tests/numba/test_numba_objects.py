@@ -150,6 +150,7 @@ USED = """
 """
 
 
+@pytest.mark.quick_answer
 @pytest.mark.parametrize("place", ["module", "script"])
 def test_a_class_may_stand_under_another_name_than_its_own(tmp_path: Path, place: str) -> None:
     project = Project(tmp_path)
@@ -171,6 +172,7 @@ def test_a_class_that_moves_to_another_name_is_another_one(tmp_path: Path) -> No
         assert project.run(script.replace("Rows", name), backend=True) == [True, 3, 7, (True, ("too much", 5)), True, hits, []]
 
 
+@pytest.mark.quick_answer
 def test_types_of_variables_are_what_the_program_gave(tmp_path: Path) -> None:
     project = Project(tmp_path)  # compiling adds names to the dictionary, which the second signature sees
     script = """

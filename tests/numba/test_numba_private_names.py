@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from numba_helpers import Project
 
-pytestmark = [pytest.mark.peer, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.peer, pytest.mark.quick_answer, pytest.mark.timeout(300)]
 pytest.importorskip("numba")
 
 from compcache.numba.versions import private_names  # noqa: E402 - needs Numba

@@ -66,6 +66,7 @@ USES_GLOBAL = """
 """
 
 
+@pytest.mark.quick_answer
 def test_an_edited_global_of_another_module_is_compiled_in_again(project: Project) -> None:
     project.write(caller=USES_GLOBAL, settings="SCALE = 2\nOFFSET = 1\n")
     assert project.run_in_fork(CALL) == 21
@@ -90,6 +91,7 @@ ALIASED = """
 """
 
 
+@pytest.mark.quick_answer
 def test_modules_that_are_passed_around_or_named_like_the_standard_librarys_count(project: Project) -> None:
     helper = "from numba import njit\n@njit\ndef scale(x):\n    return x * {}\n"
     project.write(caller=ALIASED, settings="OFFSET = 1\n", queue=helper.format(2))
@@ -121,6 +123,7 @@ DIVIDE = """
 """
 
 
+@pytest.mark.quick_answer
 def test_options_of_a_function_that_is_jitted_twice_are_kept_apart(project: Project) -> None:
     project.write(twice=TWICE)
     assert project.run_in_fork(DIVIDE) == ["raised", "raised"]  # the second got the first one's code
@@ -181,6 +184,7 @@ BOTH_CLOSURES = """
 """
 
 
+@pytest.mark.quick_answer
 def test_closures_from_different_processes_do_not_take_each_others_place(project: Project) -> None:
     project.write(closures=CLOSURES)
     right = (9, 20, (9, 20))
@@ -271,6 +275,7 @@ USES_OVERLOAD = """
 """
 
 
+@pytest.mark.quick_answer
 def test_an_edited_helper_of_an_overload_counts(project: Project) -> None:
     plain = {"target": "external", "parameters": "x, y", "body": "return None"}
     project.write(caller=USES_OVERLOAD, overloaded=OVERLOADED.format(**plain), helper=HELPER.format(factor=2))
@@ -309,6 +314,7 @@ USES_METHOD = """
 CALL_METHOD = "import numpy as np\nimport caller\nresult = int(caller.f(np.array([10])))"
 
 
+@pytest.mark.quick_answer
 def test_an_edited_method_that_no_global_names_counts(project: Project) -> None:
     """Here only the record of what the compiler asked can tell."""
     count = CALL_METHOD + ", sum(caller.f.stats.cache_hits.values())"
@@ -322,6 +328,7 @@ def test_an_edited_method_that_no_global_names_counts(project: Project) -> None:
     assert project.run(count, backend=True) == (2001, 1)
 
 
+@pytest.mark.quick_answer
 def test_what_is_compiled_after_the_end_of_the_installation_is_recorded_as_well(project: Project) -> None:
     project.write(caller=USES_METHOD, method=METHOD, helper=METHOD_HELPER.format(factor=2))
     script = """
@@ -359,6 +366,7 @@ EXTENSION = """
 """
 
 
+@pytest.mark.quick_answer
 def test_the_first_implementation_of_a_method_counts(project: Project) -> None:
     count = CALL_METHOD + ", sum(caller.f.stats.cache_hits.values())"
     project.write(caller=FIRST_METHOD, extensions="")
@@ -404,6 +412,7 @@ USES_GENERATOR = """
 """
 
 
+@pytest.mark.quick_answer
 def test_an_edited_function_that_generates_code_counts(project: Project) -> None:
     project.write(caller=USES_GENERATOR, generator=GENERATOR, helper="FACTOR = 2")
     assert project.run_in_fork(CALL) == 21
@@ -428,6 +437,7 @@ RECURSIVE = """
 """
 
 
+@pytest.mark.quick_answer
 def test_a_cached_function_may_call_an_uncached_recursive_one(project: Project) -> None:
     """Numba's entry calls the recursive function through a slot that nothing fills in another process."""
     project.write(caller=RECURSIVE)

@@ -80,6 +80,7 @@ def test_who_names_a_cpu_gets_code_for_it_alone(project: Project) -> None:
     assert call(project) == (VALUE, 2, 0, sorted([*native, "nehalem"]))
 
 
+@pytest.mark.quick_answer
 def test_code_that_a_host_lacks_features_for_is_made_again_for_it(project: Project) -> None:
     """The loop is translated again from its kept code; the generator uses nothing that the host lacks."""
     call(project)
@@ -88,6 +89,7 @@ def test_code_that_a_host_lacks_features_for_is_made_again_for_it(project: Proje
     assert "nehalem" in cpus
 
 
+@pytest.mark.quick_answer
 def test_targets_of_the_environment_are_stored(project: Project) -> None:
     value, hits, misses, cpus = call(project, COMPCACHE_TARGETS="x86-64,x86-64-v2,native")
     assert (value, hits, misses) == (VALUE, 0, 2)
@@ -95,6 +97,7 @@ def test_targets_of_the_environment_are_stored(project: Project) -> None:
     assert len(cpus) == 3
 
 
+@pytest.mark.quick_answer
 def test_exports_are_for_each_target_and_as_wide_as_it(project: Project) -> None:
     script = """
     import compcache, compcache.numba, totals

@@ -144,6 +144,7 @@ def test_all_answers_are_numbas_and_numba_is_not_imported(project: Project) -> N
     assert (numba, parts) == (False, False)
 
 
+@pytest.mark.quick_answer
 def test_what_is_not_known_asks_numba_and_is_known_next_time(project: Project, tmp_path: Path) -> None:
     text = "import lazy, sys\nbefore = 'numba' in sys.modules\nanswer = lazy.uncalled(3.5)\n"
     text += "result = before, answer, 'numba' in sys.modules, str(lazy.uncalled.signatures)"

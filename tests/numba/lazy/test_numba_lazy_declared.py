@@ -124,6 +124,7 @@ def test_what_has_no_exact_match_is_numbas(project: Project, case: str) -> None:
     assert run(project, "lazy", calls) == run(project, "plain", calls)
 
 
+@pytest.mark.quick_answer
 def test_of_several_overloads_numbas_is_chosen(project: Project) -> None:
     calls = "result = [outcome(p.product, *args) for args in ((7, 2), (7.0, 2), (np.int8(7), True), (np.float32(7), 1j), (5,))]"
     assert run(project, "lazy", calls)[0] == run(project, "plain", calls)[0]
@@ -143,6 +144,7 @@ STALE = """
 """
 
 
+@pytest.mark.quick_answer
 def test_an_edit_counts_and_a_later_change_does_not(tmp_path: Path) -> None:
     project = Project(tmp_path)
     script = "import sys, p\np.FACTOR = 100\nresult = p.f(2), p.g(2.0), 'numba.core' in sys.modules"
@@ -152,6 +154,7 @@ def test_an_edit_counts_and_a_later_change_does_not(tmp_path: Path) -> None:
         assert answer[:2] == expected
 
 
+@pytest.mark.quick_answer
 def test_an_error_of_a_declaration_is_raised_there(tmp_path: Path) -> None:
     project = Project(tmp_path)
     script = """
@@ -188,6 +191,7 @@ RECURSIVE = """
 """
 
 
+@pytest.mark.quick_answer
 def test_callers_of_a_declared_function_that_calls_itself_are_found(tmp_path: Path) -> None:
     lazy = Project(tmp_path)
     lazy.write(p=RECURSIVE.format(decorators="compcache.numba", cached="", calls=""))
@@ -204,6 +208,7 @@ def test_the_backend_finds_callers_of_a_declared_function_that_calls_itself(tmp_
     assert said == [([121, -1], 0, 3, {}), ([121, -1], 3, 0, {})]
 
 
+@pytest.mark.quick_answer
 def test_one_function_is_declared_again_with_other_globals(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.write(p="""

@@ -73,6 +73,7 @@ result = free, wrong, cast == casts(types), isinstance(lazy["c2"], types.Array),
 """
 
 
+@pytest.mark.quick_answer
 def test_types_and_signatures_agree_with_numbas_and_become_these(tmp_path: Path) -> None:
     assert Project(tmp_path).run(AGREE, backend=False) == (True, [], True, True, True)
 
