@@ -21,15 +21,31 @@ _END = re.compile(r"^(?:\.Lfunc_end\d+:|\t\.size\t.*)$")
 
 
 def function_ir(store: Store, loader: Loader, func_name: str, module_id: str | None, *, whole_module: bool) -> str:
-    """Return the LLVM assembly of a function or of its whole module. See `Cache.ir`."""
+    """Return the optimized LLVM assembly of a function or of its whole module. See `Cache.ir`."""
     chosen_id, symbol = _choose_realization(store, loader, func_name, module_id)
-    return _render_llvm_ir(store, chosen_id, None if whole_module else symbol)
+    code = read_code(store, chosen_id)
+
+    def to_text(context: Any) -> str:
+        """Return the LLVM assembly of the module, or of one symbol."""
+        module = codegen.parse(code.bitcode, context)
+        try:
+            return str(module if whole_module else module.get_function(symbol)).strip()
+        except NameError:  # a variable, an alias or an ifunc: its definition is one line
+            return "@" + read_module(str(module))[symbol].head
+
+    return codegen.run(to_text)
 
 
 def function_asm(store: Store, loader: Loader, func_name: str, module_id: str | None, *, whole_module: bool) -> str:
-    """Return the native assembly of a function or of its whole module. See `Cache.asm`."""
+    """Return the native assembly of a function or of its whole module. See `Cache.asm`.
+
+    With the same LLVM that compiled the image, the assembly is that of the image. With another LLVM it may differ.
+    """
     chosen_id, symbol = _choose_realization(store, loader, func_name, module_id)
-    return _render_assembly(store, chosen_id, None if whole_module else symbol)
+    code = read_code(store, chosen_id)
+    level = code.level() if code.is_comparable() else None
+    text = code.assembly(level or LEVELS[0])
+    return text.strip() if whole_module else _extract_function(text, symbol)
 
 
 def _choose_realization(store: Store, loader: Loader, func_name: str, module_id: str | None) -> tuple[str, str]:
@@ -54,41 +70,6 @@ def _choose_realization(store: Store, loader: Loader, func_name: str, module_id:
     chosen = next((copy for copy in matching if not copy.problem), matching[0])
     symbol, _, _ = chosen.link_name.rpartition("@")
     return chosen.module_id, symbol
-
-
-def _render_llvm_ir(store: Store, module_id: str, symbol: str | None) -> str:
-    """Return the optimized LLVM assembly of a function or variable, or of the whole module if `symbol` is None.
-
-    Raises:
-        NoCodeError: the module was stored without its code.
-        FileNotFoundError: the module does not exist.
-        FormatError: the module is damaged.
-    """
-    code = read_code(store, module_id)
-
-    def to_text(context: Any) -> str:
-        """Return the LLVM assembly of the module, or of one symbol."""
-        module = codegen.parse(code.bitcode, context)
-        try:
-            return str(module if symbol is None else module.get_function(symbol)).strip()
-        except NameError:  # a variable, an alias or an ifunc: its definition is one line
-            return "@" + read_module(str(module))[str(symbol)].head
-
-    return codegen.run(to_text)
-
-
-def _render_assembly(store: Store, module_id: str, symbol: str | None) -> str:
-    """Return the native assembly of a function, or of the whole module if `symbol` is None.
-
-    With the same LLVM that compiled the image, the assembly is that of the image. With another LLVM it may differ.
-
-    Raises:
-        NoCodeError, FileNotFoundError, FormatError: see `_render_llvm_ir`.
-    """
-    code = read_code(store, module_id)
-    level = code.level() if code.is_comparable() else None
-    text = code.assembly(level or LEVELS[0])
-    return text.strip() if symbol is None else _extract_function(text, symbol)
 
 
 def _extract_function(text: str, symbol: str) -> str:

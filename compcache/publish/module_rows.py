@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from compcache.formats.entry import EntryRecord
     from compcache.formats.makers import Maker
-    from compcache.formats.records import ModuleRecord
     from compcache.store import Store
 
     RowEntry = tuple[str, str, int, tuple[bytes, ...], int, int, bool]
@@ -162,12 +161,11 @@ def row_of_frames(module_id: bytes, frames: Iterable[tuple[int, bytes]], seconds
 
 @lru_cache(maxsize=256)
 def _platform_of(head: bytes, rest: bytes) -> Platform:
-    """Decode the platform in a module record. The record is given without its key, because most records differ only in the key."""
-    return _platform_of_record(decode_module(head + bytes(KEY_LENGTH) + rest))
+    """Decode the platform in a module record, without its makers, which have a record of their own.
 
-
-def _platform_of_record(header: ModuleRecord) -> Platform:
-    """Return the platform of a module, without its makers, which have a record of their own."""
+    The record is given without its key, because most records differ only in the key.
+    """
+    header = decode_module(head + bytes(KEY_LENGTH) + rest)
     features = "\n".join(header.features)
     return Platform(header.image_kind, header.triple, header.cpu, features, header.llvm_version, header.abi, "")
 
