@@ -230,7 +230,7 @@ def _as_text(key: str, value: object) -> str:
 
 
 def _item_text(key: str, value: object) -> str:
-    """Return a value as the text of its variable. Raise `ValueError` if the key does not allow the value."""
+    """Return a value as the text of its variable, with ``~`` in paths expanded. Raise `ValueError` if the key does not allow the value."""
     if not isinstance(value, str):
         kinds = "a string or a list of strings" if key in _LISTS else "a string"
         raise ValueError(f"the value must be {kinds}, not {value!r}")  # noqa: TRY004 - callers report invalid values as ValueError

@@ -184,7 +184,7 @@ class Tree(Files):
         return self.system.lstat(self.root) if root.is_link else status
 
     def look_again(self) -> None:
-        """Forget the root if it was removed or replaced since it was opened, or since the last call."""
+        """Forget the root if it was removed or replaced. The first call after the root was opened does not check this."""
         root = self._root
         if root is not None and not root.is_new and not self._is_at_path(root):
             self._root = None

@@ -618,7 +618,7 @@ def _support_text(
 
 
 def _alignment_of(variable: Any, target_data: Any) -> int:
-    """Return an alignment that satisfies all code: at least the declared alignment, and the type's alignment."""
+    """Return an alignment in bytes that satisfies all code: the greatest of the declared, the type's and the least alignment."""
     declared = _ALIGN.search(_QUOTED.sub("", str(variable)))
     usual: int = target_data.get_abi_alignment(variable.global_value_type)
     return max(_LEAST_ALIGNMENT, usual, int(declared[1]) if declared else 0)

@@ -44,7 +44,7 @@ class Maintenance(Facade):
         return prune(self._store, policy, dry_run=dry_run, progress=progress)
 
     def propose_prune(self, policy: PrunePolicy, *, progress: Progress | None = None) -> PruneProposal:
-        """Plan a prune. `carry_out` performs it.
+        """Plan a prune, which `carry_out` performs. The statistics of this process are written first.
 
         Args:
             policy: selects the modules to remove.

@@ -87,7 +87,7 @@ def choose(store: Store, names: Iterable[str]) -> Chosen:
 
 
 def _plan_loads(planner: Loader, root: str) -> dict[str, Bound]:
-    """Return what each function that a load of `root` needs is bound to, with whether all of its users expect its type."""
+    """Return the binding of each function that a load of `root` needs. `Bound.is_alike` is whether all its users expect its type."""
     sources = Sources(root, None, 0)
     try:
         chosen = Plan(planner, root, planner.candidates(root), sources, None, None, again=False).choose()

@@ -168,7 +168,7 @@ class _Linking:
         return [plan for plan in planned if plan.is_requested]
 
     def _join(self, group: Sequence[_Planned]) -> _Planned:
-        """Return one plan for all functions of a group. It is requested if one of them is."""
+        """Return one plan for all functions of a group. The plan is requested if a plan of the group is."""
         if len(group) == 1:
             return group[0]
         names = dict.fromkeys([name for plan in group for name in plan.names])

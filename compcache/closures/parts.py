@@ -63,7 +63,10 @@ _NOTHING = Copies({}, {})
 
 
 def copies_of(text: str, recipe: Recipe) -> Copies:
-    """Return the definitions that can be copied from a module, none if its code cannot be split. `text` is its code as LLVM prints it."""
+    """Return the definitions that can be copied from a module; none if its code cannot be split, or has data or ambiguous imports.
+
+    `text` is the code of the module as LLVM prints it.
+    """
     imports = recipe.slots
     names = list(imports.values())
     if len(set(names)) != len(names) or any(symbol.startswith(SLOT_PREFIX) for symbol in imports):

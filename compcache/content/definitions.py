@@ -316,7 +316,7 @@ class _Reader:
         return [*match[2].split(), match[3]] if match else [""]
 
     def _is_own(self, token: str) -> bool:
-        """Return whether a variable's value can change or its address may be compared.
+        """Return whether a variable's value can change or its address may be compared. False for other tokens.
 
         Raise `Unreadable` if the variable concerns the complete module, like a list of constructors.
         """

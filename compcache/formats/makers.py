@@ -93,7 +93,7 @@ def makers_of(image_kind: str, llvm_version: str, text: str) -> tuple[Maker, ...
     Args:
         image_kind: the image kind in the module record.
         llvm_version: the LLVM version in the module record.
-        text: the lines of the makers record, or "" if the module has no such record.
+        text: the lines of the makers record, or "" if the module has no such record; then compcache is its maker.
     """
     if is_pack(image_kind):
         return ()

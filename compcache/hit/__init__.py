@@ -219,7 +219,7 @@ class PlainLoader:
     # ------------------------------------------------------------------- look-up
 
     def load_plain(self, func_name: str, owner: object) -> "TypedCallTarget | None":
-        """Return the call target of a plain function, or None if the function is not plain, or not found here."""
+        """Return the call target of a plain function, and count the hit. Return None if only `Loader` can load it, or after an error."""
         if self._files is None or self.builds or self.closed or self.providers or self.merged or self.linked is not None:
             return None
         started = perf_counter()
@@ -303,7 +303,7 @@ class PlainLoader:
         return record
 
     def _provide(self, runtime: "Any", module_id: bytes, file: "Any") -> "LoadedModule":
-        """Return a mapped module, mapping it if necessary."""
+        """Return a module, mapped now if it is not loaded. `file` is the result of `_open_module`."""
         module = self._loaded(module_id)
         if module is None:
             opened, path, total, (image_size, _, _, _, _, key, _) = file

@@ -190,7 +190,10 @@ def _read_payload(runtime: "Any", part: Part, offset: int) -> bytes:
 def _reader_of_records(
     loader: "PlainLoader", find: "Callable[[str], Part | None]"
 ) -> "Callable[[bytes, str, int], tuple[Part, bytes, bytes] | None]":
-    """Return the argument `read_records` of `look_up_together` for a plain hit. A module is examined if it has the newest realization."""
+    """Return the argument `read_records` of `look_up_together` for a plain hit.
+
+    A module is examined if it has the newest realization of its first import, and not too large a section of records.
+    """
 
     def read(module_id: bytes, name: str, most: int) -> "tuple[Part, bytes, bytes] | None":
         other = find(name)
@@ -257,7 +260,10 @@ def _find(loader: "PlainLoader", runtime: "Any", name: str, places: "dict[bytes,
 
 
 def _read_variables(runtime: "Any", part: Part, offsets: "tuple[int, ...]") -> bool:
-    """Record the variables with addresses of helpers, and the function that runs the constructors. Return False for other variables."""
+    """Record the variables with addresses of helpers, and the function that runs the constructors, in `part`.
+
+    Return False at the first variable of another kind, otherwise True.
+    """
     for offset in offsets:
         _, slot, _, size, kind, payload = runtime.global_record(_read_payload(runtime, part, offset))
         if kind == _STARTUP:

@@ -191,7 +191,7 @@ def library_with(symbol: str, libraries: Iterable[Library]) -> Library | None:
 
 
 def _mapped_libraries() -> list[str]:
-    """Return the sorted paths of mapped libraries in the system's directories. The list is empty without /proc."""
+    """Return the sorted paths of the mapped files ``lib*`` in the system's directories. The list is empty without /proc."""
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
             paths = {"/" + line.rstrip("\n").partition("/")[2] for line in maps if ".so" in line}

@@ -330,9 +330,10 @@ class LayeredStore(Store):
                 yield module_id, offset
 
     def _remember_layer(self, module_id: bytes, store: Store | Index) -> None:
-        """Remember the layer of a module for `open_module`. An index of all layers names it, if the index has the module.
+        """Remember the layer of a module for `open_module`.
 
-        This directory itself is not remembered, because `open_module` searches it first.
+        `store` is the layer, this directory, or the merged index of all layers, which tells the layer if it has the module. This directory
+        itself is not remembered, because `open_module` searches it first.
         """
         if store is self:
             self._found_in.pop(module_id, None)

@@ -66,9 +66,9 @@ def note_additions(
 
 
 def _add_and_sweep(store: Store, find_kept: Callable[[], frozenset[bytes]], size: int, limit: int) -> None:
-    """Add `size` bytes to the estimate. If it then exceeds the limit, sweep, unless another process is sweeping.
+    """Add `size` bytes to the estimate. If the estimate then exceeds the limit, sweep, unless another process is sweeping.
 
-    `find_kept` returns the module_ids that a sweep must not remove.
+    `find_kept` returns the module_ids that a sweep must not remove. If the estimate cannot be written, the next addition counts the bytes.
     """
     added, store.stats.unaccounted = store.stats.unaccounted + size, 0
     try:

@@ -321,7 +321,10 @@ def read_row(store: Store, module_id: bytes) -> Row | None:
 
 
 def read_row_and_size(store: Store, module_id: bytes) -> tuple[Row, int] | None:
-    """Read a module's row and the size of the module on disk in bytes, or return None if it is missing or damaged. See `read_row`."""
+    """Return a module's row, and the size of the module on disk in bytes; None if the module is missing or damaged.
+
+    Raise `StorageError` if the module cannot be read because of a shortage of descriptors or memory.
+    """
     try:
         with ModuleSections(store, module_id) as module:
             return make_row(module_id, module.records(), module.notes()), module.stored

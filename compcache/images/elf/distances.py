@@ -76,7 +76,7 @@ class DistanceTable(NamedTuple):
 
 
 def with_distances(data: bytes, constant: DistanceTable) -> bytes:
-    """Return an object with an added constant.
+    """Return an object file with a table of distances added as a constant.
 
     Raises:
         CompileError: see `DistanceTable.missing`.

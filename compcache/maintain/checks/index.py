@@ -169,7 +169,7 @@ def encode_entry(name: str, module_id: bytes, offset: int) -> bytes:
 
 
 def _count_unverified(state: CheckState, segments: list[Segment]) -> int:
-    """Return the number of modules without a valid stamp."""
+    """Return the number of modules without a valid stamp. Modules with a reported problem are not counted."""
     unverified = 0
     entries = heapq.merge(*[all_entries(segment.modules) for segment in segments])
     entry = next(entries, None)
@@ -202,7 +202,7 @@ def _repair_index(state: CheckState, missing: _Differences, stale: int, damaged:
 
 
 def _try_rebuild(state: CheckState) -> bool:
-    """Rebuild the index. Return False if it cannot be written."""
+    """Rebuild the index, and return whether this was possible."""
     from compcache.publish.index_rebuild import rebuild_index
 
     with suppress(OSError, IntegrityError):

@@ -71,7 +71,7 @@ def encode_plan(function: str, context: Any, parameters: Sequence[tuple[str, Any
 
 
 def holds_arrays(type_: Any) -> bool:
-    """Return whether a value of this type may refer to an array."""
+    """Return whether a value of this type may refer to an array or to bytes."""
     from numba.core import types
 
     return contains_type(type_, (types.Array, types.Bytes))

@@ -173,7 +173,7 @@ def _wrap_get_executable(original: Any) -> Any:
     """Return a wrapper that creates no entry point for a function that is about to be stored."""
 
     def get_executable(self: Any, library: Any, fndesc: Any, env: Any) -> Any:
-        """Return the entry point of compiled code, or of 0 for code that is stored first: its real entry point is in the stored image."""
+        """Return the entry point of compiled code. Until `_store_result` replaces it, code that is stored has the address 0."""
         if scopes.has_miss(getattr(fndesc, "uid", None)):
             library._ensure_finalized()
             return make_entry_point(0, library, fndesc, env)  # `_store_result` creates the real entry point

@@ -203,7 +203,7 @@ def _load_for_call(function: Any, state: State, positional: tuple[Any, ...], key
 
 
 def _load_overload(state: State, types: str, functions: list[Any]) -> Loaded | None:
-    """Return the code for these argument types, which the first such call loads. Return None if no usable code is stored.
+    """Return the code for these argument types. The first such call loads it, and counts a hit. Return None if no usable code is stored.
 
     Raise `NotLazy` if only Numba can run the call.
     """

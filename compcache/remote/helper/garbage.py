@@ -150,7 +150,10 @@ class GarbageCollector:
         self._known = await read_surveys(self._backend, [*cards, *packs])
 
         async def lacks_modules(item: RemoteObject) -> bool:
-            """Return whether an object of cards is damaged, or names only modules that the store does not have."""
+            """Return whether an object of cards is damaged, or names only modules that the store does not have.
+
+            Add the keys of its modules to `named`, and the object to the survey.
+            """
             row = self._find_survey(item)
             if row is not None and (not row.modules or any(key in modules for key in row.modules)):
                 named.update(row.modules)
@@ -190,7 +193,10 @@ class GarbageCollector:
         return None
 
     async def _find_unused(self, card_files: Iterable[RemoteObject], now: float, seconds: float) -> list[RemoteObject]:
-        """Return the cards and packs that are older than `seconds` and were not used since, and notes older than `LONGEST_UNUSED`."""
+        """Return the cards and packs that are older than `seconds` and that no note of the last `seconds` names.
+
+        Notes that are older than `LONGEST_UNUSED` come last. Objects without a modification time are left out.
+        """
         notes = await self._list(USES)
         used_keys = await self._read_uses([note for note in notes.values() if note.modified >= now - seconds])
         unused = [item for item in card_files if 0 < item.modified < now - seconds and shortened_key(item.key) not in used_keys]

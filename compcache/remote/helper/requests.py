@@ -208,7 +208,10 @@ class Requests:
         return max(_SHORTEST_SILENCE, _SILENCE * self.latency) if self.latency else _UNKNOWN_SILENCE
 
     def _spend_on_repeat(self, size: int) -> bool:
-        """Take the price of a try for an object of this size from the budget. Return False if the budget is too small."""
+        """Take the price of a repeated try for an object of this size from the budget. Return False if the budget is too small.
+
+        The repeated tries are counted in `repeated`.
+        """
         cost = 1.0 + size / _COSTLY
         is_affordable = cost <= self._credit
         if is_affordable:
