@@ -170,7 +170,10 @@ def _link_parts(parts: tuple[bytes, ...], context: Any) -> Any:
 
 
 def read_back(bitcode: bytes, context: Any) -> Any:
-    """Parse bitcode that this process has written, without verifying it, and add the module to the context's modules."""
+    """Parse bitcode that compcache has written, without verifying it, and add the module to the context's modules.
+
+    Raise `RuntimeError` if this LLVM cannot read it, for example because a newer LLVM has written it.
+    """
     module = llvm.parse_bitcode(bitcode, context)
     context.modules.append(module)
     return module

@@ -511,7 +511,7 @@ def _call(body: _Body, entry: EntryPoint, result: Type, arguments: list[str]) ->
 
 
 def _return_tuple(body: _Body, items: tuple[Type, ...]) -> None:
-    """Append code that returns a tuple of the values which the function has stored."""
+    """Append code that returns a tuple of the values that the function has stored."""
     body.emit(f"%result = call ptr @PyTuple_New(i64 {len(items)})")
     body.require(body.value("icmp ne ptr %result, null"), "fail")
     for number, item in enumerate(items):

@@ -86,7 +86,10 @@ def read_exports(source: ModuleSource) -> tuple[Export, ...] | None:
 
 
 def _read_export(name: str, value: Any) -> Export:
-    """Return the export for an entry of `functions=`. Raise an error if a name or the signature is invalid, or the symbol is reserved."""
+    """Return the export for an entry of `functions=`.
+
+    Raise `InvalidNameError` if a name is invalid or the symbol is reserved, or `SignatureError` if the signature is invalid.
+    """
     check_name(name, "func_name")
     function = value if isinstance(value, Function) else Function(value)
     symbol = check_name(function.symbol or name, "symbol")

@@ -212,7 +212,10 @@ class _Linking:
         return self._parts[module_id]
 
     def _read_part(self, module_id: bytes) -> Part | None:
-        """Return the part for a stored module, or None if the module has no code that can be linked on this host."""
+        """Return the part for a stored module, and record its makers and a missing signature.
+
+        Return None if the module cannot be read, or has no code that can be linked on this host.
+        """
         store = self._store
         try:
             with store.open_module(module_id) as module:

@@ -314,7 +314,10 @@ class PlainLoader:
         return module
 
     def _open_module(self, runtime: "Any", segment: int, module_id: bytes) -> "Any":
-        """Open a module file. Return it, its path, its size, and its index entry, or None if it must be verified first."""
+        """Return an opened module file, its path, the size of the module, and its index entry; None as the entry if it must be verified.
+
+        Raise `OSError` if the module does not exist or cannot be opened.
+        """
         name = module_id.hex()
         path = f"{self._root}/{MODULES_DIRECTORY}/{name[:2]}/{name}{MODULE_SUFFIX}"
         opened = self._files.open_owned(path, _READ, may_lack=True)
@@ -368,14 +371,14 @@ class PlainLoader:
         return None if found is None else (module_id, names, *found, None, {})
 
     def _is_compatible(self, closure: "PlainClosure | None") -> bool:
-        """Return whether a closure, or (None) a module outside of closures, may be loaded beside the loaded ones."""
+        """Return whether a closure may be loaded beside the loaded modules; with None, whether a module outside of closures may be."""
         own = self._closure
         if own is not None and self._loaded(own[0]) is not None:
             return closure is not None and closure[0] == own[0]
         return closure is None or not any(module.committed for module in self.loaded_modules())
 
     def _refresh_index(self, runtime: "Any") -> bool:
-        """Read the present segments of the index. Return False if the index contains an unknown file."""
+        """Read the index if it has changed. Return False if it contains an unknown file, or a segment that other users could write."""
         files, known = self._files, self._index[0]
         root = files.renew()
         if self._is_unchanged(runtime):
@@ -472,7 +475,7 @@ class PlainLoader:
         return weak() if weak is not None else None
 
     def _commit_plain(self, found: "Found", owner: object) -> "TypedCallTarget | None":
-        """Return the target of a function, bound to its imports; None if another thread's load conflicts."""
+        """Bind a function to its imports, and return its target; None if another thread's load conflicts, or the loader was closed."""
         runtime = load_runtime()
         module, record, closure, offset, content, parts = found
         name, symbol, signature, _, function, entry, _, _ = record

@@ -106,7 +106,7 @@ class Parts(dict[str, Part]):
         return b"".join(stores), updates
 
     def provider_updates(self, loader: "PlainLoader") -> "list[dict[Any, Any]]":
-        """Return the table updates for the modules that provide the variables of this load."""
+        """Return updates for the modules that provide the variables of this load: each table of `loader`, followed by its new rows."""
         updates: list[dict[Any, Any]] = []
         for prefix, table in ((_VARIABLE, loader.providers), (_MERGED, loader.merged)):
             bound = [(name, part.loaded) for name, part in self.items() if part.record[2].startswith(prefix)]
@@ -163,7 +163,8 @@ def collect_imports(loader: "PlainLoader", runtime: "Any", module_id: bytes, whe
 def _read_needs(loader: "PlainLoader", runtime: "Any", part: "Part", natives: "set[str]") -> "list[Use] | None":
     """Return the unbound imports of a function, each with its key, its positions and the link type of its use.
 
-    The result is None if the function has variables to decode.
+    Add the native symbols of the function to `natives`, and record its variables in `part` (`_read_variables`). The result is None if the
+    function has variables to decode.
     """
     uses: list[Use] = []
     loaded = loader._loaded(part.module_id)
@@ -196,6 +197,7 @@ def _reader_of_records(
     """
 
     def read(module_id: bytes, name: str, most: int) -> "tuple[Part, bytes, bytes] | None":
+        """Return a function of the module, the module's key, and its records; None if `find` prefers another, or has too many bytes."""
         other = find(name)
         if other is None or other.module_id != module_id or other.where[3][1] > most:
             return None

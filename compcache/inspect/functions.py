@@ -99,7 +99,10 @@ def dependencies(store: Store, loader: Loader, func_name: str, *, transitive: bo
 
 
 def _direct_dependencies(store: Store, loader: Loader, func_name: str) -> tuple[list[str] | None, Exception | None]:
-    """Return the func_names to which a function refers, from its first readable module, and the first error; None where there is none."""
+    """Return the func_names to which a function refers, from its first readable module, and None.
+
+    If no module is readable, return None and the first error; None twice if the function has no module.
+    """
     failure: Exception | None = None
     for module_id, offset in loader.candidates(func_name):
         try:

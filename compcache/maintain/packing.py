@@ -133,7 +133,10 @@ class Packing:
         return chosen
 
     def _contents(self) -> Iterator[Content]:
-        """Yield the contents of the new volume in the order of module_ids: modules of small files, then of old volumes."""
+        """Yield the contents of the new volume in the order of module_ids, from small files and old volumes.
+
+        Write the index entry of each module to `_entries`.
+        """
         done = 0
         for first, fan in enumerate(map("{:02x}".format, range(256))):
             small = self._small_files(fan) if self._small else {}

@@ -214,7 +214,7 @@ def fetch_and_load(session: Session, func_name: str, error: CompcacheError, acce
 
 
 def fetch_soon(session: Session, name: str) -> bool:
-    """Return whether a name could be fetched from the remote store in the time that compiling the function would take."""
+    """Fetch a name from the remote store, and return whether it was fetched in the time that compiling the function would take."""
     inquiry = session.inquire((name,))
     if inquiry is None:
         return False

@@ -271,7 +271,7 @@ class _Group:
         return not self._own or any(module_id not in self._own for module_id, _ in self._store.find_all(name))
 
     def _make_entries(self, members: Sequence[_Compiled], exports: Iterable[Export], request: Request) -> dict[tuple[str, str], bytes]:
-        """Return the entries of data for the group's module: the description of the group, and its members."""
+        """Return the entries of data for the group's module: the description of the group, and the members that fit into an entry."""
         names = {export.symbol: export.name for export in exports}
         rows = [
             GroupMember(member.label, label, tuple([names[symbol] for symbol in member.defined if symbol in names]))

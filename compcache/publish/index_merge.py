@@ -284,7 +284,7 @@ def segments_to_merge(index: Index, levels: range = ALL_LEVELS, most: int = FANO
 def merge(
     index: Index, store: Store | None = None, levels: range = ALL_LEVELS, most: int = FANOUT, merge_packs: MergePacks | None = None
 ) -> None:
-    """Merge the additions, full levels, and each level that they fill. Segments that cannot be read are left out.
+    """Merge the additions and the full levels, also those that this fills. Segments that cannot be read are left out.
 
     Args:
         index: the index.

@@ -419,7 +419,7 @@ def fold_long(store: Store) -> None:
 
 
 def _is_long_journal(store: Store, name: str, now: float) -> bool:
-    """Return whether a file is a journal which is not sealed, or was sealed a minute ago, and has its share of `_LONG` bytes."""
+    """Return whether a file is a journal that has at least its share of `_LONG` bytes, and is not sealed, or was sealed a minute ago."""
     if not JOURNALS.includes(name) and not _is_settled(store, name, (), now):
         return False
     with suppress(OSError):

@@ -45,7 +45,10 @@ class Overview(NamedTuple):
 
 
 def look_over(store: Store, progress: Progress | None = None) -> Overview:
-    """Return an overview of a whole cache. `progress` is called now and then with the numbers of read modules and of all modules."""
+    """Fold the long journals, and return an overview of a whole cache.
+
+    `progress` is called now and then with the numbers of read modules and of all modules.
+    """
     fold_long(store)
     present = list_modules(store, progress)
     return Overview(present, load_rows(store, present, progress), read_ledger(store))

@@ -122,7 +122,7 @@ def _first_hour(since: float | None) -> int:
 
 
 def history(store: Store, since: float | None = None, progress: Progress | None = None) -> tuple[StatsPeriod, ...]:
-    """Return the periods from `since` on with at least one counter, the oldest first. None returns all."""
+    """Fold the long journals, and return the periods from `since` on with at least one counter, the oldest first. None returns all."""
     fold_long(store)
     counters = Uses(store).counted(seconds_of(store, ModuleLists(store, progress, recover=False)), time.time())
     first_hour = _first_hour(since)

@@ -418,7 +418,7 @@ class _Reader:
             return line
 
         def keep_attachment(match: re.Match[str]) -> str:
-            """Return an attachment whose kind and node are known, otherwise ""."""
+            """Return an attachment whose kind and node are known, and keep the node. Return "" for any other attachment."""
             return match[0] if _KEPT_METADATA.fullmatch(match[1]) and self._keep_node(match[2]) else ""
 
         changed = _ATTACHED.sub(keep_attachment, line)

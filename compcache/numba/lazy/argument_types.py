@@ -85,7 +85,7 @@ def type_text(value: Any, omitted: object, functions: list[Any]) -> str:
 
 
 def _scalar_or_function_text(value: Any, numpy: Any, functions: list[Any]) -> str:
-    """Return the text of a NumPy scalar or a jitted function. Raise `NotLazy` for other types."""
+    """Return the text of a NumPy scalar, or of a jitted function, which is added to `functions`. Raise `NotLazy` for other types."""
     kind = type(value)
     if numpy is not None and isinstance(value, numpy.generic) and kind.__module__ == "numpy":
         name: str = value.dtype.name

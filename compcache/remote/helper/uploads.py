@@ -115,7 +115,7 @@ class Uploads:
                     self._reads.note_error(error)
 
     async def _upload_some(self, waiting: Iterator[str], failed: list[str]) -> None:
-        """Upload files until none are left or too many uploads have failed. Several tasks share `waiting` and `failed`."""
+        """Upload files until none are left, uploads pause, or too many have failed. Several tasks share `waiting` and `failed`."""
         for name in waiting:
             if self.is_paused() or len(failed) >= _IN_VAIN:
                 return
