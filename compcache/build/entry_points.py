@@ -153,8 +153,8 @@ def _unmatched_message(text: str) -> str:
     if text == "...":
         return "the function takes a variable number of arguments"
     name = _parameter_name(text)
-    shown = text.rpartition(" %")[0] if any(attribute in text for attribute in _IN_MEMORY) else leading_type(text)
-    return f"no signature type matches the function's parameter{f' {name!r}' if name else ''} of type {shown or text}"
+    type_text = text.rpartition(" %")[0] if any(attribute in text for attribute in _IN_MEMORY) else leading_type(text)
+    return f"no signature type matches the function's parameter{f' {name!r}' if name else ''} of type {type_text or text}"
 
 
 def _scalar_type(name: str, text: str) -> Type:

@@ -139,11 +139,11 @@ def with_nobuiltin(text: str, functions: Iterable[GlobalValue], imports: Collect
     Otherwise LLVM would treat them as the platform's functions. `functions` are the functions of the module.
     """
     imported = {symbol for symbol in imports if is_known_by_name(symbol)}
-    own = {f.text for f in functions if not f.is_declaration and is_known_by_name(f.name)}
+    definition_lines = {f.text for f in functions if not f.is_declaration and is_known_by_name(f.name)}
     if imported:
         text = change_lines(text, "declare ", lambda line: line if imported.isdisjoint(references(line)) else f"{line} nobuiltin")
-    if own:
-        text = change_lines(text, "define ", lambda line: _with_nobuiltin(line) if line in own else line)
+    if definition_lines:
+        text = change_lines(text, "define ", lambda line: _with_nobuiltin(line) if line in definition_lines else line)
     return text
 
 
@@ -206,8 +206,8 @@ def resolve_declarations(
     module = code.module
     functions = _declared_values(code.values.functions, shared=shared)
     variables = _declared_values(code.values.variables, shared=shared)
-    own = {function.name for function in code.values.functions if not function.is_declaration}
-    resolver = _Resolver(requests, cached_among, shared=shared, defined=code.defined, own=own, is_beside=is_beside)
+    defined_functions = {function.name for function in code.values.functions if not function.is_declaration}
+    resolver = _Resolver(requests, cached_among, shared=shared, defined=code.defined, own=defined_functions, is_beside=is_beside)
     resolver.add_values(functions)
     target_data = llvm.create_target_data(module.data_layout) if requests.globals else None  # not one of another module (`data_layout`)
     resolver.add_values(variables, lambda name: _storage_of(module.get_global_variable(name), target_data))
@@ -241,8 +241,8 @@ def _resolution_of(resolver: _Resolver, module: Any, functions: Iterable[str], v
 
 def _declared_values(values: Iterable[GlobalValue], *, shared: bool) -> dict[str, GlobalValue]:
     """Return the symbols that are only declared, by name; with `shared`, also symbols that are defined only for the optimizer."""
-    named = [value for value in values if not value.name.startswith("llvm.")]
-    return {value.name: value for value in named if value.is_declaration or (shared and value.linkage == "available_externally")}
+    visible_values = [value for value in values if not value.name.startswith("llvm.")]
+    return {value.name: value for value in visible_values if value.is_declaration or (shared and value.linkage == "available_externally")}
 
 
 def _keep_optimizer_copies(
@@ -308,9 +308,9 @@ def _require_same_thread_locality(missing: Iterable[str], cached_among: Callable
         is_of_threads = name.startswith(ADDRESS_OF)
         plain = name.removeprefix(ADDRESS_OF)
         if cached_among([plain if is_of_threads else ADDRESS_OF + name]):
-            used, cached = ("a thread-local", "not thread-local") if is_of_threads else ("a normal", "thread-local")
+            use_text, cached_text = ("a thread-local", "not thread-local") if is_of_threads else ("a normal", "thread-local")
             raise SignatureMismatchError(
-                f"the module uses {plain!r} as {used} variable, but the cached variable with this name is {cached}: declare it as "
+                f"the module uses {plain!r} as {use_text} variable, but the cached variable with this name is {cached_text}: declare it as "
                 "the defining module does",
                 func_name=plain,
             )

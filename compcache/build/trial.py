@@ -135,8 +135,8 @@ def is_rare(text: str, functions: Iterable[GlobalValue]) -> bool:
     """
     if any(sign in text and pattern.search(text) for sign, pattern in _RARE.items()):
         return True
-    own = architecture(platform_name()).intrinsics or "llvm.none."
-    return any(f.name.startswith("llvm.") and not f.name.startswith(own) and not _ORDINARY.match(f.name) for f in functions)
+    intrinsics = architecture(platform_name()).intrinsics or "llvm.none."
+    return any(f.name.startswith("llvm.") and not f.name.startswith(intrinsics) and not _ORDINARY.match(f.name) for f in functions)
 
 
 def assembly_parts(text: str) -> str | None:

@@ -94,8 +94,8 @@ def _plan_loads(planner: Loader, root: str) -> dict[str, Bound]:
         alike = dict.fromkeys(chosen, True)
         for choice in chosen.values():
             for _, name, _, kind in choice.imports:
-                own = chosen[name].record.link_type[:_DIGEST]
-                is_expected = any(own) and kind[:_DIGEST] == own  # zeros: an unknown type
+                own_type = chosen[name].record.link_type[:_DIGEST]
+                is_expected = any(own_type) and kind[:_DIGEST] == own_type  # zeros: an unknown type
                 alike[name] = alike[name] and is_expected
         return _bindings_of_plan(chosen, alike)
     finally:

@@ -112,7 +112,7 @@ class Door:
         opened = self._runtime.open_beneath(-1, self.root, _ENTER, 0)
         status = os.fstat(opened.number)
         if status.st_uid != self.owner or status.st_mode & _OTHERS_WRITE:
-            raise PermissionError(f"not only user {self.owner} can write to {self.root}")  # the complete look-up says why
+            raise PermissionError(f"users other than {self.owner} can write to {self.root}")  # the complete look-up says why
         self._entered = entered = opened, opened.number, (status.st_dev, status.st_ino)
         return entered
 

@@ -160,8 +160,8 @@ def _names_to_try(name: str) -> list[str]:
     """Return the paths and sonames that a name may stand for, none if the system has no such library."""
     if "/" in name or ".so" in name:
         return [name]
-    found = ctypes.util.find_library(name)
-    return [found] if found else []
+    library = ctypes.util.find_library(name)
+    return [library] if library else []
 
 
 def loaded_libraries() -> tuple[Library, ...]:

@@ -245,11 +245,11 @@ class LayeredStore(Store):
         If there are none, indexes that were listed before are listed again. If there are still none, unreadable layers are reported.
         """
         is_found = False
-        listed = [store.index.is_listed for store in (self, *self.layers)]
+        were_listed = [store.index.is_listed for store in (self, *self.layers)]
         for candidate in self._find_in(None, func_name, is_near, linked=linked):
             is_found = True
             yield candidate
-        if not is_found and self._renew_all(listed):
+        if not is_found and self._renew_all(were_listed):
             for candidate in self._find_in(None, func_name, is_near, linked=linked):
                 is_found = True
                 yield candidate

@@ -137,19 +137,19 @@ class Packing:
 
         Write the index entry of each module to `_entries`.
         """
-        done = 0
+        read_count = 0
         for first, fan in enumerate(map("{:02x}".format, range(256))):
             small = self._small_files(fan) if self._small else {}
             old = [(volume, members_of(volume, first)) for volume in self._old]
-            kept = [volume for volume in self._store.volumes.current() if volume not in self._old and self._store.volumes.is_own(volume)]
-            staying = [(volume, members_of(volume, first)) for volume in (kept if small else ())]
+            current = [volume for volume in self._store.volumes.current() if volume not in self._old and self._store.volumes.is_own(volume)]
+            staying = [(volume, members_of(volume, first)) for volume in (current if small else ())]
             for module_id in sorted({*small, *chain.from_iterable(members for _, members in old)}):
                 content_and_entry = None
                 if module_id in small:
                     content_and_entry = self._file_content(module_id, small[module_id], staying)
-                    done += 1
+                    read_count += 1
                     if self._progress is not None:
-                        self._progress(done, self._small)
+                        self._progress(read_count, self._small)
                 if content_and_entry is None:
                     content_and_entry = self._volume_content(module_id, old)
                 if content_and_entry is not None:

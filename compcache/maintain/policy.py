@@ -369,16 +369,16 @@ class _Population:
         rescued: set[int] = set()
         if not reasons:
             return rescued
-        kept = [number for number in range(len(self.entries)) if number not in reasons]
-        provided = {name for number in kept for name in self.entries[number].provides}
-        for number in kept:  # the loop appends to the list
+        staying = [number for number in range(len(self.entries)) if number not in reasons]
+        provided = {name for number in staying for name in self.entries[number].provides}
+        for number in staying:  # the loop appends to the list
             for name in self.entries[number].imports:
                 if name in provided or name not in self.providers:
                     continue
                 best = min(self.providers[name], key=self.place.__getitem__)
                 del reasons[best]
                 rescued.add(best)
-                kept.append(best)
+                staying.append(best)
                 provided.update(self.entries[best].provides)
         return rescued
 
@@ -388,13 +388,13 @@ class _Population:
             return [number]  # the usual case, because the least recently used entries are removed first
         group = [number]
         visited = {number}
-        lost: dict[str, int] = {}  # by name: how many of the live entries with this function are in `group`
+        lost_counts: dict[str, int] = {}  # by name: how many of the live entries with this function are in `group`
         for member in group:  # the loop appends to the list
             for name in self.entries[member].provides:
                 if name not in self.importers:
                     continue
-                lost[name] = lost.get(name, 0) + 1
-                if lost[name] < sum(alive[other] for other in self.providers[name]):
+                lost_counts[name] = lost_counts.get(name, 0) + 1
+                if lost_counts[name] < sum(alive[other] for other in self.providers[name]):
                     continue
                 for other in self.importers[name]:
                     if alive[other] and other not in visited:
@@ -507,8 +507,8 @@ def _derived_closures(entries: Iterable[Entry], removed_ids: Container[bytes]) -
 def _add_derived(entries: Sequence[Entry], reasons: dict[int, str]) -> None:
     """Add to `reasons` the linked closures with a part that is removed or does not exist."""
     kept_ids = {entry.module_id for number, entry in enumerate(entries) if number not in reasons}
-    lost = [number for number, entry in enumerate(entries) if entry.parts and not kept_ids.issuperset(entry.parts)]
-    reasons |= {number: "derived" for number in lost if number not in reasons}
+    without_parts = [number for number, entry in enumerate(entries) if entry.parts and not kept_ids.issuperset(entry.parts)]
+    reasons |= {number: "derived" for number in without_parts if number not in reasons}
 
 
 def _flags(numbers: Iterable[int], count: int) -> bytearray:

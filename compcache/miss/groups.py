@@ -326,16 +326,16 @@ def _merge_sources(requests: Sequence[Request], members: Sequence[Member], conte
     Raise `CompileError` if two sources export, import or define one name differently.
     """
     first_request = requests[0]
-    named: dict[str, Export] = {}
+    exports_by_name: dict[str, Export] = {}
     for export in [export for request in requests for export in request.exports or ()]:
-        if named.setdefault(export.name, export) != export:
+        if exports_by_name.setdefault(export.name, export) != export:
             raise CompileError(f"two sources of the group export {export.name!r} differently: export it from only one of them")
-    symbols = {export.symbol for export in named.values()}
+    symbols = {export.symbol for export in exports_by_name.values()}
     unexported = {name for request, member in zip(requests, members, strict=True) if request.exports is not None for name in member.defined}
     return first_request._replace(
         ir=b"",
-        exports=None if any(request.exports is None for request in requests) else tuple(named.values()),
-        named=tuple(named.values()),
+        exports=None if any(request.exports is None for request in requests) else tuple(exports_by_name.values()),
+        named=tuple(exports_by_name.values()),
         unexported=frozenset(unexported - symbols),
         requests=_merge_requests([request.requests for request in requests]),
         level=max(request.level for request in requests),

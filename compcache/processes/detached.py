@@ -64,11 +64,11 @@ def start_detached(code: str, arguments: Sequence[str], environment: Mapping[str
 def has_ended(pid: int) -> bool:
     """Reap a child process if it has ended, and return whether it has. A process that is not a child counts as ended."""
     try:
-        ended, _ = os.waitpid(pid, os.WNOHANG)
+        ended_pid, _ = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError as error:  # it was reaped before, or the parent of this process started it before a fork
         reraise_interrupt(error)
         return True
-    return ended != 0
+    return ended_pid != 0
 
 
 def _search_path() -> list[str]:

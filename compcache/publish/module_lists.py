@@ -284,9 +284,9 @@ class _List:
         if count > min(_FEW, _FEWEST) and not store.readonly and not store.exposed:
             with suppress(OSError):
                 _publish_list(store, segment.name, SortedItems(self._read_items()), ())
-                listed = self.open()
-                if listed is not None:
-                    return listed
+                stored_keys = self.open()
+                if stored_keys is not None:
+                    return stored_keys
         keys = _InMemory(self._read_items())
         if count <= _FEW:
             segment.listed = keys

@@ -118,7 +118,7 @@ def _merge_live_entries(store: Store, packs: Iterable[bytes], is_present: Callab
 
     Signed and unsigned entries stay in two files, because a signature identifies their writer. Files of other users are not changed.
     """
-    gone: set[bytes] = set()
+    removed_packs: set[bytes] = set()
     groups: dict[bool, dict[bytes, list[EntryRecord]]] = {}
     for pack in packs:
         signed = _own_signature(store, pack)
@@ -133,8 +133,8 @@ def _merge_live_entries(store: Store, packs: Iterable[bytes], is_present: Callab
                 remove_file(store, pack)
             except CompcacheError:
                 continue  # another user's file: it stays, and contains nothing new
-            gone.add(pack)
-    return gone
+            removed_packs.add(pack)
+    return removed_packs
 
 
 def _own_signature(store: Store, pack: bytes) -> bool | None:

@@ -85,13 +85,13 @@ def publish_additions(
     store.require_writable(store.directory(MODULES))
     _require_sound(store, chain.from_iterable(additions))
     noted = noted_numbers(store)
-    named = [[(_module_id_of(module), module) for module in modules] for modules in additions]
+    modules_with_ids = [[(_module_id_of(module), module) for module in modules] for modules in additions]
     groups = [
         [
             (_make_draft(store, module, order, module_id, is_newest=number is not None), module)
             for module_id, module, order in _with_number(group, number)
         ]
-        for group, number in zip(named, assign_numbers(store, list(map(dict, named)), noted, look_ups), strict=True)
+        for group, number in zip(modules_with_ids, assign_numbers(store, list(map(dict, modules_with_ids)), noted, look_ups), strict=True)
     ]
     written = _publish(store, [draft for group in groups for draft, _ in group], noted, signs=signs)
     return [[(draft.module_id, module) for draft, module in group] for group in groups], written

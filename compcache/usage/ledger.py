@@ -470,18 +470,18 @@ def _replace_by_sum(
     Return the name of the sum and its size in bytes; empty if the sum could not be written.
     """
     contained = {name for inputs in folded.inputs.values() for name in inputs}
-    covered = [name for name in names if name in folded.files or name in contained]
+    covered_names = [name for name in names if name in folded.files or name in contained]
     name = STATISTICS.file_name(unique_name())
     try:
         scratch = Scratch()
         for (module_id, key), count, last_use in uses:
             scratch.write(encode_use(module_id, key, count, last_use))
-        data = encode_sum(counters, scratch.size, scratch.parts(), covered)
+        data = encode_sum(counters, scratch.size, scratch.parts(), covered_names)
         status = publish(store.files, store.temporary, store.path(STATISTICS, name), data)
     except OSError as error:
         reraise_interrupt(error)
         return {}
-    _remove_files(store, covered)
+    _remove_files(store, covered_names)
     return {name: status.st_size}
 
 

@@ -86,15 +86,15 @@ class Slice:
 
     def rows(self) -> dict[bytes, Row]:
         """Return the rows of the readable modules, in the order of `present`. Rows of listed packs lack their entries."""
-        listed = self._slices.lists.rows_of_directory(self.first)
-        unlisted = self._read_unlisted(listed)
-        return {module_id: row for module_id in self.present if (row := listed.get(module_id) or unlisted.get(module_id)) is not None}
+        listed_rows = self._slices.lists.rows_of_directory(self.first)
+        unlisted = self._read_unlisted(listed_rows)
+        return {module_id: row for module_id in self.present if (row := listed_rows.get(module_id) or unlisted.get(module_id)) is not None}
 
     def kinds(self) -> dict[bytes, bool]:
         """Return for each readable module whether it is a pack."""
-        listed = self._slices.lists.kinds_of_directory(self.first)
-        unlisted = {module_id: row.is_pack for module_id, row in self._read_unlisted(listed).items()}
-        return {module_id: is_pack for module_id, is_pack in {**listed, **unlisted}.items() if module_id in self.present}
+        listed_kinds = self._slices.lists.kinds_of_directory(self.first)
+        unlisted = {module_id: row.is_pack for module_id, row in self._read_unlisted(listed_kinds).items()}
+        return {module_id: is_pack for module_id, is_pack in {**listed_kinds, **unlisted}.items() if module_id in self.present}
 
     def _read_unlisted(self, listed: Mapping[bytes, object]) -> dict[bytes, Row]:
         """Return the rows of existing modules that are not listed. Record them, and listed modules that do not exist, in the slices."""

@@ -208,7 +208,7 @@ def _make_creator(type_: Any) -> Any:
             return container
 
         return _create_set if isinstance(type_, types.Set) else create_list
-    raise NotImplementedError(f"the type {type_}, in which a container is nested")
+    raise NotImplementedError(f"compcache has no conversion for the type {type_}, in which a container is nested; use another type")
 
 
 def _make_lister(type_: Any) -> Any:
@@ -227,7 +227,7 @@ def _make_lister(type_: Any) -> Any:
     if isinstance(type_, types.Optional):
         return _make_optional_lister(_jit(_make_lister(type_.type)))
     if isinstance(type_, types.BaseNamedTuple):
-        raise NotImplementedError(f"the type {type_}, a named tuple with a container")
+        raise NotImplementedError(f"compcache has no conversion for the type {type_}, a named tuple with a container; use another type")
     scope = {f"of{number}": _jit(_make_lister(item)) for number, item in enumerate(type_)}
     items = "".join(f"of{number}(value[{number}]), " for number in range(len(scope)))
     return _define(f"def listed(value):\n    return ({items})", "listed", scope)

@@ -209,8 +209,8 @@ def find_type(name: str) -> Any:
     text = _NAMES.get(name)
     if text is None:
         return None
-    shown = _SHOWN.get(text, text)
-    return _intern(text, (shown, shown), shown, is_scalar=True, name=shown, mutable=False)
+    type_name = _SHOWN.get(text, text)
+    return _intern(text, (type_name, type_name), type_name, is_scalar=True, name=type_name, mutable=False)
 
 
 def _parse_array_slices(item: Any) -> tuple[int, str] | None:
@@ -227,9 +227,9 @@ def _parse_array_slices(item: Any) -> tuple[int, str] | None:
 def _array_type(dtype: Any, ndim: int, layout: str, *, readonly: bool = False) -> LazyType:
     """Return the stand-in for an array type. `readonly` arrays are not mutable."""
     name = f"{'readonly ' * readonly}array({dtype}, {ndim}d, {layout})"
-    shown = name, f"Array({dtype!r}, {ndim}, {layout!r}, {readonly}, aligned=True)"
+    shown_texts = name, f"Array({dtype!r}, {ndim}, {layout!r}, {readonly}, aligned=True)"
     return _intern(
-        array_text(str(text_of(dtype)), ndim, layout, readonly=readonly), shown, (dtype, ndim, layout, not readonly, True),
+        array_text(str(text_of(dtype)), ndim, layout, readonly=readonly), shown_texts, (dtype, ndim, layout, not readonly, True),
         name=name, dtype=dtype, ndim=ndim, layout=layout, mutable=not readonly, aligned=True,
     )  # fmt: skip
 

@@ -169,7 +169,7 @@ def _pickle(value: Any, cres: Any, text: str) -> bytes:
             pickled: bytes = serialize.dumps(value)
     except Exception as error:
         reraise_interrupt(error)
-        raise NotCacheable(f"a type or a constant of the function cannot be pickled: {error}") from error
+        raise NotCacheable(f"the types and constants of the function cannot be pickled: {error}") from error
     reason = copied_objects_reason(text, pickled, cres.environment.consts)
     if reason:
         raise NotCacheable(reason)

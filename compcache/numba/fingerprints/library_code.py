@@ -44,9 +44,9 @@ def digest_library_code(value: Any) -> tuple[bytes, list[Any]]:
         if item is not value and _is_of_program(item):
             replacements.append(item)
             continue
-        row, used = _row_and_used_values(item)
+        row, used_values = _row_and_used_values(item)
         rows += [row] if row is not None else []
-        new = {id(other): other for other in used if id(other) not in reached and _is_followed(other)}
+        new = {id(other): other for other in used_values if id(other) not in reached and _is_followed(other)}
         reached |= new
         waiting += new.values()
     digest = blake2b(repr(sorted(rows)).encode("utf-8", "surrogatepass"), digest_size=16).digest() if rows else b""

@@ -126,14 +126,14 @@ def _make_scope_wrapper(position: int) -> Callable[[Any], Any]:
             """Compile as before, note what the code depends on, and store the result if it was missing."""
             if not _registered:
                 _register_implementations(args[:2])
-            named = dict(zip(_COMPILED_ARGUMENTS, args[position:], strict=False)) | kwargs
-            types_of_locals = sorted((name, str(type_)) for name, type_ in declared_locals(named["locals"]).items())
-            extra = f"{types_of_locals} {getattr(named.get('pipeline_class'), '__name__', '')}"
-            function = bytecode.get_function_object(named["func"])
+            arguments = dict(zip(_COMPILED_ARGUMENTS, args[position:], strict=False)) | kwargs
+            types_of_locals = sorted((name, str(type_)) for name, type_ in declared_locals(arguments["locals"]).items())
+            extra = f"{types_of_locals} {getattr(arguments.get('pipeline_class'), '__name__', '')}"
+            function = bytecode.get_function_object(arguments["func"])
             # The name becomes a part of symbols, and the name of an array expression contains an address of this process.
             if plain_name(function.__name__) != function.__name__:
                 function.__name__ = function.__qualname__ = plain_name(function.__name__)
-            with scopes.compile_scope(function, named["args"], named["return_type"], named["flags"], extra) as scope:
+            with scopes.compile_scope(function, arguments["args"], arguments["return_type"], arguments["flags"], extra) as scope:
                 result = original(*args, **kwargs)
                 libraries.collect_dependencies(result.library, scope)
                 libraries.remember_library(result.fndesc.llvm_func_name, result.library)
@@ -332,8 +332,8 @@ def _record_use(function: Any, template: Any, args: Any, kws: Any) -> Any:
     arguments = template.context, tuple(args), tuple(kws.items())
     # The keys under which the template keeps its results. Newer series of Numba add the compiler flags.
     keys = arguments, (*arguments, targetconfig.ConfigStack.top_or_none())
-    kept = next((key for key in keys if key in template._impl_cache), None)
-    return scopes.record_use(function, type(template), keys, kept, args, kws)
+    kept_key = next((key for key in keys if key in template._impl_cache), None)
+    return scopes.record_use(function, type(template), keys, kept_key, args, kws)
 
 
 def _wrap_template(original: Any) -> Any:

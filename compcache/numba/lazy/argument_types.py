@@ -63,9 +63,9 @@ def type_text(value: Any, omitted: object, functions: list[Any]) -> str:
     if value is omitted:
         return "omitted"
     kind = type(value)
-    known = _PYTHON_TYPES.get(kind)
-    if known is not None:
-        return known
+    known_text = _PYTHON_TYPES.get(kind)
+    if known_text is not None:
+        return known_text
     if isinstance(value, tuple):
         inner = ", ".join([type_text(item, omitted, functions) for item in value])
         return f"{class_text(kind)}({inner})"

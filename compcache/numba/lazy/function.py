@@ -116,8 +116,8 @@ class LazyFunction:
         from compcache.numba.fingerprints.state import state_of as attributes_of  # most keys do not need it
 
         real = _dispatch.get_real(self)
-        own = {name: item for name, item in self.__dict__.items() if name != STATE} if real is None else attributes_of(real)
-        return {"py_func": self.py_func, **own}
+        attributes = {name: item for name, item in self.__dict__.items() if name != STATE} if real is None else attributes_of(real)
+        return {"py_func": self.py_func, **attributes}
 
     def _compcache_real(self) -> Any:
         """Return Numba's dispatcher, or None if it was not created yet."""

@@ -85,8 +85,8 @@ def are_packages_unchanged(open_cache: Callable[[], Cache | None] | None = None)
     except NotLazy:
         return False
     if is_same:
-        ended = monotonic()
-        _next_check = ended + _PAUSE_FACTOR * (ended - started)
+        end = monotonic()
+        _next_check = end + _PAUSE_FACTOR * (end - started)
     return is_same
 
 
@@ -133,10 +133,10 @@ def _read_or_note_packages(cache: Cache) -> tuple[str, bool]:
     if noted is not None:
         return noted
     before = [_directory_state(place) for place in places]
-    listed = [metadata_in(place) for place in places]
+    names_by_place = [metadata_in(place) for place in places]
     packages = find_packages()
-    if None not in before and None not in listed:
-        data = _encode_note(places, listed, before, packages)
+    if None not in before and None not in names_by_place:
+        data = _encode_note(places, names_by_place, before, packages)
         if data is not None:
             _store_note(cache, name, data)
     return packages[:2]

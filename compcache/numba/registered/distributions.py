@@ -52,7 +52,7 @@ def find_packages() -> tuple[str, bool, list[str]]:
     if missing:
         raise NotLazy(f"the distribution {missing[0]} is not on sys.path: add its directory")
     if os.path.exists(vector_library()):
-        raise NotLazy(f"Numba uses Intel's vector library {vector_library()}")
+        raise NotLazy(f"Numba uses Intel's vector library {vector_library()}, which compcache supports only with Numba: uninstall it")
     return ", ".join(rows), len(names) > len(_COMPILERS), chosen
 
 

@@ -109,8 +109,8 @@ class GarbageCollector:
         garbage = await self._find_garbage(cards, packs, modules)
         marks = await self._read_marks()
         if dry_run:  # writes no mark, so the newest object gives the present time of the store's clock
-            listed = [*cards.values(), *packs.values(), *modules.values(), *[mark.place for mark in marks]]
-            now = max([item.modified for item in listed], default=0.0)
+            listed_objects = [*cards.values(), *packs.values(), *modules.values(), *[mark.place for mark in marks]]
+            now = max([item.modified for item in listed_objects], default=0.0)
         else:
             now = await self._write_mark(garbage)
             await write_surveys(self._backend, self._known, self._surveyed)

@@ -192,8 +192,8 @@ class Requests:
         try:
             async with asyncio.timeout(seconds):
                 while True:
-                    done, running = await asyncio.wait(running, timeout=silence, return_when=asyncio.FIRST_COMPLETED)
-                    winner = min(done, key=lambda task: task.exception() is not None, default=None)
+                    finished, running = await asyncio.wait(running, timeout=silence, return_when=asyncio.FIRST_COMPLETED)
+                    winner = min(finished, key=lambda task: task.exception() is not None, default=None)
                     if winner is not None and (not running or winner.exception() is None):
                         return winner.result()
                     if winner is None and not on_response.is_set() and len(running) < copies and self._spend_on_repeat(size):

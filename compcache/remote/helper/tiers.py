@@ -134,8 +134,8 @@ class Chain:
                     look_up = tier.reads.find(name, platform, shelves, room, seconds=seconds, patience=patience, fresh=fresh)
                     running[asyncio.ensure_future(self._measure(position, look_up))] = position
                 silence = max([self.tiers[position].silence() for position in running.values()], default=0.0) if waiting else None
-                done, _ = await asyncio.wait(running, timeout=silence, return_when=asyncio.FIRST_COMPLETED) if running else ((), ())
-                for task in done:
+                finished, _ = await asyncio.wait(running, timeout=silence, return_when=asyncio.FIRST_COMPLETED) if running else ((), ())
+                for task in finished:
                     position = running.pop(task)
                     answer = task.result()
                     if answer.card is not None:

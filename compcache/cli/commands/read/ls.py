@@ -186,8 +186,8 @@ def _print_function_table(listed: Iterable[FunctionSummary | EntrySummary], laye
         (Column("problem", flexible=True), [row.problem for row in rows]),
         (Column("in", flexible=True), [" ".join(row.directories) if layers else "" for row in rows]),
     ]
-    shown = [(column, cells) for column, cells in table if column.head not in _OPTIONAL_COLUMNS or any(cells)]
-    print_rows([column for column, _ in shown], zip(*[cells for _, cells in shown], strict=True))
+    shown_columns = [(column, cells) for column, cells in table if column.head not in _OPTIONAL_COLUMNS or any(cells)]
+    print_rows([column for column, _ in shown_columns], zip(*[cells for _, cells in shown_columns], strict=True))
 
 
 def _attachments_text(parts: int, entries: int) -> str:
