@@ -113,6 +113,10 @@ class Later:
         self._part = part
 
     def __get__(self, cache: "Any", owner: "Any" = None) -> "Any":
+        """Return the member, after importing the file that defines it or opening the full cache.
+
+        Raise `ReentrantLoadError` if this thread is importing the file, or `AttributeError` for a member that the class does not have.
+        """
         if self._part == "frontend":
             if cache is None:
                 raise AttributeError(f"type object 'Cache' has no attribute {self._name!r}", name=self._name, obj=owner)

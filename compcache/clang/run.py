@@ -226,7 +226,7 @@ def translate(unit: Unit, translation: Translation) -> bytes:
 
 
 def _run_translation(unit: Unit) -> bytes:
-    """Return the bitcode of a unit. Raise `CompileError` if the compiler fails or writes something else."""
+    """Return the bitcode of a unit. Raise `CompileError` if the compiler fails, or does not write bitcode."""
     if unit.compiler.language == "rust":
         bitcode = _run_rustc(unit, ["--emit=llvm-bc", "-Ccodegen-units=1"])
     else:
@@ -293,9 +293,11 @@ def _preprocess_c(unit: Unit) -> tuple[bytes, bytes, SearchPath]:
 
 
 def _run_compiler(unit: Unit, arguments: list[str], inherited: tuple[int, ...] = ()) -> subprocess.CompletedProcess[bytes]:
-    """Run the compiler and return its outputs. Pass the code on standard input if the unit has no file.
+    """Run the compiler and return its outputs. If the unit has no file, the compiler reads the code from standard input.
 
-    It inherits the `inherited` file descriptors. Raise `CompileError` if it reports errors, cannot be started, or does not end in time.
+    The compiler inherits the descriptors `inherited`.
+
+    Raise `CompileError` if the compiler reports errors, cannot be started, or does not end within `_SECONDS`.
     """
     command = [unit.compiler.path, *arguments, *_input_arguments(unit)]
     try:

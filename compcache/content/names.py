@@ -320,7 +320,7 @@ def _frame_parts(parts: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _encode_texts(texts: list[str]) -> list[bytes]:
-    """Return texts as parts for a digest. Their number comes first, so that lists can follow each other."""
+    """Return texts as parts for a digest. The number of texts comes first, so that different lists never join to the same parts."""
     return [b"%d" % len(texts), *[text.encode("utf-8", "surrogatepass") for text in texts]]
 
 

@@ -258,7 +258,7 @@ class PlainLoader:
         return module, record, closure, offset, content, None
 
     def _look_up(self, func_name: str) -> "Found | None":
-        """Return what the commit of a function needs; None if the function is not plain."""
+        """Map the module of a function, and return the data for `_commit_plain`; None if the function is not plain."""
         runtime = load_runtime()
         searched = self._find(runtime, func_name)
         if searched is None:
@@ -338,7 +338,7 @@ class PlainLoader:
     def _find(self, runtime: "Any", func_name: str) -> "Any":
         """Look a function up in the index.
 
-        Return what `runtime.newest` found and its linked closure, or None if the function is not plain.
+        Return the row from `runtime.newest` and the linked closure with the realization, if any; None if the function is not plain.
         """
         ordered = runtime.is_ordered(func_name)
         if (ordered or self._index[0] is None) and not self._refresh_index(runtime):

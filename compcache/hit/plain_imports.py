@@ -246,7 +246,7 @@ def look_up_together(
 
 
 def _find(loader: "PlainLoader", runtime: "Any", name: str, places: "dict[bytes, Any]") -> "Part | None":
-    """Return the function of this name; None if it is missing, its realization is not plain to choose, or too many modules are open."""
+    """Return the function of this name; None if it is missing, only `Loader` can choose its realization, or too many modules are open."""
     row = runtime.newest(loader._index[1], name, runtime.is_ordered(name))
     if row is None or row[2] >= hit._LINKED:
         return None

@@ -272,7 +272,7 @@ def recorder_for(files: "Tree", root: str, *, readonly: bool) -> "Recorder | Nul
 
 
 def shared_recorder(files: "Tree | Door", root: str) -> "Recorder":
-    """Return the one recorder of a directory in this process. It writes through `files` now."""
+    """Return the one recorder of a directory in this process, which writes by `files` from now on."""
     recorder = _recorders.get(root)
     if recorder is None:
         return _recorders.setdefault(root, Recorder(files, root))

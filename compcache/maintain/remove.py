@@ -163,7 +163,7 @@ def _has_short_index(store: Store) -> bool:
 def _require_unused(store: Store, func_name: str, names: set[str], holders: Mapping[bytes, Row], rows: Mapping[bytes, Row]) -> None:
     """Raise `FunctionInUseError` if a function or group must not be removed without `force`.
 
-    That is so if its modules hold other functions, if other modules import one of its functions, `names`, or if one of these is pinned.
+    The reasons are: its modules hold other functions, other modules import one of its functions (`names`), or one of these is pinned.
     `holders` are the rows of its modules, and `rows` those of all modules that may import it.
     """
     other_functions = tuple(sorted({name for row in holders.values() for name in row.names} - names))

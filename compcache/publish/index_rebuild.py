@@ -248,7 +248,7 @@ class IndexedModules:
 
 
 def _read_module(store: Store, module_id: bytes) -> IndexedModule | None:
-    """Return what the index needs of a module, or None if it is missing, unreadable, not for this host, or damaged.
+    """Return the index data of a module, or None if the module is missing, unreadable, not for this host, or damaged.
 
     A damaged module is moved to quarantine. Raise `StorageError` if the system lacks a resource, like memory or descriptors.
     """

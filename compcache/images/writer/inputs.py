@@ -90,7 +90,7 @@ def read_input(data: bytes) -> Input:
 
 
 def _read_object(data: bytes) -> Input:
-    """Return what the writer needs of an object. Raise `FormatError` if the object is malformed or needs a linker."""
+    """Return an object as an input of the writer. Raise `FormatError` if the object is malformed, or only a linker supports it."""
     header = parts.read_header(data)
     linking = architecture_of_elf(header.machine).linking
     if linking is None:

@@ -174,7 +174,7 @@ def _record_reads_of_run(walk: Walk, code: python_types.CodeType, reads: Reads, 
 def _feed_imports(walk: Walk, code: python_types.CodeType, namespace: dict[str, Any], name: str) -> None:
     """Feed the attributes that code reads from modules that it imports.
 
-    If the code passes a module on, every attribute that the code names may be one of the module.
+    If the code uses a module in another way, all attributes that the code names count as read from the module.
     """
     from compcache.numba.registered.code_reads import imported_reads
 
