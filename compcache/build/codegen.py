@@ -138,7 +138,7 @@ def parse(ir: _Plain, context: Any) -> Any:
         reraise_interrupt(error)
         raise CompileError(f"LLVM cannot parse the code: {str(error).strip()}") from error
     except UnicodeEncodeError as error:
-        raise CompileError(f"the LLVM assembly contains characters that UTF-8 cannot encode, and LLVM reads only UTF-8: {error}") from error
+        raise CompileError(f"the LLVM assembly contains characters that UTF-8 cannot encode ({error}): remove them") from error
     context.modules.append(module)
     try:
         module.verify()

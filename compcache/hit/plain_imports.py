@@ -284,7 +284,7 @@ def _address_store(runtime: "Any", image: "Any", slot: int, size: int, kind: str
     __import__(_ADDRESSES[kind])
     address = modules[_ADDRESSES[kind]].helper_address(name)
     if not address:
-        raise OSError(f"there is no helper {name}")
+        raise OSError(f"this process has no C function {name!r} of Numba")
     return encode_store(runtime.address(image, slot), address.to_bytes(size, "little"))
 
 

@@ -647,7 +647,7 @@ def _require_sound(store: Store, file: ModuleFile) -> None:
     if fault:
         if store.is_first_warning(file.path):
             store.stats.refused(file.path, fault)
-        raise KnownFaultError(f"module {file.module_id.hex()} is not used: {fault}", module_id=file.module_id.hex())
+        raise KnownFaultError(f"module {file.module_id.hex()} is not used: {fault}; compile it again", module_id=file.module_id.hex())
 
 
 def _require_llvm(store: Store, file: ModuleFile) -> None:

@@ -85,7 +85,7 @@ def argument_text(type_: Any, functions: list[Any] | None = None) -> str:
         return "bytes"
     text = str(type_)
     if text not in _SCALAR_TEXTS:
-        raise NotLazy(f"an argument has the type {text}, for which compcache needs Numba")
+        raise NotLazy(f"an argument has the type {text}, for which compcache needs Numba: pass numbers, texts, arrays or tuples of these")
     return text
 
 

@@ -95,7 +95,10 @@ def _scalar_or_function_text(value: Any, numpy: Any, functions: list[Any]) -> st
     if function is not None:
         functions.append(function)
         return FUNCTION
-    raise NotLazy(f"an argument has the type {kind.__module__}.{kind.__qualname__}, for which compcache needs Numba")
+    raise NotLazy(
+        f"an argument has the type {kind.__module__}.{kind.__qualname__}, for which compcache needs Numba: pass numbers, texts, arrays or "
+        "tuples of these"
+    )
 
 
 #: The text for jitted functions.
