@@ -344,6 +344,7 @@ class Cache:
         self.close()
 
     def _load(self, func_name: "str | Identity", owner: object = None, accept: "Accept | None" = None) -> "TypedCallTarget":
+        """Return the call target of a function. Raise `StorageError` if the cache is closed; otherwise as `_load_by_store`."""
         if self._closed:
             self._require_open()
         if not isinstance(func_name, str):

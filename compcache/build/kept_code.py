@@ -115,6 +115,7 @@ def read_code(store: Store, module_id: str) -> KeptCode:
         NoCodeError: the module was stored without its bitcode.
         FileNotFoundError: the module is not in the store.
         FormatError: the module is damaged.
+        StorageError: the module's file cannot be read.
     """
     with store.open_module(bytes.fromhex(module_id)) as module:
         footer = module.footer()

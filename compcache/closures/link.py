@@ -75,7 +75,8 @@ def link(session: Session, names: Iterable[str] | None, into: str | None) -> Lin
 
     Raises:
         StorageError: the cache is read-only, or cannot be written.
-        CompileError: this platform cannot make shared objects.
+        CompileError: no linker for shared objects was found.
+        LinkerError: $COMPCACHE_LINKER names a linker that cannot be run.
         InvalidNameError: a name cannot be used.
     """
     session.store.require_writable()

@@ -316,7 +316,7 @@ class PlainLoader:
     def _open_module(self, runtime: "Any", segment: int, module_id: bytes) -> "Any":
         """Return an opened module file, its path, the size of the module, and its index entry; None as the entry if it must be verified.
 
-        Raise `OSError` if the module does not exist or cannot be opened.
+        Raise `OSError` if the module does not exist or cannot be opened, or `FormatError` if it is damaged in a volume.
         """
         name = module_id.hex()
         path = f"{self._root}/{MODULES_DIRECTORY}/{name[:2]}/{name}{MODULE_SUFFIX}"

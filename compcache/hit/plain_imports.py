@@ -67,7 +67,9 @@ class Parts(dict[str, Part]):
     def provide(self, loader: "PlainLoader", runtime: "Any") -> None:
         """Map the modules, find the helpers, and run the constructors that wait for imports.
 
-        Raise `ImportError` or `OSError` if a module cannot be mapped, or a helper is missing.
+        Raises:
+            ImportError, OSError: a module cannot be mapped, or a helper is missing.
+            ReentrantLoadError: the look-up interrupts the start of one of the modules.
         """
         for part in self.values():
             part.loaded = loader._provide(runtime, part.module_id, part.where)
@@ -278,7 +280,10 @@ def _read_variables(runtime: "Any", part: Part, offsets: "tuple[int, ...]") -> b
 
 
 def _address_store(runtime: "Any", image: "Any", slot: int, size: int, kind: str, name: str) -> bytes:
-    """Return the store of a helper's address into a variable of a mapped image. Raise `OSError` if there is no such helper."""
+    """Return the store of a helper's address into a variable of a mapped image.
+
+    Raise `OSError` if there is no such helper, or `ImportError` if the extension modules with the helpers cannot be loaded.
+    """
     from sys import modules
 
     __import__(_ADDRESSES[kind])

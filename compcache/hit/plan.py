@@ -603,6 +603,7 @@ def require_usable(store: Store, file: ModuleFile) -> None:
     Raises:
         IncompatibleTargetError: the module cannot be used. The message says why.
         KnownFaultError: a maker of the module is known to make wrong code.
+        FormatError: the records of the module are damaged.
     """
     if store.min_llvm:
         _require_llvm(store, file)
@@ -638,7 +639,7 @@ def require_usable(store: Store, file: ModuleFile) -> None:
 def _require_sound(store: Store, file: ModuleFile) -> None:
     """Check that no maker of a module is known to make wrong code. The refusal is recorded once per file.
 
-    Raise `KnownFaultError` if a maker has a known fault.
+    Raise `KnownFaultError` if a maker has a known fault, or `FormatError` if the records are damaged.
     """
     from compcache.formats.known_faults import fault_of
     from compcache.formats.makers import read_makers
@@ -653,7 +654,7 @@ def _require_sound(store: Store, file: ModuleFile) -> None:
 def _require_llvm(store: Store, file: ModuleFile) -> None:
     """Check that a module was compiled by a version of LLVM that this cache accepts.
 
-    Raise `IncompatibleTargetError` if the version is older than `min_llvm`.
+    Raise `IncompatibleTargetError` if the version is older than `min_llvm`, or `FormatError` if the module's record is damaged.
     """
     from compcache.formats.records import decode_module, version_numbers
 
@@ -667,7 +668,7 @@ def _require_llvm(store: Store, file: ModuleFile) -> None:
 
 
 def require_features(store: Store, file: ModuleFile, record: FunctionRecord) -> None:
-    """Raise `IncompatibleTargetError` if this host lacks a feature that a function requires."""
+    """Raise `IncompatibleTargetError` if this host lacks a feature that a function requires, or `FormatError` for a damaged record."""
     from compcache.formats.records import decode_module
 
     header = decode_module(file.read_record(0))

@@ -242,6 +242,7 @@ def _describe_copies(store: Store, func_name: str, copies: tuple[Realization, ..
     Raises:
         FileNotFoundError: the module of a copy was removed.
         FormatError: the dependency graph of the module is damaged, or does not contain the function.
+        StorageError: the module's file cannot be read.
     """
     chosen = next((copy for copy in copies if not copy.problem), copies[0])
     module_id = bytes.fromhex(chosen.module_id)

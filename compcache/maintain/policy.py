@@ -84,6 +84,7 @@ class PrunePolicy:
     quarantine_for: float | timedelta | str = 7 * 86400.0
 
     def __post_init__(self) -> None:
+        """Convert the fields. Raise `TypeError` or `ValueError` for a value that is not allowed."""
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name in ("match", "keep", "made_by"):

@@ -133,7 +133,7 @@ def remove_modules(store: Store, module_ids: list[bytes]) -> list[bytes]:
 def remove_linked(store: Store, func_name: str | None) -> tuple[str, ...]:
     """Remove the linked closures of a function, or all linked closures if `func_name` is None. Return their module_ids.
 
-    Raise `StorageError` if the cache is read-only, or a closure could not be removed.
+    Raise `StorageError` if the cache is read-only, or a closure could not be removed, or `FormatError` if the entry of one is damaged.
     """
     store.require_writable()
     closures = linked_closures(store)

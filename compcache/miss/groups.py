@@ -100,6 +100,7 @@ class _Group:
         Raises:
             ModulesNotAddedError: some sources could not be added.
             CompileError, LinkError: the sources are not consistent. Nothing is stored.
+            StorageError: the group could not be stored, or an earlier module could not be removed.
         """
         sources = [read for number, source in enumerate(self._all_sources) if (read := self._read_source(number, source)) is not None]
         module_ids = self._find_unchanged(sources) if not self._failures else ()

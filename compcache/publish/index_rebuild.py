@@ -64,7 +64,7 @@ def read_order(module: ModuleFile) -> Order:
 def describe_from_records(module: ModuleFile) -> str:
     """Set the fields of `module` that its records determine, and return the requirement that a host must meet.
 
-    Raise `FormatError` if the records are malformed.
+    Raise `FormatError` if the records are malformed, or `StorageError` if the file cannot be read.
     """
     footer = module.footer()
     module.describe(footer.image, footer.records, bytes(8), 0, bytes(16))  # the sizes, by which the first record is found
@@ -100,7 +100,9 @@ def rebuild_index(store: Store) -> int:
     Damaged modules are quarantined. Concurrent additions by other processes are kept. The index is built in parts, which look-ups do not
     use until they are merged, because a single part may contain an outdated realization. An interrupted rebuild is continued.
 
-    Raise `OSError` if the new index could not be written. The old index is unchanged.
+    Raises:
+        OSError: the new index could not be written. The old index is unchanged.
+        FormatError: a part was damaged during the rebuild. The old index is unchanged.
     """
     index = store.index
     publish(store.files, store.temporary, store.path(PARTS, MARK), [], sync=False)
@@ -191,8 +193,8 @@ class IndexedModules:
         self.modules: dict[bytes, bytes] = {}
         self.rows: list[tuple[Row, int]] = []
         self.greatest = 0
-        self._fans: list[str] = []
-        self._begun = 0
+        self._fans: list[str] = []  # the directories that were read
+        self._begun = 0  # when the reading began, in nanoseconds since the epoch
 
     def read(self, store: Store, fan: str) -> None:
         """Read all modules in a directory. See `add` for the exceptions."""

@@ -182,6 +182,7 @@ class _Counter:
         self._counts = [0] * len(ListCounts._fields)
 
     def __iter__(self) -> Iterator[Item]:
+        """Yield the items of modules that are not in `gone`, and count them."""
         counts, gone, name, packs = self._counts, self._gone, b"", set()
         for key, value in self._items:
             letter = key[:1]

@@ -76,13 +76,19 @@ class ModuleSections:
 
 
 def read_graph(module: ModuleFile) -> ModuleGraph:
-    """Return the dependency graph of a module. Raise `FormatError` if the file's footer or graph is damaged."""
+    """Return the dependency graph of a module.
+
+    Raise `FormatError` if the file's footer or graph is damaged, or `StorageError` if the file cannot be read.
+    """
     footer = module.footer()
     return decode_graph(module.read(footer.image + footer.records, footer.graph))
 
 
 def read_notes(module: ModuleFile) -> dict[str, Any]:
-    """Return the notes of a module, or an empty mapping if they are damaged. Raise `FormatError` if the file's footer is damaged."""
+    """Return the notes of a module, or an empty mapping if they are damaged.
+
+    Raise `FormatError` if the file's footer is damaged, or `StorageError` if the file cannot be read.
+    """
     footer = module.footer()
     try:
         return decode_notes(module.read(footer.content, footer.notes))

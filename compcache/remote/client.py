@@ -577,6 +577,7 @@ def _platform_of(manifest: WholeManifest) -> str:
 
 
 def _label(name: str) -> str:
+    """Return the label of a content name; the name itself if it is no content name."""
     return label_of(name) or name
 
 

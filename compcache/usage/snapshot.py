@@ -122,7 +122,7 @@ class Present:
         return self.size_of(module_id) >= 0
 
     def size_of(self, module_id: bytes) -> int:
-        """Return the size of a module on disk in bytes; -1 if it does not exist."""
+        """Return the size of a module on disk in bytes; -1 if it does not exist. Calls must be in order of the module_ids."""
         first_byte = module_id[0]
         while self._first < first_byte:
             current_slice = next(self._slices, None)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from compcache.digest import DIGEST_SIZE, KEY_SIZE, name_key
-from compcache.errors import FormatError, IntegrityError, StorageError
+from compcache.errors import FormatError, StorageError
 from compcache.formats.entry import index_name
 from compcache.formats.index import NUMBER_SIZE, STAMP_SIZE
 from compcache.formats.table import all_entries
@@ -205,7 +205,7 @@ def _try_rebuild(state: CheckState) -> bool:
     """Rebuild the index, and return whether this was possible."""
     from compcache.publish.index_rebuild import rebuild_index
 
-    with suppress(OSError, IntegrityError):
+    with suppress(OSError, FormatError):
         rebuild_index(state.store)
         return True
     return False

@@ -281,6 +281,7 @@ class FunctionCache(CacheObject):
         self._count_compiled(sig, seconds)
 
     def _count_compiled(self, sig: Any, seconds: float) -> None:
+        """Count a compilation of the function in the statistics of the cache."""
         frontend.count_compilation(self._cache, make_label(self._full_name(), sig), seconds)
 
     def _load_delegated(self, sig: Any, target_context: Any, refusal: Unidentifiable | None = None) -> Any:
@@ -294,6 +295,7 @@ class FunctionCache(CacheObject):
         return cres
 
     def _record_compiled(self, sig: Any, identity: Identity) -> None:
+        """Record for the dispatcher which identity an overload was compiled with."""
         note_compiled(self._owner, _argument_types(sig), Compiled(identity.key, identity.lines))
 
     def _identify(self, sig: Any, target_context: Any) -> Identity | Unidentifiable:
@@ -369,6 +371,7 @@ def _parse_signature(sig: Any) -> Any:
 
 
 def _argument_types(sig: Any) -> tuple[Any, ...]:
+    """Return the argument types of a signature. A sequence of types is also accepted."""
     return tuple(getattr(sig, "args", sig))
 
 

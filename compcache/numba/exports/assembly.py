@@ -103,6 +103,7 @@ class _UsedServices(NamedTuple):
 
     @property
     def has_random(self) -> bool:
+        """Whether the code uses the state of a random generator."""
         return any(name.endswith("_random_state") for name in self.helpers)
 
 

@@ -36,7 +36,7 @@ _RECORD_PLACE = 16
 
 
 class Unsupported(Exception):  # noqa: N818 - its message becomes a CompileError
-    """Raised if a type has no conversion. The message names the type, and says why."""
+    """Raised if a type has no conversion. The message names the type."""
 
 
 class _Node:
@@ -51,6 +51,7 @@ class _Node:
         self.__dict__.update(fields)
 
     def encode(self) -> bytes:
+        """Return the node as it is stored."""
         return struct.pack("<12I", *vars(self).values())
 
 
@@ -131,6 +132,7 @@ class _Planner:
         return int(self._context.get_abi_sizeof(self._context.get_data_type(replace_containers(type_))))
 
     def _alignment(self, type_: Any) -> int:
+        """Return the alignment in bytes of a value of this type in memory, with lists in place of containers."""
         return int(self._context.get_abi_alignment(self._context.get_data_type(replace_containers(type_))))
 
     def _create_node(self, type_: Any, *, is_parameter: bool, in_list: bool = False) -> _Node:

@@ -177,6 +177,7 @@ def _load_library(version: str) -> dict[str, int]:
 
 
 def _series(version: str) -> str:
+    """Return the first two numbers of a version."""
     return ".".join(version.split(".")[:2])
 
 

@@ -158,6 +158,7 @@ def is_lazy_function(value: Any) -> bool:
 
 
 def _make_real(function: Any) -> Any:
+    """Return Numba's dispatcher of a lazy function, which is created if necessary."""
     return state_of(function).make_real(function)
 
 
@@ -180,7 +181,7 @@ def _load_for_call(function: Any, state: State, positional: tuple[Any, ...], key
 
     Return whether such code is stored, and can be used now.
 
-    Raise `NotLazy` if only Numba can run the call.
+    Raise `NotLazy` if only Numba can run the call, or `ImportError` if compcache does not support the arrays of the imported NumPy.
     """
     if reason := replaced_defaults_reason(state.function, state.defaults):
         raise NotLazy(reason)

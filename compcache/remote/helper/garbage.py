@@ -311,6 +311,7 @@ def _state_of(item: RemoteObject) -> tuple[int, int]:
 
 
 def _time_of_mark(mark: _Mark) -> float:
+    """Return when a mark was written, in seconds since the epoch."""
     return mark.place.modified
 
 

@@ -382,7 +382,7 @@ def is_intact(card: Card, module: bytes | str) -> bool:
 def _require_module(card: Card, module: bytes | str) -> None:
     """Check that a module, given as bytes or as the path of a file, is the one that its card names.
 
-    Raise `FormatError` if the module is damaged, or is not the module that the card names.
+    Raise `FormatError` if the module is damaged, or is not the module that the card names, or `OSError` if the file cannot be read.
     """
     data = memoryview(module) if isinstance(module, bytes) else map_file(module)
     if len(data) != card.size:
