@@ -384,7 +384,10 @@ class Tree(Files):
             raise
 
     def statuses(self, path: str) -> dict[str, os.stat_result]:
-        """Return the statuses (`os.lstat`) of all files in a directory, by name, except files that are removed meanwhile."""
+        """Return the statuses (`os.lstat`) of all files in a directory, by name, except files that are removed meanwhile.
+
+        Raise `FileNotFoundError` if the directory was removed.
+        """
         directory = self._open_directory(path)
         statuses = {}
         for name in self._list_opened(directory, path):

@@ -187,7 +187,10 @@ def visible_exports(
 
 
 def _link_only_exports(values: GlobalValues, thread_locals: Collection[str], merged: Mapping[str, str]) -> Iterator[Export]:
-    """Yield the exports that only other modules can use: visible variables, and functions that are visible within a library."""
+    """Yield the exports that only other modules can use: visible variables, and functions that are visible within a library.
+
+    Raise `InvalidNameError` if the name of one cannot be a func_name.
+    """
     for function in filter(is_visible, values.functions):
         if function.is_hidden:
             yield _export_of(function.name, THREAD_LOCAL if function.name.startswith(ADDRESS_OF) else "hidden function")

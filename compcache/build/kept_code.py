@@ -94,6 +94,8 @@ class KeptCode:
         """Return the names of the functions whose machine code at a level is not in the image.
 
         Functions are compared one by one, because LLVM's order of functions varies. Code outside functions is compared as a whole.
+
+        Raise `FormatError` if linking may move the code.
         """
         return [
             name

@@ -108,7 +108,7 @@ def read_requests(source: ModuleSource) -> Requests:
 
 
 def _archive_name(name: Any) -> str:
-    """Return the file name of an archive. A bare name like ``m`` becomes ``libm.a``."""
+    """Return the file name of an archive. A bare name like ``m`` becomes ``libm.a``. Raise `InvalidNameError` for an invalid name."""
     name = check_name(os.fspath(name), "archive")
     return name if is_archive(name) else f"lib{name}.a"
 
@@ -284,6 +284,9 @@ def imported_thread_locals(
         requests: the imports, globals and libraries of the source.
         is_cached: returns whether the cache has a name.
         is_beside: returns whether a source that is added together with this source defines a symbol.
+
+    Raises:
+        LibraryError: a library cannot be opened.
     """
     open_ones = open_libraries(requests.libraries)
 
@@ -397,6 +400,8 @@ class _Resolver:
         """Add a name that this source or a source added together with it provides. Return False if neither provides the name.
 
         `storage_of` returns the storage of a variable; None for functions.
+
+        Raise `CompileError` if a global that is called is defined by a value.
         """
         definition, is_function = self._requests.globals.get(name), storage_of is None
         if name in self._requests.imports:

@@ -201,7 +201,10 @@ def main() -> int:
     _set_limits(Limits(*limits))
 
     def translate(context: Any) -> None:
-        """Parse, optimize and emit the code, as the other process would do; only parse it if the target is null."""
+        """Parse, optimize and emit the code, as the other process would do; only parse it if the target is null.
+
+        Raise `CompileError` if LLVM rejects the code, or `IncompatibleTargetError` if it is for another platform.
+        """
         module = codegen.parse(codegen.plain_source(data), context)
         if target is None:
             return

@@ -120,7 +120,10 @@ def _identity_of(unit: Unit, translation: Translation, fields: Mapping[str, Any]
 
 
 def _make_source(unit: Unit, functions: Mapping[str, Any] | None, options: Mapping[str, Any], fields: Mapping[str, Any]) -> ModuleSource:
-    """Preprocess and compile a translation unit, and return the module for the cache."""
+    """Preprocess and compile a translation unit, and return the module for the cache.
+
+    Raise `CompileError` if the compiler reports errors.
+    """
     from compcache.clang.run import preprocess
 
     translation = preprocess(unit)

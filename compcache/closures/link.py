@@ -155,6 +155,8 @@ class _Linking:
         """Return the planned closures of these sets of functions.
 
         Closures into which the same module would move are joined, and so are existing linked closures that contain such a module.
+
+        Raise `FormatError` if the entry of a closure is damaged.
         """
         planned = [self._plan(names) for names in sets]
         homes = frozenset().union(*[plan.homes for plan in planned])
@@ -295,7 +297,10 @@ class _Linking:
 
 
 def _has_data(records: bytes) -> bool:
-    """Return whether a module has entries of a front end, which reads them from the module's file before a load."""
+    """Return whether a module has entries of a front end, which reads them from the module's file before a load.
+
+    Raise `FormatError` if a record is damaged.
+    """
     kinds = [decode_entry(payload).kind for _, payload in iterate_frames(records) if payload[:1] == ENTRY]
     return not _OWN_KINDS.issuperset(kinds)
 
@@ -317,6 +322,8 @@ def _remove_replaced(session: Session, linked: Sequence[LinkedClosure], into: st
     """Remove linked closures that new closures replace, and the least used closures beyond their share of the size limit.
 
     A closure is replaced by a closure for the same set (`into`) or function, and by a closure that contains the same modules (`homes`).
+
+    Raise `StorageError` if a closure could not be removed, or `FormatError` if the entry of one is damaged.
     """
     store = session.store
     new_ids = {bytes.fromhex(closure.module_id) for closure in linked}

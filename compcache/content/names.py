@@ -177,7 +177,10 @@ def _contains_name(code: Any, name: str) -> bool:
 
 
 def freeze(source: ModuleSource) -> ModuleSource:
-    """Return a copy of a source whose code is str or bytes. Later changes of llvmlite objects do not affect it."""
+    """Return a copy of a source whose code is str or bytes. Later changes of llvmlite objects do not affect it.
+
+    Raise `CompileError` if the llvmlite module is closed.
+    """
     ir = source.ir
     if isinstance(ir, (bytearray, memoryview)):
         ir = bytes(ir)

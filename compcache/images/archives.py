@@ -81,7 +81,10 @@ def _file_state(path: str) -> tuple[int, ...] | None:
 
 @functools.lru_cache(maxsize=_KEPT)
 def _read_unchanged(path: str, name: str, state: tuple[int, ...]) -> Archive:  # noqa: ARG001 - part of the cache's key
-    """Read an archive once for each state of its file, because reading takes longer than compiling a small module."""
+    """Read an archive once for each state of its file, because reading takes longer than compiling a small module.
+
+    Raise `OSError` if the file cannot be read, or `LibraryError` if it is no archive with a list of symbols.
+    """
     return _read_archive(path, name)
 
 

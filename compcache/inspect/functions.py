@@ -50,6 +50,8 @@ def _describe_copy(loader: Loader, module: ModuleFile, offset: int, *, loaded: b
     """Return the description of the copy whose record is at `offset` in an open module, with the reason if this host cannot use it.
 
     `loaded` says whether this process has loaded the copy.
+
+    Raise `FormatError` if a record is damaged.
     """
     record = decode_function(module.read_record(offset))
     header = decode_module(module.read_record(0))
@@ -156,6 +158,8 @@ def cache_info(store: Store, maps_files: int, max_size: int | None = None, progr
     """Return a summary of a cache directory; see `CacheInfo`. Outdated module lists are made again first, because they hold the counts.
 
     `maps_files` is the argument of `Loader`. `max_size` is the size limit passed to `Cache`, in bytes; None for the limit in the settings.
+
+    Raise `MissingPackageError` if LLVM is not installed.
     """
     from compcache import __version__
     from compcache.formats import host
@@ -276,13 +280,16 @@ def _describe_copies(store: Store, func_name: str, copies: tuple[Realization, ..
 
 
 def _read_provenance(store: Store, copy: Realization) -> Provenance:
-    """Open the module of a copy, and return its origin."""
+    """Open the module of a copy, and return its origin. Raise `FormatError` if a record is damaged."""
     with store.open_module(bytes.fromhex(copy.module_id)) as module:
         return provenance(store, module)
 
 
 def _filled_globals(module: ModuleFile, needs_offset: int) -> tuple[GlobalReport, ...]:
-    """Return the globals that a load of a function fills, sorted by name. `needs_offset` is that of its needs, or 0."""
+    """Return the globals that a load of a function fills, sorted by name. `needs_offset` is that of its needs, or 0.
+
+    Raise `FormatError` for a damaged record.
+    """
     reports: dict[int, GlobalReport] = {}
     pending = [needs_offset] if needs_offset else []
     visited = set(pending)

@@ -41,7 +41,10 @@ def describe_passed_over(store: Store, module_id: bytes, offset: int) -> tuple[s
 
 
 def _read_import_types(module: ModuleFile, offset: int) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and the expected link type of each import of a function and of its closure in the module."""
+    """Yield the name and the expected link type of each import of a function and of its closure in the module.
+
+    Raise `FormatError` if a record is damaged.
+    """
     pending = [decode_function(module.read_record(offset)).needs]
     visited = {0, *pending}
     while pending:

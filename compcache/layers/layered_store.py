@@ -160,7 +160,10 @@ class LayeredStore(Store):
             return None
 
     def _unpack_if_bundle(self, path: str) -> str:
-        """Return the directory of the layer at a path. A bundle is unpacked first unless it is already unpacked."""
+        """Return the directory of the layer at a path. A bundle is unpacked first unless it is already unpacked.
+
+        See `ensure_unpacked` for the exceptions.
+        """
         if os.path.isfile(path):
             from compcache.layers.unpacked_bundle import ensure_unpacked
 
@@ -270,7 +273,10 @@ class LayeredStore(Store):
         return self._renew_all([True] * (1 + len(self.layers)))
 
     def _renew_all(self, were_listed: list[bool]) -> bool:
-        """Renew the indexes of this directory and its layers. Return whether one of them has changed."""
+        """Renew the indexes of this directory and its layers. Return whether one of them has changed.
+
+        Raise `StorageError` if an index cannot be read.
+        """
         return any([store._renew_index(look=was_listed) for store, was_listed in zip((self, *self.layers), were_listed, strict=True)])  # noqa: C419 - all of them
 
     def _find_in(

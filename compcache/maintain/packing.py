@@ -88,13 +88,15 @@ class Packing:
         self.volume: Volume | None = None
 
     def has_files_to_remove(self) -> bool:
-        """Return whether `remove_old` has files to remove."""
+        """Return whether `remove_old` has files to remove. Raise `OSError` if a volume cannot be read."""
         return bool(self._files.size or self._old or self._store.volumes.replaced())
 
     def write(self, *, packs: bool = True) -> None:
         """Publish a volume with the modules of small files and small volumes, if there are any.
 
         If `packs` is false, only rewrite volumes if at least half of their modules were removed.
+
+        Raise `OSError` if the volume could not be written.
         """
         store = self._store
         added = 0
@@ -120,6 +122,8 @@ class Packing:
         """Return the volumes to rewrite: volumes that are mostly removed, and volumes that are small compared with the added bytes.
 
         Compression reduces added modules to a tenth of their size.
+
+        Raise `OSError` if a volume cannot be read.
         """
         chosen, size = [], added // 10
         for volume in sorted(self._store.volumes.current(), key=lambda volume: volume.status.st_size):
@@ -209,7 +213,10 @@ class Packing:
         return None
 
     def _write_stamps(self, stamp: bytes) -> None:
-        """Add stamps of the volume to the index for the modules that were just verified, as for published files."""
+        """Add stamps of the volume to the index for the modules that were just verified, as for published files.
+
+        Raise `OSError` if the segment could not be written.
+        """
         store = self._store
 
         def entries() -> Iterator[bytes]:

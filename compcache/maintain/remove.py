@@ -92,7 +92,7 @@ def _part_modules(store: Store, owners: set[str], holders: Container[bytes], row
 
 
 def _remove_entries(store: Store, keys: Iterable[tuple[str, str]]) -> None:
-    """Remove the entries of data with these kinds and names."""
+    """Remove the entries of data with these kinds and names. Raise `StorageError` if the removal could not be stored."""
     entries = [store.read_entry(kind, name, alone=False) for kind, name in sorted(keys)]
     removals = [
         EntryRecord(entry.kind, entry.name, sequence_after(entry), (), b"", gone=True)

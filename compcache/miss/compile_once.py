@@ -188,7 +188,7 @@ def add_missing(
 
 
 def _publish(session: Session, built: BuiltModule) -> Addition:
-    """Store a built module, and return what was added."""
+    """Store a built module, and return what was added. Raise `StorageError` if the module could not be stored."""
     module_id = publish_built(session, [built])[0][0]
     names = tuple([name for name, *_ in built.functions])
     return Addition(names, (module_id,), _module_size(session, bytes.fromhex(module_id)), was_cached=False)

@@ -143,6 +143,8 @@ class _Group:
         """Return the module_ids of the stored group, this host's first, if it is unchanged and no other module defines its names.
 
         Otherwise return (). The group is then published again, so that its realizations are the newest.
+
+        Raise `FormatError` if the entry of a group is damaged.
         """
         wanted_digest, stored = _digest_of(sources), []
         names: dict[str, None] = {}

@@ -183,7 +183,7 @@ def _sync_all(files: Files, descriptors: list[int]) -> None:
 
 
 def _create_scratch(files: Files, scratch: str, directory: str) -> Opened:
-    """Create a scratch file. Its directory is created only if it is missing."""
+    """Create a scratch file. Its directory is created only if it is missing. Raise `OSError` if one of them cannot be created."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
         return files.open_owned(scratch, flags, FILE_MODE)
@@ -214,7 +214,10 @@ def _write_all(files: Files, descriptor: int, part: bytes | bytearray | memoryvi
 
 
 def _rename(files: Files, scratch: str, path: str) -> None:
-    """Rename the scratch file to its final path. The directory is created only if it is missing."""
+    """Rename the scratch file to its final path. The directory is created only if it is missing.
+
+    Raise `OSError` if the file cannot be renamed, or the directory cannot be created.
+    """
     try:
         files.rename(scratch, path)
     except FileNotFoundError as error:

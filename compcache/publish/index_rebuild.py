@@ -57,7 +57,10 @@ def read_indexed_names(module: ModuleFile) -> list[tuple[str, int, str]]:
 
 
 def read_order(module: ModuleFile) -> Order:
-    """Return a module's addition number and content digests from its notes: 0 and no digests if the notes are damaged."""
+    """Return a module's addition number and content digests from its notes: 0 and no digests if the notes are damaged.
+
+    Raise `FormatError` if the footer is damaged.
+    """
     return order_of(read_notes(module))
 
 
@@ -276,7 +279,10 @@ def _read_module(store: Store, module_id: bytes) -> IndexedModule | None:
 
 
 def _index_module(store: Store, module: ModuleFile, size: int, stamp: Stamp) -> IndexedModule:
-    """Return everything that the index stores about a module, read from the module's own file."""
+    """Return everything that the index stores about a module, read from the module's own file.
+
+    Raise `FormatError` if a record is damaged, or `StorageError` if the file cannot be read.
+    """
     footer = module.footer()
     indexed = read_indexed_names(module)
     row = make_row(module.module_id, module.read(footer.image, footer.records), module.read(footer.content, footer.notes))

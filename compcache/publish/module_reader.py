@@ -46,7 +46,7 @@ class ModuleSections:
         self.footer: Footer = decode_footer(self._tail[-FOOTER_SIZE:], self.size)
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return `size` bytes at an offset in the file, or fewer at the end of the file."""
+        """Return `size` bytes at an offset in the file, or fewer at the end of the file. Raise `OSError` if the file cannot be read."""
         if offset >= self._start:
             start = offset - self._start
             return self._tail[start : start + size]

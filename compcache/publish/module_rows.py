@@ -166,7 +166,10 @@ def row_of_frames(module_id: bytes, frames: Iterable[tuple[int, bytes]], seconds
 
 @lru_cache(maxsize=256)
 def _platform_of(head: bytes, rest: bytes) -> Platform:
-    """Decode the platform in a module record. The record is given without its key, because most records differ only in the key."""
+    """Decode the platform in a module record. The record is given without its key, because most records differ only in the key.
+
+    Raise `FormatError` if the record is malformed.
+    """
     return _platform_of_record(decode_module(head + bytes(KEY_LENGTH) + rest))
 
 

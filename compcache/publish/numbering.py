@@ -121,7 +121,10 @@ def noted_numbers(store: Store) -> Noted:
 
 
 def _is_numbered(group: Group) -> bool:
-    """Return whether the notes of one of these modules contain its number in the order of additions."""
+    """Return whether the notes of one of these modules contain its number in the order of additions.
+
+    Raise `FormatError` if notes are damaged.
+    """
     return any(is_numbered(decode_notes(module.sections.notes)) for module in group.values())
 
 

@@ -117,6 +117,8 @@ def _merge_live_entries(store: Store, packs: Iterable[bytes], is_present: Callab
     """Publish the live entries of packs as one pack, and remove the merged packs. Return the module_ids of the removed packs.
 
     Signed and unsigned entries stay in two files, because a signature identifies their writer. Files of other users are not changed.
+
+    Raise `StorageError` if the pack could not be stored.
     """
     removed_packs: set[bytes] = set()
     groups: dict[bool, dict[bytes, list[EntryRecord]]] = {}

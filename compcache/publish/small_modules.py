@@ -66,7 +66,10 @@ class _Header(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _decode_header(head: bytes, rest: bytes) -> _Header:
-    """Return the index data in a module record. The key of the record is left out, so that modules with equal headers share the result."""
+    """Return the index data in a module record. The key of the record is left out, so that modules with equal headers share the result.
+
+    Raise `FormatError` if the record is malformed.
+    """
     record = decode_module(head + bytes(KEY_LENGTH) + rest)
     required = record.requirement()
     needs = {target_id(record.requirement(text)): record.requirement(text) for text in reversed(record.features)}

@@ -117,7 +117,10 @@ def _compress_modules(contents: Iterable[Content], dictionary: bytes, replaced: 
 
 
 def _find_removed(store: Store, sources: Scratch, volumes: Sequence[Volume]) -> list[bytes]:
-    """Return the ids of the modules that were removed after they were read, or whose volume no longer exists."""
+    """Return the ids of the modules that were removed after they were read, or whose volume no longer exists.
+
+    Raise `StorageError` if the directory cannot be read.
+    """
     removed = [volume.removed_ids() if _exists(store, store.path(VOLUMES, volume.name)) else None for volume in volumes]
     gone = []
     for first, rows in groupby(map(_SOURCE.unpack, sources.pieces(_SOURCE.size)), key=lambda row: row[0][0]):

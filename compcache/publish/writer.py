@@ -137,7 +137,10 @@ def _make_draft(
 
 
 def _with_number(group: Iterable[tuple[bytes, BuiltModule]], number: int | None) -> Iterator[tuple[bytes, BuiltModule, Order]]:
-    """Yield the modules of an addition with their ids and orders. A number is written to the notes, which the ids do not cover."""
+    """Yield the modules of an addition with their ids and orders. A number is written to the notes, which the ids do not cover.
+
+    Raise `FormatError` if notes are damaged.
+    """
     for module_id, module in group:
         notes = decode_notes(module.sections.notes)
         if number is not None:
@@ -155,6 +158,8 @@ def _publish_files(store: Store, drafts: Mapping[bytes, _Draft], *, signs: bool)
     """Publish the missing module files. Return the additions that the index lacks, and the module_ids of the new files.
 
     With `signs`, all modules are signed with the publish key, if the store has one.
+
+    Raise `OSError` if a file could not be written.
     """
     if signs and store.publish_key is not None:
         for module_id, draft in drafts.items():
@@ -178,7 +183,10 @@ def _publish_files(store: Store, drafts: Mapping[bytes, _Draft], *, signs: bool)
 
 
 def _read_makers(module: BuiltModule | Publication) -> Iterator[Maker]:
-    """Yield the makers of a module. They are read only when they are needed, because few makers have known faults."""
+    """Yield the makers of a module. They are read only when they are needed, because few makers have known faults.
+
+    Raise `FormatError` if a record is damaged.
+    """
     records, key = module.sections.records, module.key
     yield from read_makers(lambda at: read_frame(lambda first, size: records[first : first + size], at, len(records), key), len(records))
 

@@ -97,7 +97,10 @@ class Slice:
         return {module_id: is_pack for module_id, is_pack in {**listed_kinds, **unlisted}.items() if module_id in self.present}
 
     def _read_unlisted(self, listed: Mapping[bytes, object]) -> dict[bytes, Row]:
-        """Return the rows of existing modules that are not listed. Record them, and listed modules that do not exist, in the slices."""
+        """Return the rows of existing modules that are not listed. Record them, and listed modules that do not exist, in the slices.
+
+        Raise `StorageError` if a module cannot be read because of a shortage of descriptors or memory.
+        """
         slices = self._slices
         slices.gone.update(listed.keys() - self.present.keys())
         rows = {}
@@ -135,7 +138,10 @@ def seconds_of(store: Store, lists: ModuleLists) -> SecondsOf:
     """Return a function that returns the compile times of modules in seconds, without unreadable modules."""
 
     def seconds(module_ids: Sequence[bytes]) -> dict[bytes, float]:
-        """Return the compile times of modules, from the module lists, or else from the modules themselves. Unreadable ones are left out."""
+        """Return the compile times of modules, from the module lists, or else from the modules themselves. Unreadable ones are left out.
+
+        Raise `StorageError` if a module cannot be read because of a shortage of descriptors or memory.
+        """
         rows: dict[bytes, Row | None] = dict(lists.rows(module_ids))
         rows.update({module_id: read_row(store, module_id) for module_id in module_ids if module_id not in rows})
         return {module_id: row.seconds for module_id, row in rows.items() if row is not None}
@@ -144,7 +150,10 @@ def seconds_of(store: Store, lists: ModuleLists) -> SecondsOf:
 
 
 def load_rows(store: Store, module_ids: Iterable[bytes], progress: Progress | None = None) -> dict[bytes, Row]:
-    """Return the rows of modules, by module_id. Unreadable modules are left out."""
+    """Return the rows of modules, by module_id. Unreadable modules are left out.
+
+    Raise `StorageError` if a module cannot be read because of a shortage of descriptors or memory.
+    """
     requested = dict.fromkeys(module_ids)  # a set that keeps the order
     lists = ModuleLists(store, progress, recover=False)
     rows: dict[bytes, Row] = {}

@@ -127,6 +127,8 @@ class FunctionCache(CacheObject):
         """Count a hit, print Numba's messages, and record the code, its identity, and what is linked into it.
 
         Also record the overload for starts without Numba, if no record of it is stored.
+
+        Raise `CompcacheError` if a record of a start could not be stored.
         """
         self._backend.count(hit=True)
         self._log("loaded from", make_func_name(identity, sig))
@@ -312,7 +314,10 @@ class FunctionCache(CacheObject):
         return identity
 
     def inherits_options(self, identity: Identity) -> bool:
-        """Return whether the code with this identity was compiled with flags of a caller that differ from the function's own flags."""
+        """Return whether the code with this identity was compiled with flags of a caller that differ from the function's own flags.
+
+        Raise `Unidentifiable` if an option has no identity by content.
+        """
         if getattr(self._owner, "_compiler", None) is None:
             return False
         stack = ConfigStack()._stk  # without the flags of callers on it, `_compiler_flags` returns the function's own flags

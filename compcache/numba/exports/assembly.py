@@ -165,7 +165,10 @@ def _strip_attributes(type_: str) -> str:
 
 
 def _encode_plan_if_used(func_name: str, cres: Any, parameters: list[Parameter], result: Result, *, is_needed: bool) -> bytes | None:
-    """Return the encoded plan of a kernel, or None if the kernel has no objects and its code does not call the extension module."""
+    """Return the encoded plan of a kernel, or None if the kernel has no objects and its code does not call the extension module.
+
+    Raise `Unsupported` if a type has no conversion.
+    """
     from numba.core import types
 
     objects = [(parameter.name, parameter.caller_type) for parameter in parameters if parameter.is_object]

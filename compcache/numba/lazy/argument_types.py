@@ -109,6 +109,8 @@ def is_derived_array(value: Any, numpy: Any) -> bool:
     """Return whether a value is an array, possibly of a derived class, that Numba treats as a plain array.
 
     The answer is False if a package may have registered another type for derived classes.
+
+    Raise `NotLazy` if the installed packages cannot be determined.
     """
     return isinstance(value, numpy.ndarray) and not has_extensions()
 

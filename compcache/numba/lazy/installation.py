@@ -53,7 +53,10 @@ def settings_and_packages(open_cache: Callable[[], Cache | None] | None = None) 
 
 
 def _find_packages(open_cache: Callable[[], Cache | None] | None) -> tuple[str, bool]:
-    """Return the first two results of `find_packages`, from a note in the cache if `open_cache` returns one."""
+    """Return the first two results of `find_packages`, from a note in the cache if `open_cache` returns one.
+
+    Raise `NotLazy` if a package cannot be identified.
+    """
     cache = open_cache() if open_cache is not None else None
     return find_packages()[:2] if cache is None else _read_or_note_packages(cache)
 
@@ -120,7 +123,10 @@ _KIND = "packages"
 
 
 def _read_or_note_packages(cache: Cache) -> tuple[str, bool]:
-    """Return the first two results of `find_packages`, from a valid note. Otherwise examine the packages, and store a note."""
+    """Return the first two results of `find_packages`, from a valid note. Otherwise examine the packages, and store a note.
+
+    Raise `NotLazy` if a package cannot be identified.
+    """
     places = list(dict.fromkeys(sys.path))
     if not all(type(place) is str for place in places):
         return find_packages()[:2]

@@ -200,7 +200,10 @@ class Uploads:
                 self.news.set()
 
     async def _is_complete(self, upload: Upload) -> bool:
-        """Return whether the store has the module of an upload and a card for each of its functions."""
+        """Return whether the store has the module of an upload and a card for each of its functions.
+
+        Raise `FormatError` if the cards of the upload are damaged.
+        """
         if upload.module and await self._requests.stat(upload.key) is None:
             return False
         for key, data in upload.cards:
