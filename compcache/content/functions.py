@@ -169,6 +169,7 @@ def _group_units(roots: Mapping[str, _Reached]) -> tuple[tuple[str, ...], ...]:
     first_user: dict[int, int] = {}  # by bit
 
     def find_root(number: int) -> int:
+        """Return the root of a unit's group, and shorten the path to it."""
         while parents[number] != number:
             parents[number] = number = parents[parents[number]]
         return number

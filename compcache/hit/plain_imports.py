@@ -141,6 +141,7 @@ def collect_imports(loader: "PlainLoader", runtime: "Any", module_id: bytes, whe
             return None
 
         def find(name: str) -> "Part | None":
+            """Return the part with a function, and queue a new part; None if the function is not found."""
             other = parts.get(name) or _find(loader, runtime, name, places)
             if other is not None and name not in parts:
                 parts[name] = other

@@ -402,7 +402,7 @@ class LayeredStore(Store):
             record_verified(self, self.verified, entry)
 
     def close(self) -> None:
-        """See `Store`."""
+        """Close the files of this directory and of its layers."""
         super().close()
         self.verified.close()
         self.merged = None

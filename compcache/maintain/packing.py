@@ -220,6 +220,7 @@ class Packing:
         store = self._store
 
         def entries() -> Iterator[bytes]:
+            """Yield the index entries of the verified modules with the stamp, and a MAC if the store has a key."""
             for entry in self._entries.pieces(MODULE.size):
                 signed = entry[:DIGEST_SIZE] + stamp + entry[DIGEST_SIZE + STAMP_SIZE : -_MAC_SIZE]
                 yield signed + (mac(signed, store.mac_key)[:_MAC_SIZE] if store.mac_key else bytes(_MAC_SIZE))

@@ -103,6 +103,7 @@ def _run_before(action: Callable[..., None]) -> Callable[[Any], Any]:
 
     def wrap(original: Any) -> Any:
         def method(*args: Any, **kwargs: Any) -> Any:
+            """Run the action, then the original method."""
             action(*args, **kwargs)
             return original(*args, **kwargs)
 
@@ -201,6 +202,7 @@ def _wrap_set_env(original: Any) -> Any:
     """Return a wrapper that assigns an environment only if its variable exists."""
 
     def set_env(self: Any, env_name: str, env: Any) -> None:
+        """Set an environment if the code of the engine refers to it."""
         if self._engine.is_symbol_defined(env_name):  # otherwise the code finds the environment by its name later
             original(self, env_name, env)
 
@@ -211,6 +213,7 @@ def _wrap_reducer(original: Any) -> Any:
     """Return a wrapper that pickles the program's classes and intrinsics by name."""
 
     def reducer_override(self: Any, obj: Any) -> Any:
+        """Pickle an object as a name where the scope requires that, otherwise as before."""
         reduced = scopes.reduce_to_name(obj)
         return original(self, obj) if reduced is None else reduced
 
@@ -254,6 +257,7 @@ def _wrap_finditer(original: Any) -> Any:
     """Return a wrapper that finds recursive calls of functions that are compiled from former values."""
 
     def finditer(self: Any, py_func: Any) -> Any:
+        """Yield the values in a function, and those in the function that was read in its place."""
         yield from original(self, py_func)
         read = scopes.function_read(py_func)
         if read is not py_func:

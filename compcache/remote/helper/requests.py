@@ -106,6 +106,7 @@ class Requests:
         """
 
         async def save(_: Callable[[], None]) -> int | None:
+            """Save the object to the file, and return its size in bytes; None for a missing or empty object."""
             require()
             size = 0
             with suppress(FileNotFoundError), _open_for_writing(path) as file:

@@ -261,6 +261,7 @@ class Helper:
         """Store a pack in each of the stores that are written."""
 
         async def put(tier: Tier) -> None:
+            """Store the pack in one store, and count it."""
             await tier.put_pack(key, data)
             tier.reads.count("packs_stored")
 

@@ -209,6 +209,7 @@ def _print_modules(rows: Iterable[ModuleSummary], layers: tuple[str, ...]) -> No
     size, age = (size_text, age_text) if is_terminal() else (str, time_text)
 
     def make_cells(row: ModuleSummary) -> tuple[str, ...]:
+        """Return the cells of a module's row."""
         names = [name for name, _ in row.functions]
         cells = (
             shorten(row.module_id), str(len(names)), size(row.size), age(row.created), str(row.uses), age(row.last_used), row.cpu,
