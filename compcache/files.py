@@ -308,7 +308,8 @@ class Tree(Files):
                 if error.errno in (ELOOP, ENOTDIR):  # the error number for a link depends on the system and the flags
                     link = self.first_link(path) or (self.first_link(also) if also else None)
                     if link is not None:
-                        raise OSError(ELOOP, f"{link} is a symbolic link, and links in a cache directory are not followed", path) from error
+                        reason = "links in a cache directory are not followed: replace it by the file or directory"
+                        raise OSError(ELOOP, f"{link} is a symbolic link, and {reason}", path) from error
                 error.filename = path
                 if is_current or (self._is_open(root) and self._is_at_path(root)):
                     _raise_gone(error, path)

@@ -377,6 +377,6 @@ class _Uses:
 
 
 def _symbol_in(head: str) -> str:
-    """Return the name of the function that a line defines."""
+    """Return the name of the function that a line defines; "" if it defines none."""
     match = _DEFINED.search(head)
     return referenced_name(match[1]) if match is not None else ""

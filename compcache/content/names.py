@@ -106,7 +106,7 @@ def read_names(store: Store, entry: str) -> dict[str, str] | None:
     """Read the func_names of a source's functions from the entry of data `entry`.
 
     Returns:
-        The func_names by plain name, or None if the entry is not stored. The functions themselves need not be stored.
+        The func_names by plain name, or None if the entry is not stored, or has no name. The functions themselves need not be stored.
     """
     record = store.read_entry(NAMES, entry, alone=False)
     if record is None or record.gone:

@@ -229,7 +229,10 @@ class Packing:
         store.index.refresh()
 
     def remove_old(self) -> None:
-        """Remove files whose unchanged content is in a volume, replaced or empty volumes, and empty directories. Skip missing files."""
+        """Remove files whose unchanged content is in a volume, replaced or empty volumes, and empty directories. Skip missing files.
+
+        Raise `OSError` if a volume cannot be read, or a file cannot be removed.
+        """
         store = self._store
         for first, records in groupby(self._files.pieces(DIGEST_SIZE + STAMP_SIZE), key=itemgetter(0)):
             own_members = [members_of(volume, first) for volume in store.volumes.current() if store.volumes.is_own(volume)]

@@ -343,7 +343,7 @@ class _Population:
             self.rank[number] = first + place
 
     def _dependencies(self, number: int, removed: Collection[int]) -> Iterator[int]:
-        """Yield, for each import of an entry, the most recently used provider that is not in `removed`."""
+        """Yield, for each import of an entry, the number of the most recently used provider that is not in `removed`, if there is one."""
         for name in self.entries[number].imports:
             providers = self.providers.get(name, ())
             if removed:
@@ -352,7 +352,7 @@ class _Population:
                 yield providers[0] if len(providers) == 1 else min(providers, key=self.place.__getitem__)
 
     def protected_entries(self, policy: PrunePolicy) -> set[int]:
-        """Return the entries that are pinned or match `keep`, and their dependencies."""
+        """Return the numbers of the entries that are pinned or match `keep`, and of their dependencies."""
         matches = matcher(policy.keep)
         protected = [
             number for number, entry in enumerate(self.entries) if entry.pinned or (policy.keep and any(map(matches, entry.functions)))
@@ -366,7 +366,7 @@ class _Population:
         return visited
 
     def keep_needed(self, reasons: dict[int, str]) -> set[int]:
-        """Remove from `reasons` the entries that a kept entry needs and no kept entry replaces. Return the removed entries."""
+        """Remove from `reasons` the entries that a kept entry needs and no kept entry replaces. Return the numbers of these entries."""
         rescued: set[int] = set()
         if not reasons:
             return rescued
@@ -384,7 +384,7 @@ class _Population:
         return rescued
 
     def with_dependents(self, number: int, alive: bytearray) -> list[int]:
-        """Return an entry and the live entries that would lose an import without it, the most indirect dependents first."""
+        """Return the numbers of an entry and of the live entries that would lose an import without it, the most indirect ones first."""
         if not self._has_importer(number, alive):
             return [number]  # the usual case, because the least recently used entries are removed first
         group = [number]
@@ -421,7 +421,7 @@ def matcher(patterns: str | Iterable[str]) -> Callable[[str], object]:
 
 
 def _removable_entries(entries: Sequence[Entry], policy: PrunePolicy, protected: set[int]) -> list[int]:
-    """Return the entries that are neither protected nor excluded by `match`."""
+    """Return the numbers of the entries that are neither protected nor excluded by `match`."""
     free = [number for number in range(len(entries)) if number not in protected]
     if not policy.match:
         return free
@@ -521,7 +521,7 @@ def _flags(numbers: Iterable[int], count: int) -> bytearray:
 
 
 def _removal_order(population: _Population, removable: list[int], alive: bytearray) -> list[int]:
-    """Return the live entries of `removable`: linked closures first, then the least recently used."""
+    """Return the numbers of the live entries of `removable`: linked closures first, then the least recently used."""
     order = sorted([number for number in removable if alive[number]], key=population.rank.__getitem__)
     order.sort(key=lambda number: not population.entries[number].parts)
     return order

@@ -135,7 +135,7 @@ class _Draft:
         self._time = _set_unique_time(self._files, self.descriptor)
 
     def publish(self) -> os.stat_result:
-        """Rename the file to its final name, and return its `fstat` result."""
+        """Rename the file to its final name, and return its `fstat` result. Raise `OSError` if it cannot be renamed."""
         path = self._path if isinstance(self._path, str) else self._path()
         try:
             _rename(self._files, self._scratch, path)

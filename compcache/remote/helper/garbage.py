@@ -98,6 +98,9 @@ class GarbageCollector:
                 (`uses.py`).
             dry_run: remove nothing, and write no mark.
 
+        Returns:
+            The removed objects, and the garbage that remains.
+
         Raises:
             UncertainError: the store's answers are inconsistent.
             TimeoutError: a decision took longer than `DECISION_SECONDS`.
