@@ -446,7 +446,8 @@ class Plan:
     def _find_strongest(self, name: str, node: _Node, weak: Choice, place: tuple[bytes, int]) -> Choice:
         """Return the definition that replaces a weak one, as linkers choose it.
 
-        That is a definition that is not merged, or else the longest of common blocks that are arrays.
+        That is a definition that is not merged, or else the longest of common blocks that are arrays. The other definitions become the
+        candidates of `node`.
         """
         places, best = [place, *node.candidates], weak
         for candidate in places[1:]:
