@@ -182,7 +182,7 @@ def _read_text(path: str) -> str:
         if not stat.S_ISREG(status.st_mode):
             raise SettingError(f"{path}: the configuration file is not a regular file: replace it, or set COMPCACHE_CONFIG")
         if status.st_size > _LARGEST:
-            raise SettingError(f"{path}: the configuration file has {status.st_size} bytes, but at most {_LARGEST} are allowed")
+            raise SettingError(f"{path}: the configuration file has {status.st_size} bytes, but at most {_LARGEST} are allowed: shorten it")
         if status.st_mode & WRITABLE_BY_OTHERS or status.st_uid not in (0, os.geteuid()):
             raise SettingError(f"{path}: other users can write to the configuration file: change its owner, and run chmod go-w on it")
         return read_at(files, opened, 0, status.st_size).decode()
@@ -230,7 +230,7 @@ def _as_text(key: str, value: object) -> str:
 
 
 def _item_text(key: str, value: object) -> str:
-    """Return a value as the text of its variable. Raise `ValueError` if the key does not allow the value."""
+    """Return a value as the text of its variable, with ``~`` in paths expanded. Raise `ValueError` if the key does not allow the value."""
     if not isinstance(value, str):
         kinds = "a string or a list of strings" if key in _LISTS else "a string"
         raise ValueError(f"the value must be {kinds}, not {value!r}")  # noqa: TRY004 - callers report invalid values as ValueError

@@ -184,7 +184,7 @@ class Tree(Files):
         return self.system.lstat(self.root) if root.is_link else status
 
     def look_again(self) -> None:
-        """Forget the root if it was removed or replaced since it was opened, or since the last call."""
+        """Forget the root if it was removed or replaced. The first call after the root was opened does not check this."""
         root = self._root
         if root is not None and not root.is_new and not self._is_at_path(root):
             self._root = None
@@ -306,7 +306,8 @@ class Tree(Files):
                 if error.errno in (ELOOP, ENOTDIR):  # the error number for a link depends on the system and the flags
                     link = self.first_link(path) or (self.first_link(also) if also else None)
                     if link is not None:
-                        raise OSError(ELOOP, f"{link} is a symbolic link, and links in a cache directory are not followed", path) from error
+                        reason = "links in a cache directory are not followed: replace it by the file or directory"
+                        raise OSError(ELOOP, f"{link} is a symbolic link, and {reason}", path) from error
                 error.filename = path
                 if is_current or (self._is_open(root) and self._is_at_path(root)):
                     _raise_gone(error, path)
@@ -376,7 +377,10 @@ class Tree(Files):
             raise
 
     def statuses(self, path: str) -> dict[str, os.stat_result]:
-        """Return the statuses (`os.lstat`) of all files in a directory, by name, except files that are removed meanwhile."""
+        """Return the statuses (`os.lstat`) of all files in a directory, by name, except files that are removed meanwhile.
+
+        Raise `FileNotFoundError` if the directory was removed.
+        """
         directory = self._open_directory(path)
         statuses = {}
         for name in self._list_opened(directory, path):

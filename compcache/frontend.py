@@ -443,7 +443,7 @@ def _entry_name(cache: Cache, name_or_identity: str | Identity, kind: str) -> st
 
 
 def _require_kind_allowed(cache: Cache, kind: str) -> None:
-    """Raise `PickleNotAllowedError` if entries of a kind are pickled and the cache does not allow that."""
+    """Raise `PickleNotAllowedError` if entries of a kind are pickled and the cache does not allow that; `TypeError` if it is not a str."""
     if not isinstance(kind, str):
         raise TypeError(f"the kind of an entry must be a str, not {type(kind).__name__}")
     if allows_pickle(cache):
@@ -680,7 +680,7 @@ def targets_of(targets: Iterable[str] | str | None) -> Iterable[str] | str | Non
 
 
 def check_settings() -> None:
-    """Raise `SettingError` if a setting is not valid that is otherwise read only when code is missing: that of remote stores."""
+    """Raise `SettingError` if a setting of remote stores is not valid. Otherwise only misses read these settings."""
     if are_set((REMOTE_VARIABLE, REMOTE_MODE_VARIABLE)):
         from compcache.remote.address import read_mode, read_url
 

@@ -212,7 +212,10 @@ def rebuild_module(
 
 
 def _translate_for(request: Request) -> Translated:
-    """Return the translated code of a request, and measure the time. Untrusted code is first translated in another process."""
+    """Return the translated code of a request, and measure the time. Untrusted code is first translated in another process.
+
+    Raise `CompileError` if the code cannot be compiled.
+    """
     started = time_spent()
     with _naming_target(request):
         _try_untrusted(request)
@@ -294,6 +297,9 @@ def _make_module(
         entries: the entries of data, by kind and name.
         added: further complete entries.
         shared: whether the code was compiled for a shared object.
+
+    Raises:
+        NoSharedObjectError: this process cannot make or map the image as a shared object.
     """
     started = time_spent()
     resolution = translated.prepared.resolution

@@ -119,6 +119,8 @@ class Session:
 
         The result is None if `remote` returns None, if the cache is read-only, or if no function has a content name. It is also None while
         the store is skipped after failures, which is counted.
+
+        Raise `ValueError` if a variable or file that the setting names never contained a URL.
         """
         url = self.remote_url()
         if not url or self.store.readonly:
@@ -152,7 +154,10 @@ class Session:
         return self.loader.holds(name, to_import=True) or bool(self.fetch((name,))) or self._restore_module(name)
 
     def _restore_module(self, name: str) -> bool:
-        """Store the module of a function again if this process holds it, and return whether code can import the function afterwards."""
+        """Store the module of a function again if this process holds it, and return whether code can import the function afterwards.
+
+        Raise `StorageError` if the directory cannot be read.
+        """
         target = self.loader.held(name)
         if target is None:
             return False
@@ -182,7 +187,10 @@ def _split_urls(urls: str) -> list[str]:
 
 
 def _resolve_references(urls: str) -> str:
-    """Return the URLs in the text of a setting, with references to files and variables replaced by their contents."""
+    """Return the URLs in the text of a setting, with references to files and variables replaced by their contents.
+
+    See `read_url` for the exceptions.
+    """
     if "$" not in urls and "@" not in urls:
         return urls
     from compcache.remote.address import read_url

@@ -79,8 +79,8 @@ def configuration() -> "Mapping[str, str]":
     Raise `SettingError` if a file cannot be used.
     """
     if not _read:
-        named = _text_of(CONFIGURATION_VARIABLE) is not None
-        files = [path for path in configuration_files() if named or os.access(path, os.F_OK)]  # `exists` raises and catches an error
+        is_named = _text_of(CONFIGURATION_VARIABLE) is not None
+        files = [path for path in configuration_files() if is_named or os.access(path, os.F_OK)]  # `exists` raises and catches an error
         settings: Mapping[str, str] = {}
         if files:
             from compcache.configuration import read_configuration

@@ -128,7 +128,7 @@ def _low_bits_store(scale: int) -> Store:
 
 
 def _stub_code(address: int, entry: int) -> bytes:
-    """Return the code of a PLT entry (ABI, 9.3): adrp x16, ldr x17, add x16, br x17."""
+    """Return the code of a PLT entry (ABI, 9.3): adrp x16, ldr x17, add x16, br x17. Raise `ValueError` if a distance does not fit."""
     page = 0x90000010 | _page_bits((entry & -4096) - (address & -4096))
     page_offset = entry & 0xFFF
     return _STUB.pack(page, 0xF9400211 | page_offset >> 3 << 10, 0x91000210 | page_offset << 10, 0xD61F0220)

@@ -220,7 +220,7 @@ def _unpickle(data: bytes) -> Any:
         return pickle.loads(data)  # noqa: S301 - between a process and its child
     except Exception as error:
         reraise_interrupt(error)
-        raise ChannelError(f"a message between a batch and its worker process cannot be unpickled: {error}") from error
+        raise ChannelError(f"a message between a batch and its worker process is damaged ({error}): {_STRAY_WRITE}") from error
 
 
 def _socket_identity(end: socket.socket) -> tuple[int, int] | None:

@@ -224,7 +224,10 @@ def _upload_results(cache: Cache, outcome: Outcome) -> None:
 def _wait_for_ended(
     running: dict[Future[Outcome], _Submitted], starts: _Starts | None, timeout: float | None
 ) -> Iterator[tuple[_Submitted, Outcome]]:
-    """Yield the jobs that have ended, and remove them from `running`. Wait for the first job, at most `_TICK` seconds with a timeout."""
+    """Yield the jobs that have ended, and remove them from `running`. Wait for the first job.
+
+    With a timeout, wait at most `_TICK` seconds, and cancel the jobs that have exceeded the timeout (`_cancel_expired`).
+    """
     if not running:
         return
     finished, _ = wait(running, None if timeout is None else _TICK, FIRST_COMPLETED)

@@ -119,7 +119,10 @@ def conflict_message(function: str, first: str, second: str) -> str:
 
 
 def _prepare_job(number: int, item: Any) -> PreparedJob:
-    """Return an item of a batch as a job with its number, its name in reports, and its functions."""
+    """Return an item of a batch as a job with its number, its name in reports, and its functions.
+
+    Raise `TypeError` or `InvalidNameError` for an item that is no job.
+    """
     job = _as_job(number, item)
     functions = (job.name,) if job.name is not None else _exported_names(job)
     return PreparedJob(number, _displayed_name(number, job, functions), functions, job)

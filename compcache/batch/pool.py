@@ -274,7 +274,10 @@ class WorkerPool:
         return None
 
     def _assign_job(self, job: PreparedJob, payload: bytes) -> _Worker:
-        """Assign a job to an idle worker that is alive, else to a new worker. Return the worker."""
+        """Assign a job to an idle worker that is alive, else to a new worker. Return the worker.
+
+        Raise `ChannelError` if the descriptor of a channel was closed or replaced.
+        """
         while self._idle:
             worker = self._idle.pop()
             if worker.assign(job, payload, self._timeout):

@@ -113,10 +113,7 @@ class BatchReport:
         return sum(job.size for job in self.built)
 
     def raise_for_failures(self) -> None:
-        """Raise an exception if a job failed, else do nothing.
-
-        Raise `BatchFailedError` if a job failed. The message names the first failed jobs with their reasons.
-        """
+        """Raise `BatchFailedError` if a job failed. The message names the first failed jobs with their reasons."""
         if self.failed:
             raise BatchFailedError(self)
 

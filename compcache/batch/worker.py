@@ -118,7 +118,10 @@ def _watch_parent(descriptor: int) -> None:
 
 
 def _serve(channel: Channel) -> NoReturn:
-    """Receive, run and answer jobs until the parent closes its end of the channel; then raise `EOFError`."""
+    """Receive, run and answer jobs until the parent closes its end of the channel; then raise `EOFError`.
+
+    Raise `ChannelError` if a job has closed or replaced the channel's socket.
+    """
     from compcache import linker
     from compcache.build import codegen
     from compcache.cache import Cache

@@ -138,7 +138,7 @@ def parse(ir: _Plain, context: Any) -> Any:
         reraise_interrupt(error)
         raise CompileError(f"LLVM cannot parse the code: {str(error).strip()}") from error
     except UnicodeEncodeError as error:
-        raise CompileError(f"the LLVM assembly contains characters that UTF-8 cannot encode, and LLVM reads only UTF-8: {error}") from error
+        raise CompileError(f"the LLVM assembly contains characters that UTF-8 cannot encode ({error}): remove them") from error
     context.modules.append(module)
     try:
         module.verify()
@@ -170,7 +170,10 @@ def _link_parts(parts: tuple[bytes, ...], context: Any) -> Any:
 
 
 def read_back(bitcode: bytes, context: Any) -> Any:
-    """Parse bitcode that this process has written, without verifying it, and add the module to the context's modules."""
+    """Parse bitcode that compcache has written, without verifying it, and add the module to the context's modules.
+
+    Raise `RuntimeError` if this LLVM cannot read it, for example because a newer LLVM has written it.
+    """
     module = llvm.parse_bitcode(bitcode, context)
     context.modules.append(module)
     return module

@@ -153,8 +153,8 @@ def _unmatched_message(text: str) -> str:
     if text == "...":
         return "the function takes a variable number of arguments"
     name = _parameter_name(text)
-    shown = text.rpartition(" %")[0] if any(attribute in text for attribute in _IN_MEMORY) else leading_type(text)
-    return f"no signature type matches the function's parameter{f' {name!r}' if name else ''} of type {shown or text}"
+    type_text = text.rpartition(" %")[0] if any(attribute in text for attribute in _IN_MEMORY) else leading_type(text)
+    return f"no signature type matches the function's parameter{f' {name!r}' if name else ''} of type {type_text or text}"
 
 
 def _scalar_type(name: str, text: str) -> Type:
@@ -511,7 +511,7 @@ def _call(body: _Body, entry: EntryPoint, result: Type, arguments: list[str]) ->
 
 
 def _return_tuple(body: _Body, items: tuple[Type, ...]) -> None:
-    """Append code that returns a tuple of the values which the function has stored."""
+    """Append code that returns a tuple of the values that the function has stored."""
     body.emit(f"%result = call ptr @PyTuple_New(i64 {len(items)})")
     body.require(body.value("icmp ne ptr %result, null"), "fail")
     for number, item in enumerate(items):

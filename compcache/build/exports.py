@@ -86,7 +86,10 @@ def read_exports(source: ModuleSource) -> tuple[Export, ...] | None:
 
 
 def _read_export(name: str, value: Any) -> Export:
-    """Return the export for an entry of `functions=`. Raise an error if a name or the signature is invalid, or the symbol is reserved."""
+    """Return the export for an entry of `functions=`.
+
+    Raise `InvalidNameError` if a name is invalid or the symbol is reserved, or `SignatureError` if the signature is invalid.
+    """
     check_name(name, "func_name")
     function = value if isinstance(value, Function) else Function(value)
     symbol = check_name(function.symbol or name, "symbol")
@@ -184,7 +187,10 @@ def visible_exports(
 
 
 def _link_only_exports(values: GlobalValues, thread_locals: Collection[str], merged: Mapping[str, str]) -> Iterator[Export]:
-    """Yield the exports that only other modules can use: visible variables, and functions that are visible within a library."""
+    """Yield the exports that only other modules can use: visible variables, and functions that are visible within a library.
+
+    Raise `InvalidNameError` if the name of one cannot be a func_name.
+    """
     for function in filter(is_visible, values.functions):
         if function.is_hidden:
             yield _export_of(function.name, THREAD_LOCAL if function.name.startswith(ADDRESS_OF) else "hidden function")

@@ -94,6 +94,8 @@ class KeptCode:
         """Return the names of the functions whose machine code at a level is not in the image.
 
         Functions are compared one by one, because LLVM's order of functions varies. Code outside functions is compared as a whole.
+
+        Raise `FormatError` if linking may move the code.
         """
         return [
             name
@@ -115,6 +117,7 @@ def read_code(store: Store, module_id: str) -> KeptCode:
         NoCodeError: the module was stored without its bitcode.
         FileNotFoundError: the module is not in the store.
         FormatError: the module is damaged.
+        StorageError: the module's file cannot be read.
     """
     with store.open_module(bytes.fromhex(module_id)) as module:
         footer = module.footer()

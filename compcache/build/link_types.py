@@ -157,8 +157,8 @@ class _Reader:
         kind, attributes = _type_of(words[::-1])
         result = self._types.read(kind)
         returned = _with_extension(result.pieces, attributes)
-        shown = ", ".join(self._in_structure(returned, result, attributes))
-        return f"{shown or 'void'}({', '.join(pieces)}){_convention(words[:-1])}"
+        result_text = ", ".join(self._in_structure(returned, result, attributes))
+        return f"{result_text or 'void'}({', '.join(pieces)}){_convention(words[:-1])}"
 
     def _passed_pieces(self, words: list[str]) -> list[str]:
         """Return the pieces in which a parameter or an argument is passed. `words` are the words of its text."""
@@ -377,6 +377,6 @@ class _Uses:
 
 
 def _symbol_in(head: str) -> str:
-    """Return the name of the function that a line defines."""
+    """Return the name of the function that a line defines; "" if it defines none."""
     match = _DEFINED.search(head)
     return referenced_name(match[1]) if match is not None else ""

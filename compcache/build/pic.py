@@ -280,14 +280,14 @@ def with_init_arrays(text: str, constructors: Constructors, keep: Iterable[str] 
     other linkers drop. ``llvm.used`` is rewritten, so that LLVM also keeps the pointers and the functions in `keep`.
     """
     pointers = _pointers_in(".init_array", constructors.constructors) | _pointers_in(".fini_array", constructors.destructors)
-    used = [f"ptr @{quote(symbol)}" for symbol in (*keep, *pointers)]
+    used_pointers = [f"ptr @{quote(symbol)}" for symbol in (*keep, *pointers)]
     replaced_lines = [line for line in lines_from(text, "@llvm.") if _LIST.match(line) or _USED.match(line)]
     kept_list = next(filter(None, map(_USED.match, replaced_lines)), None)
     if kept_list:
-        used = [*re.findall(rf"ptr {_NAME}", kept_list[1]), *used]
+        used_pointers = [*re.findall(rf"ptr {_NAME}", kept_list[1]), *used_pointers]
     for line in replaced_lines:
         text = text.replace(line + "\n", "\n", 1)
-    used_line = f'@llvm.used = appending global [{len(used)} x ptr] [{", ".join(used)}], section "llvm.metadata"'
+    used_line = f'@llvm.used = appending global [{len(used_pointers)} x ptr] [{", ".join(used_pointers)}], section "llvm.metadata"'
     return "\n".join([text, *pointers.values(), used_line, ""])
 
 

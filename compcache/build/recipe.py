@@ -100,6 +100,6 @@ def _restore_export(name: str, symbol: str, signature: str | None, nogil: bool, 
 
 
 def _read_global(payload: bytes) -> Any:
-    """Return the definition and the storage in the payload of a global's record."""
+    """Return the definition and the storage in the payload of a global's record. Raise `FormatError` if the payload is malformed."""
     record = decode_global(payload)
     return StoredDefinition(record.kind, record.payload), Storage(record.form, record.size)

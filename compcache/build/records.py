@@ -181,8 +181,8 @@ class RecordBuilder:
             return self.records.add(encode_global(record))
         if name not in self.globals:
             definition, storage = self._resolution.storage[name]
-            shown = name.removeprefix(SLOT_PREFIX)
-            record = GlobalRecord(shown, self._slots[name], storage.form, storage.size, definition.kind, self._payloads[name])
+            shown_name = name.removeprefix(SLOT_PREFIX)
+            record = GlobalRecord(shown_name, self._slots[name], storage.form, storage.size, definition.kind, self._payloads[name])
             self.globals[name] = self.records.add(encode_global(record))
         return self.globals[name]
 
@@ -202,10 +202,10 @@ def symbol_nodes(
     for name, definition in definitions.items():
         if name.startswith("llvm."):
             continue
-        kind, shown = _node_kind(name, definition, resolution)
+        kind, shown_name = _node_kind(name, definition, resolution)
         references = tuple([other for other in definition.references if not other.startswith("llvm.")])
         signature = signatures.get(name) or ("constant" if kind == "variable" and _CONSTANT.match(definition.head) else "")
-        nodes.append(SymbolNode(name, kind, exports.get(name, shown), signature, references))
+        nodes.append(SymbolNode(name, kind, exports.get(name, shown_name), signature, references))
     return nodes
 
 

@@ -108,7 +108,7 @@ def read_requests(source: ModuleSource) -> Requests:
 
 
 def _archive_name(name: Any) -> str:
-    """Return the file name of an archive. A bare name like ``m`` becomes ``libm.a``."""
+    """Return the file name of an archive. A bare name like ``m`` becomes ``libm.a``. Raise `InvalidNameError` for an invalid name."""
     name = check_name(os.fspath(name), "archive")
     return name if is_archive(name) else f"lib{name}.a"
 
@@ -139,11 +139,11 @@ def with_nobuiltin(text: str, functions: Iterable[GlobalValue], imports: Collect
     Otherwise LLVM would treat them as the platform's functions. `functions` are the functions of the module.
     """
     imported = {symbol for symbol in imports if is_known_by_name(symbol)}
-    own = {f.text for f in functions if not f.is_declaration and is_known_by_name(f.name)}
+    definition_lines = {f.text for f in functions if not f.is_declaration and is_known_by_name(f.name)}
     if imported:
         text = change_lines(text, "declare ", lambda line: line if imported.isdisjoint(references(line)) else f"{line} nobuiltin")
-    if own:
-        text = change_lines(text, "define ", lambda line: _with_nobuiltin(line) if line in own else line)
+    if definition_lines:
+        text = change_lines(text, "define ", lambda line: _with_nobuiltin(line) if line in definition_lines else line)
     return text
 
 
@@ -206,8 +206,8 @@ def resolve_declarations(
     module = code.module
     functions = _declared_values(code.values.functions, shared=shared)
     variables = _declared_values(code.values.variables, shared=shared)
-    own = {function.name for function in code.values.functions if not function.is_declaration}
-    resolver = _Resolver(requests, cached_among, shared=shared, defined=code.defined, own=own, is_beside=is_beside)
+    defined_functions = {function.name for function in code.values.functions if not function.is_declaration}
+    resolver = _Resolver(requests, cached_among, shared=shared, defined=code.defined, own=defined_functions, is_beside=is_beside)
     resolver.add_values(functions)
     target_data = llvm.create_target_data(module.data_layout) if requests.globals else None  # not one of another module (`data_layout`)
     resolver.add_values(variables, lambda name: _storage_of(module.get_global_variable(name), target_data))
@@ -241,8 +241,8 @@ def _resolution_of(resolver: _Resolver, module: Any, functions: Iterable[str], v
 
 def _declared_values(values: Iterable[GlobalValue], *, shared: bool) -> dict[str, GlobalValue]:
     """Return the symbols that are only declared, by name; with `shared`, also symbols that are defined only for the optimizer."""
-    named = [value for value in values if not value.name.startswith("llvm.")]
-    return {value.name: value for value in named if value.is_declaration or (shared and value.linkage == "available_externally")}
+    visible_values = [value for value in values if not value.name.startswith("llvm.")]
+    return {value.name: value for value in visible_values if value.is_declaration or (shared and value.linkage == "available_externally")}
 
 
 def _keep_optimizer_copies(
@@ -284,6 +284,9 @@ def imported_thread_locals(
         requests: the imports, globals and libraries of the source.
         is_cached: returns whether the cache has a name.
         is_beside: returns whether a source that is added together with this source defines a symbol.
+
+    Raises:
+        LibraryError: a library cannot be opened.
     """
     open_ones = open_libraries(requests.libraries)
 
@@ -308,9 +311,9 @@ def _require_same_thread_locality(missing: Iterable[str], cached_among: Callable
         is_of_threads = name.startswith(ADDRESS_OF)
         plain = name.removeprefix(ADDRESS_OF)
         if cached_among([plain if is_of_threads else ADDRESS_OF + name]):
-            used, cached = ("a thread-local", "not thread-local") if is_of_threads else ("a normal", "thread-local")
+            use_text, cached_text = ("a thread-local", "not thread-local") if is_of_threads else ("a normal", "thread-local")
             raise SignatureMismatchError(
-                f"the module uses {plain!r} as {used} variable, but the cached variable with this name is {cached}: declare it as "
+                f"the module uses {plain!r} as {use_text} variable, but the cached variable with this name is {cached_text}: declare it as "
                 "the defining module does",
                 func_name=plain,
             )
@@ -397,6 +400,8 @@ class _Resolver:
         """Add a name that this source or a source added together with it provides. Return False if neither provides the name.
 
         `storage_of` returns the storage of a variable; None for functions.
+
+        Raise `CompileError` if a global that is called is defined by a value.
         """
         definition, is_function = self._requests.globals.get(name), storage_of is None
         if name in self._requests.imports:
@@ -618,7 +623,7 @@ def _support_text(
 
 
 def _alignment_of(variable: Any, target_data: Any) -> int:
-    """Return an alignment that satisfies all code: at least the declared alignment, and the type's alignment."""
+    """Return an alignment in bytes that satisfies all code: the greatest of the declared, the type's and the least alignment."""
     declared = _ALIGN.search(_QUOTED.sub("", str(variable)))
     usual: int = target_data.get_abi_alignment(variable.global_value_type)
     return max(_LEAST_ALIGNMENT, usual, int(declared[1]) if declared else 0)

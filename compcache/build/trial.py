@@ -135,8 +135,8 @@ def is_rare(text: str, functions: Iterable[GlobalValue]) -> bool:
     """
     if any(sign in text and pattern.search(text) for sign, pattern in _RARE.items()):
         return True
-    own = architecture(platform_name()).intrinsics or "llvm.none."
-    return any(f.name.startswith("llvm.") and not f.name.startswith(own) and not _ORDINARY.match(f.name) for f in functions)
+    intrinsics = architecture(platform_name()).intrinsics or "llvm.none."
+    return any(f.name.startswith("llvm.") and not f.name.startswith(intrinsics) and not _ORDINARY.match(f.name) for f in functions)
 
 
 def assembly_parts(text: str) -> str | None:
@@ -201,7 +201,10 @@ def main() -> int:
     _set_limits(Limits(*limits))
 
     def translate(context: Any) -> None:
-        """Parse, optimize and emit the code, as the other process would do; only parse it if the target is null."""
+        """Parse, optimize and emit the code, as the other process would do; only parse it if the target is null.
+
+        Raise `CompileError` if LLVM rejects the code, or `IncompatibleTargetError` if it is for another platform.
+        """
         module = codegen.parse(codegen.plain_source(data), context)
         if target is None:
             return

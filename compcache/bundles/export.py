@@ -139,7 +139,10 @@ def _numbers(modules: Mapping[bytes, _Exported]) -> dict[bytes, int]:
 
 
 def _target_processors(store: Store, targets: Iterable[str] | str | None) -> dict[str, Processor]:
-    """Return a processor for each target, by the target's name; an empty dict if `targets` is None."""
+    """Return a processor for each target, by the target's name; an empty dict if `targets` is None.
+
+    Raise `CompileError` if a target is not valid.
+    """
     processors = {}
     for cpu, changes in parse_targets(targets) if targets is not None else ():
         name = ",".join(filter(None, (cpu, changes)))
@@ -247,6 +250,8 @@ def _make_pack(store: Store, modules: Collection[bytes], names: Collection[str])
     `modules` has the module_ids of the exported modules, and `names` the names of the exported functions.
 
     Return the module_id, the content and the signature file of the pack; None if no entry is exported.
+
+    Raise `FormatError` if a segment or a module is damaged.
     """
     packs = [entries_of(layer, pack) or () for layer in (store, *store.layers) for pack in packs_in(readable_segments(layer.index))]
     entries = [

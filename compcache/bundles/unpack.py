@@ -144,6 +144,8 @@ def _publish_modules(store: Store, modules: list[_Module], keys: tuple[PublicKey
     """Write the missing modules and the signatures, and add all modules to the index in one segment.
 
     The files are not synced. They have no stamps, so each file is checked against its digest before its first use.
+
+    Raise `OSError` if a file could not be written.
     """
     Store.renew_index(store)  # a lost index is rebuilt first, because this segment would seem to be the whole index
     entries: set[bytes] = set()

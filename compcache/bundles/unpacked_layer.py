@@ -71,7 +71,7 @@ def _unpack_for_this_process(path: str, name: str) -> str:
 
     `name` is the result of `unpacked_name` for the state of the file that was checked.
 
-    Raise `StorageError` if the file has changed since then.
+    Raise `StorageError` if the file has changed since then; otherwise as `import_bundle`.
     """
     directory = tempfile.mkdtemp(prefix=f"compcache-{name[:8]}-")
     atexit.register(_remove_in_creator, directory, os.getpid())

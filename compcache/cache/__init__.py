@@ -90,8 +90,8 @@ class Cache(_Parts):
             from compcache.miss.compile_source import compile_source
 
             names = compile_source(self._session(), sealed, names)
-        named = NamedSource(sealed, names)
-        return CompiledFunctions(names, lambda name: self.get_or_compile(name, named))
+        source_with_names = NamedSource(sealed, names)
+        return CompiledFunctions(names, lambda name: self.get_or_compile(name, source_with_names))
 
     def _has_all(self, names: Iterable[str]) -> bool:
         """Return whether the functions of one source are stored. `has` checks the first function; the index is enough for the others."""

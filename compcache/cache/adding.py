@@ -103,7 +103,10 @@ class Adding(Facade):
             A report of the functions that were linked, and the reasons why other functions were not linked.
 
         Raises:
+            StorageError: the cache is read-only, or cannot be written.
             CompileError: no linker for shared objects was found.
+            LinkerError: $COMPCACHE_LINKER names a linker that cannot be run.
+            InvalidNameError: a name cannot be used.
         """
         self._require_open()
         from compcache.closures.link import link

@@ -22,7 +22,7 @@ class Maintenance(Facade):
     """Checks a cache, compacts it, and removes modules."""
 
     def prune(self, policy: PrunePolicy, dry_run: bool = False, *, progress: Progress | None = None) -> PruneReport:
-        """Remove modules by policy, least recently used first.
+        """Remove modules by policy, least recently used first. The statistics of this process are written first.
 
         Modules that a remaining module needs are kept. Existing call targets of this and other processes remain valid.
 
@@ -44,7 +44,7 @@ class Maintenance(Facade):
         return prune(self._store, policy, dry_run=dry_run, progress=progress)
 
     def propose_prune(self, policy: PrunePolicy, *, progress: Progress | None = None) -> PruneProposal:
-        """Plan a prune. `carry_out` performs it.
+        """Plan a prune, which `carry_out` performs. The statistics of this process are written first.
 
         Args:
             policy: selects the modules to remove.

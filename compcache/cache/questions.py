@@ -233,6 +233,9 @@ class Questions(Facade):
 
         Args:
             progress: called from time to time with (modules read, modules to read).
+
+        Raises:
+            MissingPackageError: LLVM is not installed.
         """
         self._require_open()
         from compcache.inspect.functions import cache_info

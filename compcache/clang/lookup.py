@@ -75,7 +75,10 @@ def _signature_texts(functions: Mapping[str, Any] | None) -> dict[str, str] | No
 
 
 def _stored_names(cache: Cache, shortcut_name: str) -> dict[str, str] | None:
-    """Return the functions' names in the cache, by their names in the source; None if the unit is not stored or a header differs."""
+    """Return the functions' names in the cache, by their names in the source.
+
+    The result is None if the unit is not stored, an input differs, or the cache cannot be read.
+    """
     try:
         data = frontend.get_entry(cache, shortcut_name, _KIND)
         if data is None:
@@ -98,7 +101,7 @@ def _read_function_list(target: Callable[[], object]) -> dict[str, str]:
 def _compile_and_store(
     cache: Cache, unit: Unit, shortcut_name: str, functions: Mapping[str, Any] | None, options: Mapping[str, Any], fields: Mapping[str, Any]
 ) -> dict[str, str]:
-    """Preprocess a translation unit, and return its list of functions: from the cache if its text is known, otherwise compiled."""
+    """Preprocess a translation unit, compile it unless its text is cached, and store a shortcut. Return the names of its functions."""
     from compcache.clang.run import preprocess
 
     translation = preprocess(unit)
@@ -117,7 +120,10 @@ def _identity_of(unit: Unit, translation: Translation, fields: Mapping[str, Any]
 
 
 def _make_source(unit: Unit, functions: Mapping[str, Any] | None, options: Mapping[str, Any], fields: Mapping[str, Any]) -> ModuleSource:
-    """Preprocess and compile a translation unit, and return the module for the cache."""
+    """Preprocess and compile a translation unit, and return the module for the cache.
+
+    Raise `CompileError` if the compiler reports errors.
+    """
     from compcache.clang.run import preprocess
 
     translation = preprocess(unit)

@@ -135,7 +135,10 @@ def _read_rust(unit: Unit) -> _Preprocessed:
 
 
 def _read_preprocessed(unit: Unit) -> _Preprocessed:
-    """Return the preprocessed code of a source of C, C++ or Fortran, with the content of other inputs (`_unlisted_inputs`)."""
+    """Return the preprocessed code of a source of C, C++ or Fortran, with the content of other inputs (`_unlisted_inputs`).
+
+    Raise `CompileError` if the compiler fails.
+    """
     if unit.compiler.language == "fortran":
         output, rule, search_path = _run_compiler(unit, ["-E", *unit.flags]).stdout, b"", SearchPath((), ())
         is_listed = b"\n#" in b"\n" + output  # only line markers name the files
@@ -152,6 +155,8 @@ def _unlisted_inputs(unit: Unit, code: bytes) -> list[bytes]:
     """Return the inputs of preprocessed code that a preprocessor does not write.
 
     Code that imports modules is represented by its bitcode. Files that inline assembly reads are represented by their names and digests.
+
+    Raise `CompileError` if the compiler fails.
     """
     if unit.compiler.language != "fortran" and _IMPORT.search(code):  # Fortran's `import` reads no file
         return [_run_translation(unit)]
@@ -226,7 +231,7 @@ def translate(unit: Unit, translation: Translation) -> bytes:
 
 
 def _run_translation(unit: Unit) -> bytes:
-    """Return the bitcode of a unit. Raise `CompileError` if the compiler fails or writes something else."""
+    """Return the bitcode of a unit. Raise `CompileError` if the compiler fails, or does not write bitcode."""
     if unit.compiler.language == "rust":
         bitcode = _run_rustc(unit, ["--emit=llvm-bc", "-Ccodegen-units=1"])
     else:
@@ -240,7 +245,7 @@ def _run_translation(unit: Unit) -> bytes:
 
 
 def _run_clang(unit: Unit, flags: list[str]) -> bytes:
-    """Run the compiler with additional flags and return the bitcode of a unit."""
+    """Run the compiler with additional flags and return the bitcode of a unit. Raise `CompileError` if the compiler fails."""
     return _run_compiler(unit, [*_POSITION_INDEPENDENT, *unit.flags, *flags, "-emit-llvm", "-c", "-o", "-"]).stdout
 
 
@@ -262,7 +267,10 @@ def _read_version(unit: Unit) -> str:
 
 
 def _run_rustc(unit: Unit, arguments: list[str]) -> bytes:
-    """Run rustc and return the file that it writes. Other compilers can write to pipes, which have no limits of size and no permissions."""
+    """Run rustc and return the file that it writes. Other compilers can write to pipes, which have no limits of size and no permissions.
+
+    Raise `CompileError` if rustc fails.
+    """
     with tempfile.TemporaryDirectory(prefix="compcache-clang-") as scratch:
         path = os.path.join(scratch, "output")
         _run_compiler(unit, ["--crate-type=lib", *arguments, *unit.flags, "-o", path])
@@ -270,7 +278,10 @@ def _run_rustc(unit: Unit, arguments: list[str]) -> bytes:
 
 
 def _preprocess_c(unit: Unit) -> tuple[bytes, bytes, SearchPath]:
-    """Return the preprocessed source, a makefile rule that names the files that the compiler reads, and the compiler's search path."""
+    """Return the preprocessed source, a makefile rule that names the files that the compiler reads, and the compiler's search path.
+
+    Raise `CompileError` if the compiler fails.
+    """
     read_end, write_end = os.pipe()
     rule = bytearray()
 
@@ -293,9 +304,11 @@ def _preprocess_c(unit: Unit) -> tuple[bytes, bytes, SearchPath]:
 
 
 def _run_compiler(unit: Unit, arguments: list[str], inherited: tuple[int, ...] = ()) -> subprocess.CompletedProcess[bytes]:
-    """Run the compiler and return its outputs. Pass the code on standard input if the unit has no file.
+    """Run the compiler and return its outputs. If the unit has no file, the compiler reads the code from standard input.
 
-    It inherits the `inherited` file descriptors. Raise `CompileError` if it reports errors, cannot be started, or does not end in time.
+    The compiler inherits the descriptors `inherited`.
+
+    Raise `CompileError` if the compiler reports errors, cannot be started, or does not end within `_SECONDS`.
     """
     command = [unit.compiler.path, *arguments, *_input_arguments(unit)]
     try:

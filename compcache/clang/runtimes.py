@@ -144,7 +144,10 @@ def _capture_output(unit: Unit, command: list[str], *, stderr: bool = False) -> 
 
 
 def _find_rust_runtime(unit: Unit, defined: Collection[str]) -> _Runtime:
-    """Return the archives of Rust's standard library and of the named crates, and the code of the allocator that they require."""
+    """Return the archives of Rust's standard library and of the named crates, and the code of the allocator that they require.
+
+    Raise `LibraryError` if an archive cannot be read.
+    """
     flags = [flag for flag in unit.flags if flag.startswith(("--target", "--sysroot"))]
     directory = _capture_output(unit, [unit.compiler.path, *flags, "--print", "target-libdir"]).strip()
     aborts = any("panic=abort" in flag for flag in unit.flags)

@@ -171,7 +171,7 @@ def _checked_flags(flags: Iterable[str] | None, language: str) -> tuple[str, ...
 
 
 def _path_or_empty(source: object) -> str:
-    """Return the path if a source is a path, or no text if it is code."""
+    """Return the path if a source is a path, or "" if it is code."""
     if isinstance(source, os.PathLike):
         return str(os.fspath(source))
     is_path = isinstance(source, str) and language_of(source) and not set("{};\n") & set(source)  # code contains one of these characters

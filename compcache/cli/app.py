@@ -171,6 +171,7 @@ def _use_trust(ctx: click.Context, _: click.Parameter, trust: bool) -> None:
 
 
 def _use_verbose(_: click.Context, __: click.Parameter, verbose: bool) -> None:
+    """Set the variable that shows debugging messages, for child processes too."""
     if verbose:
         os.environ[DEBUG_VARIABLE] = "1"
 

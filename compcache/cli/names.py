@@ -37,9 +37,9 @@ def resolve(cache: Cache, name: str) -> str:
     """
     matching = _matching_functions(cache, name)
     if len(matching) > 1 and name not in matching:
-        listed = join_first(map(short_name, matching), _SHOWN)
+        first_names = join_first(map(short_name, matching), _SHOWN)
         verb = "match" if _GLOB.search(name) else "are named"
-        raise click.ClickException(f"{len(matching)} functions {verb} {name!r}: {listed}; give more of the name")
+        raise click.ClickException(f"{len(matching)} functions {verb} {name!r}: {first_names}; give more of the name")
     return matching[0] if matching and name not in matching else name
 
 
@@ -101,8 +101,8 @@ def resolve_last_part(cache: Cache, name: str) -> str:
     if name in labels or not matching:
         return name
     if len(matching) > 1:
-        listed = join_first(map(printable, matching), _SHOWN)
-        raise click.ClickException(f"the names of {len(matching)} functions end with {name!r}: {listed}; give more of the name")
+        first_names = join_first(map(printable, matching), _SHOWN)
+        raise click.ClickException(f"the names of {len(matching)} functions end with {name!r}: {first_names}; give more of the name")
     return matching[0]
 
 

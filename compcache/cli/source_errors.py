@@ -75,6 +75,7 @@ def _dependent_files(files: Sequence[str], errors: Mapping[int, Exception]) -> s
     words = {number: _read_words(files[number]) for number in errors}
 
     def is_defined_elsewhere(symbol: str) -> bool:
+        """Return whether a file that has no error about a symbol contains the symbol's name."""
         qualified_name, _, _ = demangle(symbol).partition("(")
         _, _, last_part = qualified_name.rpartition(":")
         names = {symbol.lower(), symbol.lower().strip("_"), last_part.lower()}

@@ -51,6 +51,7 @@ class Reading:
         self.common_errors: list[str] = []
 
     def __iter__(self) -> Iterator[ModuleSource]:
+        """Yield the sources of the files that can be read and compiled, and show the progress."""
         for number, path in enumerate(self.files):
             self._bar.update(number, len(self.files))
             try:

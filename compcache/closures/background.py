@@ -86,7 +86,10 @@ def _should_be_linked(session: Session, target: TypedCallTarget) -> bool:
 
 
 def _start_process(session: Session, func_name: str, *, tunes: bool, links: bool) -> int:
-    """Start a background process that tunes or links a function, with the settings of a session. Return its PID."""
+    """Start a background process that tunes or links a function, with the settings of a session. Return its PID.
+
+    Raise `OSError` if the process cannot be started.
+    """
     store = session.store
     environment = dict(os.environ)
     environment["COMPCACHE_SIGNING_KEY"] = ""  # set explicitly, so that no configuration file is read

@@ -87,15 +87,15 @@ def choose(store: Store, names: Iterable[str]) -> Chosen:
 
 
 def _plan_loads(planner: Loader, root: str) -> dict[str, Bound]:
-    """Return what each function that a load of `root` needs is bound to, with whether all of its users expect its type."""
+    """Return the binding of each function that a load of `root` needs. `Bound.is_alike` is whether all its users expect its type."""
     sources = Sources(root, None, 0)
     try:
         chosen = Plan(planner, root, planner.candidates(root), sources, None, None, again=False).choose()
         alike = dict.fromkeys(chosen, True)
         for choice in chosen.values():
             for _, name, _, kind in choice.imports:
-                own = chosen[name].record.link_type[:_DIGEST]
-                is_expected = any(own) and kind[:_DIGEST] == own  # zeros: an unknown type
+                own_type = chosen[name].record.link_type[:_DIGEST]
+                is_expected = any(own_type) and kind[:_DIGEST] == own_type  # zeros: an unknown type
                 alike[name] = alike[name] and is_expected
         return _bindings_of_plan(chosen, alike)
     finally:

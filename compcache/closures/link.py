@@ -76,7 +76,8 @@ def link(session: Session, names: Iterable[str] | None, into: str | None) -> Lin
 
     Raises:
         StorageError: the cache is read-only, or cannot be written.
-        CompileError: this platform cannot make shared objects.
+        CompileError: no linker for shared objects was found.
+        LinkerError: $COMPCACHE_LINKER names a linker that cannot be run.
         InvalidNameError: a name cannot be used.
     """
     session.store.require_writable()
@@ -155,6 +156,8 @@ class _Linking:
         """Return the planned closures of these sets of functions.
 
         Closures into which the same module would move are joined, and so are existing linked closures that contain such a module.
+
+        Raise `FormatError` if the entry of a closure is damaged.
         """
         planned = [self._plan(names) for names in sets]
         homes = frozenset().union(*[plan.homes for plan in planned])
@@ -169,7 +172,7 @@ class _Linking:
         return [plan for plan in planned if plan.is_requested]
 
     def _join(self, group: Sequence[_Planned]) -> _Planned:
-        """Return one plan for all functions of a group. It is requested if one of them is."""
+        """Return one plan for all functions of a group. The plan is requested if a plan of the group is."""
         if len(group) == 1:
             return group[0]
         names = dict.fromkeys([name for plan in group for name in plan.names])
@@ -213,7 +216,10 @@ class _Linking:
         return self._parts[module_id]
 
     def _read_part(self, module_id: bytes) -> Part | None:
-        """Return the part for a stored module, or None if the module has no code that can be linked on this host."""
+        """Return the part for a stored module, and record its makers and a missing signature.
+
+        Return None if the module cannot be read, or has no code that can be linked on this host.
+        """
         store = self._store
         try:
             with store.open_module(module_id) as module:
@@ -292,7 +298,10 @@ class _Linking:
 
 
 def _has_data(records: bytes) -> bool:
-    """Return whether a module has entries of a front end, which reads them from the module's file before a load."""
+    """Return whether a module has entries of a front end, which reads them from the module's file before a load.
+
+    Raise `FormatError` if a record is damaged.
+    """
     kinds = [decode_entry(payload).kind for _, payload in iterate_frames(records) if payload[:1] == ENTRY]
     return not _OWN_KINDS.issuperset(kinds)
 
@@ -308,6 +317,8 @@ def _remove_replaced(session: Session, linked: Sequence[LinkedClosure], into: st
     """Remove linked closures that new closures replace, and the least used closures beyond their share of the size limit.
 
     A closure is replaced by a closure for the same set (`into`) or function, and by a closure that contains the same modules (`homes`).
+
+    Raise `StorageError` if a closure could not be removed, or `FormatError` if the entry of one is damaged.
     """
     store = session.store
     new_ids = {bytes.fromhex(closure.module_id) for closure in linked}

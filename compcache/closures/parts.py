@@ -63,7 +63,10 @@ _NOTHING = Copies({}, {})
 
 
 def copies_of(text: str, recipe: Recipe) -> Copies:
-    """Return the definitions that can be copied from a module, none if its code cannot be split. `text` is its code as LLVM prints it."""
+    """Return the definitions that can be copied from a module; none if its code cannot be split, or has data or ambiguous imports.
+
+    `text` is the code of the module as LLVM prints it.
+    """
     imports = recipe.slots
     names = list(imports.values())
     if len(set(names)) != len(names) or any(symbol.startswith(SLOT_PREFIX) for symbol in imports):
@@ -90,12 +93,12 @@ class _Sorter:
         self._imports = imports
         self._exported = exported
         values = read_values(text)
-        both = (*values.functions, *values.variables)
-        declared = {value.name for value in both if value.is_declaration}
-        hidden = {value.name for value in both if value.is_declaration and value.is_hidden}
-        weak = {value.name for value in both if value.linkage == "extern_weak"}
-        optional = {value.name for value in both if value.linkage == "available_externally"}
-        thread_local = {value.name for value in both if " thread_local" in value.text}
+        all_values = (*values.functions, *values.variables)
+        declared = {value.name for value in all_values if value.is_declaration}
+        hidden = {value.name for value in all_values if value.is_declaration and value.is_hidden}
+        weak = {value.name for value in all_values if value.linkage == "extern_weak"}
+        optional = {value.name for value in all_values if value.linkage == "available_externally"}
+        thread_local = {value.name for value in all_values if " thread_local" in value.text}
         self._odd = weak | optional | thread_local | hidden | storage  # symbols to which copies cannot refer
         self._elsewhere = optional | declared  # symbols that other modules define
         self._foreign = hidden | thread_local & declared  # symbols to which code in another image cannot refer

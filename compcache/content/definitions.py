@@ -139,7 +139,10 @@ class _Reader:
         self._read_lines(text)
 
     def _read_lines(self, text: str) -> None:
-        """Sort the lines of the module. The lines of a function's body stay together as one text."""
+        """Sort the lines of the module. The lines of a function's body stay together as one text.
+
+        Raise `Unreadable` for a line of an unknown kind.
+        """
         line_start = 0
         while line_start < len(text):
             is_function = text.startswith("define ", line_start)
@@ -316,7 +319,7 @@ class _Reader:
         return [*match[2].split(), match[3]] if match else [""]
 
     def _is_own(self, token: str) -> bool:
-        """Return whether a variable's value can change or its address may be compared.
+        """Return whether a variable's value can change or its address may be compared. False for other tokens.
 
         Raise `Unreadable` if the variable concerns the complete module, like a list of constructors.
         """

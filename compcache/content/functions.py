@@ -61,7 +61,10 @@ class _Reached(NamedTuple):
 
 
 def name_together(functions: Iterable[str], common: bytes) -> Naming:
-    """Name functions that are compiled together. All func_names contain the digest `common`."""
+    """Name functions that are compiled together. All func_names contain the digest `common`.
+
+    Raise `InvalidNameError` if a plain name cannot be used.
+    """
     names = {name: _content_name(name, common) for name in functions}
     return Naming(names, (tuple(names.values()),))
 
@@ -120,7 +123,10 @@ def exported_content(salt: bytes, code: bytes | None, signature: str) -> bytes:
 def _name_by_reach(
     definitions: Definitions, functions: Mapping[str, Function], exports: Mapping[str, bytes], provided: _External, options: list[bytes]
 ) -> Naming:
-    """Name each function by what it reaches. Functions that share an item which must not exist twice are named together."""
+    """Name each function by what it reaches. Functions that share an item which must not exist twice are named together.
+
+    Raise `InvalidNameError` if a plain name cannot be used.
+    """
     reached = _collect_reached(definitions, provided)
     unknown = {symbol: parts for symbol, parts in provided.parts.items() if symbol not in definitions.by_key}
     common = [b"function", definitions.header, _digest_of(unknown), digest_of(options)]

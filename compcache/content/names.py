@@ -106,7 +106,7 @@ def read_names(store: Store, entry: str) -> dict[str, str] | None:
     """Read the func_names of a source's functions from the entry of data `entry`.
 
     Returns:
-        The func_names by plain name, or None if the entry is not stored. The functions themselves need not be stored.
+        The func_names by plain name, or None if the entry is not stored, or has no name. The functions themselves need not be stored.
     """
     record = store.read_entry(NAMES, entry, alone=False)
     if record is None or record.gone:
@@ -144,7 +144,8 @@ def as_source(result: Any, caller: str) -> ModuleSource:
 def source_of(result: Any, func_name: str, identity: Identity | None = None) -> ModuleSource:
     """Convert the return value of `build` to a source that exports a function under its func_name.
 
-    With an identity, the code and `functions` may contain the identity's label instead of the func_name.
+    With an identity, the code and `functions` may contain the identity's label instead of the func_name. Without one, a source is
+    returned unchanged.
 
     Raise `CompileError` if `result` is neither a source nor LLVM code.
     """
@@ -176,7 +177,10 @@ def _contains_name(code: Any, name: str) -> bool:
 
 
 def freeze(source: ModuleSource) -> ModuleSource:
-    """Return a copy of a source whose code is str or bytes. Later changes of llvmlite objects do not affect it."""
+    """Return a copy of a source whose code is str or bytes. Later changes of llvmlite objects do not affect it.
+
+    Raise `CompileError` if the llvmlite module is closed.
+    """
     ir = source.ir
     if isinstance(ir, (bytearray, memoryview)):
         ir = bytes(ir)
@@ -319,7 +323,7 @@ def _frame_parts(parts: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _encode_texts(texts: list[str]) -> list[bytes]:
-    """Return texts as parts for a digest. Their number comes first, so that lists can follow each other."""
+    """Return texts as parts for a digest. The number of texts comes first, so that different lists never join to the same parts."""
     return [b"%d" % len(texts), *[text.encode("utf-8", "surrogatepass") for text in texts]]
 
 

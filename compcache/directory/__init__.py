@@ -142,13 +142,16 @@ class Directory:
         return []
 
     def is_cache(self) -> bool:
-        """Return whether the directory has been used as a cache. An empty cache still has its directories."""
+        """Return whether the directory has been used as a cache. An empty cache still has its directories.
+
+        See `present_names` for the exception.
+        """
         return any(self.present_names(self.directory(place)) for place in (MODULES, VOLUMES, INDEX, HOSTS, UNCACHED, BUNDLES, PINS))
 
     def module_ids(self, *fans: str) -> Iterator[bytes]:
         """Yield the ids of all modules on disk, or of those that start with one of the prefixes `fans`, in any order.
 
-        This lists directories, so look-ups must not use it.
+        This lists directories, so look-ups must not use it. See `present_names` for the exception.
         """
         base = self.directory(MODULES)
         existing = self.directories()
@@ -164,7 +167,10 @@ class Directory:
         return [f"{number:02x}" for number in range(256)] if self.volumes.has_volumes() else directories
 
     def directories(self) -> list[str]:
-        """Return the sorted names of the directories with module files. Each name has two digits."""
+        """Return the sorted names of the directories with module files. Each name has two digits.
+
+        See `present_names` for the exception.
+        """
         names = self.present_names(self.directory(MODULES))
         return sorted(name for name in names if len(name) == _FAN and not name.strip("0123456789abcdef"))
 

@@ -124,7 +124,10 @@ def _unwrap(bitcode: bytes) -> bytes:
 
 
 def _enter_block(bits: _Bits) -> tuple[int, int, int]:
-    """Read the head of a block, and return its number, the width of its abbreviation ids, and the position after the block."""
+    """Read the head of a block, and return its number, the width of its abbreviation ids, and the position after the block.
+
+    Raise `FormatError` if the head is damaged.
+    """
     block, width = bits.vbr(8), bits.vbr(4)
     # Alignment is relative to the magic, which has one word, so it is the same without the magic.
     bits.align()
@@ -160,7 +163,10 @@ def _read_records(bits: _Bits, width: int) -> list[tuple[list[int], bytes]]:
 
 
 def _read_abbreviation(bits: _Bits) -> list[tuple[int, int]]:
-    """Return the operands of an abbreviation as (encoding, width or value); encoding 0 is a literal."""
+    """Return the operands of an abbreviation as (encoding, width or value); encoding 0 is a literal.
+
+    Raise `FormatError` if the abbreviation is damaged.
+    """
     operands = []
     for _ in range(bits.vbr(5)):
         if bits.fixed(1):

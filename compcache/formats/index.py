@@ -205,6 +205,7 @@ class Segment:
         Raises:
             FileNotFoundError: the segment was merged into another segment.
             FormatError: the segment is damaged, or other users can write to it.
+            OSError: the segment cannot be read.
         """
         opened, size = self._open_file()
         files, read_at = self._files, file_ops.read_at

@@ -93,7 +93,7 @@ def makers_of(image_kind: str, llvm_version: str, text: str) -> tuple[Maker, ...
     Args:
         image_kind: the image kind in the module record.
         llvm_version: the LLVM version in the module record.
-        text: the lines of the makers record, or "" if the module has no such record.
+        text: the lines of the makers record, or "" if the module has no such record; then compcache is its maker.
     """
     if is_pack(image_kind):
         return ()
@@ -151,7 +151,7 @@ class Versions(NamedTuple):
 
 
 def _satisfies(version: str, sign: str, limit: str) -> bool:
-    """Return whether a version satisfies a comparison. The limit may end with `.*`."""
+    """Return whether a version satisfies a comparison. An unknown version is the least. The limit may end with `.*`."""
     actual, bound = _version_key(version) or _UNKNOWN, _version_key(limit.removesuffix(".*")) or _UNKNOWN
     if limit.endswith(".*"):
         return (_version_parts(version)[: len(_version_parts(limit))] == _version_parts(limit)) == (sign == "==")

@@ -165,12 +165,12 @@ class WholeManifest:
         self.header = decode_module(self._frames[0][1] if self._frames else b"")
 
     def functions(self) -> list[tuple[str, int, str]]:
-        """Return the (name, record offset, requirement) of every function."""
+        """Return the (name, record offset, requirement) of every function. Raise `FormatError` for a damaged record."""
         records = [(offset, decode_function(payload)) for offset, payload in self._payloads_of(FUNCTION)]
         return [(record.name, offset, self.header.requirement(self.header.features_of(record))) for offset, record in records]
 
     def entries(self) -> list[tuple[int, EntryRecord]]:
-        """Return the (record offset, entry) of all entries of data."""
+        """Return the (record offset, entry) of all entries of data. Raise `FormatError` for a damaged record."""
         return [(offset, decode_entry(payload)) for offset, payload in self._payloads_of(ENTRY)]
 
     def indexed(self) -> list[tuple[str, int, str]]:
@@ -181,12 +181,18 @@ class WholeManifest:
         return functions + [(index_name(record.kind, record.name), offset, requirement) for offset, record in entries]
 
     def imports(self) -> tuple[str, ...]:
-        """Return the func_names of all functions and variables that the module imports, without duplicates."""
+        """Return the func_names of all functions and variables that the module imports, without duplicates.
+
+        Raise `FormatError` for a damaged record.
+        """
         needs = [decode_needs(payload) for _, payload in self._payloads_of(NEEDS)]
         return tuple(dict.fromkeys(name for record in needs for _, name, _, _ in record.imports))
 
     def is_pickled(self) -> bool:
-        """Return whether loading a global variable of the module, or reading one of its entries, unpickles data."""
+        """Return whether loading a global variable of the module, or reading one of its entries, unpickles data.
+
+        Raise `FormatError` for a damaged record.
+        """
         if any(decode_global(payload).kind == PICKLED_GLOBAL for _, payload in self._payloads_of(GLOBAL)):
             return True
         return any(record.kind.startswith(PICKLED) for _, record in self.entries())

@@ -92,7 +92,7 @@ class _Reader:
         raise FormatError(f"the {self._record} record {reason}")
 
     def u32(self) -> int:
-        """Return the next integer."""
+        """Return the next integer. Raise `FormatError` if the payload ends before it."""
         offset = self._at
         self._at = offset + 4
         if self._at > len(self._data):
@@ -100,7 +100,7 @@ class _Reader:
         return int.from_bytes(self._data[offset : offset + 4], "little")
 
     def blob(self) -> bytes:
-        """Return the next field of bytes, which is preceded by its size."""
+        """Return the next field of bytes, which is preceded by its size. Raise `FormatError` if the payload ends before it."""
         size = self.u32()
         offset = self._at
         self._at = offset + size
@@ -116,7 +116,7 @@ class _Reader:
             self.fail("contains a text that is not UTF-8")
 
     def end(self) -> None:
-        """Check that the payload ends after the last field."""
+        """Raise `FormatError` if the payload does not end after the last field."""
         if self._at != len(self._data):
             self.fail("is longer than its fields")
 

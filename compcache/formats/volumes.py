@@ -63,7 +63,7 @@ class Volumes:
         self.vouching: frozenset[int] | None = None  # the users whose volumes may replace others; None: all users
 
     def current(self) -> list[Volume]:
-        """Return the volumes that no other volume replaces. List the directory if it has changed.
+        """Return the volumes that no trusted volume replaces, the trusted volumes first. List the directory if it has changed.
 
         Raise `OSError` if a volume cannot be read.
         """
@@ -169,7 +169,7 @@ class Volumes:
         return self._query_all(volumes(), question, max_answers)
 
     def _query_all(self, volumes: "list[Volume]", question: "Callable[[Volume], _T | None]", max_answers: int) -> "list[tuple[Volume, _T]]":
-        """Return the answers of these volumes as `_query` does. Raise `FileNotFoundError` if the list of a volume is missing."""
+        """Return (volume, answer) as `_query` does, at most `max_answers`. Raise `FileNotFoundError` if the list of a volume is missing."""
         answers = []
         for volume in volumes:
             answer = self._query_one(volume, question)

@@ -112,7 +112,7 @@ class Door:
         opened = self._runtime.open_beneath(-1, self.root, _ENTER, 0)
         status = os.fstat(opened.number)
         if status.st_uid != self.owner or status.st_mode & _OTHERS_WRITE:
-            raise PermissionError(f"not only user {self.owner} can write to {self.root}")  # the complete look-up says why
+            raise PermissionError(f"users other than {self.owner} can write to {self.root}")  # the complete look-up says why
         self._entered = entered = opened, opened.number, (status.st_dev, status.st_ino)
         return entered
 
@@ -219,7 +219,7 @@ class PlainLoader:
     # ------------------------------------------------------------------- look-up
 
     def load_plain(self, func_name: str, owner: object) -> "TypedCallTarget | None":
-        """Return the call target of a plain function, or None if the function is not plain, or not found here."""
+        """Return the call target of a plain function, and count the hit. Return None if only `Loader` can load it, or after an error."""
         if self._files is None or self.builds or self.closed or self.providers or self.merged or self.linked is not None:
             return None
         started = perf_counter()
@@ -258,7 +258,7 @@ class PlainLoader:
         return module, record, closure, offset, content, None
 
     def _look_up(self, func_name: str) -> "Found | None":
-        """Return what the commit of a function needs; None if the function is not plain."""
+        """Map the module of a function, and return the data for `_commit_plain`; None if the function is not plain."""
         runtime = load_runtime()
         searched = self._find(runtime, func_name)
         if searched is None:
@@ -303,7 +303,7 @@ class PlainLoader:
         return record
 
     def _provide(self, runtime: "Any", module_id: bytes, file: "Any") -> "LoadedModule":
-        """Return a mapped module, mapping it if necessary."""
+        """Return a module, mapped now if it is not loaded. `file` is the result of `_open_module`."""
         module = self._loaded(module_id)
         if module is None:
             opened, path, total, (image_size, _, _, _, _, key, _) = file
@@ -314,7 +314,10 @@ class PlainLoader:
         return module
 
     def _open_module(self, runtime: "Any", segment: int, module_id: bytes) -> "Any":
-        """Open a module file. Return it, its path, its size, and its index entry, or None if it must be verified first."""
+        """Return an opened module file, its path, the size of the module, and its index entry; None as the entry if it must be verified.
+
+        Raise `OSError` if the module does not exist or cannot be opened, or `FormatError` if it is damaged in a volume.
+        """
         name = module_id.hex()
         path = f"{self._root}/{MODULES_DIRECTORY}/{name[:2]}/{name}{MODULE_SUFFIX}"
         opened = self._files.open_owned(path, _READ, may_lack=True)
@@ -335,7 +338,7 @@ class PlainLoader:
     def _find(self, runtime: "Any", func_name: str) -> "Any":
         """Look a function up in the index.
 
-        Return what `runtime.newest` found and its linked closure, or None if the function is not plain.
+        Return the row from `runtime.newest` and the linked closure with the realization, if any; None if the function is not plain.
         """
         ordered = runtime.is_ordered(func_name)
         if (ordered or self._index[0] is None) and not self._refresh_index(runtime):
@@ -368,14 +371,14 @@ class PlainLoader:
         return None if found is None else (module_id, names, *found, None, {})
 
     def _is_compatible(self, closure: "PlainClosure | None") -> bool:
-        """Return whether a closure, or (None) a module outside of closures, may be loaded beside the loaded ones."""
+        """Return whether a closure may be loaded beside the loaded modules; with None, whether a module outside of closures may be."""
         own = self._closure
         if own is not None and self._loaded(own[0]) is not None:
             return closure is not None and closure[0] == own[0]
         return closure is None or not any(module.committed for module in self.loaded_modules())
 
     def _refresh_index(self, runtime: "Any") -> bool:
-        """Read the present segments of the index. Return False if the index contains an unknown file."""
+        """Read the index if it has changed. Return False if it contains an unknown file, or a segment that other users could write."""
         files, known = self._files, self._index[0]
         root = files.renew()
         if self._is_unchanged(runtime):
@@ -472,7 +475,7 @@ class PlainLoader:
         return weak() if weak is not None else None
 
     def _commit_plain(self, found: "Found", owner: object) -> "TypedCallTarget | None":
-        """Return the target of a function, bound to its imports; None if another thread's load conflicts."""
+        """Bind a function to its imports, and return its target; None if another thread's load conflicts, or the loader was closed."""
         runtime = load_runtime()
         module, record, closure, offset, content, parts = found
         name, symbol, signature, _, function, entry, _, _ = record

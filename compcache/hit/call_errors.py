@@ -21,7 +21,13 @@ if TYPE_CHECKING:
     from compcache.signature import Parameter
 
 __all__ = [
-    "describe", "missing_function_error", "missing_key_error", "pointer_address", "raise_arity", "raise_not_copyable", "raise_unloaded",
+    "describe",
+    "match_arguments",
+    "missing_function_error",
+    "missing_key_error",
+    "pointer_address",
+    "raise_not_copyable",
+    "raise_unloaded",
     "raise_value",
 ]  # fmt: skip
 
@@ -66,7 +72,7 @@ def raise_unloaded(target: TypedCallTarget) -> NoReturn:
     )
 
 
-def raise_arity(target: TypedCallTarget, passed: int, names: tuple[str, ...] | None) -> tuple[int, ...] | None:
+def match_arguments(target: TypedCallTarget, passed: int, names: tuple[str, ...] | None) -> tuple[int, ...] | None:
     """Match the arguments of a call to the parameters. Raise `TypeError` if their number or a name is wrong.
 
     Args:

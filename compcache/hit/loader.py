@@ -266,7 +266,10 @@ class Loader(PlainLoader):
     def _open_first(
         self, func_name: str, candidates: Iterator[tuple[bytes, int]], sources: Sources
     ) -> tuple[Choice | None, Exception | None]:
-        """Open the first realization that exists. Return it and None, or None and the error against it, or None twice if none exists."""
+        """Open the first realization. Return it and None, or None and the error against it.
+
+        Return None twice if there is no realization, or if its module was removed.
+        """
         for module_id, offset in candidates:
             try:
                 return self.open_candidate(func_name, module_id, offset, sources), None

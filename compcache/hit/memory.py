@@ -54,7 +54,10 @@ def _bound_modules(module: LoadedModule) -> list[LoadedModule]:
 
 
 def forget(loader: Loader, module_id: bytes) -> None:
-    """Remove a module, and all modules that are bound to it, from memory, so that later look-ups load them again (`Loader.forget`)."""
+    """Make later look-ups load a module, and all modules that are bound to it, again (`Loader.forget`).
+
+    Do nothing for a linked closure whose modules all exist.
+    """
     linked = loader.linked
     if linked is not None and module_id in linked and linked.is_whole(module_id):
         return  # all modules with code in this closure exist

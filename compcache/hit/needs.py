@@ -206,7 +206,7 @@ class _LoadContext:
         return address
 
     def find_symbol(self, name: str, library: str | None) -> int:
-        """Return the address of a native symbol, or 0 if it is not defined. With `library`, that library is opened first.
+        """Return the address of a native symbol, or 0 if it is not defined. With `library`, that library is opened first, and stays open.
 
         Raise `GlobalValidationError` if the library cannot be loaded.
         """

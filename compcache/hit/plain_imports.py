@@ -67,7 +67,9 @@ class Parts(dict[str, Part]):
     def provide(self, loader: "PlainLoader", runtime: "Any") -> None:
         """Map the modules, find the helpers, and run the constructors that wait for imports.
 
-        Raise `ImportError` or `OSError` if a module cannot be mapped, or a helper is missing.
+        Raises:
+            ImportError, OSError: a module cannot be mapped, or a helper is missing.
+            ReentrantLoadError: the look-up interrupts the start of one of the modules.
         """
         for part in self.values():
             part.loaded = loader._provide(runtime, part.module_id, part.where)
@@ -106,7 +108,7 @@ class Parts(dict[str, Part]):
         return b"".join(stores), updates
 
     def provider_updates(self, loader: "PlainLoader") -> "list[dict[Any, Any]]":
-        """Return the table updates for the modules that provide the variables of this load."""
+        """Return updates for the modules that provide the variables of this load: each table of `loader`, followed by its new rows."""
         updates: list[dict[Any, Any]] = []
         for prefix, table in ((_VARIABLE, loader.providers), (_MERGED, loader.merged)):
             bound = [(name, part.loaded) for name, part in self.items() if part.record[2].startswith(prefix)]
@@ -139,6 +141,7 @@ def collect_imports(loader: "PlainLoader", runtime: "Any", module_id: bytes, whe
             return None
 
         def find(name: str) -> "Part | None":
+            """Return the part with a function, and queue a new part; None if the function is not found."""
             other = parts.get(name) or _find(loader, runtime, name, places)
             if other is not None and name not in parts:
                 parts[name] = other
@@ -163,7 +166,8 @@ def collect_imports(loader: "PlainLoader", runtime: "Any", module_id: bytes, whe
 def _read_needs(loader: "PlainLoader", runtime: "Any", part: "Part", natives: "set[str]") -> "list[Use] | None":
     """Return the unbound imports of a function, each with its key, its positions and the link type of its use.
 
-    The result is None if the function has variables to decode.
+    Add the native symbols of the function to `natives`, and record its variables in `part` (`_read_variables`). The result is None if the
+    function has variables to decode.
     """
     uses: list[Use] = []
     loaded = loader._loaded(part.module_id)
@@ -190,9 +194,13 @@ def _read_payload(runtime: "Any", part: Part, offset: int) -> bytes:
 def _reader_of_records(
     loader: "PlainLoader", find: "Callable[[str], Part | None]"
 ) -> "Callable[[bytes, str, int], tuple[Part, bytes, bytes] | None]":
-    """Return the argument `read_records` of `look_up_together` for a plain hit. A module is examined if it has the newest realization."""
+    """Return the argument `read_records` of `look_up_together` for a plain hit.
+
+    A module is examined if it has the newest realization of its first import, and not too large a section of records.
+    """
 
     def read(module_id: bytes, name: str, most: int) -> "tuple[Part, bytes, bytes] | None":
+        """Return a function of the module, the module's key, and its records; None if `find` prefers another, or has too many bytes."""
         other = find(name)
         if other is None or other.module_id != module_id or other.where[3][1] > most:
             return None
@@ -241,7 +249,7 @@ def look_up_together(
 
 
 def _find(loader: "PlainLoader", runtime: "Any", name: str, places: "dict[bytes, Any]") -> "Part | None":
-    """Return the function of this name; None if it is missing, its realization is not plain to choose, or too many modules are open."""
+    """Return the function of this name; None if it is missing, only `Loader` can choose its realization, or too many modules are open."""
     row = runtime.newest(loader._index[1], name, runtime.is_ordered(name))
     if row is None or row[2] >= hit._LINKED:
         return None
@@ -257,7 +265,10 @@ def _find(loader: "PlainLoader", runtime: "Any", name: str, places: "dict[bytes,
 
 
 def _read_variables(runtime: "Any", part: Part, offsets: "tuple[int, ...]") -> bool:
-    """Record the variables with addresses of helpers, and the function that runs the constructors. Return False for other variables."""
+    """Record the variables with addresses of helpers, and the function that runs the constructors, in `part`.
+
+    Return False at the first variable of another kind, otherwise True.
+    """
     for offset in offsets:
         _, slot, _, size, kind, payload = runtime.global_record(_read_payload(runtime, part, offset))
         if kind == _STARTUP:
@@ -270,13 +281,16 @@ def _read_variables(runtime: "Any", part: Part, offsets: "tuple[int, ...]") -> b
 
 
 def _address_store(runtime: "Any", image: "Any", slot: int, size: int, kind: str, name: str) -> bytes:
-    """Return the store of a helper's address into a variable of a mapped image. Raise `OSError` if there is no such helper."""
+    """Return the store of a helper's address into a variable of a mapped image.
+
+    Raise `OSError` if there is no such helper, or `ImportError` if the extension modules with the helpers cannot be loaded.
+    """
     from sys import modules
 
     __import__(_ADDRESSES[kind])
     address = modules[_ADDRESSES[kind]].helper_address(name)
     if not address:
-        raise OSError(f"there is no helper {name}")
+        raise OSError(f"this process has no C function {name!r} of Numba")
     return encode_store(runtime.address(image, slot), address.to_bytes(size, "little"))
 
 

@@ -446,7 +446,8 @@ class Plan:
     def _find_strongest(self, name: str, node: _Node, weak: Choice, place: tuple[bytes, int]) -> Choice:
         """Return the definition that replaces a weak one, as linkers choose it.
 
-        That is a definition that is not merged, or else the longest of common blocks that are arrays.
+        That is a definition that is not merged, or else the longest of common blocks that are arrays. The other definitions become the
+        candidates of `node`.
         """
         places, best = [place, *node.candidates], weak
         for candidate in places[1:]:
@@ -599,6 +600,7 @@ def require_usable(store: Store, file: ModuleFile) -> None:
     Raises:
         IncompatibleTargetError: the module cannot be used. The message says why.
         KnownFaultError: a maker of the module is known to make wrong code.
+        FormatError: the records of the module are damaged.
     """
     if store.min_llvm:
         _require_llvm(store, file)
@@ -634,7 +636,7 @@ def require_usable(store: Store, file: ModuleFile) -> None:
 def _require_sound(store: Store, file: ModuleFile) -> None:
     """Check that no maker of a module is known to make wrong code. The refusal is recorded once per file.
 
-    Raise `KnownFaultError` if a maker has a known fault.
+    Raise `KnownFaultError` if a maker has a known fault, or `FormatError` if the records are damaged.
     """
     from compcache.formats.known_faults import fault_of
     from compcache.formats.makers import read_makers
@@ -643,13 +645,13 @@ def _require_sound(store: Store, file: ModuleFile) -> None:
     if fault:
         if store.is_first_warning(file.path):
             store.stats.refused(file.path, fault)
-        raise KnownFaultError(f"module {file.module_id.hex()} is not used: {fault}", module_id=file.module_id.hex())
+        raise KnownFaultError(f"module {file.module_id.hex()} is not used: {fault}; compile it again", module_id=file.module_id.hex())
 
 
 def _require_llvm(store: Store, file: ModuleFile) -> None:
     """Check that a module was compiled by a version of LLVM that this cache accepts.
 
-    Raise `IncompatibleTargetError` if the version is older than `min_llvm`.
+    Raise `IncompatibleTargetError` if the version is older than `min_llvm`, or `FormatError` if the module's record is damaged.
     """
     from compcache.formats.records import decode_module, version_numbers
 
@@ -663,7 +665,7 @@ def _require_llvm(store: Store, file: ModuleFile) -> None:
 
 
 def require_features(store: Store, file: ModuleFile, record: FunctionRecord) -> None:
-    """Raise `IncompatibleTargetError` if this host lacks a feature that a function requires."""
+    """Raise `IncompatibleTargetError` if this host lacks a feature that a function requires, or `FormatError` for a damaged record."""
     from compcache.formats.records import decode_module
 
     header = decode_module(file.read_record(0))

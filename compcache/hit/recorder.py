@@ -65,7 +65,7 @@ class Recorder:
         self.reset()
 
     def reset(self) -> None:
-        """Set all counters to zero: in a new recorder, or in a forked child."""
+        """Discard all events and counts, and choose this process's journal: in a new recorder, or in a forked child."""
         self._events: list[tuple[float, str, float, str, bytes]] = []
         self._flushed = 0.0
         self._seen: dict[bytes, object] = {}
@@ -272,7 +272,7 @@ def recorder_for(files: "Tree", root: str, *, readonly: bool) -> "Recorder | Nul
 
 
 def shared_recorder(files: "Tree | Door", root: str) -> "Recorder":
-    """Return the one recorder of a directory in this process. It writes through `files` now."""
+    """Return the one recorder of a directory in this process, which writes by `files` from now on."""
     recorder = _recorders.get(root)
     if recorder is None:
         return _recorders.setdefault(root, Recorder(files, root))

@@ -232,6 +232,7 @@ def _require_current(extension: "ModuleType") -> None:
 
 
 def _is_valid(target: "TypedCallTarget") -> bool:
+    """Return whether a target can be called: it was not unloaded."""
     return _runtime is not None and bool(_runtime.is_valid(target)) and target._context is not None
 
 
@@ -245,7 +246,7 @@ def _require_valid(target: "TypedCallTarget") -> "TargetContext":
 def install(runtime: "Any") -> None:
     """Give the native runtime its base class and hooks. Called once per process, before any target is made."""
     global _runtime  # noqa: PLW0603 - a process has one native runtime
-    native_type = runtime.setup(TypedCallTarget, _raise_unloaded, _raise_arity, _raise_value, _pointer_address)
+    native_type = runtime.setup(TypedCallTarget, _raise_unloaded, _match_arguments, _raise_value, _pointer_address)
     native_type.__doc__ = property(_documentation)
     _runtime = runtime
 
@@ -268,10 +269,10 @@ def _raise_unloaded(target: "TypedCallTarget") -> "NoReturn":
     raise_unloaded(target)
 
 
-def _raise_arity(target: "TypedCallTarget", given: int, names: "tuple[str, ...] | None") -> "tuple[int, ...] | None":
-    from compcache.hit.call_errors import raise_arity
+def _match_arguments(target: "TypedCallTarget", given: int, names: "tuple[str, ...] | None") -> "tuple[int, ...] | None":
+    from compcache.hit.call_errors import match_arguments
 
-    return raise_arity(target, given, names)
+    return match_arguments(target, given, names)
 
 
 def _raise_value(target: "TypedCallTarget", index: int, value: object) -> "NoReturn":

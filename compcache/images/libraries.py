@@ -158,8 +158,8 @@ def _names_to_try(name: str) -> list[str]:
     """Return the paths and sonames that a name may stand for, none if the system has no such library."""
     if "/" in name or ".so" in name:
         return [name]
-    found = ctypes.util.find_library(name)
-    return [found] if found else []
+    library = ctypes.util.find_library(name)
+    return [library] if library else []
 
 
 def loaded_libraries() -> tuple[Library, ...]:
@@ -189,7 +189,7 @@ def library_with(symbol: str, libraries: Iterable[Library]) -> Library | None:
 
 
 def _mapped_libraries() -> list[str]:
-    """Return the sorted paths of mapped libraries in the system's directories. The list is empty without /proc."""
+    """Return the sorted paths of the mapped files ``lib*`` in the system's directories. The list is empty without /proc."""
     with suppress(OSError), open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
         paths = {"/" + line.rstrip("\n").partition("/")[2] for line in maps if ".so" in line}
         libraries = [path for path in paths if os.path.basename(path).startswith("lib")]

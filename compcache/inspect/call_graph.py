@@ -125,9 +125,9 @@ class _Builder:
         return number
 
     def _find_realization(self, func_name: str) -> tuple[_Module, str] | None:
-        """Return the module and symbol of the realization that a load would choose; None if there is no realization.
+        """Return the module and symbol of the realization that a load would choose; None if no module with a realization can be read.
 
-        If this host cannot use any realization, return the first one.
+        If this host cannot use any realization, return the first one. Record the error of the first unreadable module in `failures`.
         """
         fallback = None
         for module in self._modules_of(func_name):

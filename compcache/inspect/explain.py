@@ -237,8 +237,8 @@ def _functions_of_label(store: Store, func_name: str, label: str, progress: Prog
     additions = []
     for layer in (store, *store.layers):
         lists = ModuleLists(layer, progress)
-        listed = [pair for prefix in (f"{label}\0", f"{label}(") for pair in lists.functions(prefix)]
-        pairs = [(name, module_id) for name, module_id in listed if name != func_name and _is_of_label(label_of(name), label)]
+        names_and_modules = [pair for prefix in (f"{label}\0", f"{label}(") for pair in lists.functions(prefix)]
+        pairs = [(name, module_id) for name, module_id in names_and_modules if name != func_name and _is_of_label(label_of(name), label)]
         existing = statuses_of(layer, {module_id for _, module_id in pairs})
         additions += [_Addition(existing[module_id].modified, name, module_id) for name, module_id in pairs if module_id in existing]
     return sorted(additions, reverse=True)

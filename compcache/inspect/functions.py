@@ -50,6 +50,8 @@ def _describe_copy(loader: Loader, module: ModuleFile, offset: int, *, loaded: b
     """Return the description of the copy whose record is at `offset` in an open module, with the reason if this host cannot use it.
 
     `loaded` says whether this process has loaded the copy.
+
+    Raise `FormatError` if a record is damaged.
     """
     record = decode_function(module.read_record(offset))
     header = decode_module(module.read_record(0))
@@ -99,7 +101,10 @@ def dependencies(store: Store, loader: Loader, func_name: str, *, transitive: bo
 
 
 def _direct_dependencies(store: Store, loader: Loader, func_name: str) -> tuple[list[str] | None, Exception | None]:
-    """Return the func_names to which a function refers, from its first readable module, and the first error; None where there is none."""
+    """Return the func_names to which a function refers, from its first readable module, and None.
+
+    If no module is readable, return None and the first error; None twice if the function has no module.
+    """
     failure: Exception | None = None
     for module_id, offset in loader.candidates(func_name):
         try:
@@ -153,6 +158,8 @@ def cache_info(store: Store, maps_files: int, max_size: int | None = None, progr
     """Return a summary of a cache directory; see `CacheInfo`. Outdated module lists are made again first, because they hold the counts.
 
     `maps_files` is the argument of `Loader`. `max_size` is the size limit passed to `Cache`, in bytes; None for the limit in the settings.
+
+    Raise `MissingPackageError` if LLVM is not installed.
     """
     from compcache import __version__
     from compcache.formats import host
@@ -237,6 +244,7 @@ def _describe_copies(store: Store, func_name: str, copies: tuple[Realization, ..
     Raises:
         FileNotFoundError: the module of a copy was removed.
         FormatError: the dependency graph of the module is damaged, or does not contain the function.
+        StorageError: the module's file cannot be read.
     """
     chosen = next((copy for copy in copies if not copy.problem), copies[0])
     module_id = bytes.fromhex(chosen.module_id)
@@ -270,13 +278,16 @@ def _describe_copies(store: Store, func_name: str, copies: tuple[Realization, ..
 
 
 def _read_provenance(store: Store, copy: Realization) -> Provenance:
-    """Open the module of a copy, and return its origin."""
+    """Open the module of a copy, and return its origin. Raise `FormatError` if a record is damaged."""
     with store.open_module(bytes.fromhex(copy.module_id)) as module:
         return provenance(store, module)
 
 
 def _filled_globals(module: ModuleFile, needs_offset: int) -> tuple[GlobalReport, ...]:
-    """Return the globals that a load of a function fills, sorted by name. `needs_offset` is that of its needs, or 0."""
+    """Return the globals that a load of a function fills, sorted by name. `needs_offset` is that of its needs, or 0.
+
+    Raise `FormatError` for a damaged record.
+    """
     reports: dict[int, GlobalReport] = {}
     for record in needs_of(module, needs_offset):
         for offset in record.globals:

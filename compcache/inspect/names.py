@@ -61,8 +61,8 @@ def _stored_names(store: Store, select: Callable[[str], bool], *prefixes: str) -
     names: set[str] = set()
     for layer in (store, *store.layers):
         lists = ModuleLists(layer)
-        listed = chain.from_iterable(map(lists.functions, prefixes))
-        pairs = [(name, module_id) for name, module_id in listed if name not in names and select(name)]
+        names_and_modules = chain.from_iterable(map(lists.functions, prefixes))
+        pairs = [(name, module_id) for name, module_id in names_and_modules if name not in names and select(name)]
         existing = statuses_of(layer, {module_id for _, module_id in pairs})
         names.update([name for name, module_id in pairs if module_id in existing])
     return tuple(sorted(names))
@@ -75,8 +75,8 @@ def names_starting_with(store: Store, prefix: str, limit: int) -> list[str]:
         lists = ModuleLists(layer)
         layer_names: set[str] = set()
         for base in dict.fromkeys((prefix, prefix.rpartition("-")[0] or prefix)):  # the prefix may contain a label
-            listed = lists.functions(base)
-            pairs = ((name, module_id) for name, module_id in listed if name.startswith(prefix) and name not in layer_names)
+            names_and_modules = lists.functions(base)
+            pairs = ((name, module_id) for name, module_id in names_and_modules if name.startswith(prefix) and name not in layer_names)
             while batch := list(islice(pairs, limit - len(layer_names))):  # again, if modules no longer exist
                 existing = statuses_of(layer, {module_id for _, module_id in batch})
                 layer_names.update([name for name, module_id in batch if module_id in existing])

@@ -42,7 +42,10 @@ def describe_passed_over(store: Store, module_id: bytes, offset: int) -> tuple[s
 
 
 def _read_import_types(module: ModuleFile, offset: int) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and the expected link type of each import of a function and of its closure in the module."""
+    """Yield the name and the expected link type of each import of a function and of its closure in the module.
+
+    Raise `FormatError` if a record is damaged.
+    """
     for record in needs_of(module, decode_function(module.read_record(offset)).needs):
         yield from [(name, kind) for _, name, _, kind in record.imports if kind]
 

@@ -65,6 +65,8 @@ def _check_signers(store: Store, holder: Store, module: ModuleFile) -> tuple[Sig
     """Return the name and the result for each key that a module's signature file names; () without signatures.
 
     The result is "trusted", "wrong", "unknown" for a key that this cache does not have, or "unchecked" without PyNaCl.
+
+    Raise `FormatError` if the module record is malformed.
     """
     from compcache.signing.signatures import is_signed, signers
 
@@ -89,7 +91,10 @@ def _check_signers(store: Store, holder: Store, module: ModuleFile) -> tuple[Sig
 
 
 def _keyed_digest_status(store: Store, module: ModuleFile) -> str:
-    """Return "own" for a keyed digest by this cache's signing key, "other" for another key, and "" for a module without a keyed digest."""
+    """Return "own" for a keyed digest by this cache's signing key, "other" for another key, and "" for a module without a keyed digest.
+
+    Raise `FormatError` if the file has no intact footer, or `StorageError` if the file cannot be read.
+    """
     footer = module.footer()
     if not any(footer.mac):
         return ""

@@ -160,7 +160,10 @@ class LayeredStore(Store):
             return None
 
     def _unpack_if_bundle(self, path: str) -> str:
-        """Return the directory of the layer at a path. A bundle is unpacked first unless it is already unpacked."""
+        """Return the directory of the layer at a path. A bundle is unpacked first unless it is already unpacked.
+
+        See `ensure_unpacked` for the exceptions.
+        """
         if os.path.isfile(path):
             from compcache.layers.unpacked_bundle import ensure_unpacked
 
@@ -245,11 +248,11 @@ class LayeredStore(Store):
         If there are none, indexes that were listed before are listed again. If there are still none, unreadable layers are reported.
         """
         is_found = False
-        listed = [store.index.is_listed for store in (self, *self.layers)]
+        were_listed = [store.index.is_listed for store in (self, *self.layers)]
         for candidate in self._find_in(None, func_name, is_near, linked=linked):
             is_found = True
             yield candidate
-        if not is_found and self._renew_all(listed):
+        if not is_found and self._renew_all(were_listed):
             for candidate in self._find_in(None, func_name, is_near, linked=linked):
                 is_found = True
                 yield candidate
@@ -270,7 +273,10 @@ class LayeredStore(Store):
         return self._renew_all([True] * (1 + len(self.layers)))
 
     def _renew_all(self, were_listed: list[bool]) -> bool:
-        """Renew the indexes of this directory and its layers. Return whether one of them has changed."""
+        """Renew the indexes of this directory and its layers. Return whether one of them has changed.
+
+        Raise `StorageError` if an index cannot be read.
+        """
         return any([store._renew_index(look=was_listed) for store, was_listed in zip((self, *self.layers), were_listed, strict=True)])  # noqa: C419 - all of them
 
     def _find_in(
@@ -330,9 +336,10 @@ class LayeredStore(Store):
                 yield module_id, offset
 
     def _remember_layer(self, module_id: bytes, store: Store | Index) -> None:
-        """Remember the layer of a module for `open_module`. An index of all layers names it, if the index has the module.
+        """Remember the layer of a module for `open_module`.
 
-        This directory itself is not remembered, because `open_module` searches it first.
+        `store` is the layer, this directory, or the merged index of all layers, which tells the layer if it has the module. This directory
+        itself is not remembered, because `open_module` searches it first.
         """
         if store is self:
             self._found_in.pop(module_id, None)
@@ -395,7 +402,7 @@ class LayeredStore(Store):
             record_verified(self, self.verified, entry)
 
     def close(self) -> None:
-        """See `Store`."""
+        """Close the files of this directory and of its layers."""
         super().close()
         self.verified.close()
         self.merged = None

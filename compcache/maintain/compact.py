@@ -109,7 +109,7 @@ class _Measured(NamedTuple):
 
 
 def _measure(store: Store) -> _Measured:
-    """Count the modules of a cache and their files, and add up their sizes."""
+    """Count the modules of a cache and their files, and add up their sizes. Raise `OSError` if a volume cannot be read."""
     modules = size = files = stored = 0
     for fan in store.fans():
         sizes = {module_id: status.st_size for module_id, status in files_of_directory(store, fan).items()}
@@ -129,6 +129,8 @@ def _merge_duplicates(store: Store) -> list[bytes]:
     Modules with functions of unknown content, and modules that an entry of data requires, stay.
 
     Return the ids of the removed modules.
+
+    Raise `StorageError` if a module could not be removed.
     """
     newer: dict[bytes, set[bytes]] = {}
     for *older, newest in _modules_by_content(store):

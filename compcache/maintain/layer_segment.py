@@ -68,6 +68,7 @@ def write_layer_segment(store: LayeredStore, name: str) -> None:
 
 
 def _number_in_layer(behind: int, number: int) -> int:
+    """Return a layer's addition number, raised by `behind`, so that the numbers of layers do not overlap."""
     return behind + min(number, GREATEST_NUMBER)  # the number comes from the layer, and may be any number
 
 

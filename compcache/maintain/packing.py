@@ -88,13 +88,15 @@ class Packing:
         self.volume: Volume | None = None
 
     def has_files_to_remove(self) -> bool:
-        """Return whether `remove_old` has files to remove."""
+        """Return whether `remove_old` has files to remove. Raise `OSError` if a volume cannot be read."""
         return bool(self._files.size or self._old or self._store.volumes.replaced())
 
     def write(self, *, packs: bool = True) -> None:
         """Publish a volume with the modules of small files and small volumes, if there are any.
 
         If `packs` is false, only rewrite volumes if at least half of their modules were removed.
+
+        Raise `OSError` if the volume could not be written.
         """
         store = self._store
         added = 0
@@ -120,6 +122,8 @@ class Packing:
         """Return the volumes to rewrite: volumes that are mostly removed, and volumes that are small compared with the added bytes.
 
         Compression reduces added modules to a tenth of their size.
+
+        Raise `OSError` if a volume cannot be read.
         """
         chosen, size = [], added // 10
         for volume in sorted(self._store.volumes.current(), key=lambda volume: volume.status.st_size):
@@ -133,20 +137,23 @@ class Packing:
         return chosen
 
     def _contents(self) -> Iterator[Content]:
-        """Yield the contents of the new volume in the order of module_ids: modules of small files, then of old volumes."""
-        done = 0
+        """Yield the contents of the new volume in the order of module_ids, from small files and old volumes.
+
+        Write the index entry of each module to `_entries`.
+        """
+        read_count = 0
         for first, fan in enumerate(map("{:02x}".format, range(256))):
             small = self._small_files(fan) if self._small else {}
             old = [(volume, members_of(volume, first)) for volume in self._old]
-            kept = [volume for volume in self._store.volumes.current() if volume not in self._old and self._store.volumes.is_own(volume)]
-            staying = [(volume, members_of(volume, first)) for volume in (kept if small else ())]
+            current = [volume for volume in self._store.volumes.current() if volume not in self._old and self._store.volumes.is_own(volume)]
+            staying = [(volume, members_of(volume, first)) for volume in (current if small else ())]
             for module_id in sorted({*small, *chain.from_iterable(members for _, members in old)}):
                 content_and_entry = None
                 if module_id in small:
                     content_and_entry = self._file_content(module_id, small[module_id], staying)
-                    done += 1
+                    read_count += 1
                     if self._progress is not None:
-                        self._progress(done, self._small)
+                        self._progress(read_count, self._small)
                 if content_and_entry is None:
                     content_and_entry = self._volume_content(module_id, old)
                 if content_and_entry is not None:
@@ -206,10 +213,14 @@ class Packing:
         return None
 
     def _write_stamps(self, stamp: bytes) -> None:
-        """Add stamps of the volume to the index for the modules that were just verified, as for published files."""
+        """Add stamps of the volume to the index for the modules that were just verified, as for published files.
+
+        Raise `OSError` if the segment could not be written.
+        """
         store = self._store
 
         def entries() -> Iterator[bytes]:
+            """Yield the index entries of the verified modules with the stamp, and a MAC if the store has a key."""
             for entry in self._entries.pieces(MODULE.size):
                 signed = entry[:DIGEST_SIZE] + stamp + entry[DIGEST_SIZE + STAMP_SIZE : -_MAC_SIZE]
                 yield signed + (mac(signed, store.mac_key)[:_MAC_SIZE] if store.mac_key else bytes(_MAC_SIZE))
@@ -218,7 +229,10 @@ class Packing:
         store.index.refresh()
 
     def remove_old(self) -> None:
-        """Remove files whose unchanged content is in a volume, replaced or empty volumes, and empty directories. Skip missing files."""
+        """Remove files whose unchanged content is in a volume, replaced or empty volumes, and empty directories. Skip missing files.
+
+        Raise `OSError` if a volume cannot be read, or a file cannot be removed.
+        """
         store = self._store
         for first, records in groupby(self._files.pieces(DIGEST_SIZE + STAMP_SIZE), key=itemgetter(0)):
             own_members = [members_of(volume, first) for volume in store.volumes.current() if store.volumes.is_own(volume)]

@@ -84,6 +84,7 @@ class PrunePolicy:
     quarantine_for: float | timedelta | str = 7 * 86400.0
 
     def __post_init__(self) -> None:
+        """Convert the fields. Raise `TypeError` or `ValueError` for a value that is not allowed."""
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name in ("match", "keep", "made_by"):
@@ -342,7 +343,7 @@ class _Population:
             self.rank[number] = first + place
 
     def _dependencies(self, number: int, removed: Collection[int]) -> Iterator[int]:
-        """Yield, for each import of an entry, the most recently used provider that is not in `removed`."""
+        """Yield, for each import of an entry, the number of the most recently used provider that is not in `removed`, if there is one."""
         for name in self.entries[number].imports:
             providers = self.providers.get(name, ())
             if removed:
@@ -351,7 +352,7 @@ class _Population:
                 yield providers[0] if len(providers) == 1 else min(providers, key=self.place.__getitem__)
 
     def protected_entries(self, policy: PrunePolicy) -> set[int]:
-        """Return the entries that are pinned or match `keep`, and their dependencies."""
+        """Return the numbers of the entries that are pinned or match `keep`, and of their dependencies."""
         matches = matcher(policy.keep)
         protected = [
             number for number, entry in enumerate(self.entries) if entry.pinned or (policy.keep and any(map(matches, entry.functions)))
@@ -365,36 +366,36 @@ class _Population:
         return visited
 
     def keep_needed(self, reasons: dict[int, str]) -> set[int]:
-        """Remove from `reasons` the entries that a kept entry needs and no kept entry replaces. Return the removed entries."""
+        """Remove from `reasons` the entries that a kept entry needs and no kept entry replaces. Return the numbers of these entries."""
         rescued: set[int] = set()
         if not reasons:
             return rescued
-        kept = [number for number in range(len(self.entries)) if number not in reasons]
-        provided = {name for number in kept for name in self.entries[number].provides}
-        for number in kept:  # the loop appends to the list
+        staying = [number for number in range(len(self.entries)) if number not in reasons]
+        provided = {name for number in staying for name in self.entries[number].provides}
+        for number in staying:  # the loop appends to the list
             for name in self.entries[number].imports:
                 if name in provided or name not in self.providers:
                     continue
                 best = min(self.providers[name], key=self.place.__getitem__)
                 del reasons[best]
                 rescued.add(best)
-                kept.append(best)
+                staying.append(best)
                 provided.update(self.entries[best].provides)
         return rescued
 
     def with_dependents(self, number: int, alive: bytearray) -> list[int]:
-        """Return an entry and the live entries that would lose an import without it, the most indirect dependents first."""
+        """Return the numbers of an entry and of the live entries that would lose an import without it, the most indirect ones first."""
         if not self._has_importer(number, alive):
             return [number]  # the usual case, because the least recently used entries are removed first
         group = [number]
         visited = {number}
-        lost: dict[str, int] = {}  # by name: how many of the live entries with this function are in `group`
+        lost_counts: dict[str, int] = {}  # by name: how many of the live entries with this function are in `group`
         for member in group:  # the loop appends to the list
             for name in self.entries[member].provides:
                 if name not in self.importers:
                     continue
-                lost[name] = lost.get(name, 0) + 1
-                if lost[name] < sum(alive[other] for other in self.providers[name]):
+                lost_counts[name] = lost_counts.get(name, 0) + 1
+                if lost_counts[name] < sum(alive[other] for other in self.providers[name]):
                     continue
                 for other in self.importers[name]:
                     if alive[other] and other not in visited:
@@ -420,7 +421,7 @@ def matcher(patterns: str | Iterable[str]) -> Callable[[str], object]:
 
 
 def _removable_entries(entries: Sequence[Entry], policy: PrunePolicy, protected: set[int]) -> list[int]:
-    """Return the entries that are neither protected nor excluded by `match`."""
+    """Return the numbers of the entries that are neither protected nor excluded by `match`."""
     free = [number for number in range(len(entries)) if number not in protected]
     if not policy.match:
         return free
@@ -507,8 +508,8 @@ def _derived_closures(entries: Iterable[Entry], removed_ids: Container[bytes]) -
 def _add_derived(entries: Sequence[Entry], reasons: dict[int, str]) -> None:
     """Add to `reasons` the linked closures with a part that is removed or does not exist."""
     kept_ids = {entry.module_id for number, entry in enumerate(entries) if number not in reasons}
-    lost = [number for number, entry in enumerate(entries) if entry.parts and not kept_ids.issuperset(entry.parts)]
-    reasons |= {number: "derived" for number in lost if number not in reasons}
+    without_parts = [number for number, entry in enumerate(entries) if entry.parts and not kept_ids.issuperset(entry.parts)]
+    reasons |= {number: "derived" for number in without_parts if number not in reasons}
 
 
 def _flags(numbers: Iterable[int], count: int) -> bytearray:
@@ -520,7 +521,7 @@ def _flags(numbers: Iterable[int], count: int) -> bytearray:
 
 
 def _removal_order(population: _Population, removable: list[int], alive: bytearray) -> list[int]:
-    """Return the live entries of `removable`: linked closures first, then the least recently used."""
+    """Return the numbers of the live entries of `removable`: linked closures first, then the least recently used."""
     order = sorted([number for number in removable if alive[number]], key=population.rank.__getitem__)
     order.sort(key=lambda number: not population.entries[number].parts)
     return order

@@ -213,6 +213,7 @@ def _damaged_files(store: Store, unindexed: Unindexed) -> Iterator[PrunedFile]:
 
 
 def _describe(removal: Removal) -> PrunedModule:
+    """Return the row of the report for a removal."""
     (module_id, size, created, last_used, functions, *_), reason = removal
     return _describe_fields((module_id.hex(), functions, size, created, last_used, reason))
 

@@ -92,7 +92,7 @@ def _part_modules(store: Store, owners: set[str], holders: Container[bytes], row
 
 
 def _remove_entries(store: Store, keys: Iterable[tuple[str, str]]) -> None:
-    """Remove the entries of data with these kinds and names."""
+    """Remove the entries of data with these kinds and names. Raise `StorageError` if the removal could not be stored."""
     entries = [store.read_entry(kind, name, alone=False) for kind, name in sorted(keys)]
     removals = [
         EntryRecord(entry.kind, entry.name, sequence_after(entry), (), b"", gone=True)
@@ -133,7 +133,7 @@ def remove_modules(store: Store, module_ids: list[bytes]) -> list[bytes]:
 def remove_linked(store: Store, func_name: str | None) -> tuple[str, ...]:
     """Remove the linked closures of a function, or all linked closures if `func_name` is None. Return their module_ids.
 
-    Raise `StorageError` if the cache is read-only, or a closure could not be removed.
+    Raise `StorageError` if the cache is read-only, or a closure could not be removed, or `FormatError` if the entry of one is damaged.
     """
     store.require_writable()
     closures = linked_closures(store)
@@ -163,7 +163,7 @@ def _has_short_index(store: Store) -> bool:
 def _require_unused(store: Store, func_name: str, names: set[str], holders: Mapping[bytes, Row], rows: Mapping[bytes, Row]) -> None:
     """Raise `FunctionInUseError` if a function or group must not be removed without `force`.
 
-    That is so if its modules hold other functions, if other modules import one of its functions, `names`, or if one of these is pinned.
+    The reasons are: its modules hold other functions, other modules import one of its functions (`names`), or one of these is pinned.
     `holders` are the rows of its modules, and `rows` those of all modules that may import it.
     """
     other_functions = tuple(sorted({name for row in holders.values() for name in row.names} - names))

@@ -66,9 +66,11 @@ def note_additions(
 
 
 def _add_and_sweep(store: Store, find_kept: Callable[[], frozenset[bytes]], size: int, limit: int) -> None:
-    """Add `size` bytes to the estimate. If it then exceeds the limit, sweep, unless another process is sweeping.
+    """Add `size` bytes to the estimate. If the estimate then exceeds the limit, sweep, unless another process is sweeping.
 
-    `find_kept` returns the module_ids that a sweep must not remove.
+    `find_kept` returns the module_ids that a sweep must not remove. If `size` cannot be added, the next addition adds it.
+
+    Raise `OSError` if a volume cannot be read, or the estimate cannot be written after a sweep.
     """
     added, store.stats.unaccounted = store.stats.unaccounted + size, 0
     try:
@@ -96,6 +98,8 @@ def _sweep(store: Store, find_kept: Callable[[], frozenset[bytes]], limit: int, 
     """Prune to `_LOW` of the limit, or with `compacts` start a process that packs small files. Return the size of the cache now, in bytes.
 
     Nothing is done if the cache is within the limit. `find_kept` returns the modules that stay.
+
+    Raise `OSError` if a volume cannot be read.
     """
     from compcache.maintain.packing import SMALL
 

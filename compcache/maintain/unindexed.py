@@ -49,8 +49,8 @@ class Unindexed:
 
     def add(self, slice_: Slice) -> None:
         """Examine the modules of a slice. Slices must be added in order. Unreadable modules are left to other checks."""
-        named = self._named.of_directory(slice_.first)
-        for module_id in sorted(slice_.present.keys() - named) if named is not None else ():
+        indexed_ids = self._named.of_directory(slice_.first)
+        for module_id in sorted(slice_.present.keys() - indexed_ids) if indexed_ids is not None else ():
             if slice_.present[module_id].modified < self._before:
                 try:
                     if _is_indexable(self._store, module_id):

@@ -186,7 +186,7 @@ def add_missing(
 
 
 def _publish(session: Session, built: BuiltModule) -> Addition:
-    """Store a built module, and return what was added."""
+    """Store a built module, and return what was added. Raise `StorageError` if the module could not be stored."""
     module_id = publish_built(session, [built])[0][0]
     names = tuple([name for name, *_ in built.functions])
     return Addition(names, (module_id,), _module_size(session, bytes.fromhex(module_id)), was_cached=False)
@@ -212,7 +212,7 @@ def fetch_and_load(session: Session, func_name: str, error: CompcacheError, acce
 
 
 def fetch_soon(session: Session, name: str) -> bool:
-    """Return whether a name could be fetched from the remote store in the time that compiling the function would take."""
+    """Fetch a name from the remote store, and return whether it was fetched in the time that compiling the function would take."""
     inquiry = session.inquire((name,))
     if inquiry is None:
         return False

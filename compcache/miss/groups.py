@@ -96,6 +96,7 @@ class _Group:
         Raises:
             ModulesNotAddedError: some sources could not be added.
             CompileError, LinkError: the sources are not consistent. Nothing is stored.
+            StorageError: the group could not be stored, or an earlier module could not be removed.
         """
         sources = [read for number, source in enumerate(self._all_sources) if (read := self._read_source(number, source)) is not None]
         module_ids = self._find_unchanged(sources) if not self._failures else ()
@@ -138,6 +139,8 @@ class _Group:
         """Return the module_ids of the stored group, this host's first, if it is unchanged and no other module defines its names.
 
         Otherwise return (). The group is then published again, so that its realizations are the newest.
+
+        Raise `FormatError` if the entry of a group is damaged.
         """
         wanted_digest, stored = _digest_of(sources), []
         names: dict[str, None] = {}
@@ -267,7 +270,7 @@ class _Group:
         return not self._own or any(module_id not in self._own for module_id, _ in self._store.find_all(name))
 
     def _make_entries(self, members: Sequence[_Compiled], exports: Iterable[Export], request: Request) -> dict[tuple[str, str], bytes]:
-        """Return the entries of data for the group's module: the description of the group, and its members."""
+        """Return the entries of data for the group's module: the description of the group, and the members that fit into an entry."""
         names = {export.symbol: export.name for export in exports}
         rows = [
             GroupMember(member.label, label, tuple([names[symbol] for symbol in member.defined if symbol in names]))
@@ -322,16 +325,16 @@ def _merge_sources(requests: Sequence[Request], members: Sequence[Member], conte
     Raise `CompileError` if two sources export, import or define one name differently.
     """
     first_request = requests[0]
-    named: dict[str, Export] = {}
+    exports_by_name: dict[str, Export] = {}
     for export in [export for request in requests for export in request.exports or ()]:
-        if named.setdefault(export.name, export) != export:
+        if exports_by_name.setdefault(export.name, export) != export:
             raise CompileError(f"two sources of the group export {export.name!r} differently: export it from only one of them")
-    symbols = {export.symbol for export in named.values()}
+    symbols = {export.symbol for export in exports_by_name.values()}
     unexported = {name for request, member in zip(requests, members, strict=True) if request.exports is not None for name in member.defined}
     return first_request._replace(
         ir=b"",
-        exports=None if any(request.exports is None for request in requests) else tuple(named.values()),
-        named=tuple(named.values()),
+        exports=None if any(request.exports is None for request in requests) else tuple(exports_by_name.values()),
+        named=tuple(exports_by_name.values()),
         unexported=frozenset(unexported - symbols),
         requests=_merge_requests([request.requests for request in requests]),
         level=max(request.level for request in requests),

@@ -166,9 +166,9 @@ class _Addition:
         linked = self._without_lost_imports(linked)
         waiting = frozenset[int]() if is_last else self._find_waiting(linked)
         self._waiting = [item for item, _ in linked if item.number in waiting]
-        ready = [(item, built) for item, built in linked if item.number not in waiting]
-        for start in range(0, len(ready), _GROUP):
-            self._publish_group(ready[start : start + _GROUP])
+        complete = [(item, built) for item, built in linked if item.number not in waiting]
+        for start in range(0, len(complete), _GROUP):
+            self._publish_group(complete[start : start + _GROUP])
 
     def _find_waiting(self, linked: list[tuple[_Linking, BuiltModule]]) -> frozenset[int]:
         """Return the positions of the sources that must wait, and of their importers.
@@ -250,7 +250,10 @@ class _Addition:
             )
 
     def _publish(self, linked: list[tuple[_Linking, BuiltModule]], look_ups: LookUps | None = None) -> None:
-        """Publish linked modules together, and record their module_ids by the positions of their sources."""
+        """Publish linked modules together, and record their module_ids by the positions of their sources.
+
+        Raise `StorageError` if the modules could not be stored.
+        """
         module_ids = publish_built(self._session, [built for _, built in linked], look_ups=look_ups)
         self._published |= {item.number: ids for (item, _), ids in zip(linked, module_ids, strict=True)}
 

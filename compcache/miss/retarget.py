@@ -98,6 +98,11 @@ def _recompile(session: Session, module_id: bytes) -> tuple[BuiltModule | None, 
         The compiled module, and whether it may be signed, because a trusted key has signed the stored module. The compiled module is None
         if the stored module cannot be compiled here: it is for another platform, or has an unknown kind, a known fault, no bitcode, or
         pickled globals outside the writable directory.
+
+    Raises:
+        CompileError: the code cannot be compiled for this host.
+        FormatError: the module is damaged.
+        StorageError: the module's file cannot be read.
     """
     from compcache.build.inlining.edges import inlined_of
     from compcache.build.large_data.variables import read_large_values

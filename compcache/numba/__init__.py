@@ -221,7 +221,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _find_decorator(name: str) -> Any:
-    """Return this package's decorator with this name, or Numba's decorator if the version of Numba is not supported."""
+    """Return this package's decorator with this name. If the version of Numba is not supported, warn, and return Numba's decorator."""
     from compcache.numba.versions import warn_if_unsupported
 
     if warn_if_unsupported():

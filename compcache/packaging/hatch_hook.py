@@ -22,7 +22,10 @@ class KernelsHook(BuildHookInterface):  # type: ignore[misc]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile the kernels to a temporary directory and add them to the wheel. Do nothing for editable builds and other targets.
 
-        Raise `ValueError` if the project names no kernels, or a setting is not valid, or `CompcacheError` if a kernel does not compile.
+        Raises:
+            ValueError: the project names no kernels, or a setting is not valid.
+            ImportError, AttributeError: a module or function that the setting names does not exist.
+            CompcacheError: a kernel does not compile.
         """
         settings = read_settings(self.root)
         if settings is None:

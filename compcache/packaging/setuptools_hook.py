@@ -35,7 +35,10 @@ def finalize(distribution: Any) -> None:
 
     class BuildPy(distribution.cmdclass.get("build_py", build_py)):  # type: ignore[misc]
         def run(self) -> None:
-            """Build the package, and then its kernels, except for an editable installation, which compiles when it runs."""
+            """Build the package, and then its kernels, except for an editable installation, which compiles when it runs.
+
+            See `build_kernels` for the exceptions.
+            """
             super().run()
             if not self.editable_mode:
                 source = (self.distribution.package_dir or {}).get("", ".")

@@ -135,7 +135,7 @@ class _Draft:
         self._time = _set_unique_time(self._files, self.descriptor)
 
     def publish(self) -> os.stat_result:
-        """Rename the file to its final name, and return its `fstat` result."""
+        """Rename the file to its final name, and return its `fstat` result. Raise `OSError` if it cannot be renamed."""
         path = self._path if isinstance(self._path, str) else self._path()
         try:
             _rename(self._files, self._scratch, path)
@@ -183,7 +183,7 @@ def _sync_all(files: Files, descriptors: list[int]) -> None:
 
 
 def _create_scratch(files: Files, scratch: str, directory: str) -> Opened:
-    """Create a scratch file. Its directory is created only if it is missing."""
+    """Create a scratch file. Its directory is created only if it is missing. Raise `OSError` if one of them cannot be created."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
         return files.open_owned(scratch, flags, FILE_MODE)
@@ -214,7 +214,10 @@ def _write_all(files: Files, descriptor: int, part: bytes | bytearray | memoryvi
 
 
 def _rename(files: Files, scratch: str, path: str) -> None:
-    """Rename the scratch file to its final path. The directory is created only if it is missing."""
+    """Rename the scratch file to its final path. The directory is created only if it is missing.
+
+    Raise `OSError` if the file cannot be renamed, or the directory cannot be created.
+    """
     try:
         files.rename(scratch, path)
     except FileNotFoundError as error:

@@ -28,7 +28,10 @@ _probed: dict[str, tuple[str, str, str]] = {}
 
 
 def _probe_once(processor: Processor) -> Host:
-    """Return LLVM's description of this host. LLVM is queried once per process, if the processor has an identity."""
+    """Return LLVM's description of this host. LLVM is queried once per process, if the processor has an identity.
+
+    Raise `MissingPackageError` if LLVM is not installed.
+    """
     if processor.identity not in _probed:
         host = probe_host(processor)
         if not processor.identity:  # without an identity, no later look-up can tell that the processor is the same

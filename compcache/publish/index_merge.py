@@ -99,8 +99,8 @@ def newest_additions(entries: Iterable[bytes]) -> list[bytes]:
     """Return function entries, sorted. Of entries that differ only in the addition number, only the entry with the greatest is returned."""
     newest: dict[bytes, bytes] = {}
     for entry in entries:
-        kept = newest.setdefault(entry[:_SAME], entry)
-        if kept is not entry and _addition_number(kept) < _addition_number(entry):
+        newest_entry = newest.setdefault(entry[:_SAME], entry)
+        if newest_entry is not entry and _addition_number(newest_entry) < _addition_number(entry):
             newest[entry[:_SAME]] = entry
     return sorted(newest.values())
 
@@ -284,7 +284,7 @@ def segments_to_merge(index: Index, levels: range = ALL_LEVELS, most: int = FANO
 def merge(
     index: Index, store: Store | None = None, levels: range = ALL_LEVELS, most: int = FANOUT, merge_packs: MergePacks | None = None
 ) -> None:
-    """Merge the additions, full levels, and each level that they fill. Segments that cannot be read are left out.
+    """Merge the additions and the full levels, also those that this fills. Segments that cannot be read are left out.
 
     Args:
         index: the index.
@@ -390,8 +390,8 @@ def _merge_functions(segments: Sequence[Segment], gone: Container[bytes]) -> Ite
     """
     for parts in _read_ranges(segments, attrgetter("functions")):
         entries = set(_convert_entries(chain.from_iterable(parts)))
-        kept = [entry for entry in entries if entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE] not in gone] if gone else entries
-        yield b"".join(newest_additions(kept))
+        remaining_entries = [entry for entry in entries if entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE] not in gone] if gone else entries
+        yield b"".join(newest_additions(remaining_entries))
 
 
 def _read_ranges(segments: Sequence[Segment], table_of: Callable[[Segment], Table]) -> Iterator[list[list[bytes]]]:

@@ -86,7 +86,9 @@ def _is_trusted(store: Store, part: str) -> bool:
     with suppress(FormatError, OSError):
         segment = Segment(store.index, part)
         is_own = writer(store.files.stat(store.path(PARTS, part))) == os.geteuid()
-        is_intact = segment.functions.count >= 0 and segment.requirements is not None
+        for table in (segment.functions, segment.modules):
+            table.entries_of_range(0, 0)  # verifies all buckets
+        is_intact = segment.requirements is not None
         return is_own and is_intact
     return False
 

@@ -57,14 +57,17 @@ def read_indexed_names(module: ModuleFile) -> list[tuple[str, int, str]]:
 
 
 def read_order(module: ModuleFile) -> Order:
-    """Return a module's addition number and content digests from its notes: 0 and no digests if the notes are damaged."""
+    """Return a module's addition number and content digests from its notes: 0 and no digests if the notes are damaged.
+
+    Raise `FormatError` if the footer is damaged.
+    """
     return order_of(read_notes(module))
 
 
 def describe_from_records(module: ModuleFile) -> str:
     """Set the fields of `module` that its records determine, and return the requirement that a host must meet.
 
-    Raise `FormatError` if the records are malformed.
+    Raise `FormatError` if the records are malformed, or `StorageError` if the file cannot be read.
     """
     footer = module.footer()
     module.describe(footer.image, footer.records, bytes(8), 0, bytes(16))  # the sizes, by which the first record is found
@@ -98,7 +101,9 @@ def rebuild_index(store: Store) -> int:
     Damaged modules are quarantined. Concurrent additions by other processes are kept. The index is built in parts, which look-ups do not
     use until they are merged, because a single part may contain an outdated realization. An interrupted rebuild is continued.
 
-    Raise `OSError` if the new index could not be written. The old index is unchanged.
+    Raises:
+        OSError: the new index could not be written. The old index is unchanged.
+        FormatError: a part was damaged during the rebuild. The old index is unchanged.
     """
     index = store.index
     publish(store.files, store.temporary, store.path(PARTS, MARK), [], sync=False)
@@ -189,8 +194,8 @@ class IndexedModules:
         self.modules: dict[bytes, bytes] = {}
         self.rows: list[tuple[Row, int]] = []
         self.greatest = 0
-        self._fans: list[str] = []
-        self._begun = 0
+        self._fans: list[str] = []  # the directories that were read
+        self._begun = 0  # when the reading began, in nanoseconds since the epoch
 
     def read(self, store: Store, fan: str) -> None:
         """Read all modules in a directory. See `add` for the exceptions."""
@@ -246,7 +251,7 @@ class IndexedModules:
 
 
 def _read_module(store: Store, module_id: bytes) -> IndexedModule | None:
-    """Return what the index needs of a module, or None if it is missing, unreadable, not for this host, or damaged.
+    """Return the index data of a module, or None if the module is missing, unreadable, not for this host, or damaged.
 
     A damaged module is moved to quarantine. Raise `StorageError` if the system lacks a resource, like memory or descriptors.
     """
@@ -272,7 +277,10 @@ def _read_module(store: Store, module_id: bytes) -> IndexedModule | None:
 
 
 def _index_module(store: Store, module: ModuleFile, size: int, stamp: Stamp) -> IndexedModule:
-    """Return everything that the index stores about a module, read from the module's own file."""
+    """Return everything that the index stores about a module, read from the module's own file.
+
+    Raise `FormatError` if a record is damaged, or `StorageError` if the file cannot be read.
+    """
     footer = module.footer()
     indexed = read_indexed_names(module)
     row = make_row(module.module_id, module.read(footer.image, footer.records), module.read(footer.content, footer.notes))

@@ -141,7 +141,10 @@ def _lock_path(store: Store, name: str) -> str:
 
 
 def _acquire_within(lock: _FlockLock | _FileLock, timeout: float, until: Callable[[], bool] | None) -> bool:
-    """Try to take a lock until the timeout, or until `until` returns true. Return whether the lock was taken. None never ends the wait."""
+    """Try to take a lock for `timeout` seconds, or until `until`, if given, returns true. Return whether the lock was taken.
+
+    Raise `OSError` if the file system does not support locks.
+    """
     deadline = time.monotonic() + timeout
     pause = 0.002
     while not lock.acquire():

@@ -182,6 +182,7 @@ class _Counter:
         self._counts = [0] * len(ListCounts._fields)
 
     def __iter__(self) -> Iterator[Item]:
+        """Yield the items of modules that are not in `gone`, and count them."""
         counts, gone, name, packs = self._counts, self._gone, b"", set()
         for key, value in self._items:
             letter = key[:1]
@@ -279,14 +280,16 @@ class _List:
         """Create the list from the modules, and return its keys.
 
         The list of a small segment, and a list that cannot be stored, are kept in memory.
+
+        Raise `StorageError` if a module cannot be read because of a shortage of descriptors or memory.
         """
         store, segment, count = self._store, self.segment, self._module_count()
         if count > min(_FEW, _FEWEST) and not store.readonly and not store.exposed:
             with suppress(OSError):
                 _publish_list(store, segment.name, SortedItems(self._read_items()), ())
-                listed = self.open()
-                if listed is not None:
-                    return listed
+                stored_keys = self.open()
+                if stored_keys is not None:
+                    return stored_keys
         keys = _InMemory(self._read_items())
         if count <= _FEW:
             segment.listed = keys
@@ -538,7 +541,10 @@ class ModuleLists:
         return self._entries(b"e", b"f")
 
     def _entries(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, RowEntry | None]]:
-        """Yield the entries of data with keys from `start` to `end`, as (module_id, entry). The entry is None outside packs."""
+        """Yield the entries of data with keys from `start` to `end`, as (module_id, entry). The entry is None outside packs.
+
+        Raise `FormatError` if the list is damaged.
+        """
         for key, value in self._between(start, end):
             yield _module_of(key), module_rows.decode_entry_of(value) if value else None
 
@@ -625,7 +631,7 @@ class ModuleLists:
         return {row.module_id: row for row in rows}
 
     def _platform(self, digest: bytes) -> Platform:
-        """Return the platform with a digest, from the first list that has it."""
+        """Return the platform with a digest, from the first list that has it. Raise `FormatError` if it is malformed."""
         platform = self._platforms.get(digest)
         if platform is None:
             stored = next(filter(None, (module_list.find(b"a" + digest) for module_list in self._lists)), b"")

@@ -49,7 +49,7 @@ class ModuleSections:
         self.footer: Footer = decode_footer(self._tail[-FOOTER_SIZE:], self.size)
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return `size` bytes at an offset in the file, or fewer at the end of the file."""
+        """Return `size` bytes at an offset in the file, or fewer at the end of the file. Raise `OSError` if the file cannot be read."""
         if offset >= self._start:
             start = offset - self._start
             return self._tail[start : start + size]
@@ -79,7 +79,10 @@ class ModuleSections:
 
 
 def read_graph(module: ModuleFile) -> ModuleGraph:
-    """Return the dependency graph of a module. Raise `FormatError` if the file's footer or graph is damaged."""
+    """Return the dependency graph of a module.
+
+    Raise `FormatError` if the file's footer or graph is damaged, or `StorageError` if the file cannot be read.
+    """
     footer = module.footer()
     return decode_graph(module.read(footer.image + footer.records, footer.graph))
 
@@ -95,7 +98,10 @@ def needs_of(module: ModuleFile, offset: int) -> Iterator[NeedsRecord]:
 
 
 def read_notes(module: ModuleFile) -> dict[str, Any]:
-    """Return the notes of a module, or an empty mapping if they are damaged. Raise `FormatError` if the file's footer is damaged."""
+    """Return the notes of a module, or an empty mapping if they are damaged.
+
+    Raise `FormatError` if the file's footer is damaged, or `StorageError` if the file cannot be read.
+    """
     footer = module.footer()
     try:
         return decode_notes(module.read(footer.content, footer.notes))

@@ -163,7 +163,7 @@ def row_of_frames(module_id: bytes, frames: Iterable[tuple[int, bytes]], seconds
 def _platform_of(head: bytes, rest: bytes) -> Platform:
     """Decode the platform in a module record, without its makers, which have a record of their own.
 
-    The record is given without its key, because most records differ only in the key.
+    The record is given without its key, because most records differ only in the key. Raise `FormatError` if the record is malformed.
     """
     header = decode_module(head + bytes(KEY_LENGTH) + rest)
     features = "\n".join(header.features)
@@ -309,7 +309,10 @@ def read_row(store: Store, module_id: bytes) -> Row | None:
 
 
 def read_row_and_size(store: Store, module_id: bytes) -> tuple[Row, int] | None:
-    """Read a module's row and the size of the module on disk in bytes, or return None if it is missing or damaged. See `read_row`."""
+    """Return a module's row, and the size of the module on disk in bytes; None if the module is missing or damaged.
+
+    Raise `StorageError` if the module cannot be read because of a shortage of descriptors or memory.
+    """
     try:
         with ModuleSections(store, module_id) as module:
             return make_row(module_id, module.records(), module.notes()), module.stored

@@ -116,12 +116,15 @@ def _greatest_number(store: Store, noted: Noted, least: int) -> int:
 def noted_numbers(store: Store) -> Noted:
     """Return the recorded numbers, each with its file name, the greatest first."""
     candidates = [(name[:_DIGITS], name) for name in store.names_in(store.directory(NUMBERS))]
-    named = [(digits, name) for digits, name in candidates if name == NUMBERS.file_name(digits) and not digits.strip("0123456789abcdef")]
-    return sorted([(int(digits, 16), name) for digits, name in named if len(digits) == _DIGITS], reverse=True)
+    notes = [(digits, name) for digits, name in candidates if name == NUMBERS.file_name(digits) and not digits.strip("0123456789abcdef")]
+    return sorted([(int(digits, 16), name) for digits, name in notes if len(digits) == _DIGITS], reverse=True)
 
 
 def _is_numbered(group: Group) -> bool:
-    """Return whether the notes of one of these modules contain its number in the order of additions."""
+    """Return whether the notes of one of these modules contain its number in the order of additions.
+
+    Raise `FormatError` if notes are damaged.
+    """
     return any(is_numbered(decode_notes(module.sections.notes)) for module in group.values())
 
 

@@ -114,8 +114,10 @@ def _merge_live_entries(store: Store, packs: Iterable[bytes], is_present: Callab
     """Publish the live entries of packs as one pack, and remove the merged packs. Return the module_ids of the removed packs.
 
     Signed and unsigned entries stay in two files, because a signature identifies their writer. Files of other users are not changed.
+
+    Raise `StorageError` if the pack could not be stored.
     """
-    gone: set[bytes] = set()
+    removed_packs: set[bytes] = set()
     groups: dict[bool, dict[bytes, list[EntryRecord]]] = {}
     for pack in packs:
         signed = _own_signature(store, pack)
@@ -130,8 +132,8 @@ def _merge_live_entries(store: Store, packs: Iterable[bytes], is_present: Callab
                 remove_file(store, pack)
             except CompcacheError:
                 continue  # another user's file: it stays, and contains nothing new
-            gone.add(pack)
-    return gone
+            removed_packs.add(pack)
+    return removed_packs
 
 
 def _own_signature(store: Store, pack: bytes) -> bool | None:

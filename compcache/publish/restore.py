@@ -35,9 +35,9 @@ def ensure_stored(store: Store, loader: Loader, target: TypedCallTarget) -> bool
     context: TargetContext | None = target._context
     if context is None:
         return False
-    lost = _lost_modules(store, context.module)
-    publications = {module.module_id: _read_publication(store, module) for module in lost}
-    for module in lost:
+    lost_modules = _lost_modules(store, context.module)
+    publications = {module.module_id: _read_publication(store, module) for module in lost_modules}
+    for module in lost_modules:
         publication = publications[module.module_id]
         names = [name for name, *_ in publication.indexed] if publication is not None else []
         if module is context.module:

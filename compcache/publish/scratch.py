@@ -41,7 +41,7 @@ class Scratch:
             self._spill()
 
     def _spill(self) -> None:
-        """Move the bytes in memory to the file."""
+        """Move the bytes in memory to the file, which must be open."""
         view = memoryview(self._data)
         while view and self._file is not None:
             view = view[self._file.write(view) :]

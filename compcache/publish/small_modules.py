@@ -66,7 +66,10 @@ class _Header(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _decode_header(head: bytes, rest: bytes) -> _Header:
-    """Return what the index needs of a module record. Its key is left out, so that modules with equal headers share the result."""
+    """Return the index data in a module record. The key of the record is left out, so that modules with equal headers share the result.
+
+    Raise `FormatError` if the record is malformed.
+    """
     record = decode_module(head + bytes(KEY_LENGTH) + rest)
     required = record.requirement()
     needs = {target_id(record.requirement(text)): record.requirement(text) for text in reversed(record.features)}
@@ -87,7 +90,7 @@ def read_small_module(store: Store, module_id: bytes) -> IndexedModule | None:
 
 
 def _index_module(module_id: bytes, data: bytes, status: os.stat_result) -> IndexedModule:
-    """Return what the index needs of a module, from its bytes. Raise `FormatError` or `IntegrityError` if the module is damaged."""
+    """Return the index data of a module from its bytes. Raise `FormatError` or `IntegrityError` if the module is damaged."""
     footer = decode_footer(data[-FOOTER_SIZE:], len(data))
     require_intact(footer, module_id, lambda at, size: data[at : at + size])
     order, seconds = _read_notes(data[footer.content : footer.content + footer.notes])

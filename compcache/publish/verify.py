@@ -60,6 +60,7 @@ def verify_module(store: Store, module: ModuleFile, status: os.stat_result, *, l
         FormatError: the content of the file is damaged.
         IntegrityError: the file belongs to another user, is too large for a file that other users can change, or lacks a required
             signature.
+        StorageError: the file cannot be read.
     """
     if not stat.S_ISREG(status.st_mode):
         raise FormatError("the module is not a regular file")
@@ -92,7 +93,10 @@ def _describe_writer(status: os.stat_result) -> str:
 
 
 def _has_valid_mac(store: Store, module: ModuleFile) -> bool:
-    """Return whether the file has a MAC by the store's signing key. Return True if the store has no signing key."""
+    """Return whether the file has a MAC by the store's signing key. Return True if the store has no signing key.
+
+    Raise `FormatError` if the footer is damaged, or `StorageError` if the file cannot be read.
+    """
     return not store.signing_key or is_signed_with(module.footer(), store.signing_key)
 
 
@@ -115,6 +119,8 @@ def is_vouched_for(store: Store, module: ModuleFile) -> bool:
     """Return whether a module is signed with a trusted key or with the store's own key.
 
     Modules that are built from other modules may not be signed.
+
+    Raise `FormatError` if the module record is malformed.
     """
     from compcache.signing.signatures import is_signed
 
@@ -125,7 +131,10 @@ def is_vouched_for(store: Store, module: ModuleFile) -> bool:
 
 
 def _copy_to_memory(module: ModuleFile) -> ModuleFile:
-    """Close the file, and return a copy of it in memory, which other users cannot change."""
+    """Close the file, and return a copy of it in memory, which other users cannot change.
+
+    Raise `OSError` if there is no room for the copy.
+    """
     from compcache.images.anonymous_file import anonymous_file
 
     copy = ModuleFile(module._files, module.path, module.module_id)
@@ -170,7 +179,10 @@ def condemn(store: Store, module: ModuleFile, error: FormatError) -> CompcacheEr
 
 
 def _is_intact(module: ModuleFile) -> bool:
-    """Read the file again, and return whether its content is intact. False for a closed or special file."""
+    """Read the file again, and return whether its content is intact. False for a closed or special file.
+
+    Raise `StorageError` if the file cannot be read.
+    """
     if module.opened.number < 0 or not stat.S_ISREG(os.fstat(module.opened.number).st_mode):
         return False
     try:

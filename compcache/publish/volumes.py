@@ -84,11 +84,11 @@ def write_volume(store: Store, contents: Iterable[Content], replaced: Sequence[V
     gone_name = GONE.file_name(stem.hex())
     make_directories(store.files, store.directory(VOLUMES))
     append(store, GONE, gone_name, b"")
-    gone = _find_removed(store, sources, replaced)
-    if len(gone) * MEMBER.size == rows.size:
+    removed_ids = _find_removed(store, sources, replaced)
+    if len(removed_ids) * MEMBER.size == rows.size:
         unlink(store, store.path(GONE, gone_name))
         return None
-    append(store, GONE, gone_name, b"".join(map(encode_removed, gone)), sync=True)
+    append(store, GONE, gone_name, b"".join(map(encode_removed, removed_ids)), sync=True)
     name = VOLUMES.file_name(stem.hex())
     publish(store.files, store.temporary, store.path(VOLUMES, name), parts())
     return Volume(store.files, store.directory(VOLUMES), name, (VOLUMES.suffix, GONE.suffix), store.volumes.owners)
@@ -117,7 +117,10 @@ def _compress_modules(contents: Iterable[Content], dictionary: bytes, replaced: 
 
 
 def _find_removed(store: Store, sources: Scratch, volumes: Sequence[Volume]) -> list[bytes]:
-    """Return the ids of the modules that were removed after they were read, or whose volume no longer exists."""
+    """Return the ids of the modules that were removed after they were read, or whose volume no longer exists.
+
+    Raise `StorageError` if the directory cannot be read.
+    """
     removed = [volume.removed_ids() if _exists(store, store.path(VOLUMES, volume.name)) else None for volume in volumes]
     gone = []
     for first, rows in groupby(map(_SOURCE.unpack, sources.pieces(_SOURCE.size)), key=lambda row: row[0][0]):

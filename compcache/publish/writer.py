@@ -85,13 +85,13 @@ def publish_additions(
     store.require_writable(store.directory(MODULES))
     _require_sound(store, chain.from_iterable(additions))
     noted = noted_numbers(store)
-    named = [[(_module_id_of(module), module) for module in modules] for modules in additions]
+    modules_with_ids = [[(_module_id_of(module), module) for module in modules] for modules in additions]
     groups = [
         [
             (_make_draft(store, module, order, module_id, is_newest=number is not None), module)
             for module_id, module, order in _with_number(group, number)
         ]
-        for group, number in zip(named, assign_numbers(store, list(map(dict, named)), noted, look_ups), strict=True)
+        for group, number in zip(modules_with_ids, assign_numbers(store, list(map(dict, modules_with_ids)), noted, look_ups), strict=True)
     ]
     written = _publish(store, [draft for group in groups for draft, _ in group], noted, signs=signs)
     return [[(draft.module_id, module) for draft, module in group] for group in groups], written
@@ -137,7 +137,10 @@ def _make_draft(
 
 
 def _with_number(group: Iterable[tuple[bytes, BuiltModule]], number: int | None) -> Iterator[tuple[bytes, BuiltModule, Order]]:
-    """Yield the modules of an addition with their ids and orders. A number is written to the notes, which the ids do not cover."""
+    """Yield the modules of an addition with their ids and orders. A number is written to the notes, which the ids do not cover.
+
+    Raise `FormatError` if notes are damaged.
+    """
     for module_id, module in group:
         notes = decode_notes(module.sections.notes)
         if number is not None:
@@ -155,6 +158,8 @@ def _publish_files(store: Store, drafts: Mapping[bytes, _Draft], *, signs: bool)
     """Publish the missing module files. Return the additions that the index lacks, and the module_ids of the new files.
 
     With `signs`, all modules are signed with the publish key, if the store has one.
+
+    Raise `OSError` if a file could not be written.
     """
     if signs and store.publish_key is not None:
         for module_id, draft in drafts.items():
@@ -178,7 +183,10 @@ def _publish_files(store: Store, drafts: Mapping[bytes, _Draft], *, signs: bool)
 
 
 def _read_makers(module: BuiltModule | Publication) -> Iterator[Maker]:
-    """Yield the makers of a module. They are read only when they are needed, because few makers have known faults."""
+    """Yield the makers of a module. They are read only when they are needed, because few makers have known faults.
+
+    Raise `FormatError` if a record is damaged.
+    """
     records, key = module.sections.records, module.key
     yield from read_makers(lambda at: read_frame(lambda first, size: records[first : first + size], at, len(records), key), len(records))
 
@@ -207,7 +215,7 @@ def _make_addition(store: Store, draft: _Draft, status: os.stat_result, order: O
 def sign_module(store: Store, module_id: bytes, records: bytes, key: bytes) -> None:
     """Sign a module with the store's key, and store the signature. Call this before the module becomes visible.
 
-    Raise `OSError` if the signature could not be written.
+    Raise `OSError` if the signature could not be written, or `FormatError` if the first of the `records` is damaged.
     """
     from compcache.signing.signatures import add_signature
 

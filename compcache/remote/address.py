@@ -154,7 +154,10 @@ def read_url(text: str) -> str:
 
 
 def _resolve_entry(text: str) -> Iterator[str]:
-    """Yield the URLs of one entry of a setting. References are followed, through other references too."""
+    """Yield the URLs of one entry of a setting. References are followed, through other references too.
+
+    Raise `ValueError` if a reference is not valid, or `OSError` if its file cannot be read.
+    """
     if text[0] == "$" and is_reference(text):
         entries = split_urls(setting(text[1:]))
         if len(entries) > 1:

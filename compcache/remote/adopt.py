@@ -112,5 +112,5 @@ def require_acceptable(store: Store, data: bytes | memoryview, *, func_name: str
         reason = "is accepted only with a trusted signature; open the cache with trusted_keys"
         raise PickleNotAllowedError(f"module {name} contains a pickled global variable and {reason}")
     if func_name not in [name for name, _, _ in manifest.indexed()]:
-        raise IntegrityError(f"module {name} from the remote store does not define {func_name!r}, although its card says so", path=name)
+        raise IntegrityError(f"module {name} of the remote store lacks {func_name!r}, which its card names: compile it here", path=name)
     return Acceptable(footer, sections, manifest)

@@ -166,7 +166,7 @@ class Patience:
         self._unwaited = _UNWAITED
 
     def record_wait(self, seconds: float) -> None:
-        """Record that the process waited for `seconds` without an answer."""
+        """Record that the process waited for `seconds` without an answer. After too many seconds, it does not wait for a while."""
         self._budget -= seconds
         if self._budget <= 0:
             # A loss counts once: the look-ups that are under way must fail first, and open the breaker.

@@ -94,6 +94,7 @@ def encode_cards(cards: dict[str, Card]) -> bytes:
 
 
 def _fields_without_imports(card: Card) -> list[Any]:
+    """Return the fields of a card except the last, the imports."""
     *fields, _ = card
     return fields
 

@@ -103,7 +103,10 @@ class Inquiry:
         return self._question.wait(seconds)
 
     def _process_answer(self, waited: float) -> None:
-        """Count the helper's answer, adopt the modules it has found, and note which names no store could answer."""
+        """Count the helper's answer, adopt the modules that it has found, and set `fetched` and `unanswered`.
+
+        `waited` is how long this process waited for the answer, in seconds. It counts against the store unless a store has answered.
+        """
         self._remote.count("remote_answers")
         self._remote.count("remote_seconds", time.monotonic() - self._asked)
         rows, seconds = self._question.answer
@@ -574,6 +577,7 @@ def _platform_of(manifest: WholeManifest) -> str:
 
 
 def _label(name: str) -> str:
+    """Return the label of a content name; the name itself if it is no content name."""
     return label_of(name) or name
 
 

@@ -87,7 +87,7 @@ def _strip_credentials(url: str) -> str:
 
 
 def _private_directory_for(purpose: str, environment: Mapping[str, str]) -> str:
-    """Return the private directory for this purpose, created if it is missing.
+    """Return the private directory for this purpose, created if it is missing. Raise `OSError` if it cannot be made private.
 
     If XDG_RUNTIME_DIR belongs to another user, for example after sudo, it is not used, because that user could replace files in it.
     """

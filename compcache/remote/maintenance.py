@@ -111,7 +111,10 @@ def verify(store: Stores) -> RemoteReport:
 def _read_objects(
     store: Stores, items: Iterable[RemoteObject], decode: Callable[[bytes], _T], problems: dict[str, str]
 ) -> Iterator[tuple[RemoteObject, _T]]:
-    """Yield the objects that still exist, decoded. Record objects that cannot be decoded in `problems`, by key."""
+    """Yield the objects that still exist, decoded. Record objects that cannot be decoded in `problems`, by key.
+
+    Raise `StorageError` if the store or the helper does not answer.
+    """
     for item in items:
         data = _ask_store(store, "get", item.key)
         try:

@@ -94,7 +94,7 @@ class _Level(NamedTuple):
 
 @cache
 def _levels(platform: str) -> tuple[_Level, ...]:
-    """Return the CPU levels of a platform, the lowest first."""
+    """Return the CPU levels of a platform, the lowest first; none if there is no table of its CPUs."""
     arch = platform.partition("-")[0]
     table = cpu_table(arch, _TABLE_VERSION)
     levels = [(level, table.expand(level)) for level in architecture(arch).levels] if table else []

@@ -37,7 +37,10 @@ class PublicKey(NamedTuple):
         return f"{self.name}:{base64.b64encode(self.data).decode()}"
 
     def accepts(self, message: bytes, signature: bytes) -> bool:
-        """Return whether `signature` is a valid signature of `message` by the matching secret key."""
+        """Return whether `signature` is a valid signature of `message` by the matching secret key.
+
+        Raise `MissingPackageError` if PyNaCl is not installed.
+        """
         nacl = _import_nacl()
         with suppress(nacl.exceptions.BadSignatureError, ValueError):
             nacl.signing.VerifyKey(self.data).verify(message, signature)
@@ -61,11 +64,14 @@ class SecretKey(NamedTuple):
         raise TypeError(f"the secret key {self.name} cannot be pickled: pass the name of its variable or file ($VARIABLE, @file)")
 
     def public(self) -> PublicKey:
-        """Return the public key that verifies signatures by this key."""
+        """Return the public key that verifies signatures by this key. Raise `MissingPackageError` if PyNaCl is not installed."""
         return PublicKey(self.name, bytes(_import_nacl().signing.SigningKey(self.seed).verify_key))
 
     def sign(self, message: bytes) -> bytes:
-        """Sign a message, and return the signature of 64 bytes. Equal messages have equal signatures."""
+        """Sign a message, and return the signature of 64 bytes. Equal messages have equal signatures.
+
+        Raise `MissingPackageError` if PyNaCl is not installed.
+        """
         signature: bytes = _import_nacl().signing.SigningKey(self.seed).sign(message).signature
         return signature
 
@@ -138,7 +144,10 @@ def _split(texts: Iterable[Any]) -> list[str]:
 
 
 def _parse_words(words: list[str]) -> tuple[PublicKey, ...]:
-    """Return the public keys in `words`, each key once. The words of included files are appended to `words`."""
+    """Return the public keys in `words`, each key once. The words of included files are appended to `words`.
+
+    Raise `ValueError` for a word that is not a key.
+    """
     parsed: dict[PublicKey, None] = {}
     included: set[str] = set()
     for word in words:
@@ -166,7 +175,7 @@ def read_public_keys(path: str) -> tuple[PublicKey, ...]:
 def _parse_key(text: str, description: str, *, show: bool) -> tuple[str, bytes]:
     """Return the name and the 32 bytes of a key, whose text has the form ``name:base64``. Raise `ValueError` if the text is not a key.
 
-    Messages call the key `description`. They contain the text only if `show` is true, which it is not for secret keys.
+    Messages call the key `description`. They contain the text only if `show` is true. It is false for secret keys.
     """
     quoted = f": {text!r}" if show else ""
     name, colon, encoded = text.strip().partition(":")

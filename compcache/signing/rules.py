@@ -63,7 +63,10 @@ def _argument_or_setting(argument: Any, variable: str, read: Callable[[Any], _T]
 
 
 def read_signing_key(key: bytes | str) -> bytes:
-    """Return a signing key as bytes. A text may be a reference to the key. Raise `ValueError` if `key` is empty."""
+    """Return a signing key as bytes. A text may be a reference to the key.
+
+    Raise `ValueError` if `key` is empty, or refers to no secret, or `OSError` if the file that it refers to cannot be read.
+    """
     if not key:
         raise ValueError("signing_key is empty: pass None for a cache without signatures")
     return read_secret(key, "signing_key").encode() if isinstance(key, str) else key

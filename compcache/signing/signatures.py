@@ -74,8 +74,8 @@ def _partition_signatures(lines: list[_Line], keys: Iterable[PublicKey], message
 
 def _valid_lines(lines: Iterable[_Line], key: PublicKey, message: bytes) -> list[_Line]:
     """Return the lines with a key's name and a valid signature by the key. Only the first 64 lines with this name are checked."""
-    named = [(name, signature) for name, signature in lines if name == key.name]
-    return [(name, signature) for name, signature in named[:_MOST_CHECKED] if key.accepts(message, signature)]
+    lines_of_key = [(name, signature) for name, signature in lines if name == key.name]
+    return [(name, signature) for name, signature in lines_of_key[:_MOST_CHECKED] if key.accepts(message, signature)]
 
 
 def is_signed(content: bytes, keys: Iterable[PublicKey], module_id: bytes, requirement: str) -> bool:

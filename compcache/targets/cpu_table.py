@@ -30,6 +30,7 @@ class CpuTable:
 
     def __init__(self, content: Mapping[str, object]) -> None:
         def rows(key: str) -> dict[str, tuple[str, ...]]:
+            """Return a part of the table, with the words of each row."""
             value = content[key]
             assert isinstance(value, dict)
             return {name: tuple(row.split()) for name, row in value.items()}

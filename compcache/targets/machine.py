@@ -72,7 +72,10 @@ def machine_for(cpu: str | None, features: str | None, host: Host, platform: str
 def _machine_for(
     cpu: str | None, features: str | None, host_cpu: str, host_features: str, adjustments: str, identity: str, platform: str
 ) -> Machine:
-    """Return the machine for a requested processor and features, or for this host where none are requested."""
+    """Return the machine for a requested processor and features, or for this host where none are requested.
+
+    Raise `CompileError` if LLVM does not know one of the names.
+    """
     table = table_of(platform)
     changes = features or ""
     is_native = cpu is None or cpu == NATIVE

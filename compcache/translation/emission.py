@@ -249,8 +249,8 @@ def _complete_object(compiled: bytes, table: _Table, distance: int | None, data:
     if distance is None:
         return completed, None
     in_table = table_symbols_of(table.symbols, table.points, table.slots)
-    own = set(table.symbols).difference(table.renamed.values())  # the object has no symbols with these names yet
-    constant = DistanceTable(TABLE_SYMBOL, table_head(table.key, len(in_table)), in_table, distance, own)
+    own_symbols = set(table.symbols).difference(table.renamed.values())  # the object has no symbols with these names yet
+    constant = DistanceTable(TABLE_SYMBOL, table_head(table.key, len(in_table)), in_table, distance, own_symbols)
     return (rename_definitions(with_distances(completed, constant), table.renamed), None) if table.renamed else (completed, constant)
 
 

@@ -77,15 +77,15 @@ def make_member(module: Any, text: str, copied: Collection[str], data: dict[str,
     counts = symbol_counts(text)
     functions = {value.name for value in values.functions}
     declared = [value.name for value in all_values if value.is_declaration and not value.name.startswith("llvm.")]
-    used = {name: name in functions for name in declared if counts.get(name, 0) > 1 and name not in assembly}
+    used_symbols = {name: name in functions for name in declared if counts.get(name, 0) > 1 and name not in assembly}
     defined = dict.fromkeys([*[value.name for value in visible], *second_names, *sorted(assembly)])
-    types = read_link_types(text, read_module(text), [name for name in defined if name not in assembly], second_names, used, {})
+    types = read_link_types(text, read_module(text), [name for name in defined if name not in assembly], second_names, used_symbols, {})
     return Member(
         label=module.source_file,
         bitcode=module.as_bitcode(),
         defined=tuple(defined),
         strong=tuple(strong),
-        used=used,
+        used=used_symbols,
         copied=tuple(sorted(copied)),
         data=data,
         types=dict(types.definitions),

@@ -77,6 +77,7 @@ def requests_of(source: ModuleSource, machine: Host, maker: str) -> list[Request
     Raises:
         CompileError: the source's options are invalid or inconsistent.
         SettingError: $COMPCACHE_TARGETS is invalid.
+        LinkerError: $COMPCACHE_LINKER names a linker that cannot be run.
         InvalidNameError, SignatureError, GlobalValidationError: see `read_exports` and `read_requests`.
     """
     if source.optimize not in _LEVELS:

@@ -67,10 +67,10 @@ def requirements_of(code: Code, exports: Iterable[Export], startup: Iterable[str
     if used_by_symbol is None or has_module_assembly(code.text) or passes_vectors(code.text):
         all_features = used_by(code.text, machine.requires) | (machine.requires & machine.explicit)
         return {symbol: all_features | used_by(code.text, code.allowed.get(name, all_features)) for symbol, name in functions.items()}
-    own = _without_basic(code, used_by_symbol, machine)
-    reached = _Reached(code, own, code.allowed, machine.requires)
+    own_requirements = _without_basic(code, used_by_symbol, machine)
+    reached = _Reached(code, own_requirements, code.allowed, machine.requires)
     # No definition tells who calls this code, so all exports require its features.
-    unnamed_features = frozenset[str]().union(*[features for name, features in own.items() if name not in code.definitions])
+    unnamed_features = frozenset[str]().union(*[features for name, features in own_requirements.items() if name not in code.definitions])
     at_start = unnamed_features.union(*[reached.of(name) for name in startup])
     return {symbol: at_start | reached.of(name) for symbol, name in functions.items()}
 

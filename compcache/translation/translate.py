@@ -84,7 +84,7 @@ def translate(context: Any, request: Request) -> Translated:
 def translate_member(context: Any, request: Request, label: str) -> Member:
     """Compile the source of a group's member to optimized code. `label` is a digest of the source, for unique names of sections.
 
-    Raise `CompileError` if the source cannot be compiled.
+    Raise `CompileError` if the source cannot be compiled, or `IncompatibleTargetError` if it is for another platform.
     """
     module, (printed, values, _, data), request = _read_source(context, request, f"{label}.")
     rewritten = with_nobuiltin(pic.for_shared_object(printed), values.functions, request.requests.imports)
@@ -132,7 +132,9 @@ def _read_source(context: Any, request: Request, label: str = "") -> tuple[Any, 
         The module, its properties, and the request with a suitable machine.
 
     Raises:
-        CompileError: LLVM rejects the source, or it is for another platform.
+        CompileError: LLVM rejects the source.
+        IncompatibleTargetError: the source is for another platform.
+        InvalidNameError: a symbol is not valid UTF-8.
     """
     module = parse_safely(request.ir, context)
     codegen.check_triple(module)
@@ -178,7 +180,10 @@ def _target_attributes(printed: str, values: ir_text.GlobalValues) -> dict[str, 
 
 
 def _with_thread_locals(printed: str, request: Request) -> tuple[str, Request]:
-    """Add functions that return the addresses of shared thread-local variables. Return the new text of the module and the new request."""
+    """Add functions that return the addresses of shared thread-local variables. Return the new text of the module and the new request.
+
+    Raise `CompileError` if a use of an imported variable cannot be rewritten.
+    """
     declared, defined = pic.shared_thread_locals(ir_text.lines_of_variables(printed))
     if not request.shared or not (declared or defined):
         return printed, request

@@ -44,7 +44,7 @@ class Cost(NamedTuple):
 
 
 def costs(store: Store, progress: Progress | None = None, duplicate: Callable[[str, int, int], object] | None = None) -> Iterator[Cost]:
-    """Yield the costs of all functions of a directory and its layers, sorted by name. All modules are read once.
+    """Yield the costs of all functions of a directory and its layers, sorted by name. Long journals are folded, and all modules read once.
 
     `duplicate` is called with the func_name, the number of realizations and the size of their modules in bytes, for each callable function
     with several realizations.

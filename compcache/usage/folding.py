@@ -185,6 +185,7 @@ class _Groups:
             self._add_variant(row)
 
     def _add_variant(self, row: FunctionSummary) -> None:
+        """Add a function to the variants of its row."""
         self.variants.setdefault(_row_key(row.func_name), []).append(row)
 
     def entries(self, entries: Iterable[EntrySummary]) -> dict[str, list[EntrySummary]]:

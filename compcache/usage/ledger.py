@@ -419,7 +419,7 @@ def fold_long(store: Store) -> None:
 
 
 def _is_long_journal(store: Store, name: str, now: float) -> bool:
-    """Return whether a file is a journal which is not sealed, or was sealed a minute ago, and has its share of `_LONG` bytes."""
+    """Return whether a file is a journal that has at least its share of `_LONG` bytes, and is not sealed, or was sealed a minute ago."""
     if not JOURNALS.includes(name) and not _is_settled(store, name, (), now):
         return False
     with suppress(OSError):
@@ -465,15 +465,15 @@ def _replace_by_sum(
     Return the name of the sum and its size in bytes; empty if the sum could not be written.
     """
     contained = {name for inputs in folded.inputs.values() for name in inputs}
-    covered = [name for name in names if name in folded.files or name in contained]
+    covered_names = [name for name in names if name in folded.files or name in contained]
     name = STATISTICS.file_name(unique_name())
     with suppress(OSError):
         scratch = Scratch()
         for (module_id, key), count, last_use in uses:
             scratch.write(encode_use(module_id, key, count, last_use))
-        data = encode_sum(counters, scratch.size, scratch.parts(), covered)
+        data = encode_sum(counters, scratch.size, scratch.parts(), covered_names)
         status = publish(store.files, store.temporary, store.path(STATISTICS, name), data)
-        _remove_files(store, covered)
+        _remove_files(store, covered_names)
         return {name: status.st_size}
     return {}
 

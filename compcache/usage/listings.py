@@ -50,7 +50,7 @@ _HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
 
 
 def modules(store: Store, progress: Progress | None = None) -> list[ModuleSummary]:
-    """Return all readable modules, sorted by module_id, modules of layers last."""
+    """Fold the long journals, and return all readable modules, sorted by module_id, modules of layers last."""
     fold_long(store)
     uses = Uses(store)
     return [summary for place in (store, *store.layers) for summary in _all_modules(place, uses, progress)]

@@ -45,7 +45,10 @@ class Overview(NamedTuple):
 
 
 def look_over(store: Store, progress: Progress | None = None) -> Overview:
-    """Return an overview of a whole cache. `progress` is called now and then with the numbers of read modules and of all modules."""
+    """Fold the long journals, and return an overview of a whole cache.
+
+    `progress` is called now and then with the numbers of read modules and of all modules.
+    """
     fold_long(store)
     present = list_modules(store, progress)
     return Overview(present, load_rows(store, present, progress), read_ledger(store))
@@ -83,18 +86,21 @@ class Slice:
 
     def rows(self) -> dict[bytes, Row]:
         """Return the rows of the readable modules, in the order of `present`. Rows of listed packs lack their entries."""
-        listed = self._slices.lists.rows_of_directory(self.first)
-        unlisted = self._read_unlisted(listed)
-        return {module_id: row for module_id in self.present if (row := listed.get(module_id) or unlisted.get(module_id)) is not None}
+        listed_rows = self._slices.lists.rows_of_directory(self.first)
+        unlisted = self._read_unlisted(listed_rows)
+        return {module_id: row for module_id in self.present if (row := listed_rows.get(module_id) or unlisted.get(module_id)) is not None}
 
     def kinds(self) -> dict[bytes, bool]:
         """Return for each readable module whether it is a pack."""
-        listed = self._slices.lists.kinds_of_directory(self.first)
-        unlisted = {module_id: row.is_pack for module_id, row in self._read_unlisted(listed).items()}
-        return {module_id: is_pack for module_id, is_pack in {**listed, **unlisted}.items() if module_id in self.present}
+        listed_kinds = self._slices.lists.kinds_of_directory(self.first)
+        unlisted = {module_id: row.is_pack for module_id, row in self._read_unlisted(listed_kinds).items()}
+        return {module_id: is_pack for module_id, is_pack in {**listed_kinds, **unlisted}.items() if module_id in self.present}
 
     def _read_unlisted(self, listed: Mapping[bytes, object]) -> dict[bytes, Row]:
-        """Return the rows of existing modules that are not listed. Record them, and listed modules that do not exist, in the slices."""
+        """Return the rows of existing modules that are not listed. Record them, and listed modules that do not exist, in the slices.
+
+        Raise `StorageError` if a module cannot be read because of a shortage of descriptors or memory.
+        """
         slices = self._slices
         slices.gone.update(listed.keys() - self.present.keys())
         rows = {}
@@ -119,7 +125,7 @@ class Present:
         return self.size_of(module_id) >= 0
 
     def size_of(self, module_id: bytes) -> int:
-        """Return the size of a module on disk in bytes; -1 if it does not exist."""
+        """Return the size of a module on disk in bytes; -1 if it does not exist. Calls must be in order of the module_ids."""
         first_byte = module_id[0]
         while self._first < first_byte:
             current_slice = next(self._slices, None)
@@ -132,7 +138,10 @@ def seconds_of(store: Store, lists: ModuleLists) -> SecondsOf:
     """Return a function that returns the compile times of modules in seconds, without unreadable modules."""
 
     def seconds(module_ids: Sequence[bytes]) -> dict[bytes, float]:
-        """Return the compile times of modules, from the module lists, or else from the modules themselves. Unreadable ones are left out."""
+        """Return the compile times of modules, from the module lists, or else from the modules themselves. Unreadable ones are left out.
+
+        Raise `StorageError` if a module cannot be read because of a shortage of descriptors or memory.
+        """
         rows: dict[bytes, Row | None] = dict(lists.rows(module_ids))
         rows.update({module_id: read_row(store, module_id) for module_id in module_ids if module_id not in rows})
         return {module_id: row.seconds for module_id, row in rows.items() if row is not None}
@@ -141,7 +150,10 @@ def seconds_of(store: Store, lists: ModuleLists) -> SecondsOf:
 
 
 def load_rows(store: Store, module_ids: Iterable[bytes], progress: Progress | None = None) -> dict[bytes, Row]:
-    """Return the rows of modules, by module_id. Unreadable modules are left out."""
+    """Return the rows of modules, by module_id. Unreadable modules are left out.
+
+    Raise `StorageError` if a module cannot be read because of a shortage of descriptors or memory.
+    """
     requested = dict.fromkeys(module_ids)  # a set that keeps the order
     lists = ModuleLists(store, progress, recover=False)
     rows: dict[bytes, Row] = {}

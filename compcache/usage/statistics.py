@@ -98,7 +98,10 @@ def hits_and_misses(store: Store) -> tuple[int, int]:
 
 
 def _totals(counters: Mapping[tuple[int, str], float], since: float | None) -> tuple[dict[str, float], float]:
-    """Add up the counters from `since` on. Return the sums by name, and the later of `since` and the time of the last zeroing."""
+    """Add up the counters from `since` on. Return the sums by name, and the later of `since` and the time of the last zeroing.
+
+    Raise `TypeError` if `since` is not a time.
+    """
     first_hour = _first_hour(since)
     start = float(first_hour * HOUR)
     totals: dict[str, float] = {}
@@ -122,7 +125,10 @@ def _first_hour(since: float | None) -> int:
 
 
 def history(store: Store, since: float | None = None, progress: Progress | None = None) -> tuple[StatsPeriod, ...]:
-    """Return the periods from `since` on with at least one counter, the oldest first. None returns all."""
+    """Fold the long journals, and return the periods from `since` on with at least one counter, the oldest first. None returns all.
+
+    Raise `TypeError` if `since` is not a time.
+    """
     fold_long(store)
     counters = Uses(store).counted(seconds_of(store, ModuleLists(store, progress, recover=False)), time.time())
     first_hour = _first_hour(since)

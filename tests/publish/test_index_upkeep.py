@@ -14,6 +14,7 @@ from helpers import adder, constant
 
 from compcache import Cache, ModuleSource
 from compcache.directory.places import MODULE_LISTS
+from compcache.errors import FormatError
 from compcache.formats.index import Index, Segment
 from compcache.formats.statistics import is_sum
 from compcache.processes import detached
@@ -144,6 +145,39 @@ def test_a_part_is_made_again_where_a_module_was_added_since(many: Cache, direct
     with Cache(directory) as other:
         assert all(other.has(f"f{number}") for number in (*range(20), *range(30, 60)))
         assert other.get_target("version")() == 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at", [0.2, 0.4, 0.6])
+def test_a_damaged_part_is_made_again(many: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch, at: float) -> None:
+    """A part of a killed rebuild must not end every later rebuild."""
+    many.close()
+    with monkeypatch.context() as killing:
+        kill_after(killing, 3)
+        with pytest.raises(KilledError):
+            rebuild_index(Store(str(directory)))
+    monkeypatch.setattr(index_parts, "_TICK", 0)
+    part = max((directory / "index-v1").glob("??-*-part"))
+    content = bytearray(part.read_bytes())
+    content[int(len(content) * at)] ^= 0x55
+    part.write_bytes(content)
+    with Cache(directory) as other:
+        assert all(other.has(f"f{number}") for number in range(20))
+        assert other.get_target("version")() == 2
+    assert in_index(directory)[1] == 0
+
+
+def test_a_check_reports_that_the_index_cannot_be_rebuilt(cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Store) -> int:
+        raise FormatError("a bucket of an index table is damaged")
+
+    cache.add_module(ModuleSource(adder("f", 1)))
+    for path in (directory / "index-v1").glob("*.idx"):
+        path.write_bytes(b"damaged")
+    monkeypatch.setattr(index_rebuild, "rebuild_index", fail)
+    with Cache(directory) as other:
+        report = other.check(repair=True)
+    assert [finding.repaired for finding in report.findings if finding.kind == "index"] == [False]
 
 
 @pytest.mark.slow

@@ -37,10 +37,12 @@ class ArmAssembler(Assembler):
     most_frame = 2032
 
     def _emit(self, *words: int) -> None:
+        """Append instructions."""
         for word in words:
             self.code += word.to_bytes(4, "little")
 
     def _word_at(self, at: int) -> int:
+        """Return the instruction at a position."""
         return int.from_bytes(self.code[at : at + 4], "little")
 
     def enter(self) -> None:
@@ -119,6 +121,7 @@ class ArmAssembler(Assembler):
         self._emit_float_move(0, number, offset, size)
 
     def _emit_float_move(self, load: int, number: int, offset: int, size: int) -> None:
+        """Emit a load (`load` is its bit) or a store of a floating-point register of `size` bytes."""
         self._emit((0xBD000000 if size == 4 else 0xFD000000) | load | offset // size << 10 | _SP << 5 | number)  # ldr; str  # noqa: PLR2004 - bytes
 
     def convert_float(self, *, to: int) -> None:
@@ -165,8 +168,10 @@ class ArmAssembler(Assembler):
         self._jump_if(_DIFFERENT, label)
 
     def _compare(self, register: int, other: int) -> None:
+        """Emit a comparison of two registers, which sets the flags."""
         self._emit(0xEB00001F | other << 16 | register << 5)  # cmp
 
     def _jump_if(self, condition: int, label: int) -> None:
+        """Emit a jump to a label if the flags satisfy a condition."""
         self._jump_here(label)
         self._emit(0x54000000 | condition)  # b.cond

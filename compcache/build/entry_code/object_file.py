@@ -75,7 +75,10 @@ def _joined_code(nop: bytes, functions: Mapping[str, Code]) -> tuple[bytes, dict
 
 
 def _elf_file(machine: int, sections: tuple[tuple[str, int, int, bytes, int, int, int, int], ...], strings: StringTable) -> bytes:
-    """Return an ELF object file. Each section is (name, type, flags, content, link, info, alignment, size of an entry)."""
+    """Return an ELF object file. Each section is (name, type, flags, content, link, info, alignment, size of an entry).
+
+    The names of the sections are added to `strings`, which the file contains as its last section.
+    """
     content = bytearray(_FILE_HEADER.size)
     headers = [bytes(_SECTION_HEADER.size)]
     names = [strings.add(name) for name in (*[name for name, *_ in sections], ".strtab")]

@@ -67,7 +67,7 @@ class _Pattern:
         return (self._size + 15) // 16 * 16
 
     def write(self) -> Code:
-        """Write all operations, and return the code."""
+        """Emit all operations, and return the code."""
         machine = self._machine
         machine.enter()
         if self._views:
@@ -130,7 +130,7 @@ class _Pattern:
         machine.place(convert)
 
     def _convert(self, index: int, parameter: Parameter) -> None:
-        """Write the conversion of one argument, and record the places of the function's arguments for it."""
+        """Emit the conversion of one argument, and record the places of the function's arguments for it."""
         machine, slot = self._machine, self._slots[index]
         kind, size = parameter.type.kind, parameter.type.size
         passed = 0
@@ -164,7 +164,7 @@ class _Pattern:
         self._machine.load(register, self._machine.items, index * _WORD)
 
     def _begin_hook(self, index: int) -> None:
-        """Write loads of the first three arguments for a call of the runtime that handles an argument."""
+        """Emit loads of the first three arguments for a call of the runtime that handles an argument."""
         machine = self._machine
         self._load_item(machine.arguments[2], index)
         machine.load_number(machine.arguments[1], index)
@@ -199,7 +199,10 @@ class _Pattern:
         return self._add_deferred(check), back
 
     def _convert_float(self, index: int, size: int) -> None:
-        """Emit the conversion of an argument to a floating-point number of `size` bytes. -1.0 may be an error: then Python is asked."""
+        """Emit the conversion of an argument to a floating-point number of `size` bytes.
+
+        The result -1.0 may be an error. Then the code asks Python.
+        """
         machine, slot = self._machine, self._slots[index]
         check, back = self._error_check_labels(index)
         self._load_item(machine.arguments[0], index)
@@ -240,7 +243,7 @@ class _Pattern:
         machine.jump_if_zero(machine.result, self._fail, half=True)
 
     def _check_writable(self, index: int) -> None:
-        """Write a check that fails if a pointer belongs to a read-only buffer. A pointer that is a plain address has no buffer."""
+        """Emit a check that fails if a pointer belongs to a read-only buffer. A pointer that is a plain address has no buffer."""
         machine, good = self._machine, self._machine.new_label()
         machine.load(machine.scratch, machine.frame, self._views[index] + _VIEW_OBJECT)
         machine.jump_if_zero(machine.scratch, good)
@@ -297,7 +300,7 @@ class _Pattern:
             self._make_object(result, self._entry.result, self._result)
 
     def _pass_arguments(self) -> None:
-        """Write loads of the function's arguments. Arguments in memory come first, because they need a register that is used later."""
+        """Emit loads of the function's arguments. Arguments in memory come first, because they need a register that is used later."""
         machine = self._machine
         places = [(0, -1, self._items)] if self._signature.result.kind == TUPLE else []
         places += self._passed
@@ -318,7 +321,7 @@ class _Pattern:
                 machine.load(register, base, offset)
 
     def _return_tuple(self, items: tuple[Type, ...]) -> None:
-        """Write the creation of a tuple of the values which the function has stored."""
+        """Emit the creation of a tuple of the values that the function has stored."""
         machine = self._machine
         first, second, third = machine.arguments[:3]
 
@@ -343,7 +346,7 @@ class _Pattern:
         machine.load(machine.result, machine.frame, self._result)
 
     def _make_object(self, result: Type, llvm_type: str, slot: int) -> None:
-        """Write the creation of the Python object for a value in the frame."""
+        """Emit the creation of the Python object for a value in the frame."""
         machine = self._machine
         first, kind = machine.arguments[0], result.kind
         if kind == VOID:
@@ -362,7 +365,7 @@ class _Pattern:
             self._call_constructor(result, llvm_type)
 
     def _call_constructor(self, result: Type, llvm_type: str) -> None:
-        """Write the creation of the Python object for the number or pointer in the first argument."""
+        """Emit the creation of the Python object for the number or pointer in the first argument."""
         machine = self._machine
         first, kind = machine.arguments[0], result.kind
         if kind == CSTR:

@@ -35,18 +35,20 @@ class X86Assembler(Assembler):
     most_frame = 2032
 
     def _emit(self, *values: int) -> None:
+        """Append bytes."""
         self.code += bytes(values)
 
     def _emit_number32(self, value: int) -> None:
+        """Append the low 32 bits of a number."""
         self.code += (value & 0xFFFFFFFF).to_bytes(4, "little")
 
     def _emit_prefix(self, bits: int) -> None:
-        """Write the REX prefix if one of its bits is needed."""
+        """Emit the REX prefix if one of its bits is needed."""
         if bits:
             self._emit(0x40 | bits)
 
     def _emit_registers(self, opcode: tuple[int, ...], register: int, other: int, *, wide: bool = True) -> None:
-        """Write an instruction with two registers. `other` is the operand that may also be memory."""
+        """Emit an instruction with two registers. `other` is the operand that may also be memory."""
         self._emit_prefix(wide << 3 | register >> 3 << 2 | other >> 3)
         self._emit(*opcode, 0xC0 | (register & 7) << 3 | other & 7)
 
@@ -149,6 +151,7 @@ class X86Assembler(Assembler):
         self._emit_float_move(0x11, number, offset, size)
 
     def _emit_float_move(self, opcode: int, number: int, offset: int, size: int) -> None:
+        """Emit a load or a store, as `opcode` says, of a floating-point register of `size` bytes."""
         self._emit(0xF3 if size == 4 else 0xF2)  # noqa: PLR2004 - bytes
         self._emit_memory((0x0F, opcode), number, _SP, offset, wide=False)
 
@@ -167,6 +170,7 @@ class X86Assembler(Assembler):
         self.code[at : at + 4] = (target - at - 4).to_bytes(4, "little", signed=True)
 
     def _jump_if(self, condition: int, label: int) -> None:
+        """Emit a jump to a label if the flags satisfy a condition."""
         self._emit(0x0F, condition)  # jcc
         self._jump_here(label)
         self._emit_number32(0)

@@ -92,8 +92,8 @@ def offered_bodies(text: str, exports: Iterable[Export], resolution: Resolution)
 
     `text` is the module as LLVM prints it, before it is optimized.
     """
-    named = {export.symbol: export.name for export in exports if is_content_name(export.name) and not export.link_only}
-    offered = {symbol: name for symbol, name in named.items() if symbol not in resolution.imports}
+    content_names = {export.symbol: export.name for export in exports if is_content_name(export.name) and not export.link_only}
+    offered = {symbol: name for symbol, name in content_names.items() if symbol not in resolution.imports}
     if not offered or has_module_assembly(text):
         return ()
     return _Module(text, offered, resolution).bodies()
@@ -347,8 +347,8 @@ class _Reader:
         if name is not None:
             self._imports[name] = None
             if name != self._name:
-                own = module.functions.get(symbol)
-                line = module.declarations[symbol] if own is None else own.partition("\n")[0].removesuffix("{")
+                definition = module.functions.get(symbol)
+                line = module.declarations[symbol] if definition is None else definition.partition("\n")[0].removesuffix("{")
                 self._declared[symbol] = self._declared_as(line.partition(" ")[2], quoted(name)) + " nonlazybind"
             return quoted(name)
         if module.is_native(symbol):
@@ -389,8 +389,8 @@ class _Reader:
         _check_attributes(attributes)
         end = line.find(", !")
         end = len(line) if end < 0 else end
-        kept = [word for word in _split_attributes(attributes) if word[0] != '"']
-        return " ".join([line[:end], *dict.fromkeys(kept)]) + line[end:]
+        attribute_words = [word for word in _split_attributes(attributes) if word[0] != '"']
+        return " ".join([line[:end], *dict.fromkeys(attribute_words)]) + line[end:]
 
     def _constant(self, line: str, written: str) -> str:
         """Return the definition of a private constant under another name. Raise `_NotOffered` if its address may be compared."""
@@ -414,7 +414,7 @@ class _Reader:
             return line
 
         def keep_attachment(match: re.Match[str]) -> str:
-            """Return an attachment whose kind and node are known, otherwise ""."""
+            """Return an attachment whose kind and node are known, and keep the node. Return "" for any other attachment."""
             return match[0] if _KEPT_METADATA.fullmatch(match[1]) and self._keep_node(match[2]) else ""
 
         changed = _ATTACHED.sub(keep_attachment, line)
@@ -428,16 +428,16 @@ class _Reader:
 
         If one of these nodes is debug information or refers to a symbol, keep nothing and return False.
         """
-        kept = {token: None}
+        new_tokens = {token: None}
         order = [token]
         for node in order:  # grows during the iteration
             text = self._module.nodes[node]
             if not text.removeprefix("distinct ").startswith("!{") or "@" in text:
                 return False
-            new_nodes = [inner for inner in _NODE.findall(_STRING.sub('""', text)) if inner not in kept]
-            kept |= dict.fromkeys(new_nodes)
+            new_nodes = [inner for inner in _NODE.findall(_STRING.sub('""', text)) if inner not in new_tokens]
+            new_tokens |= dict.fromkeys(new_nodes)
             order += dict.fromkeys(new_nodes)
-        self._nodes |= kept
+        self._nodes |= new_tokens
         return True
 
     def _metadata(self) -> list[str]:

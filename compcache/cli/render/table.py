@@ -39,8 +39,8 @@ def table_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], width:
     columns = [columns[number] for number in positions]
     width_of_cells = width - len(_GAP) * (len(positions) - 1)
     widths = _fitting_widths(columns, [natural_widths[number] for number in positions], width_of_cells)
-    shown = [contents[number] for number in positions]
-    return zip(*map(_align_cells, shown, widths, columns), strict=True)
+    shown_contents = [contents[number] for number in positions]
+    return zip(*map(_align_cells, shown_contents, widths, columns), strict=True)
 
 
 def _fitting_columns(columns: Sequence[Column], natural_widths: Sequence[int], width: int) -> list[int]:

@@ -24,7 +24,7 @@ def tree(graph: FunctionGraph) -> Iterator[str]:
 
 
 def _find_roots(graph: FunctionGraph) -> Iterator[int]:
-    """Yield the nodes without a referring node, then all functions, because the first nodes may not reach every cycle."""
+    """Yield the numbers of the nodes without a referring node, then of all functions, because the first nodes may not reach every cycle."""
     targets = {end for start, end in graph.edges if start != end}
     numbers = range(len(graph.nodes))
     yield from (number for number in numbers if number not in targets)

@@ -139,6 +139,7 @@ def _figure(chart: Chart, *, drawn: bool) -> Iterator[str]:
 
 
 def _meanings(chart: Chart) -> str:
+    """Return the explanation of each reason in a chart, as HTML."""
     items = (f"<dt>{_escape(name)}</dt><dd>{_escape(_REASONS.get(name, _REASONS['other']))}</dd>" for name, _ in chart.rows)
     return f'<dl class="reasons">{"".join(items)}</dl>'
 
@@ -182,6 +183,7 @@ def _duplicate_section(rows: Sequence[Duplicate]) -> Iterator[str]:
 
 
 def _group_section(title: str, head: str, rows: Sequence[Group]) -> Iterator[str]:
+    """Yield a section with a table of groups of modules; nothing without groups."""
     cells = ((row.name, f"{row.number:,}", size_text(row.size)) for row in rows)
     yield from _section(title, _table(title, (head, "modules", "size"), cells, numeric=(1, 2)) if rows else ())
 

@@ -138,6 +138,7 @@ class _Sums:
         self._sums: dict[str, tuple[int, int]] = {}
 
     def add(self, name: str, size: int, count: int) -> None:
+        """Add a size and a count to the sums of a name."""
         total_size, total_count = self._sums.get(name, (0, 0))
         self._sums[name] = total_size + size, total_count + count
 

@@ -242,7 +242,7 @@ class LinkedClosures:
         return is_known_valid
 
     def _add_closure(self, module_id: bytes, parts: tuple[bytes, ...], homes: int) -> None:
-        """Record a closure and the modules in it."""
+        """Record a closure and its `parts`, unless it is recorded. It contains the first `homes` of these modules whole."""
         if module_id in self._parts:
             return
         self._parts[module_id] = parts

@@ -85,7 +85,7 @@ def second_provider_error(variable: str, module_id: bytes, provider: bytes) -> L
 
 
 def provider_updates(loader: Loader, chosen: dict[str, Choice], weak: Callable[..., Any]) -> list[dict[str, Any]]:
-    """Return the table updates for the modules that provide the variables of a load."""
+    """Return updates for the modules that provide the variables of a load: each table of `loader`, followed by its new rows."""
     updates = []
     shared = [(name, choice) for name, choice in chosen.items() if choice.record.signature.startswith(LINK_ONLY)]
     for prefix, table in ((VARIABLE, loader.providers), (MERGED, loader.merged)):

@@ -61,10 +61,10 @@ class DistanceTable(NamedTuple):
         Raise `CompileError` if the code of the object defines one of them. LLVM changes the names of some symbols.
         """
         missing = [name for name in dict.fromkeys(self.names) if name not in present]
-        lost = next((name for name in missing if name in self.own), None)
-        if lost is not None:
+        lost_name = next((name for name in missing if name in self.own), None)
+        if lost_name is not None:
             raise CompileError(
-                f"the object that LLVM emitted has no symbol {lost!r}, although the code defines it: LLVM changes the symbols of some "
+                f"the object that LLVM emitted has no symbol {lost_name!r}, although the code defines it: LLVM changes the symbols of some "
                 "calling conventions (vectorcall); give the function another calling convention, or make it internal"
             )
         return missing
@@ -76,7 +76,7 @@ class DistanceTable(NamedTuple):
 
 
 def with_distances(data: bytes, constant: DistanceTable) -> bytes:
-    """Return an object with an added constant.
+    """Return an object file with a table of distances added as a constant.
 
     Raises:
         CompileError: see `DistanceTable.missing`.

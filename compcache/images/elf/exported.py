@@ -108,7 +108,10 @@ def _section_content(data: bytes, section: Section | None) -> bytes:
 
 
 def _version_names(data: bytes, sections: tuple[Section, ...]) -> dict[int, str]:
-    """Return the names of the versions that a library defines, by their numbers; {} for a library without versions."""
+    """Return the names of the versions that a library defines, by their numbers; {} for a library without versions.
+
+    Raise `FormatError` if the tables are damaged.
+    """
     table = parts.find_section(sections, _SHT_GNU_VERDEF)
     if table is None:
         return {}

@@ -165,7 +165,10 @@ def _read_sections(data: bytes) -> tuple[Section, ...]:
 
 
 def _large_section_count(data: bytes, offset: int) -> int:
-    """Return the number of sections from the first section header, which states it if the number does not fit into the ELF header."""
+    """Return the number of sections from the first section header, which states it if the number does not fit into the ELF header.
+
+    Raise `FormatError` if the file ends earlier.
+    """
     return Section._make(SECTION.unpack(read_bytes(data, offset, SECTION.size, "a section header"))).size
 
 

@@ -90,7 +90,10 @@ def is_named() -> bool:
 
 @functools.lru_cache(maxsize=16)
 def _find_linkers(choice: str | None, path: str) -> tuple[Linker, ...]:
-    """Return the linkers to use, best first: the chosen one, or those on the path and in a wheel. The result is empty for "none"."""
+    """Return the linkers to use, best first: the chosen one, or those on the path and in a wheel. The result is empty for "none".
+
+    Raise `LinkerError` if the chosen linker cannot be run.
+    """
     if choice and choice.strip():
         linker = _linker_for_value(choice.strip(), path)
         return () if linker is None else (linker,)

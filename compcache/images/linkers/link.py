@@ -146,7 +146,10 @@ def _linker_flags(linker: Linker) -> tuple[str, ...]:
 
 
 def _link_in_memory(link: _Link) -> bytes | None:
-    """Link with files in memory. Return None if that is not possible or the link fails; linking in a directory then reports why."""
+    """Link with files in memory. Return None if that is not possible or the link fails; linking in a directory then reports why.
+
+    Raise `LinkerError` if the linker cannot be started, or exceeds its time limit.
+    """
     to_standard_output = _writes_to_standard_output(link.linker)
     if to_standard_output is None or link.linker.argv in _needs_directory or not hasattr(os, "memfd_create"):
         return None

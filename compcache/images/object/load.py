@@ -35,7 +35,7 @@ class LinkedObject(NamedTuple):
 
 
 def load(runtime: Any, file: ImageFile) -> Any:
-    """Link the image of an open module file with ORC (`LoadSide.load`)."""
+    """Link the image of an open module file with ORC (`LoadSide.load`). Raise `IntegrityError` if ORC cannot link the image."""
     linked = link_object(file.read(0, file.image), TABLE_SYMBOL)
     return runtime.adopt_image(linked.address, file.key, linked)
 

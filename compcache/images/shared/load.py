@@ -25,7 +25,10 @@ __all__ = ["check", "describe_loading", "load"]
 
 
 def load(runtime: Any, file: ImageFile) -> Any:
-    """Copy the image of an open module file to memory, and map the copy (`LoadSide.load`)."""
+    """Copy the image of an open module file to memory, and map the copy (`LoadSide.load`).
+
+    Raise `OSError` if there is no room for the copy.
+    """
     copy = anonymous_file(file.read(0, file.image))
     return runtime.map_image(copy.number, os.fsencode(file.path), file.key)
 

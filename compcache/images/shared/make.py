@@ -162,6 +162,8 @@ def _check_archives(image: bytes, may_be_missing: Collection[str]) -> None:
     """Raise `UndefinedSymbolError` if members of archives use symbols that no library defines, except those in `may_be_missing`.
 
     Weak references, such as Rust's to functions of later C libraries, may stay undefined.
+
+    Raise `LibraryError` if a library that the image needs cannot be opened.
     """
     missing = [
         symbol

@@ -84,13 +84,15 @@ class Input(NamedTuple):
 def read_input(data: bytes) -> Input:
     """Read an object. The results for small objects are cached.
 
-    Raise `FormatError` if the object is malformed, or has parts that the writer does not support.
+    Raises:
+        FormatError: the object is malformed, or has parts that the writer does not support.
+        ValueError, IndexError: the object has unwinding tables that are malformed.
     """
     return (_read_small if len(data) < _SMALL else _read_object)(data)
 
 
 def _read_object(data: bytes) -> Input:
-    """Return what the writer needs of an object. Raise `FormatError` if the object is malformed or needs a linker."""
+    """Return an object as an input of the writer. See `read_input` for the exceptions."""
     header = parts.read_header(data)
     linking = architecture_of_elf(header.machine).linking
     if linking is None:
@@ -156,7 +158,12 @@ def _is_part(name: str, section: Section) -> bool:
 def _read_section(
     data: bytes, number: int, name: str, section: Section, relocations: tuple[tuple[int, int, int, int], ...], linking: Linking
 ) -> InputSection:
-    """Return a section for the output section of its name. Raise `FormatError` if the section is malformed or needs a linker."""
+    """Return a section for the output section of its name.
+
+    Raises:
+        FormatError: the section is malformed or needs a linker.
+        ValueError, IndexError: the section has unwinding tables that are malformed.
+    """
     kind, flags, alignment = section.type, section.flags, max(section.alignment, 1)
     output = _output_name(name, mapped=bool(flags & parts.SHF_ALLOC))
     is_frames = output == ".eh_frame"

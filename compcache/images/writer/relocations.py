@@ -255,6 +255,8 @@ class Relocator:
 
         The second word of a variable of this image, its distance from the start of the thread's block, is written into `content`.
         An architecture with one relocation for both words has the distance in the relocation instead.
+
+        Raise `FormatError` if the image does not contain the variable's section.
         """
         first, *second = self._linking.tls_pair
         if isinstance(key, str):

@@ -163,7 +163,10 @@ def _section_address(outputs: Mapping[str, Output], name: str) -> int:
 
 
 def _relocate_pieces(layout: Layout, relocator: Relocator) -> None:
-    """Write the final addresses into all sections that contain relocations or unwinding tables."""
+    """Write the final addresses into all sections that contain relocations or unwinding tables.
+
+    Raise `FormatError` if a relocation is not supported, or `ValueError` if a distance is too large.
+    """
     for output in layout.outputs:
         is_mapped = output.flags & SHF_ALLOC
         for piece in output.pieces:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from compcache.digest import DIGEST_SIZE, KEY_SIZE, name_key
-from compcache.errors import FormatError, IntegrityError, StorageError
+from compcache.errors import FormatError, StorageError
 from compcache.formats.entry import index_name
 from compcache.formats.index import NUMBER_SIZE, STAMP_SIZE
 from compcache.formats.table import all_entries
@@ -169,7 +169,7 @@ def encode_entry(name: str, module_id: bytes, offset: int) -> bytes:
 
 
 def _count_unverified(state: CheckState, segments: list[Segment]) -> int:
-    """Return the number of modules without a valid stamp."""
+    """Return the number of modules without a valid stamp. Modules with a reported problem are not counted."""
     unverified = 0
     entries = heapq.merge(*[all_entries(segment.modules) for segment in segments])
     entry = next(entries, None)
@@ -202,10 +202,10 @@ def _repair_index(state: CheckState, missing: _Differences, stale: int, damaged:
 
 
 def _try_rebuild(state: CheckState) -> bool:
-    """Rebuild the index. Return False if it cannot be written."""
+    """Rebuild the index, and return whether this was possible."""
     from compcache.publish.index_rebuild import rebuild_index
 
-    with suppress(OSError, IntegrityError):
+    with suppress(OSError, FormatError):
         rebuild_index(state.store)
         return True
     return False

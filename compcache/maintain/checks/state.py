@@ -54,15 +54,15 @@ class CheckState:
 
     def modules(self) -> Iterator[tuple[dict[bytes, os.stat_result], Slice]]:
         """Yield, for each directory, the file statuses of its modules without a reported problem, by module_id, and their slice."""
-        done = 0
+        count = 0
         for statuses in statuses_by_directory(self.store):
             present = {module_id: status for module_id, status in statuses.items() if self.is_sound(module_id)}
             if present:
                 yield present, Slice(self.slices, next(iter(present))[0], cast("dict[bytes, FileStatus]", present))
-            done += len(present)
-            self.total = max(self.total, done)
+            count += len(present)
+            self.total = max(self.total, count)
             # The first step does not know the total. It expects as many modules in each of the other directories.
-            self.show(done, self.total if done < self.total else (done << 8) // (max(statuses, default=b"\0")[0] + 1))
+            self.show(count, self.total if count < self.total else (count << 8) // (max(statuses, default=b"\0")[0] + 1))
 
     def show(self, done: int, total: int) -> None:
         """Show how many of how many modules or functions a step has read."""

@@ -60,13 +60,13 @@ def postpone(library: Any, generate_code: Callable[[Any], None]) -> None:
     functions = list(module.functions)
     variables = [variable.name for variable in module.global_variables]
     defined = frozenset(function.name for function in functions if not function.is_declaration)
-    used = [function.name for function in functions if function.is_declaration]
+    declared_names = [function.name for function in functions if function.is_declaration]
     called = tuple(name.removeprefix(_UNRESOLVED) for name in variables if name.startswith(_UNRESOLVED))
     if called:
-        used.append(_ABORT)  # each slot contains this function until the slot is filled
+        declared_names.append(_ABORT)  # each slot contains this function until the slot is filled
     # The environments must live as long as the library, as they do with generated code.
     environments = {name: lookup_environment(name) for name in variables if name.startswith(_ENVIRONMENT)}
-    _waiting[library] = _Waiting(generate_code, defined, tuple(used), called, environments)
+    _waiting[library] = _Waiting(generate_code, defined, tuple(declared_names), called, environments)
     for name in defined:
         _definers[name] = library
     if not defined.isdisjoint(library.codegen._rtlinker._unresolved):

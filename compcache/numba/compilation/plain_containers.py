@@ -192,6 +192,7 @@ def _make_creator(type_: Any) -> Any:
         key_type, value_type = type_.key_type, type_.value_type
 
         def create_dict(items: Any) -> Any:
+            """Return a typed dictionary with these items. Numba compiles this function."""
             container = Dict.empty(key_type, value_type)
             for key, value in items:
                 container[key] = value
@@ -202,13 +203,14 @@ def _make_creator(type_: Any) -> Any:
         item_type = type_.dtype
 
         def create_list(items: Any) -> Any:
+            """Return a typed list with these items. Numba compiles this function."""
             container = List.empty_list(item_type)
             for item in items:
                 container.append(item)
             return container
 
         return _create_set if isinstance(type_, types.Set) else create_list
-    raise NotImplementedError(f"the type {type_}, in which a container is nested")
+    raise NotImplementedError(f"compcache has no conversion for the type {type_}, in which a container is nested; use another type")
 
 
 def _make_lister(type_: Any) -> Any:
@@ -227,7 +229,7 @@ def _make_lister(type_: Any) -> Any:
     if isinstance(type_, types.Optional):
         return _make_optional_lister(_jit(_make_lister(type_.type)))
     if isinstance(type_, types.BaseNamedTuple):
-        raise NotImplementedError(f"the type {type_}, a named tuple with a container")
+        raise NotImplementedError(f"compcache has no conversion for the type {type_}, a named tuple with a container; use another type")
     scope = {f"of{number}": _jit(_make_lister(item)) for number, item in enumerate(type_)}
     items = "".join(f"of{number}(value[{number}]), " for number in range(len(scope)))
     return _define(f"def listed(value):\n    return ({items})", "listed", scope)
@@ -253,6 +255,7 @@ def _make_optional_lister(lister: Any) -> Any:
     """Return a function that calls a lister with a value, or returns None for None."""
 
     def listed(value: Any) -> Any:
+        """Return the items of a container, or None for None. Numba compiles this function."""
         if value is None:
             return None
         return lister(value)

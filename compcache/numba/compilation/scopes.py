@@ -344,7 +344,7 @@ _runs: weakref.WeakKeyDictionary[type, dict[Any, Run]] = weakref.WeakKeyDictiona
 
 
 def record_tried(function: Any) -> bool:
-    """Record in all running compilations that the compiler tries one of the user's implementations. Return False if none has a scope."""
+    """Record in all running compilations that the compiler tries one of the user's implementations. Return False if none is running."""
     if not _stack.scopes:
         tried_outside_scopes[id(function)] = function
     for scope in _stack.scopes:

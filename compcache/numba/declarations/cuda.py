@@ -83,6 +83,7 @@ def _declare(options: dict[str, Any], function: Any) -> Any:
 
 
 def _numba_decorator(options: dict[str, Any]) -> Any:
+    """Return Numba's own decorator, with the options if there are any. Import `numba.cuda`."""
     return _import_cuda().jit(**options) if options else _import_cuda().jit
 
 

@@ -51,8 +51,8 @@ def jit(*args: Any, **options: Any) -> Any:
 def _decorate(decorator: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """Implement `njit` and `jit`: return the decorated function, or the decorator for it.
 
-    Numba's own decorator is used if compilation is disabled, or if only Numba can interpret the arguments. If it cannot be imported then,
-    the function becomes the kernel that was packaged beside its module.
+    Numba's own decorator is used if compilation is disabled, or if only Numba can interpret the arguments. In the latter case, if Numba
+    cannot be imported, the function becomes the kernel that was packaged beside its module.
     """
     if _is_jit_disabled() or "signature_or_function" in options:
         return numba_decorator(decorator)(*args, **options)
@@ -138,7 +138,9 @@ def _is_jit_disabled() -> bool:
 
 
 def vectorize(*args: Any, **options: Any) -> Any:
-    """Replace `numba.vectorize`. Return a ufunc of stored loops, or Numba's ufunc if a loop is not stored.
+    """Replace `numba.vectorize`. Return a ufunc of stored loops, or a decorator that returns one.
+
+    The ufunc or decorator is Numba's own if compilation is disabled, a loop is not stored, or only Numba can interpret the arguments.
 
     Args:
         args: the arguments of `numba.vectorize`.
@@ -156,7 +158,9 @@ def vectorize(*args: Any, **options: Any) -> Any:
 
 
 def guvectorize(*args: Any, **options: Any) -> Any:
-    """Replace `numba.guvectorize`. Return a ufunc of stored loops, or Numba's ufunc if a loop is not stored.
+    """Replace `numba.guvectorize`. Return a decorator that returns a ufunc of stored loops, or Numba's ufunc if a loop is not stored.
+
+    The decorator is Numba's own if compilation is disabled, or only Numba can interpret the arguments.
 
     Args:
         args: the arguments of `numba.guvectorize`.
@@ -187,7 +191,9 @@ _MAX_GUVECTORIZE_ARGUMENTS = 2
 
 
 def cfunc(*args: Any, **options: Any) -> Any:
-    """Replace `numba.cfunc`. Return a callback that runs stored code, or Numba's callback if the code is not stored.
+    """Replace `numba.cfunc`. Return a decorator that returns a callback of stored code, or Numba's callback if the code is not stored.
+
+    The decorator is Numba's own if compilation is disabled, or only Numba can interpret the arguments.
 
     Args:
         args: the arguments of `numba.cfunc`.
@@ -200,7 +206,9 @@ def cfunc(*args: Any, **options: Any) -> Any:
 
 
 def stencil(func_or_mode: Any = "constant", **options: Any) -> Any:
-    """Replace `numba.stencil`. Return a stencil that stored functions call. Numba creates its own stencil for any other use.
+    """Replace `numba.stencil`. Return a stencil that stored functions call, or a decorator that returns one.
+
+    The stencil or decorator is Numba's own if compilation is disabled, or only Numba can interpret the arguments.
 
     Args:
         func_or_mode: the first argument of `numba.stencil`.

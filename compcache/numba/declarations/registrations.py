@@ -96,6 +96,7 @@ class LazyIntrinsic(LazyObject):
         object.__setattr__(self, "_options", options)
 
     def _compcache_content(self, walk: Any) -> None:
+        """Feed the function and the options to a walk, as a dependency."""
         get = object.__getattribute__
         walk.refer_to_dependency("intrinsic", get(self, "_function"), get(self, "_options"))
 

@@ -209,8 +209,8 @@ def find_type(name: str) -> Any:
     text = _NAMES.get(name)
     if text is None:
         return None
-    shown = _SHOWN.get(text, text)
-    return _intern(text, (shown, shown), shown, is_scalar=True, name=shown, mutable=False)
+    type_name = _SHOWN.get(text, text)
+    return _intern(text, (type_name, type_name), type_name, is_scalar=True, name=type_name, mutable=False)
 
 
 def _parse_array_slices(item: Any) -> tuple[int, str] | None:
@@ -227,9 +227,9 @@ def _parse_array_slices(item: Any) -> tuple[int, str] | None:
 def _array_type(dtype: Any, ndim: int, layout: str, *, readonly: bool = False) -> LazyType:
     """Return the stand-in for an array type. `readonly` arrays are not mutable."""
     name = f"{'readonly ' * readonly}array({dtype}, {ndim}d, {layout})"
-    shown = name, f"Array({dtype!r}, {ndim}, {layout!r}, {readonly}, aligned=True)"
+    shown_texts = name, f"Array({dtype!r}, {ndim}, {layout!r}, {readonly}, aligned=True)"
     return _intern(
-        array_text(str(text_of(dtype)), ndim, layout, readonly=readonly), shown, (dtype, ndim, layout, not readonly, True),
+        array_text(str(text_of(dtype)), ndim, layout, readonly=readonly), shown_texts, (dtype, ndim, layout, not readonly, True),
         name=name, dtype=dtype, ndim=ndim, layout=layout, mutable=not readonly, aligned=True,
     )  # fmt: skip
 
@@ -304,6 +304,7 @@ def convert_to_numba_type(lazy: Any) -> Any:
 
 
 def _convert_all_types() -> None:
+    """Convert all stand-ins for types to Numba's own types."""
     for lazy in list(_interned.values()):
         convert_to_numba_type(lazy)
 
@@ -427,14 +428,17 @@ def _make_tuple(types: Any) -> Any:
 
 
 def _make_wrapper(name: str, inner: Any) -> Any:
+    """Return the stand-in of a type with one inner type, or None if only Numba can check the argument."""
     return _intern(f"{name}({text_of(inner)})") if type(inner) is LazyType else None
 
 
 def _make_list(item: Any) -> Any:
+    """Return the stand-in of a list type, or None if only Numba can check the argument."""
     return _intern(f"ListType({text_of(item)})") if _is_item(item) else None
 
 
 def _make_dict(key: Any, value: Any) -> Any:
+    """Return the stand-in of a dictionary type, or None if only Numba can check the arguments."""
     return _intern(f"DictType({text_of(key)}, {text_of(value)})") if type(key) is LazyType and _is_item(value) else None
 
 
@@ -447,6 +451,7 @@ _ITEM_PREFIXES = ("DictType(", "ListType(", "Tuple(", "UniTuple(")
 
 
 def _make_function(signature: Any) -> Any:
+    """Return the stand-in of a function type, or None if only Numba can check the signature."""
     text = signature_text(signature) if type(signature) is LazySignature else None
     return _intern(f"FunctionType({text})", signature=signature) if text is not None else None
 

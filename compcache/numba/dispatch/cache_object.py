@@ -148,7 +148,7 @@ class CacheObject(_Cache):  # type: ignore[misc]
         self._backend.record_refusal(make_label(self._full_name(), sig), reason)
 
     def _record_reason_and_warn(self, sig: Any, reason: str) -> None:
-        """Record why Numba would not have cached an overload either. Issue Numba's warning if the program has requested caching."""
+        """Record why Numba would not cache an overload. Issue Numba's warning if the program has requested caching."""
         self._record_reason(sig, reason)
         if not self._is_requested:
             return

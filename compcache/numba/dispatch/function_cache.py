@@ -127,6 +127,8 @@ class FunctionCache(CacheObject):
         """Count a hit, print Numba's messages, and record the code, its identity, and what is linked into it.
 
         Also record the overload for starts without Numba, if no record of it is stored.
+
+        Raise `CompcacheError` if a record of a start could not be stored.
         """
         self._backend.count(hit=True)
         self._log("loaded from", make_func_name(identity, sig))
@@ -281,6 +283,7 @@ class FunctionCache(CacheObject):
         self._count_compiled(sig, seconds)
 
     def _count_compiled(self, sig: Any, seconds: float) -> None:
+        """Count a compilation of the function in the statistics of the cache."""
         frontend.count_compilation(self._cache, make_label(self._full_name(), sig), seconds)
 
     def _load_delegated(self, sig: Any, target_context: Any, refusal: Unidentifiable | None = None) -> Any:
@@ -294,6 +297,7 @@ class FunctionCache(CacheObject):
         return cres
 
     def _record_compiled(self, sig: Any, identity: Identity) -> None:
+        """Record for the dispatcher which identity an overload was compiled with."""
         note_compiled(self._owner, _argument_types(sig), Compiled(identity.key, identity.lines))
 
     def _identify(self, sig: Any, target_context: Any) -> Identity | Unidentifiable:
@@ -310,7 +314,10 @@ class FunctionCache(CacheObject):
         return identity
 
     def inherits_options(self, identity: Identity) -> bool:
-        """Return whether the code with this identity was compiled with flags of a caller that differ from the function's own flags."""
+        """Return whether the code with this identity was compiled with flags of a caller that differ from the function's own flags.
+
+        Raise `Unidentifiable` if an option has no identity by content.
+        """
         if getattr(self._owner, "_compiler", None) is None:
             return False
         stack = ConfigStack()._stk  # without the flags of callers on it, `_compiler_flags` returns the function's own flags
@@ -369,6 +376,7 @@ def _parse_signature(sig: Any) -> Any:
 
 
 def _argument_types(sig: Any) -> tuple[Any, ...]:
+    """Return the argument types of a signature. A sequence of types is also accepted."""
     return tuple(getattr(sig, "args", sig))
 
 

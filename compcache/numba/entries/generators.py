@@ -16,10 +16,10 @@ __all__ = ["next_symbol", "restore_generator"]
 
 def next_symbol(cres: Any) -> str:
     """Return the symbol that implements `next` for the generator that compiled code returns, or "" if the code returns no generator."""
-    kind = cres.signature.return_type
-    if not isinstance(kind, types.Generator) or kind not in cres.target_context._generators:
+    return_type = cres.signature.return_type
+    if not isinstance(return_type, types.Generator) or return_type not in cres.target_context._generators:
         return ""
-    symbol: str = cres.target_context.get_generator_desc(kind).mangled_name
+    symbol: str = cres.target_context.get_generator_desc(return_type).mangled_name
     return symbol
 
 

@@ -75,11 +75,11 @@ def prepare_image(text: str, functions: Iterable[str]) -> ImageSource:
     defined = {frontend.unquote_name(name) for name in _DEFINED.findall(text)}
     environments = _find_environment_slots(text, defined)
     text = load_exception_classes(resolve_recursion(text, defined))
-    used = [name for name in declared if name not in unused and not name.startswith("llvm.")]
+    used_names = [name for name in declared if name not in unused and not name.startswith("llvm.")]
     symbols = (*[name for name in functions if name in defined], *environments)
     text += make_address_function(symbols)
     variables = [frontend.unquote_name(match[1]) for match in _VARIABLE.finditer(text)] if IMPORT_PREFIX in text else []
-    return ImageSource(text, symbols, tuple(environments), {**_find_helper_symbols(used), **parse_imports(variables)})
+    return ImageSource(text, symbols, tuple(environments), {**_find_helper_symbols(used_names), **parse_imports(variables)})
 
 
 def _find_environment_slots(text: str, defined: Container[str]) -> list[str]:

@@ -87,6 +87,7 @@ class MappedLibrary(JITCodeLibrary):  # type: ignore[misc]
 
     @property
     def _final_module(self) -> Any:
+        """The module that other libraries link."""
         return self._get_module_for_linking()
 
     def address_in_image(self, name: str) -> int:

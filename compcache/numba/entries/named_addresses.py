@@ -109,14 +109,14 @@ def replace_addresses_by_names(module: Any, kept: Container[str]) -> str | None:
     `kept` are the functions that other code may call.
     """
     variables = [variable.name for variable in module.global_variables if variable.name.startswith(ADDRESS_PREFIX)]
-    named = _name_addresses(variables)
-    text = null_addresses(str(module), named)
+    rows_by_name = _name_addresses(variables)
+    text = null_addresses(str(module), rows_by_name)
     text = str(remove_dead_code(text, None if UNRESOLVED in text else kept))
     counts = frontend.symbol_counts(text)
-    used = [name for name in variables if counts.get(name, 0) > 1]
-    if any(name not in named for name in used):
+    used_names = [name for name in variables if counts.get(name, 0) > 1]
+    if any(name not in rows_by_name for name in used_names):
         return None
-    symbols = {name: IMPORT_PREFIX + "/".join(named[name]) for name in used}
+    symbols = {name: IMPORT_PREFIX + "/".join(rows_by_name[name]) for name in used_names}
     text = _USE.sub(lambda match: f'@"{symbols[match[1]]}"', _DEFINITION.sub("", text))
     return text + "".join(f'\n@"{symbol}" = external global ptr\n' for symbol in sorted(set(symbols.values())))
 
@@ -125,9 +125,9 @@ def _name_addresses(variables: Iterable[str]) -> dict[str, tuple[str, str, str]]
     """Return the module, the name and the type of what each variable's address refers to. Variables with other addresses are omitted."""
     addresses = {name: parse_address(name) for name in variables}
     functions, arrays = find_thread_functions(_CALLABLE_THREAD_FUNCTIONS), array_addresses()
-    named = {name: ("", functions[address], "") for name, address in addresses.items() if address in functions}
-    named |= {name: ("", *arrays[address]) for name, address in addresses.items() if address in arrays}
-    return find_cython_functions(name for name in addresses if name not in named) | named
+    rows_by_name = {name: ("", functions[address], "") for name, address in addresses.items() if address in functions}
+    rows_by_name |= {name: ("", *arrays[address]) for name, address in addresses.items() if address in arrays}
+    return find_cython_functions(name for name in addresses if name not in rows_by_name) | rows_by_name
 
 
 def parse_imports(names: Iterable[str]) -> dict[str, CythonFunction | HelperSymbol | ProgramArray]:

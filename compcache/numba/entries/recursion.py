@@ -49,7 +49,7 @@ def _find_defining_module(name: str) -> Any:
     module = library._get_module_for_linking() if library is not None else None
     if module is not None and any(function.name == name and not function.is_declaration for function in module.functions):
         return module
-    raise MissingCallee(f"the function calls {name} recursively, but no library of this process defines {name} any more")
+    raise MissingCallee(f"the function calls {name} recursively, but this process no longer has the code of {name}: start it again")
 
 
 #: The parts of Numba's function names: the name with a number, the length of the compiler options, and the options with the remainder.

@@ -169,7 +169,7 @@ def _pickle(value: Any, cres: Any, text: str) -> bytes:
             pickled: bytes = serialize.dumps(value)
     except Exception as error:
         reraise_interrupt(error)
-        raise NotCacheable(f"a type or a constant of the function cannot be pickled: {error}") from error
+        raise NotCacheable(f"the types and constants of the function cannot be pickled: {error}") from error
     reason = copied_objects_reason(text, pickled, cres.environment.consts)
     if reason:
         raise NotCacheable(reason)
@@ -236,7 +236,7 @@ def _digest_reported_lines(identity: Identity, text: str, *, shows_files: bool =
 def _prepare_image_source(cres: Any, text: str) -> tuple[Any, Any]:
     """Return the image's source and the description's payload, or (None, None) if the code cannot be linked as an image.
 
-    Raise `NotYetCacheable` if a recursive callee is not compiled yet.
+    Raise `NotYetCacheable` if a recursive callee is not compiled yet, or `NotCacheable` if the code uses an address that has no name.
     """
     fndesc = cres.fndesc
     try:

@@ -58,7 +58,7 @@ def record_start(cache_object: Any, cache: Cache, signature: Any, key: Key) -> N
         raise NotLazy("the code of the function is not stored in a form that can be used without Numba")
     record = entry.create_record(entry.fndesc.llvm_cpython_wrapper_name)
     if record is None:
-        raise NotLazy("a constant of the function can be created only by Numba")
+        raise NotLazy("a constant of the function cannot be unpickled without Numba or the main program: define its class in a module")
     store_fields(cache, key.name if entry.description.lines else key.base_name, record.fields, waits=True)
 
 
@@ -85,7 +85,7 @@ def argument_text(type_: Any, functions: list[Any] | None = None) -> str:
         return "bytes"
     text = str(type_)
     if text not in _SCALAR_TEXTS:
-        raise NotLazy(f"an argument has the type {text}, for which compcache needs Numba")
+        raise NotLazy(f"an argument has the type {text}, for which compcache needs Numba: pass numbers, texts, arrays or tuples of these")
     return text
 
 
@@ -166,7 +166,7 @@ def find_stored_entry(cache_object: Any, cache: Cache, signature: Any, key: Key 
     if not isinstance(identity, Identity) or _dynfunc._impl_info["offsetof_env_body"] != _ENVIRONMENT_FIELDS:
         return None
     if key is not None and cache_object.inherits_options(identity):
-        raise NotLazy("the function was compiled with the options of a caller")
+        raise NotLazy("the function was compiled with the options of a caller: declare these options in its own decorator")
     name = make_func_name(identity, args)
     entry = find_entry(cache, name, identity.lines, is_new=True, is_wanted=partial(_covers_implementations, key))
     if entry is None:
@@ -185,12 +185,12 @@ def _covers_implementations(key: Key | None, description: Description) -> bool:
     names = {name for name, _ in description.used} | set(description.answered)
     if not names or key is None:
         return not names
-    covered = {id(function) for function in key.content.registered}
+    registered_ids = {id(function) for function in key.content.registered}
     registry.refresh()
     for name in names:
         for implementation in registry.by_name.get(name) or [Implementation(None, ())]:
             function = implementation.function
-            if id(function) not in covered and covered.isdisjoint(map(id, wrapped_by(function))):
+            if id(function) not in registered_ids and registered_ids.isdisjoint(map(id, wrapped_by(function))):
                 return False
     return True
 

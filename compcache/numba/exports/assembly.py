@@ -103,6 +103,7 @@ class _UsedServices(NamedTuple):
 
     @property
     def has_random(self) -> bool:
+        """Whether the code uses the state of a random generator."""
         return any(name.endswith("_random_state") for name in self.helpers)
 
 
@@ -122,10 +123,10 @@ def _find_used_services(func_name: str, compiled: Any) -> _UsedServices:
 
     Raise `CompileError` if an address of this process is not the address of a known function. The message begins with `func_name`.
     """
-    used = _find_used_symbols(compiled)
-    declared = {function.name: function for function in compiled.functions if function.is_declaration and function.name in used}
+    used_names = _find_used_symbols(compiled)
+    declared = {function.name: function for function in compiled.functions if function.is_declaration and function.name in used_names}
     addresses = [variable.name for variable in compiled.global_variables if variable.name.startswith(ADDRESS_PREFIX)]
-    addresses = [name for name in addresses if name in used]
+    addresses = [name for name in addresses if name in used_names]
     functions = find_named_functions(addresses)
     if len(functions) != len(addresses):
         raise export_error(
@@ -164,7 +165,10 @@ def _strip_attributes(type_: str) -> str:
 
 
 def _encode_plan_if_used(func_name: str, cres: Any, parameters: list[Parameter], result: Result, *, is_needed: bool) -> bytes | None:
-    """Return the encoded plan of a kernel, or None if the kernel has no objects and its code does not call the extension module."""
+    """Return the encoded plan of a kernel, or None if the kernel has no objects and its code does not call the extension module.
+
+    Raise `Unsupported` if a type has no conversion.
+    """
     from numba.core import types
 
     objects = [(parameter.name, parameter.caller_type) for parameter in parameters if parameter.is_object]
@@ -255,10 +259,10 @@ def _require_portable(func_name: str, module: Any) -> None:
 
     Raise `CompileError` if the module uses a function or variable that other processes do not have, or an environment.
     """
-    used = _find_used_symbols(module)
+    used_names = _find_used_symbols(module)
     for variable in module.global_variables:
         name = variable.name
-        if name not in used:
+        if name not in used_names:
             continue
         if name.startswith(_ENVIRONMENT):
             raise export_error(
@@ -267,7 +271,7 @@ def _require_portable(func_name: str, module: Any) -> None:
         if variable.is_declaration and not name.startswith(("PyExc_", "_Py_")):
             reason = "it reads data that only this process has; the notes of this exception name the symbols"
             raise _add_symbols_note(export_error(func_name, reason), [name])
-    declared = [function.name for function in module.functions if function.is_declaration and function.name in used]
+    declared = [function.name for function in module.functions if function.is_declaration and function.name in used_names]
     missing = [name for name in declared if not name.startswith("llvm.") and not _is_available_everywhere(name)]
     if missing:
         raise _add_symbols_note(export_error(func_name, _missing_reason(missing)), missing)

@@ -64,9 +64,9 @@ def export(func: Any, signature: Any, *, cache: Cache, name: str | None = None, 
             cres = _compile_with_lists(func_name, function, options, local_types, args, returned.caller_type)
     parameters = describe_parameters(function, args, returned.caller_type)
     assembled = assemble(func_name, cres, parameters, returned, nogil=nogil)
-    shown = f"{returned.text}({', '.join(f'{parameter.name}: {parameter.text}' for parameter in parameters)})"
+    signature_text = f"{returned.text}({', '.join(f'{parameter.name}: {parameter.text}' for parameter in parameters)})"
     source = ModuleSource(
-        assembled.text, {func_name: Function(shown, symbol=ENTRY, nogil=nogil and not assembled.releases_gil)}, optimize=2,
+        assembled.text, {func_name: Function(signature_text, symbol=ENTRY, nogil=nogil and not assembled.releases_gil)}, optimize=2,
         cpu=cpu, features=features, targets=targets if cpu is None else None,
         makers={"numba": numba.__version__},
         identity={"name": func_name, "numba signature": str(cres.signature), "exported by": "compcache.numba"},
@@ -133,7 +133,7 @@ def _compile_with_lists(func_name: str, function: Any, options: dict[str, Any], 
     try:
         adapter = make_list_adapter(kernel, args, types.unliteral(make_created_type(result)))
     except NotImplementedError as error:
-        raise export_error(func_name, f"compcache has no conversion for {error}") from error
+        raise export_error(func_name, str(error)) from error
     return _compile(func_name, adapter, {}, {}, tuple(map(replace_containers, args)), None)
 
 

@@ -162,7 +162,7 @@ resolved{number}:
 
 
 def _format_call(symbol: str, number: int, result: str, parameters: str) -> str:
-    """Return the definition of a function that calls the function with a number in the table."""
+    """Return the definition of the function `symbol`, which calls the function at position `number` of the table."""
     load_function = [
         "  %table = load ptr, ptr @compcache.numba.table",
         f"  %at = getelementptr ptr, ptr %table, i64 {number}",

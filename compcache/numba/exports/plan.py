@@ -51,6 +51,7 @@ class _Node:
         self.__dict__.update(fields)
 
     def encode(self) -> bytes:
+        """Return the node as it is stored."""
         return struct.pack("<12I", *vars(self).values())
 
 
@@ -71,7 +72,7 @@ def encode_plan(function: str, context: Any, parameters: Sequence[tuple[str, Any
 
 
 def holds_arrays(type_: Any) -> bool:
-    """Return whether a value of this type may refer to an array."""
+    """Return whether a value of this type may refer to an array or to bytes."""
     from numba.core import types
 
     return contains_type(type_, (types.Array, types.Bytes))
@@ -131,6 +132,7 @@ class _Planner:
         return int(self._context.get_abi_sizeof(self._context.get_data_type(replace_containers(type_))))
 
     def _alignment(self, type_: Any) -> int:
+        """Return the alignment in bytes of a value of this type in memory, with lists in place of containers."""
         return int(self._context.get_abi_alignment(self._context.get_data_type(replace_containers(type_))))
 
     def _create_node(self, type_: Any, *, is_parameter: bool, in_list: bool = False) -> _Node:
@@ -140,7 +142,7 @@ class _Planner:
         """
         kind = _find_kind(type_)
         if kind is None or (is_parameter and kind in (_FIXED_TEXT, _FIXED_BYTES)):
-            raise Unsupported(f"type {type_}")
+            raise Unsupported(f"the type {type_} has no conversion")
         size = 0 if kind == _NONE else self._size(type_)
         if kind == _ARRAY:
             return self._create_array_node(type_, size, is_parameter=is_parameter, in_list=in_list)
@@ -153,6 +155,8 @@ class _Planner:
         """Return the fields of a node other than its kind and size, and add the texts to which the fields refer.
 
         A text that is an item of a container (`is_item`) is owned by the container.
+
+        Raise `Unsupported` if the type has no conversion.
         """
         if kind == _NAMED_TUPLE:
             return {"text": self._add_class_name(type_.instance_class, "a named tuple")}
@@ -183,7 +187,7 @@ class _Planner:
         from numba.core import types
 
         if is_parameter and (isinstance(type_.dtype, types.Record) or contains_type(type_.dtype, (types.List,))):
-            raise Unsupported(f"type list of {type_.dtype}")
+            raise Unsupported(f"the type list of {type_.dtype} has no conversion in a parameter")
         items_offset = _PAYLOAD_HEAD + -_PAYLOAD_HEAD % self._alignment(type_.dtype)
         return _Node(kind, size, detail=items_offset, itemsize=self._size(type_.dtype))
 
@@ -193,7 +197,7 @@ class _Planner:
         Raise `Unsupported` if the module does not define the class under this name. The message says with `description` what the class is.
         """
         if not is_found_by_name(cls):
-            raise Unsupported(f"type {cls.__qualname__}, {description} that the module {cls.__module__} does not define under this name")
+            raise Unsupported(f"the module {cls.__module__} does not define {cls.__qualname__}, {description}, under this name")
         return self.add_text(cls.__module__, cls.__qualname__)
 
     def _add_items(self, node: _Node, type_: Any, *, is_parameter: bool, in_list: bool = False) -> None:
@@ -209,7 +213,7 @@ class _Planner:
             node.detail = self._size(type_.type)
         nodes = [self._create_node(item, is_parameter=is_parameter, in_list=in_list or is_list) for item in items]
         if is_parameter and any(item_node.kind == _RECORD for item_node in nodes):
-            raise Unsupported(f"type {type_}, which contains a record")
+            raise Unsupported(f"the type {type_} contains a record")
         node.first, node.count = len(self.nodes), len(nodes)
         offset = 0
         for item, item_node in zip(items, nodes, strict=True):
@@ -224,11 +228,11 @@ class _Planner:
 
 @contextmanager
 def _place_in_errors(place: str) -> Iterator[None]:
-    """Add the parameter or the result to the message of an `Unsupported` error, which names only the type."""
+    """Add the parameter or the result, and advice, to the message of an `Unsupported` error of the block."""
     try:
         yield
     except Unsupported as error:
-        raise Unsupported(f"compcache has no conversion for {place}: {error}; use another type") from None
+        raise Unsupported(f"compcache cannot convert {place}: {error}; use another type") from None
 
 
 def _find_kind(type_: Any) -> int | None:
@@ -250,5 +254,5 @@ def _find_kind(type_: Any) -> int | None:
 def _require_text(text: str | None, type_: Any) -> str:
     """Return a text. Raise `Unsupported` if the text is None. The message names the type."""
     if text is None:
-        raise Unsupported(f"type {type_}")
+        raise Unsupported(f"the type {type_} has no conversion")
     return text

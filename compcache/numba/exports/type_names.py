@@ -21,7 +21,7 @@ def element_format(dtype: Any) -> str:
 def element_text(dtype: Any) -> str | None:
     """Return the text from which `numpy.dtype` creates the dtype for a Numba type: a name, or a dictionary display for a record.
 
-    Return the text; None if the dtype contains objects, or if NumPy has no dtype for the Numba type.
+    Return None if the dtype contains objects, or if NumPy has no dtype for the Numba type.
     """
     from numba.np import numpy_support
 

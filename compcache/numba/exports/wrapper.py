@@ -120,7 +120,7 @@ class Wrapper:
                 builder.store(ir.Constant(_POINTER, None), boxed)
 
     def _emit_return(self, out: Any, slots: Any, boxed: Any) -> None:
-        """Emit the return of the result."""
+        """Emit the return of the result. The items of a tuple are stored in `slots`."""
         builder = self._builder
         if self._is_tuple:
             _emit_item_stores(self._context, builder, self._cres.fndesc.restype, out, slots)

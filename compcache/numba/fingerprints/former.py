@@ -65,7 +65,7 @@ class _Reads:
         return {name: self.keep(namespace[name], owners) for name in self.names & namespace.keys()}
 
     def keep(self, value: Any, owners: int) -> Former:
-        """Keep a value and what it refers to, and return the function that returns the value later.
+        """Keep a value and what it refers to, and return the function that returns the value later; MISSING if it no longer exists.
 
         `owners` is the maximum number of modules, classes and objects in a chain of attributes.
         """

@@ -114,6 +114,7 @@ def _all_attributes(code: python_types.CodeType) -> tuple[str, ...]:
 
 
 def _nested_code(code: python_types.CodeType) -> list[python_types.CodeType]:
+    """Return the code objects directly within a code object: of functions, classes and comprehensions."""
     return [constant for constant in code.co_consts if isinstance(constant, python_types.CodeType)]
 
 
@@ -172,7 +173,10 @@ def _record_reads_of_run(walk: Walk, code: python_types.CodeType, reads: Reads, 
 
 
 def _feed_imports(walk: Walk, code: python_types.CodeType, namespace: dict[str, Any], name: str) -> None:
-    """Feed the attributes that code reads from modules that it imports: any attribute, if it uses a module in other ways."""
+    """Feed the attributes that code reads from modules that it imports.
+
+    If the code uses a module in another way, all attributes that the code names count as read from the module.
+    """
     from compcache.numba.registered.code_reads import imported_reads
 
     for module, chains in imported_reads(code):
@@ -256,7 +260,9 @@ def _feed_chain(walk: Walk, chain: tuple[str, ...], value: Any, followed: int, a
 def _feed_assigned_value(walk: Walk, module: str, names: tuple[str, ...], where: str) -> None:
     """Feed the value that the program has assigned to a part of Numba, if there is one.
 
-    Raise `NotLazy` if the part is a setting, or running code reads from it data that only this process or host has.
+    Raises:
+        NotLazy: the part is a setting, or running code reads from it data that only this process or host has.
+        Unidentifiable: the value has no identity by content.
     """
     from compcache.numba.registered.purity import reads_external_state
 

@@ -117,8 +117,8 @@ class _Registry:
             self.by_key.setdefault(id(key), []).append(implementation)
         name = name_of(function)
         self.by_name.setdefault(name, []).append(implementation)
-        asked = attribute or key_name(key)
-        self.by_asked.setdefault(digest_name(asked), []).append(name)
+        requested_name = attribute or key_name(key)
+        self.by_asked.setdefault(digest_name(requested_name), []).append(name)
 
     def _add_generator(self, implementation: Any, kind: str, key: Any) -> None:
         """Add the function behind a code generator, if it is the user's."""
@@ -129,9 +129,9 @@ class _Registry:
         self._keys.append(implementation)
         name = GENERATOR + name_of(function)
         self.by_name.setdefault(name, []).append(Implementation(function, ()))
-        asked = key_name(key) if kind == "functions" else key if kind in ("getattrs", "setattrs") else None
-        if asked:  # other generators belong to the types
-            self.by_asked.setdefault(digest_name(asked), []).append(name)
+        requested_name = key_name(key) if kind == "functions" else key if kind in ("getattrs", "setattrs") else None
+        if requested_name:  # other generators belong to the types
+            self.by_asked.setdefault(digest_name(requested_name), []).append(name)
 
 
 registry = _Registry()
@@ -154,9 +154,9 @@ def source_of_template(template: Any) -> Any:
     """
     function = getattr(template, "_overload_func", None) or getattr(template, "_definition_func", None)
     if function is None and isinstance(template, type):
-        own = next((cls for cls in template.__mro__ if not is_library_module(cls.__module__)), None)
-        if own is not None:  # Numba registers a subclass of the user's class
-            return own
+        user_class = next((cls for cls in template.__mro__ if not is_library_module(cls.__module__)), None)
+        if user_class is not None:  # Numba registers a subclass of the user's class
+            return user_class
         function = _typing_function(template)
     return function if _is_users_code(function) else None
 

@@ -44,9 +44,9 @@ def digest_library_code(value: Any) -> tuple[bytes, list[Any]]:
         if item is not value and _is_of_program(item):
             replacements.append(item)
             continue
-        row, used = _row_and_used_values(item)
+        row, used_values = _row_and_used_values(item)
         rows += [row] if row is not None else []
-        new = {id(other): other for other in used if id(other) not in reached and _is_followed(other)}
+        new = {id(other): other for other in used_values if id(other) not in reached and _is_followed(other)}
         reached |= new
         waiting += new.values()
     digest = blake2b(repr(sorted(rows)).encode("utf-8", "surrogatepass"), digest_size=16).digest() if rows else b""
@@ -70,8 +70,8 @@ def _row_and_used_values(value: Any) -> tuple[tuple[str, ...] | None, list[Any]]
 def _is_of_program(value: Any) -> bool:
     """Return whether a function, a class, or the class of another object belongs to the program.
 
-    Classes, and functions outside of functions, that an installed package defines do not. For example, `typing_extensions` replaces
-    functions of `typing`. `__new__` of a named tuple has a namespace of its own.
+    What an installed package defines does not, except functions that are nested in functions. For example, `typing_extensions` replaces
+    functions of `typing`. `__new__` of a named tuple, which has a namespace of its own, does not either.
     """
     if isinstance(value, types.FunctionType):
         name = str(value.__globals__.get("__name__"))

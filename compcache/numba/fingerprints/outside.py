@@ -122,12 +122,11 @@ def _names_in_calls(code: CodeType) -> tuple[str, ...] | None:
 
 
 def _texts_of_call(instructions: list[dis.Instruction], start: int, position: int) -> list[str] | None:
-    """Return the constant texts among the arguments of a call, from a position on. The instruction before `start` loads the function.
+    """Return the text that a call gives as its argument `position`; with position 0, the texts of all its arguments.
 
-    The depth of the stack shows where an argument begins: where the depth equals the position of the argument. An argument is constant if a
-    single load produces it.
+    The instruction before `start` loads the function. The argument begins where the depth of the stack equals `position`.
 
-    The result is None if an argument is computed, or if this is not a plain call.
+    The result is None if one of these arguments is not a text that a single instruction loads, or if this is not a plain call.
     """
     import dis
 

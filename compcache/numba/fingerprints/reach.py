@@ -216,6 +216,7 @@ def _module_names(name: str, namespace: dict[str, Any]) -> Iterator[str]:
 
 
 def _is_library(owner: Any) -> bool:
+    """Return whether an owner is a module of a library."""
     return isinstance(owner, python_types.ModuleType) and is_library_module(owner.__name__)
 
 

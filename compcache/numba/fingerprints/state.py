@@ -390,6 +390,7 @@ def registered_with(cls: type) -> list[str]:
 
 
 def _name_of(cls: type) -> str:
+    """Return the module and the qualified name of a class, joined by a dot."""
     return f"{cls.__module__}.{cls.__qualname__}"
 
 

@@ -249,7 +249,7 @@ _NUMBERS = (bool, int, float, complex)
 
 
 def _feed_dict(walk: Walk, value: Any, where: str) -> None:
-    """Feed the keys and values of a dictionary, without items that `exec` has added."""
+    """Feed the keys and values of a dictionary, without what `exec` has added: builtins, and functions if the code executes text."""
     namespace_builtins = value.get("__builtins__")
     names_builtins = namespace_builtins is builtins or namespace_builtins is vars(builtins)  # `exec` adds this entry to its namespace
     rows = [(key, item) for key, item in value.items() if not (names_builtins and key == "__builtins__")]

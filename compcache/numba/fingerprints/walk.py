@@ -369,7 +369,7 @@ class Walk:
         return inner
 
     def feed_module_or_value(self, value: Any, where: str, attributes: Iterable[str]) -> None:
-        """Feed a value that code reads. Of a module, feed the attributes with these names, which the code reads from any object."""
+        """Feed a value that code reads. Of a module, feed only the attributes with the given names."""
         if is_module(value):
             self.feed_module(value, attributes, where)
         else:

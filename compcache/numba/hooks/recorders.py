@@ -103,6 +103,7 @@ def _run_before(action: Callable[..., None]) -> Callable[[Any], Any]:
 
     def wrap(original: Any) -> Any:
         def method(*args: Any, **kwargs: Any) -> Any:
+            """Run the action, then the original method."""
             action(*args, **kwargs)
             return original(*args, **kwargs)
 
@@ -126,14 +127,14 @@ def _make_scope_wrapper(position: int) -> Callable[[Any], Any]:
             """Compile as before, note what the code depends on, and store the result if it was missing."""
             if not _registered:
                 _register_implementations(args[:2])
-            named = dict(zip(_COMPILED_ARGUMENTS, args[position:], strict=False)) | kwargs
-            types_of_locals = sorted((name, str(type_)) for name, type_ in declared_locals(named["locals"]).items())
-            extra = f"{types_of_locals} {getattr(named.get('pipeline_class'), '__name__', '')}"
-            function = bytecode.get_function_object(named["func"])
+            arguments = dict(zip(_COMPILED_ARGUMENTS, args[position:], strict=False)) | kwargs
+            types_of_locals = sorted((name, str(type_)) for name, type_ in declared_locals(arguments["locals"]).items())
+            extra = f"{types_of_locals} {getattr(arguments.get('pipeline_class'), '__name__', '')}"
+            function = bytecode.get_function_object(arguments["func"])
             # The name becomes a part of symbols, and the name of an array expression contains an address of this process.
             if plain_name(function.__name__) != function.__name__:
                 function.__name__ = function.__qualname__ = plain_name(function.__name__)
-            with scopes.compile_scope(function, named["args"], named["return_type"], named["flags"], extra) as scope:
+            with scopes.compile_scope(function, arguments["args"], arguments["return_type"], arguments["flags"], extra) as scope:
                 result = original(*args, **kwargs)
                 libraries.collect_dependencies(result.library, scope)
                 libraries.remember_library(result.fndesc.llvm_func_name, result.library)
@@ -173,7 +174,7 @@ def _wrap_get_executable(original: Any) -> Any:
     """Return a wrapper that creates no entry point for a function that is about to be stored."""
 
     def get_executable(self: Any, library: Any, fndesc: Any, env: Any) -> Any:
-        """Return the entry point of compiled code, or of 0 for code that is stored first: its real entry point is in the stored image."""
+        """Return the entry point of compiled code. Until `_store_result` replaces it, code that is stored has the address 0."""
         if scopes.has_miss(getattr(fndesc, "uid", None)):
             library._ensure_finalized()
             return make_entry_point(0, library, fndesc, env)  # `_store_result` creates the real entry point
@@ -201,6 +202,7 @@ def _wrap_set_env(original: Any) -> Any:
     """Return a wrapper that assigns an environment only if its variable exists."""
 
     def set_env(self: Any, env_name: str, env: Any) -> None:
+        """Set an environment if the code of the engine refers to it."""
         if self._engine.is_symbol_defined(env_name):  # otherwise the code finds the environment by its name later
             original(self, env_name, env)
 
@@ -211,6 +213,7 @@ def _wrap_reducer(original: Any) -> Any:
     """Return a wrapper that pickles the program's classes and intrinsics by name."""
 
     def reducer_override(self: Any, obj: Any) -> Any:
+        """Pickle an object as a name where the scope requires that, otherwise as before."""
         reduced = scopes.reduce_to_name(obj)
         return original(self, obj) if reduced is None else reduced
 
@@ -254,6 +257,7 @@ def _wrap_finditer(original: Any) -> Any:
     """Return a wrapper that finds recursive calls of functions that are compiled from former values."""
 
     def finditer(self: Any, py_func: Any) -> Any:
+        """Yield the values in a function, and those in the function that was read in its place."""
         yield from original(self, py_func)
         read = scopes.function_read(py_func)
         if read is not py_func:
@@ -332,8 +336,8 @@ def _record_use(function: Any, template: Any, args: Any, kws: Any) -> Any:
     arguments = template.context, tuple(args), tuple(kws.items())
     # The keys under which the template keeps its results. Newer series of Numba add the compiler flags.
     keys = arguments, (*arguments, targetconfig.ConfigStack.top_or_none())
-    kept = next((key for key in keys if key in template._impl_cache), None)
-    return scopes.record_use(function, type(template), keys, kept, args, kws)
+    kept_key = next((key for key in keys if key in template._impl_cache), None)
+    return scopes.record_use(function, type(template), keys, kept_key, args, kws)
 
 
 def _wrap_template(original: Any) -> Any:

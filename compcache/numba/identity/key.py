@@ -72,9 +72,9 @@ def identify(function: Any, *, sig: Any, flags: str, extra: Mapping[str, str], c
         state.update(f"{name}:{len(data)}:".encode())
         state.update(data)
     name = f"{function.__module__}.{function.__qualname__}"
-    shown = {"name": name, **components, **{f"read {where}": value for where, value in content.reads.items()}}
+    shown_components = {"name": name, **components, **{f"read {where}": value for where, value in content.reads.items()}}
     argument_parts = [fingerprint(dispatcher.py_func).parts for dispatcher in _dispatchers_in(getattr(sig, "args", sig))]
-    return Identity(state.hexdigest(), content.lines, name, shown, sum(argument_parts, content.parts))
+    return Identity(state.hexdigest(), content.lines, name, shown_components, sum(argument_parts, content.parts))
 
 
 def _dispatchers_in(types_: Iterable[Any]) -> Iterator[Any]:

@@ -63,9 +63,9 @@ def type_text(value: Any, omitted: object, functions: list[Any]) -> str:
     if value is omitted:
         return "omitted"
     kind = type(value)
-    known = _PYTHON_TYPES.get(kind)
-    if known is not None:
-        return known
+    known_text = _PYTHON_TYPES.get(kind)
+    if known_text is not None:
+        return known_text
     if isinstance(value, tuple):
         inner = ", ".join([type_text(item, omitted, functions) for item in value])
         return f"{class_text(kind)}({inner})"
@@ -85,7 +85,7 @@ def type_text(value: Any, omitted: object, functions: list[Any]) -> str:
 
 
 def _scalar_or_function_text(value: Any, numpy: Any, functions: list[Any]) -> str:
-    """Return the text of a NumPy scalar or a jitted function. Raise `NotLazy` for other types."""
+    """Return the text of a NumPy scalar, or of a jitted function, which is added to `functions`. Raise `NotLazy` for other types."""
     kind = type(value)
     if numpy is not None and isinstance(value, numpy.generic) and kind.__module__ == "numpy":
         name: str = value.dtype.name
@@ -95,7 +95,10 @@ def _scalar_or_function_text(value: Any, numpy: Any, functions: list[Any]) -> st
     if function is not None:
         functions.append(function)
         return FUNCTION
-    raise NotLazy(f"an argument has the type {kind.__module__}.{kind.__qualname__}, for which compcache needs Numba")
+    raise NotLazy(
+        f"an argument has the type {kind.__module__}.{kind.__qualname__}, for which compcache needs Numba: pass numbers, texts, arrays or "
+        "tuples of these"
+    )
 
 
 #: The text for jitted functions.
@@ -106,6 +109,8 @@ def is_derived_array(value: Any, numpy: Any) -> bool:
     """Return whether a value is an array, possibly of a derived class, that Numba treats as a plain array.
 
     The answer is False if a package may have registered another type for derived classes.
+
+    Raise `NotLazy` if the installed packages cannot be determined.
     """
     return isinstance(value, numpy.ndarray) and not has_extensions()
 

@@ -66,7 +66,7 @@ def helper_address(name: str) -> int:
 
 
 def _address_from_numba(name: str) -> int:
-    """Return the address of one of the imported Numba's C functions, or 0.
+    """Return the address of one of the imported Numba's C functions, or 0. A function of the threading layer starts Numba's threads.
 
     The functions of the memory runtime are read from Numba's own table, because Numba registers them with LLVM only before its first
     compilation, which a hit avoids.
@@ -177,6 +177,7 @@ def _load_library(version: str) -> dict[str, int]:
 
 
 def _series(version: str) -> str:
+    """Return the first two numbers of a version."""
     return ".".join(version.split(".")[:2])
 
 

@@ -108,8 +108,8 @@ def key_of(function: Any, options: dict[str, Any], types: str, functions: Sequen
     for text in (content.digest, types, settings_and_packages(open_cache)):
         data = text.encode("utf-8", "surrogatepass")
         state.update(len(data).to_bytes(8, "little") + data)
-    shown = types if len(types) <= _MAX_SHOWN else f"{types[:_MAX_SHOWN]}..."
-    label = f"{function.__module__}.{function.__qualname__}({shown})"
+    shown_types = types if len(types) <= _MAX_SHOWN else f"{types[:_MAX_SHOWN]}..."
+    label = f"{function.__module__}.{function.__qualname__}({shown_types})"
     return Key(f"{label}-{state.hexdigest()}", content, tuple(functions))
 
 

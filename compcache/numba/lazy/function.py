@@ -116,8 +116,8 @@ class LazyFunction:
         from compcache.numba.fingerprints.state import state_of as attributes_of  # most keys do not need it
 
         real = _dispatch.get_real(self)
-        own = {name: item for name, item in self.__dict__.items() if name != STATE} if real is None else attributes_of(real)
-        return {"py_func": self.py_func, **own}
+        attributes = {name: item for name, item in self.__dict__.items() if name != STATE} if real is None else attributes_of(real)
+        return {"py_func": self.py_func, **attributes}
 
     def _compcache_real(self) -> Any:
         """Return Numba's dispatcher, or None if it was not created yet."""
@@ -158,6 +158,7 @@ def is_lazy_function(value: Any) -> bool:
 
 
 def _make_real(function: Any) -> Any:
+    """Return Numba's dispatcher of a lazy function, which is created if necessary."""
     return state_of(function).make_real(function)
 
 
@@ -180,7 +181,7 @@ def _load_for_call(function: Any, state: State, positional: tuple[Any, ...], key
 
     Return whether such code is stored, and can be used now.
 
-    Raise `NotLazy` if only Numba can run the call.
+    Raise `NotLazy` if only Numba can run the call, or `ImportError` if compcache does not support the arrays of the imported NumPy.
     """
     if reason := replaced_defaults_reason(state.function, state.defaults):
         raise NotLazy(reason)
@@ -203,7 +204,7 @@ def _load_for_call(function: Any, state: State, positional: tuple[Any, ...], key
 
 
 def _load_overload(state: State, types: str, functions: list[Any]) -> Loaded | None:
-    """Return the code for these argument types, which the first such call loads. Return None if no usable code is stored.
+    """Return the code for these argument types. The first such call loads it, and counts a hit. Return None if no usable code is stored.
 
     Raise `NotLazy` if only Numba can run the call.
     """

@@ -54,12 +54,12 @@ class ImportReason:
 def find_import_reason() -> ImportReason:
     """Return why Numba is being imported, according to the frames of this thread."""
     frame: FrameType | None = sys._getframe(1)
-    own = None
+    own_frame = None
     while frame is not None and str(frame.f_globals.get("__name__")).startswith(_OWN_MODULES):
         if not str(frame.f_globals["__name__"]).startswith(_OWN_MODULES[1:]):
-            own = frame
+            own_frame = frame
         frame = frame.f_back
-    request = _describe_request(own) if own is not None else "itself"
+    request = _describe_request(own_frame) if own_frame is not None else "itself"
     if frame is None:
         return ImportReason("?", 0, "?", request)
     return ImportReason(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname, request)

@@ -53,7 +53,10 @@ def settings_and_packages(open_cache: Callable[[], Cache | None] | None = None) 
 
 
 def _find_packages(open_cache: Callable[[], Cache | None] | None) -> tuple[str, bool]:
-    """Return the first two results of `find_packages`, from a note in the cache if `open_cache` returns one."""
+    """Return the first two results of `find_packages`, from a note in the cache if `open_cache` returns one.
+
+    Raise `NotLazy` if a package cannot be identified.
+    """
     cache = open_cache() if open_cache is not None else None
     return find_packages()[:2] if cache is None else _read_or_note_packages(cache)
 
@@ -85,8 +88,8 @@ def are_packages_unchanged(open_cache: Callable[[], Cache | None] | None = None)
     except NotLazy:
         return False
     if is_same:
-        ended = monotonic()
-        _next_check = ended + _PAUSE_FACTOR * (ended - started)
+        end = monotonic()
+        _next_check = end + _PAUSE_FACTOR * (end - started)
     return is_same
 
 
@@ -120,7 +123,10 @@ _KIND = "packages"
 
 
 def _read_or_note_packages(cache: Cache) -> tuple[str, bool]:
-    """Return the first two results of `find_packages`, from a valid note. Otherwise examine the packages, and store a note."""
+    """Return the first two results of `find_packages`, from a valid note. Otherwise examine the packages, and store a note.
+
+    Raise `NotLazy` if a package cannot be identified.
+    """
     places = list(dict.fromkeys(sys.path))
     if not all(type(place) is str for place in places):
         return find_packages()[:2]
@@ -133,10 +139,10 @@ def _read_or_note_packages(cache: Cache) -> tuple[str, bool]:
     if noted is not None:
         return noted
     before = [_directory_state(place) for place in places]
-    listed = [metadata_in(place) for place in places]
+    names_by_place = [metadata_in(place) for place in places]
     packages = find_packages()
-    if None not in before and None not in listed:
-        data = _encode_note(places, listed, before, packages)
+    if None not in before and None not in names_by_place:
+        data = _encode_note(places, names_by_place, before, packages)
         if data is not None:
             _store_note(cache, name, data)
     return packages[:2]

@@ -31,7 +31,7 @@ def _import_numba() -> None:
 
 
 def _import_in_place_of(stand_in: Any) -> None:
-    """Import Numba, replace the stand-in by it, and run the callbacks. If the import fails, restore the stand-in."""
+    """Import Numba in place of the stand-in, run the callbacks, and record the import. If the import fails, restore the stand-in."""
     from compcache.numba.lazy.imports import find_import_reason, record_import
 
     reason = find_import_reason()

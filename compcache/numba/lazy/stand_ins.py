@@ -117,6 +117,7 @@ def _is_stand_in(value: Any) -> bool:
 
 
 def _original_of(value: Any) -> Any:
+    """Return Numba's object in place of a stand-in. Create the object if necessary."""
     return numbas_object(value) if issubclass(type(value), LazyObject) else original(value)
 
 
@@ -221,6 +222,7 @@ COPIED = frozenset(("__annotations__", "__name__", "__qualname__", "__type_param
 
 
 def _function_attribute(name: str, lazy: LazyWrapper) -> Any:
+    """Return an attribute of the function that a lazy wrapper wraps."""
     return getattr(object.__getattribute__(lazy, "_function"), name)
 
 

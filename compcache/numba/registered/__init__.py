@@ -34,6 +34,7 @@ _table: dict[int, Registered] = {}
 
 
 def _registrations_of(function: Any) -> Registered:
+    """Return the registrations of a function. The first call creates them."""
     return _table.setdefault(id(function), Registered(function))
 
 

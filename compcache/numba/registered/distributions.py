@@ -52,7 +52,7 @@ def find_packages() -> tuple[str, bool, list[str]]:
     if missing:
         raise NotLazy(f"the distribution {missing[0]} is not on sys.path: add its directory")
     if os.path.exists(vector_library()):
-        raise NotLazy(f"Numba uses Intel's vector library {vector_library()}")
+        raise NotLazy(f"Numba uses Intel's vector library {vector_library()}, which compcache supports only with Numba: uninstall it")
     return ", ".join(rows), len(names) > len(_COMPILERS), chosen
 
 
@@ -187,7 +187,10 @@ def package_directory(name: str) -> str | None:
 
 
 def numba_version() -> str:
-    """Return the version of the Numba that an import would load, from the name of its metadata; "" if no metadata is found."""
+    """Return the version of the Numba that an import would load, from the name of its metadata; "" if no metadata is found.
+
+    Raise `NotLazy` if an archive on the path contains entry points.
+    """
     beside = os.path.dirname(package_directory("numba") or "")
     names = [(name, os.path.join(beside, name)) for name in (metadata_in(beside) or () if beside else ()) if name.startswith("numba-")]
     for name, directory in names or distributions():  # metadata is usually beside the package

@@ -38,6 +38,7 @@ def declared_locals(types_of_variables: Mapping[str, Any] | None) -> dict[str, A
 
 
 def _is_default(defaults: Mapping[str, Any], name: str, value: Any) -> bool:
+    """Return whether an option has its default value, with the same type."""
     return name in defaults and type(value) is type(defaults[name]) and value == defaults[name]
 
 

@@ -163,7 +163,9 @@ def _objects_read_by_class(cls: type) -> Iterator[Any]:
 
 
 def _objects_read_by_function(function: Any) -> Iterator[Any]:
-    """Yield the objects to which a function's defaults, closure and code refer. Of a reviewed function, yield nothing.
+    """Yield the objects to which a function's defaults, closure and code refer.
+
+    Of reviewed functions, and of the `__new__` of named tuples, yield nothing.
 
     Raise `_ExternalStateError` if the function is not a library's, or reads external state.
     """

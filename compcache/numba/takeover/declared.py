@@ -47,7 +47,10 @@ def make_pinned_cache(
 
 
 def make_declared(state: State, backend: Backend) -> Any:
-    """Return Numba's dispatcher of a function with declared signatures. Compile all signatures whose code was not found."""
+    """Return Numba's dispatcher of a function with declared signatures. Compile all signatures whose code was not found.
+
+    Record the code for starts without Numba.
+    """
     from numba.core import entrypoints, typeinfer
 
     entrypoints.init_all()
@@ -106,7 +109,7 @@ def compile_and_record(state: State, backend: Backend, compile_all: Callable[[],
 
 
 def is_key_current(state: State) -> bool:
-    """Return whether a declaration has a key that compiling has not changed."""
+    """Return whether a declaration has a key, and would get the same key now. Compiling may change the key."""
     try:
         current = key_of(state.function, state.key_options, f"{state.decorator} {state.signatures}")
     except NotLazy:

@@ -63,7 +63,7 @@ def _make_pinned_cache(state: State, backend: Backend, owner: Any, signatures: A
 
 
 def _make_dufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
-    """Return Numba's ufunc for a function that `vectorize` decorates."""
+    """Return Numba's ufunc for a function that `vectorize` decorates. Compile and record the loops of declared signatures."""
     from numba.np.ufunc.dufunc import DUFunc
 
     ufunc = DUFunc(state.function, identity=state.options.get("identity"), targetoptions=_compiler_options(state))
@@ -184,7 +184,7 @@ def _record_built_loop(cache: Any, backend: Backend, cres: Any, build: Callable[
 
 
 def _make_gufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
-    """Return Numba's ufunc for a function that `guvectorize` decorates."""
+    """Return Numba's ufunc for a function that `guvectorize` decorates. Compile and record the loops of declared signatures."""
     from numba.np.ufunc.gufunc import GUFunc
 
     options = state.options

@@ -66,7 +66,7 @@ class Backend(Protocol):
 
         `on_response` is called when the response begins, if the client reports that.
 
-        Raise `TooLargeError` if the object has more than `max_size` bytes. It was not read.
+        Raise `TooLargeError` if the object has more than `max_size` bytes. Such an object is not read.
         """
 
     def parts(self, key: str, max_size: int) -> AsyncIterator[bytes]:

@@ -97,6 +97,9 @@ class GarbageCollector:
                 (`uses.py`).
             dry_run: remove nothing, and write no mark.
 
+        Returns:
+            The removed objects, and the garbage that remains.
+
         Raises:
             UncertainError: the store's answers are inconsistent.
             TimeoutError: a decision took longer than `DECISION_SECONDS`.
@@ -108,8 +111,8 @@ class GarbageCollector:
         garbage = await self._find_garbage(cards, packs, modules)
         marks = await self._read_marks()
         if dry_run:  # writes no mark, so the newest object gives the present time of the store's clock
-            listed = [*cards.values(), *packs.values(), *modules.values(), *[mark.place for mark in marks]]
-            now = max([item.modified for item in listed], default=0.0)
+            listed_objects = [*cards.values(), *packs.values(), *modules.values(), *[mark.place for mark in marks]]
+            now = max([item.modified for item in listed_objects], default=0.0)
         else:
             now = await self._write_mark(garbage)
             await write_surveys(self._backend, self._known, self._surveyed)
@@ -149,7 +152,10 @@ class GarbageCollector:
         self._known = await read_surveys(self._backend, [*cards, *packs])
 
         async def lacks_modules(item: RemoteObject) -> bool:
-            """Return whether an object of cards is damaged, or names only modules that the store does not have."""
+            """Return whether an object of cards is damaged, or names only modules that the store does not have.
+
+            Add the keys of its modules to `named`, and the object to the survey.
+            """
             row = self._find_survey(item)
             if row is not None and (not row.modules or any(key in modules for key in row.modules)):
                 named.update(row.modules)
@@ -189,7 +195,10 @@ class GarbageCollector:
         return None
 
     async def _find_unused(self, card_files: Iterable[RemoteObject], now: float, seconds: float) -> list[RemoteObject]:
-        """Return the cards and packs that are older than `seconds` and were not used since, and notes older than `LONGEST_UNUSED`."""
+        """Return the cards and packs that are older than `seconds` and that no note of the last `seconds` names.
+
+        Notes that are older than `LONGEST_UNUSED` come last. Objects without a modification time are left out.
+        """
         notes = await self._list(USES)
         used_keys = await self._read_uses([note for note in notes.values() if note.modified >= now - seconds])
         unused = [item for item in card_files if 0 < item.modified < now - seconds and shortened_key(item.key) not in used_keys]
@@ -304,6 +313,7 @@ def _state_of(item: RemoteObject) -> tuple[int, int]:
 
 
 def _time_of_mark(mark: _Mark) -> float:
+    """Return when a mark was written, in seconds since the epoch."""
     return mark.place.modified
 
 

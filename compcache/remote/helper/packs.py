@@ -120,24 +120,24 @@ class Packs:
 
         The first question creates the start-up and begins to fetch its pack.
         """
-        named = [name for name in names if label_of(name) is not None]
+        content_names = [name for name in names if label_of(name) is not None]
         start_up = self._start_ups.get(token)
-        if not token or not (start_up or named):
+        if not token or not (start_up or content_names):
             return start_up
         if start_up is None:
-            start_up = self._start_ups[token] = StartUp(min(named), platform, shelves, writes)
+            start_up = self._start_ups[token] = StartUp(min(content_names), platform, shelves, writes)
             start_up.loading = asyncio.ensure_future(self._load_pack(start_up))
         start_up.asked = time.monotonic()
-        start_up.names.update(dict.fromkeys(named))
+        start_up.names.update(dict.fromkeys(content_names))
         return start_up
 
     def announce_start_up(self, names: list[str], platform: str, shelves: list[str], writes: Sequence[int]) -> None:
         """Request a pack of these functions. A later call of `store_packs` stores it."""
-        named = [name for name in names if label_of(name) is not None]
-        if named:
-            start_up = StartUp(min(named), platform, shelves, writes)
-            start_up.names.update(dict.fromkeys(named))
-            self._start_ups[repr(sorted(named)).encode()] = start_up
+        content_names = [name for name in names if label_of(name) is not None]
+        if content_names:
+            start_up = StartUp(min(content_names), platform, shelves, writes)
+            start_up.names.update(dict.fromkeys(content_names))
+            self._start_ups[repr(sorted(content_names)).encode()] = start_up
 
     def remember_module(self, platform: str, shelf: str, card: Card, module: bytes) -> None:
         """Remember a function for packs. Functions with plain names and large modules are ignored."""

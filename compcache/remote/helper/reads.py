@@ -297,9 +297,10 @@ class Reads:
         self._missed.pop(key, None)
 
     async def _count_request(self, request: Awaitable[_T]) -> _T | None:
-        """Await a request, and count it and the transferred bytes. Return its result, or None if the object is too large.
+        """Await a request, and return its result. Count the request and the transferred bytes.
 
-        Errors of the request are noted and raised.
+        An object that is too large is counted as rejected, and the result is None. Other errors except `_SkippedError` are noted. All are
+        raised.
         """
         try:
             data = await request
@@ -381,7 +382,7 @@ def is_intact(card: Card, module: bytes | str) -> bool:
 def _require_module(card: Card, module: bytes | str) -> None:
     """Check that a module, given as bytes or as the path of a file, is the one that its card names.
 
-    Raise `FormatError` if the module is damaged, or is not the module that the card names.
+    Raise `FormatError` if the module is damaged, or is not the module that the card names, or `OSError` if the file cannot be read.
     """
     data = memoryview(module) if isinstance(module, bytes) else map_file(module)
     if len(data) != card.size:

@@ -106,6 +106,7 @@ class Requests:
         """
 
         async def save(_: Callable[[], None]) -> int | None:
+            """Save the object to the file, and return its size in bytes; None for a missing or empty object."""
             require()
             size = 0
             with suppress(FileNotFoundError), _open_for_writing(path) as file:
@@ -192,8 +193,8 @@ class Requests:
         try:
             async with asyncio.timeout(seconds):
                 while True:
-                    done, running = await asyncio.wait(running, timeout=silence, return_when=asyncio.FIRST_COMPLETED)
-                    winner = min(done, key=lambda task: task.exception() is not None, default=None)
+                    finished, running = await asyncio.wait(running, timeout=silence, return_when=asyncio.FIRST_COMPLETED)
+                    winner = min(finished, key=lambda task: task.exception() is not None, default=None)
                     if winner is not None and (not running or winner.exception() is None):
                         return winner.result()
                     if winner is None and not on_response.is_set() and len(running) < copies and self._spend_on_repeat(size):
@@ -208,7 +209,10 @@ class Requests:
         return max(_SHORTEST_SILENCE, _SILENCE * self.latency) if self.latency else _UNKNOWN_SILENCE
 
     def _spend_on_repeat(self, size: int) -> bool:
-        """Take the price of a try for an object of this size from the budget. Return False if the budget is too small."""
+        """Take the price of a repeated try for an object of this size from the budget. Return False if the budget is too small.
+
+        The repeated tries are counted in `repeated`.
+        """
         cost = 1.0 + size / _COSTLY
         is_affordable = cost <= self._credit
         if is_affordable:

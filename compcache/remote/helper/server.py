@@ -254,12 +254,14 @@ class Helper:
             return ""
 
     async def _note_card(self, platform: str, shelf: str, card: Card, writes: Sequence[int]) -> None:
+        """Queue the upload of a card to each of the stores that are written."""
         await self._chain.store_in_each(writes, lambda tier: tier.uploads.put_card(card_key(platform, card.name), shelf, card))
 
     async def _put_pack(self, key: str, data: bytes, writes: Sequence[int]) -> None:
         """Store a pack in each of the stores that are written."""
 
         async def put(tier: Tier) -> None:
+            """Store the pack in one store, and count it."""
             await tier.put_pack(key, data)
             tier.reads.count("packs_stored")
 

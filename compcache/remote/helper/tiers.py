@@ -134,8 +134,8 @@ class Chain:
                     look_up = tier.reads.find(name, platform, shelves, room, seconds=seconds, patience=patience, fresh=fresh)
                     running[asyncio.ensure_future(self._measure(position, look_up))] = position
                 silence = max([self.tiers[position].silence() for position in running.values()], default=0.0) if waiting else None
-                done, _ = await asyncio.wait(running, timeout=silence, return_when=asyncio.FIRST_COMPLETED) if running else ((), ())
-                for task in done:
+                finished, _ = await asyncio.wait(running, timeout=silence, return_when=asyncio.FIRST_COMPLETED) if running else ((), ())
+                for task in finished:
                     position = running.pop(task)
                     answer = task.result()
                     if answer.card is not None:
@@ -225,7 +225,8 @@ class Chain:
     def _copy(self, position: int, key: str, shelf: str, card: Card, module: bytes | str, *, replaces: bool = False) -> None:
         """Put a card from a farther store, with its module, into the outbox of the nearer store at `position`.
 
-        A card that was copied less than `_COPIED_SECONDS` ago is ignored. With `replaces`, the card replaces the store's own card.
+        A card that was copied less than `_COPIED_SECONDS` ago, or whose module cannot be read, is ignored. With `replaces`, the card
+        replaces the store's own card.
         """
         now = loop_time()
         identity = position, key, shelf, card.module_id
@@ -244,6 +245,7 @@ class Chain:
                 return
 
         def put() -> None:
+            """Queue the upload in the directory for uploads."""
             upload = Upload(
                 module_key(card.module_id),
                 bytes(content),

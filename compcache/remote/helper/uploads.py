@@ -115,7 +115,7 @@ class Uploads:
                     self._reads.note_error(error)
 
     async def _upload_some(self, waiting: Iterator[str], failed: list[str]) -> None:
-        """Upload files until none are left or too many uploads have failed. Several tasks share `waiting` and `failed`."""
+        """Upload files until none are left, uploads pause, or too many have failed. Several tasks share `waiting` and `failed`."""
         for name in waiting:
             if self.is_paused() or len(failed) >= _IN_VAIN:
                 return
@@ -200,7 +200,10 @@ class Uploads:
                 self.news.set()
 
     async def _is_complete(self, upload: Upload) -> bool:
-        """Return whether the store has the module of an upload and a card for each of its functions."""
+        """Return whether the store has the module of an upload and a card for each of its functions.
+
+        Raise `FormatError` if the cards of the upload are damaged.
+        """
         if upload.module and await self._requests.stat(upload.key) is None:
             return False
         for key, data in upload.cards:

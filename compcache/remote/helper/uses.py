@@ -50,7 +50,9 @@ class Uses:
             self._names.add(name_key(name)[:_SIZE])
 
     async def store_note(self) -> None:
-        """Store a note of the recorded names if the last note is at least a day old; otherwise save the names in the file.
+        """Store a note of the recorded names and of those in the file, if the last note is at least a day old.
+
+        Otherwise save all names in the file.
 
         Raises:
             OSError: the file cannot be written.

@@ -48,7 +48,10 @@ def command(session: Session, name: str, as_json: bool) -> int:
 
 
 def _resolve_name(cache: Cache, name: str) -> str:
-    """Return the function or label that a NAME matches; the NAME itself if it matches no function."""
+    """Return the function that a NAME matches; the NAME itself if it is a label of several functions, or matches no function.
+
+    Raise `click.ClickException` if any other NAME matches several functions.
+    """
     if cache.has(name):
         return name
     labelled = cache.labelled(name)

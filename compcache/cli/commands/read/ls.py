@@ -186,8 +186,8 @@ def _print_function_table(listed: Iterable[FunctionSummary | EntrySummary], laye
         (Column("problem", flexible=True), [row.problem for row in rows]),
         (Column("in", flexible=True), [" ".join(row.directories) if layers else "" for row in rows]),
     ]
-    shown = [(column, cells) for column, cells in table if column.head not in _OPTIONAL_COLUMNS or any(cells)]
-    print_rows([column for column, _ in shown], zip(*[cells for _, cells in shown], strict=True))
+    shown_columns = [(column, cells) for column, cells in table if column.head not in _OPTIONAL_COLUMNS or any(cells)]
+    print_rows([column for column, _ in shown_columns], zip(*[cells for _, cells in shown_columns], strict=True))
 
 
 def _attachments_text(parts: int, entries: int) -> str:
@@ -209,6 +209,7 @@ def _print_modules(rows: Iterable[ModuleSummary], layers: tuple[str, ...]) -> No
     size, age = (size_text, age_text) if is_terminal() else (str, time_text)
 
     def make_cells(row: ModuleSummary) -> tuple[str, ...]:
+        """Return the cells of a module's row."""
         names = [name for name, _ in row.functions]
         cells = (
             shorten(row.module_id), str(len(names)), size(row.size), age(row.created), str(row.uses), age(row.last_used), row.cpu,

@@ -56,15 +56,15 @@ def command(session: Session, patterns: tuple[str, ...], by: str, limit: int, as
 
     with session.open_to_read() as cache:
         costs = select(list_costs(cache, progress=show_progress))
-        shown = heapq.nsmallest(max(limit, 1), costs, key=lambda cost: -getattr(cost, by))[:limit]  # with 0, no cost would be counted
+        chosen = heapq.nsmallest(max(limit, 1), costs, key=lambda cost: -getattr(cost, by))[:limit]  # with 0, no cost would be counted
     if as_lines or as_json:
         print_as = print_json_lines if as_lines else print_json
-        print_as(shown)
+        print_as(chosen)
         return
-    if shown or not is_terminal():
-        _print_costs(shown)
+    if chosen or not is_terminal():
+        _print_costs(chosen)
     if is_terminal():
-        print_note(f"{len(shown)} of {plural(matching, 'function')} shown; the whole cache took {seconds_text(total_seconds)} to compile")
+        print_note(f"{len(chosen)} of {plural(matching, 'function')} shown; the whole cache took {seconds_text(total_seconds)} to compile")
 
 
 def _print_costs(costs: list[Cost]) -> None:

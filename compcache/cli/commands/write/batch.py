@@ -105,7 +105,7 @@ def _open_cluster(address: str | None) -> Iterator[Executor | None]:
     try:
         client = client_type(address, timeout="10s")
     except (OSError, ValueError) as error:
-        raise click.ClickException(f"no Dask scheduler answers at {address}: {error}") from error
+        raise click.ClickException(f"no Dask scheduler answers at {address} ({error}): start one, or correct --scheduler") from error
     with client:
         yield client.get_executor()
 
