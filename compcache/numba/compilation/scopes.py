@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Miss", "Scope", "compile_scope", "defer", "function_read", "has_miss", "look_up_scope", "next_unique_id", "pop_compile_seconds",
-    "record_accepted", "record_address", "record_generator", "record_loop", "record_miss", "record_name", "record_run", "record_token", "record_tried",
-    "record_type", "record_use", "reduce_to_name", "storing_scope", "tried_outside_scopes",
+    "record_accepted", "record_address", "record_generator", "record_loop", "record_miss", "record_name", "record_run", "record_token",
+    "record_tried", "record_type", "record_use", "reduce_to_name", "storing_scope", "tried_outside_scopes",
 ]  # fmt: skip
 
 
@@ -83,8 +83,8 @@ class Scope:
     """
 
     __slots__ = (
-        "accepted", "changed", "first_contents", "function", "generators", "linked", "loops", "miss", "names", "problem", "read", "symbol_count",
-        "token", "tried", "types", "used",
+        "accepted", "changed", "first_contents", "function", "generators", "linked", "loops", "miss", "names", "problem", "read",
+        "symbol_count", "token", "tried", "types", "used",
     )  # fmt: skip
 
     def __init__(self, function: Any, token: str, miss: Miss | None, linked: Linked, read: Any) -> None:

@@ -154,9 +154,7 @@ def add_loops(description: Description, functions: Functions) -> None:
             ufunc._compile_for_argtys(types)
 
 
-def _decode_rows(
-    description: Description, prefix: str, functions: Functions
-) -> list[tuple[weakref.ref[Any], weakref.ref[Any], str]]:
+def _decode_rows(description: Description, prefix: str, functions: Functions) -> list[tuple[weakref.ref[Any], weakref.ref[Any], str]]:
     """Return the dependencies of a description with a prefix: the function, its dispatcher, and the text after the number."""
     rows = [(name.partition("(")[0], content) for name, content in description.dependencies if content.startswith(prefix)]
     by_name = _owners_by_name(functions, description.used) if rows else {}
