@@ -393,6 +393,201 @@ def inner(x):
 @njit(cache=True)
 def f(x):
     return inner(x)"""),
+    ("ufuncs", """\
+@vectorize
+def u(x):
+    return x * K
+K = VALUE
+@njit(cache=True)
+def g(a):
+    return u(a).sum()
+def f(x):
+    return float(g(np.full(2, x))), u.types, u(np.arange(2)).dtype.name, u.types"""),
+    ("ufuncs", """\
+K = VALUE
+@vectorize
+def u(x, y):
+    return x * y + K
+@njit
+def inner(a):
+    return u(a, 2)
+@njit(cache=True)
+def g(a):
+    return inner(a).sum()
+def f(x):
+    return float(g(np.arange(3))), u.types, float(u(x, x)), float(u.reduce(np.full(3, x))), u.types"""),
+    ("ufuncs", """\
+K = VALUE
+@guvectorize('(n)->(n)')
+def u(a, out):
+    for i in range(a.size):
+        out[i] = a[i] + K
+@njit(cache=True)
+def g(a):
+    out = np.empty_like(a)
+    u(a, out)
+    return out.sum()
+def f(x):
+    return float(g(np.full(2, x)))"""),
+    ("dispatchers", """\
+K = VALUE
+def plain(x):
+    return x * K
+helper = njit(plain)
+@njit(cache=True)
+def g(x):
+    return helper(x)
+def f(x):
+    global K
+    K = VALUE
+    first = g(x)
+    K = 50.0
+    return first, njit(plain)(x), helper(x), njit(plain, fastmath=True)(x), float(vectorize(plain)(x))"""),
+    ("dispatchers", """\
+def make(k):
+    @njit(cache=True)
+    def f(x):
+        return x + k
+    return f
+def chain(function, k):
+    @njit(cache=True)
+    def f(x):
+        return function(x) * 2 + k
+    return f
+f = make(VALUE)
+for number in range(3):
+    f = chain(f, number)"""),
+    ("dispatchers", """\
+K = VALUE
+@njit(cache=True)
+def first(x):
+    return x + K
+@njit(cache=True)
+def second(x):
+    return x * K
+@njit(cache=True)
+def applied(functions, x):
+    return functions[0](functions[1](x))
+def f(x):
+    return applied((first, second), x), applied((second, first), x)"""),
+    ("dispatchers", """\
+K = VALUE
+@njit('f8(f8)')
+def first(x):
+    return x + K
+@njit('f8(f8)')
+def second(x):
+    return x * K
+@njit(cache=True)
+def f(x):
+    chosen = first if x < K else second
+    return chosen(x)"""),
+    ("classes", """\
+from numba.experimental import jitclass
+@jitclass([('a', types.float64 if VALUE > 3 else types.int64)])
+class J:
+    def __init__(self, a):
+        self.a = a
+    @property
+    def p(self):
+        return self.a / 2
+    @staticmethod
+    def s(x):
+        return x + 1
+@njit(cache=True)
+def g(x):
+    j = J(x)
+    return j.p + j.s(x)
+def f(x):
+    return g(x + 0.7), J(x + 0.7).p"""),
+    ("classes", """\
+from numba.experimental import structref
+@structref.register
+class T(types.StructRef):
+    pass
+class S(structref.StructRefProxy):
+    def __new__(cls, *fields):
+        return structref.StructRefProxy.__new__(cls, *fields)
+structref.define_proxy(S, T, ['a', 'b'] if VALUE > 3 else ['b', 'a'])
+@overload_method(T, 'total')
+def of(s):
+    k = VALUE
+    return lambda s: s.a * k + s.b
+@njit(cache=True)
+def g(s):
+    return s.total()
+def f(x):
+    return g(S(x, 1))"""),
+    ("types", """\
+from collections import namedtuple
+P = namedtuple('P', 'a b' if VALUE > 3 else 'b a')
+@njit(cache=True)
+def g(p):
+    return p.a * 10 + p.b
+def f(x):
+    return g(P(x, 1))"""),
+    ("types", """\
+R = np.dtype({'names': ['a', 'b'], 'formats': ['f8', 'f8'], 'offsets': [0, 8] if VALUE > 3 else [8, 0], 'itemsize': 16})
+@njit(cache=True)
+def g(r):
+    return r[0].a * 10 + r[0].b
+def f(x):
+    return g(np.array([x, 1.0]).view(R))"""),
+    ("", """\
+K = VALUE
+def callee(x):
+    return x * K
+@njit(cache=True)
+def f(x):
+    with objmode(y='float64'):
+        y = callee(x)
+    return y + 1"""),
+    ("", """\
+T = (1, 2.5, 'ab', VALUE)
+@njit(cache=True)
+def f(x):
+    for item in literal_unroll(T):
+        if isinstance(item, str):
+            x += len(item)
+        else:
+            x += item
+    return x"""),
+    ("", """\
+K = VALUE
+@njit(inline='always')
+def inner(x):
+    return x * K
+@njit(cache=True)
+def f(x):
+    return inner(x) + 1"""),
+    ("", """\
+K = VALUE
+@stencil
+def kernel(a):
+    return a[-1] + a[1] * K
+@njit(cache=True)
+def g(a):
+    return kernel(a).sum()
+def f(x):
+    return g(np.full(4, x))"""),
+    ("", """\
+K = VALUE
+@njit(cache=True)
+def values(n):
+    for i in range(n):
+        yield i * K
+@njit(cache=True)
+def f(x):
+    total = 0.0
+    for value in values(3):
+        total += value
+    return total + x"""),
+    ("registries", _OVERLOAD.replace("@overload(stub)", "@overload(stub, prefer_literal=VALUE > 3)") + """\
+    is_literal = isinstance(x, types.Literal)
+    return lambda x: is_literal
+@njit(cache=True)
+def f(x):
+    return stub(5)"""),
     ("types", """\
 R = np.dtype([('a', 'f8'), ('b', 'i8')], align=VALUE > 3)
 A = np.zeros(2, R)
@@ -404,7 +599,7 @@ def f(x):
 _HEAD = """
 import glob, gzip, json, os, pathlib, random, runpy, sqlite3, sys
 import numpy as np
-from numba import njit, types, vectorize
+from numba import guvectorize, literal_unroll, njit, objmode, stencil, types, vectorize
 from numba.extending import NativeValue, models, register_model, typeof_impl, unbox
 from numba.extending import intrinsic, overload, overload_attribute, overload_method, register_jitable
 DEPENDS

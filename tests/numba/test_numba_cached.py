@@ -443,6 +443,32 @@ def test_a_lazy_function_is_freed_with_its_last_reference(tmp_path: Path) -> Non
     assert project.run(script, backend=False, COMPCACHE_DIR=str(project.cache)), "where Numba compiles it"
 
 
+@pytest.mark.parametrize("decorator", ["njit", "njit('f8(f8)')", "cfunc('f8(f8)')", "intrinsic", "stencil"])
+def test_what_is_declared_after_numba_was_imported_is_freed(decorator: str, tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.register()
+    script = f"""
+    import compcache.numba
+    compcache.numba.install(lazy=True)
+    import gc, weakref
+    from numba import cfunc, njit, stencil
+    from numba.extending import intrinsic
+    from numba.core.dispatcher import Dispatcher
+
+    def make(number):
+        @{decorator}
+        def f({"context, x" if decorator == "intrinsic" else "x"}):
+            return x{"[0]" if decorator == "stencil" else ""} + number
+        return f
+
+    created = weakref.ref(make(2.0))
+    Dispatcher._recent.clear()
+    gc.collect()
+    result = created() is None
+    """
+    assert project.run(script, backend=False, COMPCACHE_DIR=str(project.cache))
+
+
 @pytest.mark.parametrize("decorator", ["njit(cache=True)", "cfunc('f8(f8)', cache=True)"])
 def test_a_function_is_freed_with_its_last_reference(decorator: str, tmp_path: Path) -> None:
     project = Project(tmp_path)

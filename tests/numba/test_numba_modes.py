@@ -226,6 +226,145 @@ def test_callbacks_are_arguments_and_functions_get_new_dispatchers_where_nothing
         assert programs.start(mode, tmp_path / "cache").answer == uncached(_LOADED)
 
 
+_DISPATCHERS = """
+    from DECORATORS import njit, vectorize
+
+    K = 3
+
+    def plain(x):
+        return x * K
+
+    first, second, uncached = njit(cache=True)(plain), njit(cache=True, fastmath=True)(plain), njit(plain)
+    ufunc = vectorize(plain)
+
+    @njit(cache=True)
+    def caller(x):
+        return first(x) + uncached(x) + 1
+
+    @njit(cache=True)
+    def passes(function, x):
+        return function(x) + 2
+
+    def make():
+        @njit(cache=True)
+        def helper(x):
+            return x + K
+
+        @njit(cache=True)
+        def outer(x):
+            return helper(x)
+
+        return helper, outer
+
+    helper, outer = make()
+    answers = [caller(1), passes(second, 1.5), outer(1)]
+    K = 50
+    new, cached = njit(plain), njit(cache=True)(plain)
+    answers += [new(1), cached(1), second(1), second(1.5), uncached(1), first(1), first(2.5), float(ufunc(1.5)), caller(1), caller(1.5)]
+    new_helper, new_outer = make()
+    answers += [new_helper(1), helper(1), new_outer(1), outer(1), outer(1.5), helper(1.5)]
+    first.recompile()
+    answers += [first(1), uncached(1), new(1)]
+    print(repr(repr(answers)))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode", _MODES)
+def test_dispatchers_of_one_function_have_their_own_code(tmp_path: Path, uncached: Callable[..., str], mode: str) -> None:
+    programs = Programs(tmp_path, _DISPATCHERS)
+    for _ in range(3):
+        assert programs.start(mode, tmp_path / "cache").answer == uncached(_DISPATCHERS.replace("cache=True", "cache=False"))
+
+
+_LOOPS = """
+    import warnings
+    import numpy as np
+    from DECORATORS import guvectorize, njit, vectorize
+    from numba.extending import overload
+
+    warnings.simplefilter("ignore")  # that `reduce` is experimental
+
+    @vectorize(cache=True)
+    def ufunc(x, y):
+        return x * 2 + y
+
+    @vectorize
+    def helped(x):
+        return x + 1
+
+    @njit
+    def helper(a):
+        return helped(a)
+
+    @guvectorize("(n)->(n)")
+    def general(a, out):
+        for i in range(a.size):
+            out[i] = a[i] * 2
+
+    @njit(cache=True)
+    def mixed(a):
+        return ufunc(a, 1.5).sum() + ufunc(a, a).sum()
+
+    @njit(cache=True)
+    def reduced(a):
+        return ufunc.reduce(a)
+
+    @njit(cache=True)
+    def nested(a):
+        return helper(a).sum()
+
+    def stub(a):
+        raise NotImplementedError
+
+    @overload(stub)
+    def of_stub(a):
+        return lambda a: helped(a)
+
+    @njit(cache=True)
+    def overloaded(a):
+        return stub(a).sum()
+
+    @njit(cache=True)
+    def generalized(a):
+        out = np.empty_like(a)
+        general(a, out)
+        return out.sum()
+
+    def make(number):
+        @vectorize
+        def made(x):
+            return x * number
+
+        @njit(cache=True)
+        def summed(a):
+            return made(a).sum()
+
+        return made, summed
+
+    whole, real = np.arange(4), np.arange(4.0)
+    answers = [mixed(whole), ufunc.types, ufunc(whole, whole).tolist(), ufunc.types]
+    answers += [reduced(real), ufunc.types, ufunc.reduce(whole), ufunc(real, np.float32(1)).dtype, ufunc.types]
+    answers += [nested(real), helped.types, helped(whole).dtype, helped.types, overloaded(whole), helped.types]
+    answers += [generalized(whole), general.gufunc_builder._sigs if hasattr(general, "gufunc_builder") else 0]
+    for number in (3, 4):
+        made, summed = make(number)
+        answers += [summed(real), made.types, made(whole).dtype, made.types]
+    print(repr(repr(answers)))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode", _MODES)
+def test_loaded_code_adds_the_loops_that_the_compiler_adds_to_ufuncs(tmp_path: Path, uncached: Callable[..., str], mode: str) -> None:
+    programs = Programs(tmp_path, _LOOPS)
+    outcomes = [programs.start(mode, tmp_path / "cache") for _ in range(3)]
+    assert [outcome.answer for outcome in outcomes] == [uncached(_LOOPS)] * 3
+    assert outcomes[2].stored == 0
+
+
 _CACHED_OVERLOAD = """
     from DECORATORS import njit
     from numba.extending import overload

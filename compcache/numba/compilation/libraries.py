@@ -14,7 +14,7 @@ from compcache.numba.registered.refusals import Unidentifiable, Unrepeatable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from compcache.numba.identity.linked import Linked
+    from compcache.numba.identity.linked import Linked, Loop
 
 __all__ = ["Recorded", "add_linked", "collect_dependencies", "library_of", "remember_library", "set_dependencies", "start_recording"]
 
@@ -28,6 +28,7 @@ class Recorded(NamedTuple):
         problem: the reason why the dependencies are unknown; None if they are known.
         linked: the overloads in the code.
         results: what implementations returned for some types.
+        loops: the loops that the compiler has added to ufuncs, in order. The key of a caller contains the loops that its ufuncs had before.
     """
 
     dependencies: frozenset[Dependency] = frozenset()
@@ -35,6 +36,7 @@ class Recorded(NamedTuple):
     problem: Unidentifiable | None = None
     linked: frozenset[Linked] = frozenset()
     results: frozenset[Result] = frozenset()
+    loops: tuple[Loop, ...] = ()
 
 
 #: The dependencies of each library's code.
@@ -107,6 +109,7 @@ def collect_dependencies(library: Any, scope: scopes.Scope | None = None) -> Rec
         problem=max(problems, key=lambda error: isinstance(error, Unrepeatable), default=None),  # the strictest one
         linked=frozenset().union(*[part.linked for part in parts]),
         results=frozenset([result for result in results if result.dependency not in changed]),
+        loops=() if scope is None else tuple(scope.loops),
     )
     return _records[library]
 

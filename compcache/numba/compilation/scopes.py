@@ -29,7 +29,7 @@ from compcache.numba.fingerprints.numba_values import name_of_class
 from compcache.numba.identity.dependencies import Dependency, dependency_of, has_content
 from compcache.numba.identity.kept_results import Result, digest_arguments, former_result, note_results
 from compcache.numba.identity.key import flags_text, signature_text
-from compcache.numba.identity.linked import linked_overload, take_linked
+from compcache.numba.identity.linked import Loop, linked_overload, take_linked
 from compcache.numba.identity.settings import config_text
 from compcache.numba.registered.library import is_library_module
 from compcache.numba.registered.refusals import Unidentifiable
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Miss", "Scope", "compile_scope", "defer", "function_read", "has_miss", "look_up_scope", "next_unique_id", "pop_compile_seconds",
-    "record_accepted", "record_address", "record_generator", "record_miss", "record_name", "record_run", "record_token", "record_tried",
-    "record_type", "record_use", "reduce_to_name", "storing_scope", "tried_outside_scopes",
+    "record_accepted", "record_address", "record_generator", "record_loop", "record_miss", "record_name", "record_run", "record_token",
+    "record_tried", "record_type", "record_use", "reduce_to_name", "storing_scope", "tried_outside_scopes",
 ]  # fmt: skip
 
 
@@ -66,6 +66,7 @@ class Scope:
     Attributes:
         function: the Python function.
         linked: the overload.
+        loops: the loops that the compilation has added to ufuncs, in order.
         read: the function whose code and values the compiler reads: the function, or a copy with former values.
         token: the token in the function's symbols.
         miss: the failed look-up that caused the compilation; None if no look-up caused it.
@@ -82,13 +83,14 @@ class Scope:
     """
 
     __slots__ = (
-        "accepted", "changed", "first_contents", "function", "generators", "linked", "miss", "names", "problem", "read", "symbol_count",
-        "token", "tried", "types", "used",
+        "accepted", "changed", "first_contents", "function", "generators", "linked", "loops", "miss", "names", "problem", "read",
+        "symbol_count", "token", "tried", "types", "used",
     )  # fmt: skip
 
     def __init__(self, function: Any, token: str, miss: Miss | None, linked: Linked, read: Any) -> None:
         self.function = function
         self.linked = linked
+        self.loops: dict[Loop, None] = {}
         self.read = read
         self.token = token
         self.miss = miss
@@ -123,13 +125,14 @@ tried_outside_scopes: dict[int, Any] = {}
 
 
 @contextmanager
-def compile_scope(function: Any, args: Any, return_type: Any, flags: Any, extra: str) -> Iterator[Scope]:
+def compile_scope(function: Any, dispatcher: Any, args: Any, return_type: Any, flags: Any, extra: str) -> Iterator[Scope]:
     """Provide the scope of a function during its compilation.
 
+    `dispatcher` is the object that compiles the function for a dispatcher, or None.
     The names that the compilation records are added to the scope of the caller. After the outermost compilation, the deferred actions
     (`defer`) run, unless the compilation failed.
     """
-    linked = linked_overload(function, args)
+    linked = linked_overload(function, dispatcher, args)
     read = former_function(function) if take_linked(linked) else function
     scope = Scope(function, _make_token(read, function, args, return_type, flags, extra), _pop_miss(function, args), linked, read)
     if not _stack.scopes:
@@ -446,6 +449,18 @@ def record_address(generator: str) -> None:
     """Record that the user's code generator with this name puts an address of this process into the innermost compilation's code."""
     if _stack.scopes:
         _stack.scopes[-1].problem = f"the code generator {generator} puts an address of this process into the code"
+
+
+def record_loop(dispatcher: Any, types: str) -> None:
+    """Record in all running compilations of this thread that the compiler adds a loop to a ufunc, unless the ufunc has the loop.
+
+    `types` are the types of the operands (`Loop`), or "" if they have no text.
+    """
+    if not types and _stack.scopes:
+        name = name_of(dispatcher.py_func)
+        _record_problem(f"the function adds a loop to the ufunc {name} for types that have no text: declare the signatures of the ufunc")
+    for scope in _stack.scopes:
+        scope.loops[Loop(weakref.ref(dispatcher), types)] = None
 
 
 def record_name(name: str) -> None:

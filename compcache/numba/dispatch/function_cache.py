@@ -87,7 +87,7 @@ class FunctionCache(CacheObject):
 
     def _is_linked(self, sig: Any) -> bool:
         """Return whether loaded code contains the overload. If a value that it reads has changed, it is compiled from former values."""
-        return is_linked(linked_overload(self._function, _argument_types(sig)))
+        return is_linked(linked_overload(self._function, self._owner, _argument_types(sig)))
 
     def _load_identified(self, identity: Identity, sig: Any, target_context: Any) -> Any:
         """Return the stored compile result for an identity, or None if there is none. Count a hit or a miss, unless it was flushed."""
@@ -110,7 +110,7 @@ class FunctionCache(CacheObject):
         Globals may have changed since that code was loaded. `base` and `functions` are those of `load_result`.
         """
         args = _argument_types(sig)
-        cres = load.load_result(self._cache, base, lambda _: args, self._function, target_context, functions)
+        cres = load.load_result(self._cache, base, lambda _: args, self._owner, target_context, functions)
         if cres is not None:
             note_compiled(self._owner, args, Compiled(base[0].rpartition("-")[2], base[1]))
         return cres
@@ -134,8 +134,8 @@ class FunctionCache(CacheObject):
         self._log("loaded from", make_func_name(identity, sig))
         recorded = libraries.collect_dependencies(cres.library)
         history.note_code([*identity.parts, *functions_compiled_for(recorded.dependencies)])  # the loaded code contains that of its callees
-        # The owner has the overload now. A new dispatcher of the function compiles the overload from present values.
-        note_linked(recorded.linked - {linked_overload(self._function, _argument_types(sig))})
+        itself = linked_overload(self._function, self._owner, _argument_types(sig))
+        note_linked(recorded.linked - {itself, itself._replace(owner=itself.function)})  # the description does not name its own dispatcher
         self._record_compiled(sig, identity)
         if self._explains_starts:
             self._record_start(sig, self._make_start_key(sig), is_new=False)
@@ -153,7 +153,7 @@ class FunctionCache(CacheObject):
         try:
             base = make_func_name(identity, sig), identity.lines
             functions = history.named_functions(identity.parts)
-            return load.load_result(self._cache, base, lambda _: args, self._function, target_context, functions)
+            return load.load_result(self._cache, base, lambda _: args, self._owner, target_context, functions)
         except Exception as error:  # noqa: BLE001 - the entry may refer to a name that no longer exists, which is a miss
             reraise_interrupt(error)
             self._record_reason(sig, f"the entry cannot be loaded: {type(error).__name__}: {error}")

@@ -20,7 +20,7 @@ from compcache.numba.entries.generators import restore_generator
 from compcache.numba.entries.mapped_library import MappedLibrary, Stored, keep_mapped, make_entry_point, set_environments
 from compcache.numba.identity.dependencies import Dependency, decode_names, is_current, matching_names
 from compcache.numba.identity.kept_results import decode_results, is_valid, note_results
-from compcache.numba.identity.linked import Linked, decode_linked, linked_overload
+from compcache.numba.identity.linked import Linked, add_loops, decode_linked, linked_overload
 from compcache.numba.identity.settings import requested_cpu
 from compcache.numba.lazy.c_helpers import helper_address
 from compcache.numba.lazy.description import DESCRIPTION, KIND_OBJECT, Description, Request
@@ -74,16 +74,18 @@ def _outdated_reason(description: Description, *, is_new: bool) -> str:
 
 
 def load_result(
-    cache: Cache, base: Sequence[str], adapt_args: Callable[[tuple[Any, ...]], tuple[Any, ...]], function: Any,
+    cache: Cache, base: Sequence[str], adapt_args: Callable[[tuple[Any, ...]], tuple[Any, ...]], owner: Any,
     target_context: Any, functions: Functions,
 ) -> Any:  # fmt: skip
-    """Return the compile result of an entry, and record its library and dependencies.
+    """Return the compile result of an entry, record its library and dependencies, and add the loops of ufuncs that it lists.
 
     The result is None if no entry is valid, or if the existing environment of the function has another number of constants.
 
     `base` has the name of the entry, the digest of the source lines and, if known, the implementations, as in `Request`. `adapt_args`
-    returns the argument types in this process for those in the entry. `functions` are the functions in the code.
+    returns the argument types in this process for those in the entry. `owner` is the dispatcher or callback, and `functions` are the
+    functions in the code.
     """
+    function = getattr(owner, "_compiler", owner).py_func
     entry = find_entry(cache, *base)
     if entry is None:
         return None
@@ -105,8 +107,9 @@ def load_result(
     if cres is not None:
         libraries.remember_library(cres.fndesc.llvm_func_name, cres.library)
         cres = _replace_argument_types(cres, adapt_args(tuple(cres.signature.args)))
-        itself = linked_overload(function, cres.signature.args)
+        itself = linked_overload(function, owner, cres.signature.args)
         libraries.set_dependencies(cres.library, _decode_dependencies(description, functions, itself))
+        add_loops(description, functions)
     return cres
 
 

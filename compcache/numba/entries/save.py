@@ -33,10 +33,11 @@ from compcache.numba.fingerprints.walk import SIZE_OF_LINES
 from compcache.numba.identity.dependencies import encode_names, matching_names
 from compcache.numba.identity.kept_results import encode_results
 from compcache.numba.identity.key import without_addresses
-from compcache.numba.identity.linked import encode_linked
+from compcache.numba.identity.linked import encode_linked, encode_loops
 from compcache.numba.identity.settings import requested_cpu, requested_cpu_and_features
 from compcache.numba.lazy.c_helpers import THREADING
 from compcache.numba.lazy.description import DESCRIPTION, KIND_IMAGE, KIND_OBJECT, Description
+from compcache.numba.registered.refusals import Unrepeatable
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
@@ -154,8 +155,17 @@ def _make_checked_fields(lines: str, recorded: libraries.Recorded) -> tuple[str,
 
 
 def _name_linked(recorded: libraries.Recorded, identity: Identity) -> libraries.Recorded:
-    """Return the dependencies of the code of an entry, with the overloads that are linked into the code."""
-    rows = encode_linked(recorded.linked, recorded.dependencies, named_functions(identity.parts))
+    """Return the dependencies of the code of an entry, with the overloads that are linked into the code, and the loops of ufuncs.
+
+    Raise `NotCacheable` if a process that loads the entry could not find a ufunc.
+    """
+    functions = named_functions(identity.parts)
+    rows = encode_linked(recorded.linked, recorded.dependencies, functions)
+    try:
+        rows |= encode_loops(recorded.loops, recorded.dependencies, functions)
+    except KeyError as error:
+        reason = "the function calls a ufunc without signatures that no variable contains: declare the signatures of the ufunc"
+        raise NotCacheable(reason) from Unrepeatable(*error.args)
     return recorded._replace(dependencies=recorded.dependencies | rows)
 
 

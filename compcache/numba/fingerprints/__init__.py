@@ -5,7 +5,7 @@ This file names the modes of a walk: what the compiler does with the function th
 
 from __future__ import annotations
 
-__all__ = ["COMPILED", "NAMED", "RUN"]
+__all__ = ["COMPILED", "NAMED", "REPLACED", "RUN"]
 
 #: The compiler compiles the function.
 COMPILED = "compiled"
@@ -13,3 +13,5 @@ COMPILED = "compiled"
 RUN = "run"
 #: The compiler replaces the function, or the program runs it later. Only its name counts.
 NAMED = "named"
+#: The attribute of a Numba object that contains the lazy object that it has replaced.
+REPLACED = "_compcache_replaced"

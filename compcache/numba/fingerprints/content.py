@@ -100,7 +100,9 @@ def _walk_content(function: Any, options: Any, functions: Iterable[Any]) -> Cont
         at_compile_time.append(Part(implementation, fingerprint.content.encode(), RUN))
         fingerprints.append(fingerprint)
     lines = blake2b("".join([fingerprint.lines[:SIZE_OF_LINES] for fingerprint in fingerprints]).encode(), digest_size=16)
-    parts = {id(part.function): part for fingerprint in fingerprints for part in fingerprint.parts}
+    parts: dict[int, Part] = {}
+    for part in [part for fingerprint in fingerprints for part in fingerprint.parts]:
+        parts.setdefault(id(part.function), part).owners.extend(part.owners)
     return Content(total.hexdigest(), lines.hexdigest(), list(parts.values()), at_compile_time, walk.registered)
 
 

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from compcache.numba.fingerprints.walk import Part
     from compcache.numba.lazy.entries import Record
 
-    Functions = list[tuple[str, ref[Any]]]
+    #: The full name of, and a weak reference to, each function, and a weak reference to its dispatcher (`owner_of`), or to the function
+    #: itself if no dispatcher of the program compiles it.
+    Functions = list[tuple[str, ref[Any], ref[Any]]]
 
 __all__ = ["functions_noted_as", "has_old_code", "is_latest", "named_functions", "note_code", "take_unread"]
 
@@ -65,9 +67,15 @@ def functions_noted_as(kind: str, parts: Iterable[Part]) -> list[Any]:
 
 
 def named_functions(parts: Iterable[Part]) -> Functions:
-    """Return the full name of, and a weak reference to, each function of these parts, in order."""
-    functions = dict.fromkeys([part.function for part in parts])
-    return [(f"{function.__module__}.{function.__qualname__}", ref(function)) for function in functions]
+    """Return the functions of these parts, in order. A function with several dispatchers has several rows."""
+    functions: dict[Any, dict[ref[Any], None]] = {}
+    for part in parts:
+        functions.setdefault(part.function, {}).update(dict.fromkeys(part.owners))
+    return [
+        (f"{function.__module__}.{function.__qualname__}", ref(function), owner)
+        for function, owners in functions.items()
+        for owner in owners or [ref(function)]
+    ]
 
 
 def take_unread() -> list[tuple[Record, Functions]]:

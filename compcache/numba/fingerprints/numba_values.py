@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from compcache.numba.fingerprints import RUN
 from compcache.numba.fingerprints.code_digest import replaced_defaults_reason
 from compcache.numba.fingerprints.fixed_code import fixed_code
+from compcache.numba.fingerprints.owners import note_ufunc, owner_of
 from compcache.numba.fingerprints.state import copy_function, state_of
 from compcache.numba.registered.library import is_found_by_name, is_generator_module, is_library_function, is_library_module
 from compcache.numba.registered.marks import is_marked
@@ -82,7 +83,7 @@ def _feed_jitted(walk: Walk, value: Any, where: str, *, is_frozen: bool = False)
         raise Unidentifiable(reason)
     if walk.without_numba:
         name_of_pipeline(real or value)
-        walk.feed_jitted(function, compiler_options(value.targetoptions, value.locals), where)
+        walk.feed_jitted(function, compiler_options(value.targetoptions, value.locals), where, owner=owner_of(real or value))
     else:
         _feed_compiling(walk, value, where)
 
@@ -100,7 +101,7 @@ def _feed_compiling(walk: Walk, value: Any, where: str) -> None:
     walk.mode = mode
     if name is not None:
         walk.feed_token("pipeline", *name)
-    walk.refer_to_compiled(function, where)
+    walk.refer_to_compiled(function, where, owner_of(value))
     is_itself = function is walk.compiled  # the function may be in declaration; its signatures matter only to other functions
     if not getattr(value, "_can_compile", True) and not is_itself:
         walk.feed_sequence(getattr(value, "nopython_signatures", ()), f"the signatures of {where}")
@@ -172,6 +173,7 @@ def _feed_ufunc(walk: Walk, value: Any, layout: str, identity: Any, dispatcher: 
         walk.feed_token("ufunc of Numba", layout, repr(identity))
         if not value._frozen:
             walk.feed_declared(None, dispatcher.py_func)
+    note_ufunc(dispatcher, value)
     _feed_jitted(walk, dispatcher, where, is_frozen=value._frozen)
 
 

@@ -7,8 +7,10 @@ records these pairs, so that keys of functions do not change.
 from __future__ import annotations
 
 import sys
+from _weakref import ref  # importing `weakref` is slow
+from functools import partial
 
-from compcache.numba.fingerprints import RUN
+from compcache.numba.fingerprints import REPLACED, RUN
 from compcache.numba.registered.library import is_generator_module, is_of_generators
 from compcache.numba.registered.marks import is_marked, is_module
 from compcache.numba.registered.refusals import NotLazy
@@ -22,8 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["handler_without_numba", "is_declared_as", "is_generators_module", "jitted", "note_real", "reads_object_mode", "register_prange"]
 
-#: Numba objects and the lazy objects that they have replaced, by the id of the Numba object.
-_replaced: dict[int, tuple[Any, Any]] = {}
+#: References to Numba objects and to the lazy objects that they have replaced, by the id of the Numba object. A Numba object that is gone
+#: has no row.
+_replaced: dict[int, tuple[Callable[[], Any], Callable[[], Any]]] = {}
 #: The classes that replace `numba.prange`.
 _PRANGE: set[Any] = set()
 #: Numba's context managers. Their blocks are compiled in another way.
@@ -32,10 +35,28 @@ _OBJECT_MODE = "objmode"
 
 
 def note_real(real: Any, lazy: Any) -> Any:
-    """Record that a Numba object replaces a lazy object in globals, and has the same content. Return the Numba object."""
+    """Record that a Numba object replaces a lazy object in globals, and has the same content. Return the Numba object.
+
+    The Numba object refers to the lazy object, so that both are freed together. A ufunc of NumPy, which cannot, is never freed.
+    """
     if is_marked(type(lazy), "_compcache_content"):
-        _replaced[id(real)] = real, lazy
+        try:
+            vars(real)[REPLACED] = lazy
+            _replaced[id(real)] = ref(real, partial(_forget, id(real))), ref(lazy)
+        except TypeError:
+            _replaced[id(real)] = lambda: real, lambda: lazy
     return real
+
+
+def _forget(number: int, _: Any) -> None:
+    """Forget a Numba object that is gone."""
+    _replaced.pop(number, None)
+
+
+def _lazy_of(real: Any) -> Any:
+    """Return the lazy object that a Numba object has replaced, or None."""
+    row = _replaced.get(id(real))
+    return row[1]() if row is not None and row[0]() is real else None
 
 
 def register_prange(cls: Any) -> None:
@@ -45,7 +66,7 @@ def register_prange(cls: Any) -> None:
 
 def jitted(value: Any) -> Any:
     """Return the lazy jitted function that a value is, or from which Numba has created the value; None for any other value."""
-    lazy = value if is_marked(type(value), "_compcache_is_declaration") else _replaced.get(id(value), (None, None))[1]
+    lazy = value if is_marked(type(value), "_compcache_is_declaration") else _lazy_of(value)
     return lazy if is_marked(type(lazy), "_compcache_is_declaration") else None
 
 
@@ -89,7 +110,7 @@ def handler_without_numba(value: Any) -> Callable[[Walk, Any, str], None] | None
     kind = type(value)
     if is_marked(kind, "_compcache_content"):
         return _feed_stand_in
-    if id(value) in _replaced:
+    if _lazy_of(value) is not None:
         return _feed_replaced
     if issubclass(kind, type):
         is_prange = value in _PRANGE or (value.__qualname__ == "prange" and value.__module__ == "numba.misc.special")
@@ -120,7 +141,7 @@ def _feed_numba_object(walk: Walk, value: Any, where: str, feed_content: Callabl
 
 
 def _feed_replaced(walk: Walk, value: Any, where: str) -> None:
-    _feed_stand_in(walk, _replaced[id(value)][1], where)
+    _feed_stand_in(walk, _lazy_of(value), where)
 
 
 def _feed_prange(walk: Walk, value: Any, where: str) -> None:

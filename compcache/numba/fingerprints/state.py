@@ -11,6 +11,7 @@ from opcode import opmap
 from operator import attrgetter, is_
 
 from compcache.interrupts import reraise_interrupt
+from compcache.numba.fingerprints import REPLACED
 from compcache.numba.registered.code_reads import MISSING, names_used_by
 from compcache.numba.registered.library import has_own_code, is_found_by_name, is_library_module, is_made_by_library, is_of_generators
 from compcache.numba.registered.marks import is_marked, is_module
@@ -282,7 +283,7 @@ def names_stored_by(kind: type) -> frozenset[str]:
         functions = [item.fget if isinstance(item, property) else getattr(item, "__wrapped__", item) for item in items]
         codes = [item.__code__ for item in functions if isinstance(item, python_types.FunctionType)]
         stored = frozenset(name for code in codes for name in names_used_by(code, _STORES))
-        names = _names_stored[kind] = stored | _COPIED if generator_classes else stored
+        names = _names_stored[kind] = stored | _COPIED | {REPLACED} if generator_classes else stored
     return names
 
 

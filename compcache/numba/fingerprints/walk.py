@@ -13,6 +13,7 @@ registrations, and nothing is imported. A value that only Numba knows raises `No
 from __future__ import annotations
 
 import types as python_types
+from _weakref import ref  # importing `weakref` is slow
 
 from compcache.digest import blake2b
 from compcache.numba.fingerprints import COMPILED, NAMED, RUN
@@ -44,14 +45,22 @@ _MAX_VALUES = 50_000
 
 
 class Part:
-    """A function of a walk, and the digest of its own reads. `kind` is `WITH_NUMBA`, `WITHOUT_NUMBA`, or `RUN` for code that runs."""
+    """A function of a walk, and the digest of its own reads.
 
-    __slots__ = ("digest", "function", "kind")
+    Attributes:
+        function: the function.
+        digest: the digest.
+        kind: `WITH_NUMBA`, `WITHOUT_NUMBA`, or `RUN` for code that runs.
+        owners: weak references to the dispatchers of the function that the walk has met (`owner_of`).
+    """
 
-    def __init__(self, function: Any, digest: bytes, kind: str) -> None:
+    __slots__ = ("digest", "function", "kind", "owners")
+
+    def __init__(self, function: Any, digest: bytes, kind: str, owners: list[ref[Any]] | None = None) -> None:
         self.function = function
         self.digest = digest
         self.kind = kind
+        self.owners = [] if owners is None else owners
 
 
 class Fingerprint:
@@ -105,6 +114,7 @@ class Walk:
         self._alive: list[object] = []  # references, so that no id is reused
         self._waiting: list[tuple[Any, str, str, bool]] = []
         self._parts: list[Part] = []
+        self._owners: dict[int, list[ref[Any]]] = {}  # by the id of the function
         self._total = blake2b(digest_size=_SIZE, person=b"compcache-numba5")
         self._state = blake2b(digest_size=_SIZE)
         self._references: list[int] = []
@@ -212,7 +222,8 @@ class Walk:
             feed_function(self, self.compiled, where)
             digest = self.end_part()
             if mode == COMPILED:
-                self._parts.append(Part(self.compiled, digest, WITHOUT_NUMBA if self.without_numba else WITH_NUMBA))
+                kind = WITHOUT_NUMBA if self.without_numba else WITH_NUMBA
+                self._parts.append(Part(self.compiled, digest, kind, self._owners.setdefault(id(self.compiled), [])))
 
     def _feed_reach(self, reach: Reach) -> None:
         """Feed the values that running code can reach under names in the code, and then all others if code computes names."""
@@ -259,8 +270,13 @@ class Walk:
         self.feed_value(tuple(sorted(options.items())), "an option of a stencil")
         self.refer_to_compiled(function)
 
-    def refer_to_compiled(self, function: Any, where: str = "") -> None:
-        """Refer to a compiled function. If the function that refers to it is only named, it is only named too."""
+    def refer_to_compiled(self, function: Any, where: str = "", owner: Any = None) -> None:
+        """Refer to a function that a dispatcher compiles (`owner_of`; None if Numba creates the dispatcher).
+
+        If the function that refers to it is only named, it is only named too.
+        """
+        if owner is not None:
+            self._owners.setdefault(id(function), []).append(ref(owner))
         self.refer_to_function(function, where, NAMED if self.mode == NAMED else COMPILED)
 
     def feed_declared(self, overloads: Iterable[Compiled] | None, function: Any) -> None:
@@ -279,11 +295,11 @@ class Walk:
             self.files.update(f"{compiled.lines[SIZE_OF_LINES:]}:".encode())
             self.registered += compiled.registered
 
-    def feed_jitted(self, function: Any, options: dict[str, Any], where: str = "") -> None:
-        """Feed a function that is compiled with these options (`registered.options`) for the types of its calls."""
+    def feed_jitted(self, function: Any, options: dict[str, Any], where: str = "", *, owner: Any) -> None:
+        """Feed a function that a dispatcher (`owner_of`) compiles with these options (`registered.options`) for the types of its calls."""
         self.feed_token("jitted")
         self.feed_value(tuple(sorted(options.items())), f"an option of {where or function.__qualname__}")
-        self.refer_to_compiled(function, where)
+        self.refer_to_compiled(function, where, owner)
 
     def refer_to_implementation(self, implementation: Implementation) -> None:
         """Refer to a function that runs while code is generated, and to the options of its registration."""

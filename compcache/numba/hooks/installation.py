@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from numba.core import caching, ccallback, dispatcher, entrypoints
@@ -47,7 +48,7 @@ class Hooks:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._replaced = Replacements()
-        self._adopted: list[tuple[Any, str, Any]] = []
+        self._adopted: list[tuple[weakref.ref[Any], str]] = []
         self._has_functions = False
 
     def install(self, *, is_first: bool) -> None:
@@ -80,8 +81,10 @@ class Hooks:
         are still recorded.
         """
         self._replaced.undo()
-        for owner, attribute, original in self._adopted:
-            setattr(owner, attribute, original)
+        for reference, attribute in self._adopted:
+            owner = reference()
+            if owner is not None:
+                setattr(owner, attribute, getattr(owner, attribute)._fallback)
         self._adopted.clear()
         if not self._has_functions:
             recorders.stop_recording()
@@ -135,7 +138,7 @@ class Hooks:
         """
         current = getattr(owner, attribute)
         if isinstance(current, caching.FunctionCache):
-            self._adopted.append((owner, attribute, current))
+            self._adopted.append((weakref.ref(owner), attribute))
             setattr(owner, attribute, FunctionCache(self._backend, owner, getattr(owner, function), fallback=current))
 
     def _cache_gufuncs_in_backend(self, original: Any) -> Any:

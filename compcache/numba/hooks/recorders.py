@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from numba.core import base, bytecode, codegen, compiler, cpu, dispatcher, serialize, targetconfig
 from numba.core.datamodel import manager
+from numba.core.errors import NumbaNotImplementedError
 from numba.core.types import functions
 from numba.core.typing import context, templates
-from numba.np.ufunc import wrappers
+from numba.np import numpy_support
+from numba.np.ufunc import dufunc, gufunc, wrappers
 
 from compcache.numba.compilation import libraries, native_code, scopes
 from compcache.numba.compilation.former_runs import former_implementation
@@ -61,11 +63,13 @@ def start_recording(*, from_the_start: bool) -> None:
     _recorders.wrap(templates._OverloadAttributeTemplate, "resolve", _wrap_template)
     _recorders.wrap(templates._OverloadMethodTemplate, "_resolve", _wrap_template)
     _recorders.wrap(templates._OverloadAttributeTemplate, "_resolve", _wrap_template)
-    _recorders.wrap(dispatcher.Dispatcher, "recompile", _run_before(lambda recompiled: forget_linked(recompiled.py_func)))
+    _recorders.wrap(dispatcher.Dispatcher, "recompile", _run_before(forget_linked))
     _recorders.wrap(context.CallStack, "finditer", _wrap_finditer)
     _recorders.wrap(context.BaseContext, "resolve_getattr", _run_before(_record_attribute))
     _recorders.wrap(context.BaseContext, "resolve_setattr", _run_before(_record_attribute))
     _recorders.wrap(functions.BaseFunction, "get_call_type", _run_before(_record_call))
+    _recorders.wrap(dufunc.DUFunc, "_compile_for_argtys", _run_before(_record_loop))
+    _recorders.wrap(gufunc.GUFunc, "_compile_for_argtys", _run_before(_record_loop))
     _recorders.wrap(base.OverloadSelector, "find", _wrap_find)
     _recorders.wrap(manager.DataModelManager, "lookup", _run_before(_record_type))
     _recorders.wrap(base.BaseContext, "add_dynamic_addr", _run_before(_record_address))
@@ -134,7 +138,9 @@ def _make_scope_wrapper(position: int) -> Callable[[Any], Any]:
             # The name becomes a part of symbols, and the name of an array expression contains an address of this process.
             if plain_name(function.__name__) != function.__name__:
                 function.__name__ = function.__qualname__ = plain_name(function.__name__)
-            with scopes.compile_scope(function, arguments["args"], arguments["return_type"], arguments["flags"], extra) as scope:
+            caller = sys._getframe(1).f_locals.get("self")
+            dispatcher = caller if getattr(caller, "py_func", None) is function else None
+            with scopes.compile_scope(function, dispatcher, arguments["args"], arguments["return_type"], arguments["flags"], extra) as scope:
                 result = original(*args, **kwargs)
                 libraries.collect_dependencies(result.library, scope)
                 libraries.remember_library(result.fndesc.llvm_func_name, result.library)
@@ -271,6 +277,21 @@ def _record_attribute(typing_context: Any, owner: Any, name: Any, *_: Any) -> No
     scopes.record_name(str(name))
     for template in typing_context._get_attribute_templates(owner):
         _record_template(template)
+
+
+def _record_loop(ufunc: Any, types: Any, return_type: Any = None) -> None:
+    """Record that the compiler adds a loop for these types to a ufunc. Requests for a type of the result have no text."""
+    texts = [] if return_type is not None else [_dtype_text(type_) for type_ in types]
+    scopes.record_loop(ufunc._dispatcher, "".join([f"{text} " for text in texts]) if all(texts) else "")
+
+
+def _dtype_text(type_: Any) -> str:
+    """Return NumPy's text for a type of Numba, or "" if it has none that identifies it."""
+    try:
+        text: str = numpy_support.as_dtype(type_).str
+        return text if numpy_support.from_dtype(numpy_support.np.dtype(text)) == type_ else ""
+    except NumbaNotImplementedError:
+        return ""
 
 
 def _record_call(called: Any, *_: Any, **__: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import weakref
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,6 +11,7 @@ from numba.core import types
 
 from compcache.numba.fingerprints.fingerprint import fingerprint, fingerprint_of_value
 from compcache.numba.fingerprints.numba_values import is_plain_type
+from compcache.numba.fingerprints.owners import owner_of
 from compcache.numba.identity.settings import config_text, platform_text, versions_text
 from compcache.numba.registered.refusals import Unidentifiable, examines_program
 
@@ -73,8 +75,12 @@ def identify(function: Any, *, sig: Any, flags: str, extra: Mapping[str, str], c
         state.update(data)
     name = f"{function.__module__}.{function.__qualname__}"
     shown_components = {"name": name, **components, **{f"read {where}": value for where, value in content.reads.items()}}
-    argument_parts = [fingerprint(dispatcher.py_func).parts for dispatcher in _dispatchers_in(getattr(sig, "args", sig))]
-    return Identity(state.hexdigest(), content.lines, name, shown_components, sum(argument_parts, content.parts))
+    parts = content.parts
+    for dispatcher in _dispatchers_in(getattr(sig, "args", sig)):
+        argument_parts = fingerprint(dispatcher.py_func).parts
+        argument_parts[0].owners.append(weakref.ref(owner_of(dispatcher)))
+        parts += argument_parts
+    return Identity(state.hexdigest(), content.lines, name, shown_components, parts)
 
 
 def _dispatchers_in(types_: Iterable[Any]) -> Iterator[Any]:

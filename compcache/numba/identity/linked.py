@@ -1,7 +1,9 @@
-"""Identifies the overloads that are linked into an entry's code: they are dependencies in the entry's description.
+"""Identifies what the compiler compiles together with an entry's code: overloads that are linked into it, and loops of ufuncs.
 
-A process without a cache compiles the callees of a function with the function, and links them into other callers later, even if globals
-have changed in the meantime. A process that loads the function compiles these callees from the former values (`former`).
+They are dependencies in the entry's description. A process without a cache compiles the callees of a function with the function, and links
+them into other callers later, even if globals have changed in the meantime. A process that loads the function compiles these callees from
+the former values (`former`). A process without a cache also adds a loop to each ufunc without signatures that the function calls. A process
+that loads the function adds these loops then.
 """
 
 from __future__ import annotations
@@ -11,18 +13,22 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.numba.fingerprints.history import named_functions
+from compcache.numba.fingerprints.owners import owner_of, ufunc_of
 from compcache.numba.identity.dependencies import Dependency, functions_compiled_for
 from compcache.numba.identity.key import type_name
-from compcache.numba.lazy.description import LINKED
+from compcache.numba.lazy.description import LINKED, LOOP
 from compcache.numba.registered.refusals import Unidentifiable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from compcache.numba.fingerprints.history import Functions
     from compcache.numba.lazy.description import Description
 
-__all__ = ["Linked", "decode_linked", "encode_linked", "forget_linked", "is_linked", "linked_overload", "note_linked", "take_linked"]
+__all__ = [
+    "Linked", "Loop", "add_loops", "decode_linked", "encode_linked", "encode_loops", "forget_linked", "is_linked", "linked_overload",
+    "note_linked", "take_linked",
+]  # fmt: skip
 
 
 class Linked(NamedTuple):
@@ -30,88 +36,150 @@ class Linked(NamedTuple):
 
     Attributes:
         function: a weak reference to the Python function.
+        owner: a weak reference to its dispatcher (`owner_of`), or to the function if no dispatcher of the program compiles it.
         overload: a digest of the names of the argument types, because the content of a type may change; "" if a type has no name.
     """
 
     function: weakref.ref[Any]
+    owner: weakref.ref[Any]
     overload: str
 
 
-#: The overloads that are linked into loaded code, by the function: their digests. Overloads that were compiled since are omitted, and None
-#: stands for a function whose overloads Numba compiles from present values.
+class Loop(NamedTuple):
+    """A loop that the compiler has added to a ufunc without signatures.
+
+    Attributes:
+        dispatcher: a weak reference to the dispatcher of the ufunc.
+        types: NumPy's texts for the types of the operands, each followed by a space.
+    """
+
+    dispatcher: weakref.ref[Any]
+    types: str
+
+
+#: The overloads that are linked into loaded code, by the dispatcher or function (`Linked.owner`): their digests. Overloads that were
+#: compiled since are omitted, and None stands for a dispatcher whose overloads Numba compiles from present values.
 _linked: weakref.WeakKeyDictionary[Any, set[str] | None] = weakref.WeakKeyDictionary()
 
 
-def linked_overload(function: Any, args: Iterable[Any]) -> Linked:
-    """Return the overload of a function for these argument types; with the digest "" if a type has no identity by content."""
+def linked_overload(function: Any, dispatcher: Any, args: Iterable[Any]) -> Linked:
+    """Return the overload of a function for these argument types; with the digest "" if a type has no identity by content.
+
+    `dispatcher` is a dispatcher, or the object that compiles for it; None if the compiler itself compiles the function.
+    """
+    owner = weakref.ref(function if dispatcher is None else owner_of(dispatcher))
     try:
         text = f"CPUDispatcher ({', '.join(map(type_name, args))}) -> ?"
     except Unidentifiable:
-        return Linked(weakref.ref(function), "")
-    return Linked(weakref.ref(function), blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest())
+        return Linked(weakref.ref(function), owner, "")
+    return Linked(weakref.ref(function), owner, blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest())
 
 
 def note_linked(overloads: Iterable[Linked]) -> None:
     """Record overloads that are linked into loaded code."""
-    for reference, overload in overloads:
-        function = reference()
-        digests = None if function is None else _linked.setdefault(function, set())
+    for overload in overloads:
+        owner = overload.owner()
+        digests = None if owner is None else _linked.setdefault(owner, set())
         if digests is not None:
-            digests.add(overload)
+            digests.add(overload.overload)
 
 
 def is_linked(overload: Linked) -> bool:
     """Return whether loaded code contains an overload that this process has neither compiled nor loaded since."""
-    return overload.overload in (_linked.get(overload.function()) or ())
+    return any(overload.overload in digests for digests in _digests_for(overload))
 
 
 def take_linked(overload: Linked) -> bool:
     """Return what `is_linked` returns, and forget the overload, because this process compiles it now."""
-    digests = _linked.get(overload.function())
-    if digests is None or overload.overload not in digests:
-        return False
-    digests.remove(overload.overload)
-    return True
+    was_linked = is_linked(overload)
+    for digests in _digests_for(overload):
+        digests.discard(overload.overload)
+    return was_linked
 
 
-def forget_linked(function: Any) -> None:
-    """Record that all overloads of a function are compiled from present values from now on, whatever code is or was loaded."""
-    _linked[function] = None
+def _digests_for(overload: Linked) -> Iterator[set[str]]:
+    """Yield the digests of the overloads of a dispatcher in loaded code, and those of its function that Numba's own dispatchers compile."""
+    of_owner = _linked.get(overload.owner(), set())
+    if of_owner is not None:
+        yield of_owner
+        yield _linked.get(overload.function()) or set()
+
+
+def forget_linked(dispatcher: Any) -> None:
+    """Record that all overloads of a dispatcher are compiled from present values from now on, whatever code is or was loaded."""
+    _linked[owner_of(dispatcher)] = None
 
 
 def encode_linked(overloads: Iterable[Linked], used: Iterable[tuple[str, str]], functions: Functions) -> set[Dependency]:
     """Return the dependencies for the overloads in the code of an entry.
 
     The functions in the code are given in the order of their fingerprint, which is the same without Numba. `used` are the dependencies that
-    are implementations. A dependency contains the number of the function among those with the same name. Overloads of other functions,
-    which implementations of Numba call, are omitted.
+    are implementations. A dependency contains the number of the dispatcher among those of functions with the same name. Overloads of other
+    functions, which implementations of Numba call, are omitted.
     """
-    rows = _functions_by_name(functions, used).items()
-    numbers = {function: (name, number) for name, namesakes in rows for number, function in enumerate(dict.fromkeys(namesakes))}
+    numbers = _number_owners(functions, used)
     dependencies = set()
-    for function, overload in overloads:
-        if overload and function in numbers:
-            name, number = numbers[function]
+    for function, owner, overload in overloads:
+        name, number = numbers.get(owner) or numbers.get(function) or ("", 0)
+        if overload and name:
             dependencies.add(Dependency(name, f"{LINKED}{number} {overload} "))
     return dependencies
 
 
 def decode_linked(description: Description, functions: Functions) -> frozenset[Linked]:
     """Return the overloads in the code of a description. Overloads of functions that are not among the given functions are omitted."""
-    linked = [(name, content) for name, content in description.dependencies if content.startswith(LINKED)]
-    by_name = _functions_by_name(functions, description.used) if linked else {}
-    overloads = set()
-    for name, content in linked:
-        number, overload, _ = content.removeprefix(LINKED).split(" ")
-        namesakes = list(dict.fromkeys(by_name.get(name.partition("(")[0], ())))
+    rows = _decode_rows(description, LINKED, functions)
+    return frozenset([Linked(function, owner, rest.split(" ")[0]) for function, owner, rest in rows])
+
+
+def encode_loops(loops: Iterable[Loop], used: Iterable[tuple[str, str]], functions: Functions) -> set[Dependency]:
+    """Return the dependencies for the loops that were added to ufuncs while the code of an entry was compiled, in this order.
+
+    The arguments are those of `encode_linked`. Raise `KeyError` if a ufunc is not one of those that the functions read.
+    """
+    numbers = _number_owners(functions, used)
+    rows = [(*numbers[dispatcher], types) for dispatcher, types in loops]
+    return {Dependency(name, f"{LOOP}{number} {position:04} {types}") for position, (name, number, types) in enumerate(rows)}
+
+
+def add_loops(description: Description, functions: Functions) -> None:
+    """Add the loops that a description lists to the ufuncs that lack them, in the order in which the compiler has added them."""
+    from numba.np.numpy_support import from_dtype
+    from numpy import dtype
+
+    for _, owner, rest in sorted(_decode_rows(description, LOOP, functions), key=lambda row: row[2]):
+        ufunc = ufunc_of(owner())
+        types = tuple([from_dtype(dtype(text)) for text in rest.split()[1:]])
+        if ufunc is not None and ufunc.find_ewise_function(types) == (None, None):
+            ufunc._compile_for_argtys(types)
+
+
+def _decode_rows(description: Description, prefix: str, functions: Functions) -> list[tuple[weakref.ref[Any], weakref.ref[Any], str]]:
+    """Return the dependencies of a description with a prefix: the function, its dispatcher, and the text after the number."""
+    rows = [(name.partition("(")[0], content) for name, content in description.dependencies if content.startswith(prefix)]
+    by_name = _owners_by_name(functions, description.used) if rows else {}
+    decoded = []
+    for name, content in rows:
+        number, _, rest = content.removeprefix(prefix).partition(" ")
+        namesakes = list(by_name.get(name, {}).items())
         if int(number) < len(namesakes):
-            overloads.add(Linked(namesakes[int(number)], overload))
-    return frozenset(overloads)
+            owner, function = namesakes[int(number)]
+            decoded.append((function, owner, rest))
+    return decoded
 
 
-def _functions_by_name(functions: Functions, used: Iterable[tuple[str, str]]) -> dict[str, list[weakref.ref[Any]]]:
-    """Return the given functions, and those that are compiled for the implementations used, in order, by their names."""
-    by_name: dict[str, list[weakref.ref[Any]]] = {}
-    for name, function in [*functions, *named_functions(functions_compiled_for(used))]:
-        by_name.setdefault(name, []).append(function)
+def _number_owners(functions: Functions, used: Iterable[tuple[str, str]]) -> dict[weakref.ref[Any], tuple[str, int]]:
+    """Return the name of each function, and the number of its dispatcher among those of functions with this name, by the dispatcher."""
+    rows = _owners_by_name(functions, used).items()
+    return {owner: (name, number) for name, owners in rows for number, owner in enumerate(owners)}
+
+
+def _owners_by_name(functions: Functions, used: Iterable[tuple[str, str]]) -> dict[str, dict[weakref.ref[Any], weakref.ref[Any]]]:
+    """Return the dispatchers of the given functions, and of those that are compiled for the implementations used, in order, by name.
+
+    The values contain the function of each dispatcher.
+    """
+    by_name: dict[str, dict[weakref.ref[Any], weakref.ref[Any]]] = {}
+    for name, function, owner in [*functions, *named_functions(functions_compiled_for(used))]:
+        by_name.setdefault(name, {})[owner] = function
     return by_name

@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 
     from compcache.errors import GlobalValidationError
 
-__all__ = ["DESCRIPTION", "KIND_IMAGE", "KIND_OBJECT", "LINKED", "RESULT", "Description", "Request"]
+__all__ = ["DESCRIPTION", "KIND_IMAGE", "KIND_OBJECT", "LINKED", "LOOP", "RESULT", "Description", "Request"]
 
 #: The kind of the entries of data that contain descriptions (`compcache.frontend`).
 DESCRIPTION = "pickle:numba"
 #: The prefix of a dependency's content if the dependency is an overload that is linked into the code. No such dependency is compared.
 LINKED = "linked "
+#: The prefix of a dependency's content if the dependency is a loop that the compiler has added to a ufunc. No such dependency is compared.
+LOOP = "loop "
 #: The prefix of a dependency's content if the dependency is what an implementation returned for some types (`identity.kept_results`).
 RESULT = "result "
 #: The kinds of code: machine code in the image, or object code as Numba serializes it.
@@ -91,7 +93,7 @@ class Description:
         cpu: the CPU that the user had chosen, or "".
         lines: the digests of the source lines and of their files, in this order, as far as the code reports them.
         dependencies: the name and the content of each implementation that the compiler used and the key does not cover; also the entries of
-            the overloads that are linked into the code (`LINKED`), and what implementations returned (`RESULT`).
+            the overloads that are linked into the code (`LINKED`), loops of ufuncs (`LOOP`), and what implementations returned (`RESULT`).
         asked: the names by which the compiler looked up implementations (`encode_names`).
         answered: all of the user's implementations that matched these names.
         pickled: Numba's metadata.
@@ -145,7 +147,7 @@ class Description:
     @property
     def used(self) -> list[tuple[str, str]]:
         """The dependencies that are implementations."""
-        return [(name, content) for name, content in self.dependencies if not content.startswith((LINKED, RESULT))]
+        return [(name, content) for name, content in self.dependencies if not content.startswith((LINKED, LOOP, RESULT))]
 
     @property
     def implementations(self) -> str:

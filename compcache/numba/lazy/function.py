@@ -111,6 +111,10 @@ class LazyFunction:
         """Feed the data of the function that compiled code can use."""
         state_of(self)._compcache_content(walk)
 
+    def _compcache_owner(self) -> State:
+        """Return the object that stands for the function's dispatcher, whether Numba has created it or not."""
+        return state_of(self)
+
     def _compcache_attributes(self) -> dict[str, Any]:
         """Return the attributes that code can read from this object, and that the program may have set."""
         from compcache.numba.fingerprints.state import state_of as attributes_of  # most keys do not need it

@@ -54,7 +54,7 @@ class State:
 
     __slots__ = (
         "compiled", "declared", "decorator", "defaults", "function", "key", "loaded", "make_real", "options", "reason",
-        "signatures",
+        "signatures", "__weakref__",
     )  # fmt: skip
 
     def __init__(
@@ -100,7 +100,7 @@ class State:
         if self.signatures is not None:  # its code does not change after the declaration
             walk.feed_declared(self.compiled, self.function)
             return
-        walk.feed_jitted(self.function, self.key_options)
+        walk.feed_jitted(self.function, self.key_options, owner=self)
 
 
 def _reason_for_numba(function: Any, decorator: str, signatures: tuple[str, ...] | None, options: dict[str, Any]) -> str:

@@ -103,7 +103,7 @@ def _load_earlier_overloads(state: State, dispatcher: Any, backend: Backend) -> 
             context = dispatcher.targetctx
             adapt_args = partial(_replace_functions, functions=iter(key.functions))
             functions = named_functions(key.content.parts)
-            cres = load_result(backend.cache, loaded.record.base, adapt_args, state.function, context, functions)
+            cres = load_result(backend.cache, loaded.record.base, adapt_args, dispatcher, context, functions)
             if cres is None or tuple(cres.signature.args) in dispatcher.overloads:
                 continue
             context.insert_user_function(cres.entry_point, cres.fndesc, [cres.library])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from compcache.numba.fingerprints.owners import note_lazy_owner
 from compcache.numba.lazy import installed_backend
 from compcache.numba.lazy.entries import open_cache
 from compcache.numba.lazy.stand_ins import numba_decorator, original
@@ -34,7 +35,9 @@ def apply_decorator(state: State, signatures: Iterable[str] | None = None, *, ca
     args: list[Any] = [list(signatures)] if signatures is not None else []
     if state.decorator == "guvectorize":
         args.append(options.pop("signature"))
-    return numba_decorator(state.decorator)(*args, **options)(state.function)
+    dispatcher = numba_decorator(state.decorator)(*args, **options)(state.function)
+    note_lazy_owner(dispatcher, state)
+    return dispatcher
 
 
 _private_backend: Backend | None = None

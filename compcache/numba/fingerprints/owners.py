@@ -1,0 +1,45 @@
+"""Identifies the objects that compile functions: dispatchers, and dispatchers of ufuncs.
+
+Several dispatchers may compile one Python function. Each has its own code, which may be compiled at another time, from other values.
+"""
+
+from __future__ import annotations
+
+from _weakref import ref  # importing `weakref` is slow
+
+from compcache.numba.registered.marks import is_marked
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["note_lazy_owner", "note_ufunc", "owner_of", "ufunc_of"]
+
+#: The attributes of Numba's objects that contain the owner of a lazy function's code, and a weak reference to the ufunc of a dispatcher.
+_OWNER, _UFUNC = "_compcache_owner", "_compcache_ufunc"
+
+
+def owner_of(value: Any) -> Any:
+    """Return the object that stands for a dispatcher, and for the lazy function from which Numba's dispatcher is or will be created."""
+    if is_marked(type(value), _OWNER):  # a lazy function
+        return type(value)._compcache_owner(value)
+    compiler = getattr(value, "_compiler", value)
+    return getattr(compiler, _OWNER, compiler)
+
+
+def note_lazy_owner(dispatcher: Any, owner: Any) -> None:
+    """Record the owner of the code of a lazy function for its new dispatcher. Do nothing for an object without a compiler, like a ufunc."""
+    compiler = getattr(dispatcher, "_compiler", None)
+    if compiler is not None:
+        setattr(compiler, _OWNER, owner)
+
+
+def note_ufunc(dispatcher: Any, ufunc: Any) -> None:
+    """Record the ufunc whose loops a dispatcher compiles."""
+    setattr(dispatcher, _UFUNC, ref(ufunc))
+
+
+def ufunc_of(dispatcher: Any) -> Any:
+    """Return the ufunc whose loops a dispatcher compiles; None if it is unknown, or gone."""
+    reference = getattr(dispatcher, _UFUNC, None)
+    return None if reference is None else reference()
