@@ -360,9 +360,9 @@ def test_a_directory_that_cannot_be_opened_is_no_obstacle(tmp_path: Path) -> Non
     """Such as one in the home directory of another user."""
     with Cache(tmp_path / ("n" * 300)) as cache:
         assert not cache.has("f")
-        with pytest.warns(CacheWarning, match="was not stored.*: File name too long"):
+        with pytest.warns(CacheWarning, match=r"was not stored.*: File name too long"):
             assert cache.get_or_compile("f", lambda: ModuleSource(GOOD))(1) == 2
-        with pytest.raises(StorageError, match="cannot read .*: File name too long"):
+        with pytest.raises(StorageError, match=r"cannot read .*: File name too long"):
             cache.stats()
 
 
