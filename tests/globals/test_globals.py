@@ -347,6 +347,21 @@ def test_addresses_of_one_process_are_no_value(cache: Cache, value: object) -> N
         cache.add_module(source_of(value, "pointer"))
 
 
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (None, r"None is ambiguous: pass 0 for a null pointer"),
+        (np.timedelta64(5, "s"), r"a timedelta64 has a unit .*: pass it as an integer"),
+        (np.datetime64("2026-01-01"), "a datetime64 has a unit"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("form", ["pointer", "i64"])
+def test_values_that_may_mean_two_things_are_refused(cache: Cache, value: object, reason: str, form: str) -> None:
+    with pytest.raises(GlobalValidationError, match=reason):
+        cache.add_module(source_of(value, form))
+    assert read(cache, 0, "pointer") == 0
+
+
 def test_values_that_look_like_addresses_are_values(cache: Cache) -> None:
     for number, value in enumerate([np.zeros(2, dtype="c16"), np.zeros(2, dtype=[("POZ", "i8"), ("X&", "f8")])]):
         cache.add_module(source_of(value, "pointer", f"f{number}"))
@@ -413,9 +428,9 @@ OBJECTS = [
 @pytest.mark.slow
 @pytest.mark.parametrize("value", OBJECTS, ids=lambda value: getattr(value, "__qualname__", str(value)))
 def test_an_object_is_found_again_by_its_name(cache: Cache, value: object) -> None:
-    definition = define(value)
+    definition = PythonObject.of(value) if value is None else define(value)
     assert isinstance(definition, PythonObject)
-    cache.add_module(source_of(value, "pointer"))
+    cache.add_module(source_of(definition, "pointer"))
     target = cache.get_target("f")
     assert object_at(target()) == value
     assert getattr(object_at(target()), "__self__", None) is getattr(value, "__self__", None)
