@@ -68,8 +68,8 @@ class Identity:
         return f"{self.label}-{digest(framed, size=_DIGEST_HEX // 2, person=b'compcache-ident').hex()}"
 
     def components(self) -> dict[str, str]:
-        """Return the components as canonical texts, by name. Texts above 65536 characters are replaced by their digests."""
-        return {name: _shorten(text) for name, text in self._parts}
+        """Return the components as canonical texts that UTF-8 can encode, by name. Digests replace texts above 65536 characters."""
+        return {encodable(name): encodable(_shorten(text)) for name, text in self._parts}
 
     def extend(self, **named: Any) -> Identity:
         """Return a new identity with more components. Existing components of the same names are replaced in their positions.
@@ -160,6 +160,11 @@ def _quoted(text: str) -> str:
     import json  # takes milliseconds in a new process
 
     return json.dumps(text, ensure_ascii=False)
+
+
+def encodable(text: str) -> str:
+    """Return a text with escapes for the characters that UTF-8 cannot encode, such as those of file names in another encoding."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _shorten(text: str) -> str:

@@ -53,6 +53,17 @@ def test_values_that_differ_give_names_that_differ(one: object, other: object) -
     assert Identity("f", x=one).func_name != Identity("f", x=other).func_name
 
 
+def test_components_need_not_be_utf_8(directory: Path) -> None:
+    """Such as the path of a file: what the cache keeps of it has escapes."""
+    identities = [Identity("f", {"path": "a\udcff", "\udcfe": 1}), Identity("f", {"path": "a\\udcff", "\udcfe": 1})]
+    with Cache(directory) as cache:
+        for number, identity in enumerate(identities):
+            source = ModuleSource(adder("f", number))
+            assert cache.get_or_compile(identity, lambda source=source: source)(1) == 1 + number  # type: ignore[misc]
+        assert len(cache) == 2
+    assert identities[0].components() == {"path": '"a\\udcff"', "\\udcfe": "1"}
+
+
 def test_names_and_order_of_components_count() -> None:
     assert Identity("f", {"a": 1, "b": 2}).func_name != Identity("f", {"b": 2, "a": 1}).func_name
     assert Identity("f", a=1).func_name != Identity("f", b=1).func_name

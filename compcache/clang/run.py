@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import tempfile
 import threading
@@ -29,8 +30,10 @@ _MAX_OUTPUT = 8_000
 #: The flag for code in shared objects, also for preprocessors: the macros ``__PIC__`` and ``__PIE__`` depend on it.
 _POSITION_INDEPENDENT = ("-fPIC",)
 _NO_BITCODE = "the compiler {} does not write LLVM bitcode: choose a compiler that is built on LLVM (cc=, --cc)"
-#: The version texts of compilers, by `Compiler.stamp`.
-_versions: dict[str, str] = {}
+#: The beginning of a line of clang's version text. The line names a file with further flags, which clang reads without being told to.
+_CONFIGURATION = "Configuration file: "
+#: The version texts of compilers and their configuration files, by `Compiler.stamp` and the flags.
+_versions: dict[tuple[str, ...], tuple[str, tuple[str, ...]]] = {}
 #: The values of the option ``-x``, which sets the language if the compiler reads from standard input.
 _INPUT = {"c": "c", "c++": "c++", "fortran": "f95-cpp-input"}
 #: The line that a preprocessor writes where another file begins (GCC's manual, "Preprocessor Output"). The file name has C's escapes.
@@ -60,11 +63,12 @@ class Translation(NamedTuple):
 
     `files` are the headers that the compiler read or may have found; None if the name of a header is ambiguous, or if the compiler reads
     other files. `missing` are the paths at which the compiler found nothing. `started` is the time at which the compiler was started, in
-    seconds since the epoch.
+    seconds since the epoch. `flag_files` are the digests and paths of the files that contain flags or that flags name.
     """
 
     preprocessed: bytes
     version: str
+    flag_files: tuple[str, ...]
     files: tuple[str, ...] | None
     missing: tuple[str, ...]
     started: float
@@ -108,12 +112,15 @@ def _run_preprocessor(unit: Unit) -> Translation:
     """Return the preprocessed code of a unit and the files that it depends on. The files are None if they cannot be listed completely."""
     started = time.time()
     source = _read_rust(unit) if unit.compiler.language == "rust" else _read_preprocessed(unit)
-    files = _absolute_paths(source.names, unit)
+    version, configurations = _read_version(unit)
+    flag_files = unit.flag_files(configurations)
+    names = [line.partition(" ")[2] for line in flag_files] if configurations else []
+    files = _absolute_paths([*source.names, *names], unit)
     if not source.is_complete or not all(map(os.path.isfile, files)):
-        return Translation(source.code, _read_version(unit), None, (), started)
+        return Translation(source.code, version, flag_files, None, (), started)
     codes = {path: _read_file(path) for path in files} | {os.path.join(unit.directory, unit.path): unit.code}
     existing, missing = searched_paths(source.search_path, codes, unit.directory)
-    return Translation(source.code, _read_version(unit), tuple(dict.fromkeys([*files, *existing])), tuple(missing), started)
+    return Translation(source.code, version, flag_files, tuple(dict.fromkeys([*files, *existing])), tuple(missing), started)
 
 
 class _Preprocessed(NamedTuple):
@@ -140,7 +147,7 @@ def _read_preprocessed(unit: Unit) -> _Preprocessed:
     Raise `CompileError` if the compiler fails.
     """
     if unit.compiler.language == "fortran":
-        output, rule, search_path = _run_compiler(unit, ["-E", *unit.flags]).stdout, b"", SearchPath((), ())
+        output, rule, search_path = _run_compiler(unit, ["-E", *unit.flags, "-o", "-"]).stdout, b"", SearchPath((), ())
         is_listed = b"\n#" in b"\n" + output  # only line markers name the files
     else:
         output, rule, search_path = _preprocess_c(unit)
@@ -206,7 +213,7 @@ def identity_of_unit(unit: Unit, translation: Translation) -> Identity:
         language=unit.compiler.language,
         compiler=translation.version,
         flags=unit.flags,
-        **({"flag_files": unit.flag_files()} if unit.flag_files() else {}),
+        **({"flag_files": translation.flag_files} if translation.flag_files else {}),
         **({"override": os.environ[OVERRIDE]} if OVERRIDE in os.environ else {}),
     )
 
@@ -256,14 +263,21 @@ def _can_defer_passes(unit: Unit) -> bool:
     )
 
 
-def _read_version(unit: Unit) -> str:
-    """Return the compiler's version text without the directory of the installation."""
-    stamp = unit.compiler.stamp
-    if stamp not in _versions:
-        completed = subprocess.run([unit.compiler.path, "--version"], capture_output=True, timeout=_SECONDS, check=False)
-        lines = completed.stdout.decode("utf-8", "replace").splitlines()
-        _versions[stamp] = "\n".join([line for line in lines if "InstalledDir" not in line])
-    return _versions[stamp]
+def _read_version(unit: Unit) -> tuple[str, tuple[str, ...]]:
+    """Return the compiler's version text, and its configuration files: those in the flags, and those of the system and the user.
+
+    The text does not contain the directories of the installation and of these files.
+    """
+    flags = () if unit.compiler.language == "rust" else unit.flags
+    key = (unit.compiler.stamp, unit.directory, *flags)
+    if key not in _versions:
+        command = [unit.compiler.path, *flags, "--version"]
+        completed = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False, cwd=unit.directory or None)
+        lines = os.fsdecode(completed.stdout).splitlines()
+        configurations = [line.removeprefix(_CONFIGURATION) for line in lines if line.startswith(_CONFIGURATION)]
+        text = "\n".join([line for line in lines if "InstalledDir" not in line and not line.startswith(_CONFIGURATION)])
+        _versions[key] = text, tuple(configurations)
+    return _versions[key]
 
 
 def _run_rustc(unit: Unit, arguments: list[str]) -> bytes:
@@ -293,7 +307,7 @@ def _preprocess_c(unit: Unit) -> tuple[bytes, bytes, SearchPath]:
     reader = threading.Thread(target=read)
     reader.start()
     try:
-        arguments = ["-E", *_POSITION_INDEPENDENT, *unit.flags, "-Xclang", "-v", "-MD", "-MF", f"/dev/fd/{write_end}"]
+        arguments = ["-E", *_POSITION_INDEPENDENT, *unit.flags, "-o", "-", "-Xclang", "-v", "-MD", "-MF", f"/dev/fd/{write_end}"]
         completed = _run_compiler(unit, arguments, inherited=(write_end,))
     finally:
         os.write(write_end, _END)
@@ -333,8 +347,16 @@ def _run_compiler(unit: Unit, arguments: list[str], inherited: tuple[int, ...] =
         if b"-Xclang" in completed.stderr or b"-emit-llvm" in completed.stderr:
             raise CompileError(_NO_BITCODE.format(unit.compiler.path))
         diagnostics = read_search_path(completed.stderr.decode("utf-8", "replace"))[1].strip()[:_MAX_OUTPUT]
-        raise CompileError(f"{os.path.basename(unit.compiler.path)} reports errors:\n{diagnostics}")
+        raise CompileError(_failure_text(os.path.basename(unit.compiler.path), completed.returncode, diagnostics))
     return completed
+
+
+def _failure_text(compiler: str, status: int, diagnostics: str) -> str:
+    """Return the message for a compiler that failed. A negative `status` is that of a process which a signal ended."""
+    if status < 0:
+        text = f"{compiler} was ended by signal {-status} ({signal.strsignal(-status)})"
+        return f"{text}:\n{diagnostics}" if diagnostics else f"{text}: compile the source again"
+    return f"{compiler} reports errors:\n{diagnostics or f'(it wrote no message, and ended with status {status})'}"
 
 
 def _input_arguments(unit: Unit) -> list[str]:

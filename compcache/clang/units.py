@@ -8,6 +8,7 @@ from compcache.clang.compilers import Compiler, find_compiler, language_of
 from compcache.digest import digest
 from compcache.errors import CompileError
 from compcache.files import absolute_path
+from compcache.identity import encodable
 from compcache.interrupts import suppress
 from compcache.record import Record
 
@@ -20,12 +21,15 @@ __all__ = ["OVERRIDE", "Unit", "file_digest", "make_unit"]
 _SIZE = 16
 #: Flags whose value is a file of options.
 _CONFIG = ("--config",)
+#: The beginnings of words in which the name of a file follows at once.
+_BEFORE_FILES = ("@", "-include", "-ivfsoverlay", "-I")
 #: The suffixes of precompiled headers.
 _PRECOMPILED = (".pch", ".gch")
 #: Flags that select another output than object code, and this output.
 _OTHER_OUTPUT = {
     "-S": "assembly", "--assemble": "assembly", "-E": "preprocessed source", "--preprocess": "preprocessed source",
-    "-M": "a list of headers", "-MM": "a list of headers", "--precompile": "an interface", "-fsyntax-only": "nothing", "-###": "nothing",
+    "-M": "a list of headers", "-MM": "a list of headers", "-dM": "a list of macros", "--precompile": "an interface",
+    "-fsyntax-only": "nothing", "-###": "nothing",
 }  # fmt: skip
 #: The environment variable from which clang takes further flags.
 OVERRIDE = "CCC_OVERRIDE_OPTIONS"
@@ -48,8 +52,8 @@ class Unit(Record):
 
     @property
     def label(self) -> str:
-        """The unit's name in messages: the name of the file, or of the language if there is no file."""
-        return os.path.basename(self.path) or self.compiler.language
+        """The unit's name in messages and names: that of the file, with escapes for bytes that are not UTF-8; else that of the language."""
+        return encodable(os.path.basename(self.path)) or self.compiler.language
 
     def input_digest(self) -> bytes:
         """Return a digest of the inputs that are known without running the compiler. The headers are not among them.
@@ -61,13 +65,14 @@ class Unit(Record):
         texts += self.flag_files()
         return _digest([self.code, *[text.encode("utf-8", "surrogateescape") for text in texts]])
 
-    def flag_files(self) -> tuple[str, ...]:
+    def flag_files(self, configurations: Iterable[str] = ()) -> tuple[str, ...]:
         """Return a text ``digest path`` for each file in the flags (``@options``, ``--config file``, ``-fplugin=a.so``, ``-Ldir -lname``).
 
-        Paths in a file of options are relative to the working directory or to the directory of that file.
+        Paths in a file of options are relative to the working directory or to the directory of that file. `configurations` are further
+        files of options.
         """
         digests: dict[str, str] = {}
-        words = [(word, self.directory) for word in self.flags]
+        words = [(word, self.directory) for word in (*self.flags, *[f"@{path}" for path in configurations])]
         follows_config = {following for word, following in zip(self.flags, self.flags[1:], strict=False) if word in _CONFIG}
         while words:
             word, directory = words.pop()
@@ -96,11 +101,13 @@ class Unit(Record):
 
 
 def _named_files(word: str, directories: Iterable[str]) -> set[str]:
-    """Return the existing files that a flag names as ``file``, ``@file`` or ``--flag=file``, relative to one of the directories.
+    """Return the existing files that a flag names as ``file``, ``@file``, ``--flag=file`` or ``--flag=name=file``.
+
+    Names are relative to one of the directories.
 
     Clang reads a precompiled header instead of the file that ``-include`` names if it exists beside it.
     """
-    names = {word, word.removeprefix("@"), word.removeprefix("-include"), word.partition("=")[2]} - {""}
+    names = {word, word.partition("=")[2], word.rpartition("=")[2], *[word.removeprefix(start) for start in _BEFORE_FILES]} - {""}
     names |= {f"{name}{suffix}" for name in names for suffix in _PRECOMPILED}
     return set(filter(os.path.isfile, [os.path.join(directory, name) for directory in directories for name in names]))
 
@@ -163,7 +170,8 @@ def _checked_flags(flags: Iterable[str] | None, language: str) -> tuple[str, ...
     words = tuple(flags.split() if isinstance(flags, str) else flags)
     if not all(isinstance(flag, str) and "\0" not in flag for flag in words):
         raise CompileError(f"the flags must be strings without null characters, not {words!r}")
-    output_flag = next((flag for flag in words if flag in _OTHER_OUTPUT or (language == "rust" and flag.startswith("--emit"))), None)
+    pieces = [piece for word in words for piece in (word.split(",") if word.startswith("-Wp,") else (word,))]
+    output_flag = next((flag for flag in pieces if flag in _OTHER_OUTPUT or (language == "rust" and flag.startswith("--emit"))), None)
     if output_flag is not None:
         output = _OTHER_OUTPUT.get(output_flag, "another output")
         raise CompileError(f"the flag {output_flag} makes the compiler write {output} instead of code: remove the flag")

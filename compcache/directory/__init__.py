@@ -62,27 +62,24 @@ class Directory:
         self.exposed = False  # whether other users can write here, so that only signed files are used
 
     def check_root(self) -> bool:
-        """Check the owner and the permissions of the directory, and return whether it exists.
+        """Check the owner and the permissions of the directory, and return whether it exists and can be opened.
 
-        Sets the users whose files are used. Sets `exposed` if other users can write to the directory but the cache has a key.
+        Sets the users whose files are used. Sets `exposed` if the cache has a key, and other users can write to the directory or its
+        permissions cannot be read.
 
-        Raises:
-            UntrustedDirectoryError: other users can write to the directory, and the cache has neither `trust` nor a key.
-            StorageError: the owner of the directory cannot be determined.
+        Raise `UntrustedDirectoryError` if other users can write to the directory, and the cache has neither `trust` nor a key.
         """
         user = os.geteuid()
         self._use_files_of(user)
         try:
             status, link = self.files.status()
-        except (FileNotFoundError, NotADirectoryError) as error:
-            reraise_interrupt(error)
-            return False  # if the directory cannot be created, the first addition reports that
         except OSError as error:
             reraise_interrupt(error)
             if isinstance(error, UntrustedDirectoryError):
                 raise
-            message = f"cannot open the cache directory {self.root}: {error.strerror or error}"
-            raise StorageError(message, path=self.root, errno=error.errno) from error
+            if not isinstance(error, (FileNotFoundError, NotADirectoryError)) and self.stamp_key and not self.trust:
+                self.exposed = True  # others may be able to write to it; without a key, each opening of the root checks that
+            return False  # the first use of the directory reports the error
         if self.trust:
             return True
         if _is_foreign(user, status, link):

@@ -42,10 +42,12 @@ def define(value: object) -> GlobalDefinition:
         value: an int, a float, a bool, a str, bytes, an object with a buffer, a named object in a module, or a definition.
 
     Raises:
-        GlobalValidationError: the value cannot be stored without pickle.
+        GlobalValidationError: the value cannot be stored without pickle, or is None, which may mean a null pointer or Python's object.
     """
     if isinstance(value, GlobalDefinition):
         return value
+    if value is None:
+        raise invalid_error("None is ambiguous: pass 0 for a null pointer, or PythonObject.of(None) for the address of Python's None")
     from struct import unpack
 
     from compcache.globals.blocks import Buffer, Bytes, Text

@@ -128,8 +128,10 @@ class Buffer(GlobalDefinition):
 
         Raises:
             GlobalValidationError: the elements are addresses, such as Python objects or ctypes pointers, which are valid in only one
-                process.
+                process, or a time of NumPy, whose unit the buffer lacks.
         """
+        if getattr(getattr(exporter, "dtype", None), "kind", "") in ("m", "M"):
+            raise invalid_error(f"a {type(exporter).__name__} has a unit that a buffer does not contain: pass it as an integer")
         with memoryview(exporter) as view:
             if _ADDRESSES.intersection(_plain_format(view.format)):
                 raise invalid_error(f"a buffer of format {view.format!r} contains addresses, which are not valid in other processes")

@@ -13,7 +13,7 @@ from compcache.interrupts import suppress
 from compcache.miss.claim import note_use, single_flight
 from compcache.miss.held import keep_received
 from compcache.miss.publication import publish_built
-from compcache.miss.retarget import load_retargeted
+from compcache.miss.retarget import accept_own_llvm, load_retargeted
 from compcache.miss.staleness import maker_digest, names_with_other_source
 from compcache.publish.quarantine import warn_not_stored
 from compcache.publish.writer import keep_in_memory
@@ -278,13 +278,16 @@ def _build_and_use(
 
     If other processes remove functions that the code needs before `use` returns, `build` is called again, at most `_MOST_BUILDS` times.
     The remote store's answer does not interrupt `build`. If it has provided the functions before code is generated, the result is that
-    of `fetched`, unless this is None.
+    of `fetched`, unless this is None. The same holds if the cache accepts code of this process's LLVM from now on (`accept_own_llvm`).
 
     Raises:
         UndefinedSymbolError: the source does not export one of the functions, or nothing defines a symbol although `build` was called
             once more.
         CompileError, LinkError, ...: the errors of `Cache.add_module` and of `use`.
     """
+    stored = fetched() if session.store.min_llvm and accept_own_llvm(session.store) else None
+    if stored is not None:
+        return stored
     needs: tuple[str, ...] = ()
     builds = 0
     while True:

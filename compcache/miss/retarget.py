@@ -16,7 +16,7 @@ from compcache.formats.graph import decode_notes
 from compcache.formats.makers import read_makers
 from compcache.formats.manifest import SUSPECT, decode_function
 from compcache.formats.manifest_writer import WholeManifest
-from compcache.formats.records import decode_module
+from compcache.formats.records import decode_module, version_numbers
 from compcache.images.kinds import is_known
 from compcache.interrupts import reraise_interrupt, suppress
 from compcache.miss.publication import publish_built
@@ -24,6 +24,7 @@ from compcache.publish.locks import wait_lock
 from compcache.publish.module_reader import read_graph
 from compcache.publish.quarantine import warn_not_stored
 from compcache.publish.writer import keep_in_memory
+from compcache.warning import warn
 
 if TYPE_CHECKING:
     from compcache.formats.built_module import BuiltModule
@@ -31,12 +32,15 @@ if TYPE_CHECKING:
     from compcache.hit.loader import Accept
     from compcache.hit.target import TypedCallTarget
     from compcache.session import Session
+    from compcache.store import Store
 
-__all__ = ["load_retargeted", "loads_native_code", "tune"]
+__all__ = ["accept_own_llvm", "load_retargeted", "loads_native_code", "tune"]
 
 
 def load_retargeted(session: Session, func_name: str, owner: object, accept: Accept | None, error: CompcacheError) -> TypedCallTarget:
     """Compile realizations of a function and its imports for this host, and load the function.
+
+    If the cache accepts code of this process's LLVM from now on (`accept_own_llvm`), stored code may be sufficient.
 
     `owner` and `accept` are the parameters of `Loader.load`, and `error` is the exception of the load.
 
@@ -45,16 +49,35 @@ def load_retargeted(session: Session, func_name: str, owner: object, accept: Acc
     tried: set[str] = set()
     try:
         while True:
-            name = _function_to_compile(error, func_name)
-            if name is None or name in tried or not _retarget(session, name):
-                raise error
-            tried.add(name)
+            if not accept_own_llvm(session.store):
+                name = _function_to_compile(error, func_name)
+                if name is None or name in tried or not _retarget(session, name):
+                    raise error
+                tried.add(name)
             try:
                 return session.loader.load(func_name, owner, accept)
             except (NotCachedError, UndefinedSymbolError) as next_error:
                 error = next_error
     finally:
         del error  # its traceback contains this frame
+
+
+def accept_own_llvm(store: Store) -> bool:
+    """Accept code of this process's LLVM even if it is older than `min_llvm`, with a warning: nothing newer can be compiled here.
+
+    Return whether the cache did not accept this code before.
+    """
+    from compcache.build import codegen  # imports LLVM
+
+    own_version = codegen.llvm_version()
+    if version_numbers(own_version) >= version_numbers(store.min_llvm):
+        return False
+    warn(
+        f"the cache {store.root} requires code of LLVM {store.min_llvm} or later (min_llvm), but this process compiles with LLVM "
+        f"{own_version}, and uses its code: install a newer llvmlite"
+    )
+    store.min_llvm = own_version
+    return True
 
 
 def _function_to_compile(error: CompcacheError, func_name: str) -> str | None:

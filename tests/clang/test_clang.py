@@ -186,6 +186,16 @@ def test_what_the_compiler_reports_is_told(cache: Cache) -> None:
         clang.compile(SCALE, language="cobol", cache=cache)
 
 
+@pytest.mark.parametrize(("end", "text"), [("kill -9 $$", r"cc was ended by signal 9 \(Killed\)"), ("exit 3", "ended with status 3")])
+def test_the_end_of_a_compiler_without_a_message_is_told(cache: Cache, tmp_path: Path, end: str, text: str) -> None:
+    """Such as one that the system ends because the memory is short."""
+    compiler = tmp_path / "cc"
+    compiler.write_text(f"#!/bin/sh\n{end}\n", encoding="utf-8")
+    compiler.chmod(0o755)
+    with pytest.raises(CompileError, match=text):
+        clang.compile(SCALE, cc=str(compiler), cache=cache)
+
+
 def test_a_compiler_without_llvm_is_refused(cache: Cache) -> None:
     if shutil.which("gcc") is None:
         pytest.skip("gcc is not installed")

@@ -12,6 +12,7 @@ from cli_process import compcache
 
 from compcache import CompileError
 from compcache.clang.compile_commands import CompileCommand, read_compile_commands
+from compcache.clang.units import make_unit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -168,11 +169,13 @@ def test_module_interfaces_are_source_code(tmp_path: Path, directory: Path) -> N
 
 
 @needs_clang
-@pytest.mark.parametrize(("flag", "what"), [("-S", "assembly"), ("-E", "preprocessed source"), ("-fsyntax-only", "nothing")])
+@pytest.mark.parametrize(("flag", "what"), [("-S", "assembly"), ("-dM", "a list of macros"), ("-fsyntax-only", "nothing")])
 def test_flags_for_another_output_are_refused(project: Path, directory: Path, flag: str, what: str) -> None:
     done = compcache("--dir", directory, "add", project / "src" / "other.cpp", "--", "-O2", flag)
     assert done.status == 2
     assert f"other.cpp: the flag {flag} makes the compiler write {what} instead of code: remove the flag" in done.err
+    with pytest.raises(CompileError, match=f"the flag {flag} makes the compiler write {what}"):
+        make_unit(project / "src" / "other.cpp", flags=[f"-Wp,{flag}"])
 
 
 def test_without_a_database_or_files_nothing_is_done(tmp_path: Path, directory: Path) -> None:

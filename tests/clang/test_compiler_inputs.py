@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -231,6 +232,81 @@ def test_files_of_options_are_found_beside_the_one_that_names_them(cache: Cache,
         flags = ["-O2", "--config", str(tmp_path / "outer.cfg")]
         found += [clang.compile(wraps, flags=flags, cache=cache).wraps(2**31 - 1)]
     assert found == [1, 0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["default", longer("--config")])
+def test_files_of_flags_that_no_flag_names_count_with_their_content(cache: Cache, tmp_path: Path, name: str) -> None:
+    """Clang finds them in directories of the system and the user, and names them in its version text."""
+    configuration, compiler = tmp_path / "of-test.cfg", tmp_path / "cc"
+    if name == "default":  # only newer versions have default files
+        compiler.write_text(
+            f'#!/bin/sh\ncase " $* " in *" --version "*) clang --version; echo "Configuration file: {configuration}";;'
+            f' *) exec clang "$@" $(cat {configuration});; esac\n',
+            encoding="utf-8",
+        )
+        flags = ["-O2"]
+    else:
+        compiler.write_text('#!/bin/sh\nexec clang "$@"\n', encoding="utf-8")
+        flags = ["-O2", f"--config-user-dir={tmp_path}", "--config", configuration.name]
+    compiler.chmod(0o755)
+    wraps = "int wraps(int x) { return x + 1 < x; }\n"
+    found = []
+    for flag in ("-fwrapv", "-fno-wrapv"):
+        configuration.write_text(flag, encoding="utf-8")
+        found += [clang.compile(wraps, flags=flags, cc=str(compiler), cache=cache).wraps(2**31 - 1) for _ in range(2)]
+    assert found == [1, 1, 0, 0]
+
+
+@pytest.mark.slow
+def test_a_file_for_the_output_is_neither_written_nor_an_obstacle(
+    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    codes = [SCALE.replace("FACTOR", factor) for factor in ("2", "3")]
+    assert [clang.compile(code, flags=["-O1", "-oscale.o"], cache=cache).scale(10) for code in codes] == [20, 30]
+    assert not os.path.exists("scale.o")
+
+
+@pytest.mark.slow
+def test_files_behind_the_letters_of_a_flag_count(cache: Cache, tmp_path: Path) -> None:
+    found = []
+    for factor in (2, 3):
+        header, overlay = tmp_path / f"factor{factor}.h", tmp_path / "overlay.yaml"
+        header.write_text(f"#define FACTOR {factor}\n", encoding="utf-8")
+        name = {"name": "factor.h", "type": "file", "external-contents": str(header)}
+        folder = {"name": str(tmp_path / "virtual"), "type": "directory", "contents": [name]}
+        overlay.write_text(json.dumps({"version": 0, "roots": [folder]}), encoding="utf-8")
+        flags = [f"-I{tmp_path / 'virtual'}", f"-ivfsoverlay{overlay}"]
+        found.append(clang.compile(f"#include <factor.h>\n{SCALE}", flags=flags, cache=cache).scale(10))
+    assert found == [20, 30]
+
+
+@pytest.mark.parametrize("flag", ["--extern=factor=libfactor.rlib", longer("--extern=noprelude:factor=libfactor.rlib")])
+def test_crates_that_flags_name_count_with_their_content(tmp_path: Path, flag: str) -> None:
+    """They do not belong to the files that the compiler lists."""
+    compiler, crate = tmp_path / "rustc", tmp_path / "libfactor.rlib"
+    compiler.write_text("#!/bin/sh\n", encoding="utf-8")
+    compiler.chmod(0o755)
+    digests = set()
+    for content in (b"2", b"3"):
+        crate.write_bytes(content)
+        digests.add(make_unit("fn f() {}", [flag], str(compiler), "rust", str(tmp_path)).input_digest())
+    assert len(digests) == 2
+
+
+@pytest.mark.slow
+def test_names_that_are_not_utf_8_are_names(cache: Cache, tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"\xff")
+    folder.mkdir()
+    source = folder / os.fsdecode(b"\xfe.c")
+    source.write_text(f"#include <factor.h>\n{SCALE}", encoding="utf-8")
+    found = []
+    for factor in (2, 3):
+        (folder / "factor.h").write_text(f"#define FACTOR {factor}\n", encoding="utf-8")
+        found += [clang.compile(source, flags=["-O1", f"-I{folder}"], cache=cache).scale(10) for _ in range(2)]
+    assert found == [20, 20, 30, 30]
+    assert any(name.startswith("scale-") for name in cache)
 
 
 @pytest.mark.slow

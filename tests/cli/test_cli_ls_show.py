@@ -168,6 +168,8 @@ def test_show_prints_the_code_of_the_function_alone(filled: Path) -> None:
     assert "@zero(" in whole
     assert "@sieve(" in whole
     asm = compcache("--dir", filled, "show", "norm", "--asm").out
+    assert compcache("--dir", filled, "show", "norm", "--asm", "--ir").out == compcache("--dir", filled, "show", "norm", "--ir").out + asm
+    assert list(json.loads(compcache("--dir", filled, "show", "norm", "--asm", "--ir", "--json").out)) == ["func_name", "ir", "asm"]
     assert asm.startswith("norm:")
     assert "sqrt" in asm
 

@@ -46,9 +46,9 @@ OBJECTS = [
 @pytest.mark.slow
 @pytest.mark.parametrize("value", OBJECTS, ids=lambda value: getattr(value, "__qualname__", str(value)))
 def test_an_object_is_found_again_by_its_name(cache: Cache, value: object) -> None:
-    definition = define(value)
+    definition = PythonObject.of(value) if value is None else define(value)
     assert isinstance(definition, PythonObject)
-    cache.add_module(source_of(value, "pointer"))
+    cache.add_module(source_of(definition, "pointer"))
     target = cache.get_target("f")
     assert object_at(target()) == value
     assert getattr(object_at(target()), "__self__", None) is getattr(value, "__self__", None)

@@ -292,6 +292,21 @@ def test_addresses_of_one_process_are_no_value(cache: Cache, value: object) -> N
         cache.add_module(source_of(value, "pointer"))
 
 
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (None, r"None is ambiguous: pass 0 for a null pointer"),
+        (np.timedelta64(5, "s"), r"a timedelta64 has a unit .*: pass it as an integer"),
+        (np.datetime64("2026-01-01"), "a datetime64 has a unit"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("form", ["pointer", "i64"])
+def test_values_that_may_mean_two_things_are_refused(cache: Cache, value: object, reason: str, form: str) -> None:
+    with pytest.raises(GlobalValidationError, match=reason):
+        cache.add_module(source_of(value, form))
+    assert read(cache, 0, "pointer") == 0
+
+
 def test_values_that_look_like_addresses_are_values(cache: Cache) -> None:
     for number, value in enumerate([np.zeros(2, dtype="c16"), np.zeros(2, dtype=[("POZ", "i8"), ("X&", "f8")])]):
         cache.add_module(source_of(value, "pointer", f"f{number}"))

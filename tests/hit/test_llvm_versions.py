@@ -11,7 +11,7 @@ import pytest
 from cli_process import compcache
 from helpers import PACKAGE_ROOT, adder
 
-from compcache import Cache, NotCachedError, PrunePolicy
+from compcache import Cache, CacheWarning, NotCachedError, PrunePolicy
 from compcache.build import codegen
 
 if TYPE_CHECKING:
@@ -54,6 +54,23 @@ def test_older_code_is_passed_over_and_compiled_again(upgraded: Path, monkeypatc
     with Cache(upgraded, min_llvm=NOW) as cache:
         assert cache.get_or_compile(NAME, pytest.fail)(1) == 2
         assert {copy.llvm_version for copy in cache.realizations(NAME)} == {"15.0.7", NOW}
+
+
+def test_code_of_this_llvm_is_used_where_nothing_newer_can_be_compiled(directory: Path) -> None:
+    """The hosts of a fleet get the new LLVM one after the other, and the setting at once."""
+    message = "requires code of LLVM 99 or later .* and uses its code: install a newer llvmlite"
+    with Cache(directory, min_llvm="99") as cache:
+        with pytest.warns(CacheWarning, match=message):
+            assert cache.get_or_compile(NAME, lambda: adder(NAME, 1))(1) == 2
+        assert cache.get_or_compile("g", lambda: adder("g", 1))(1) == 2
+        assert cache.compile(adder("h", 1)).h(1) == 2
+    for retarget in (False, True):
+        for name in (NAME, "g"):
+            with Cache(directory, min_llvm="99", retarget=retarget) as cache, pytest.warns(CacheWarning, match=message):
+                assert cache.get_or_compile(name, pytest.fail)(1) == 2
+        with Cache(directory, min_llvm="99", retarget=retarget) as cache, pytest.warns(CacheWarning, match=message):
+            assert cache.compile(adder("h", 1)).h(1) == 2
+    assert versions(directory) == [NOW] * 3
 
 
 def test_older_code_is_pruned(upgraded: Path) -> None:

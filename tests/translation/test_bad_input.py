@@ -356,6 +356,16 @@ def test_a_directory_that_cannot_be_created_is_told(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == ""
 
 
+def test_a_directory_that_cannot_be_opened_is_no_obstacle(tmp_path: Path) -> None:
+    """Such as one in the home directory of another user."""
+    with Cache(tmp_path / ("n" * 300)) as cache:
+        assert not cache.has("f")
+        with pytest.warns(CacheWarning, match=r"was not stored.*: File name too long"):
+            assert cache.get_or_compile("f", lambda: ModuleSource(GOOD))(1) == 2
+        with pytest.raises(StorageError, match=r"cannot read .*: File name too long"):
+            cache.stats()
+
+
 @pytest.mark.skipif(_as_root(), reason="nothing is unwritable for root")
 def test_an_unwritable_directory_is_told(directory: Path) -> None:
     for path in (directory, *directory.iterdir()):

@@ -281,6 +281,18 @@ def test_a_key_opens_a_shared_directory_and_maps_private_copies_only(directory: 
     assert load(directory, KEY) == (2, [], [], False)
 
 
+def test_with_a_key_a_directory_that_could_not_be_opened_at_first_is_read_into_private_copies(directory: Path) -> None:
+    """Nobody knows who can write there."""
+    fill(directory, adder("f", 1), key=KEY)
+    directory.chmod(0o777)
+    other = directory.with_name("other")
+    directory.rename(other)
+    directory.symlink_to(directory)
+    appears = f"assert not cache.has('f'); os.remove(directory); os.rename({str(other)!r}, directory)\n        try:"
+    script = "import os\n" + LOAD.format(key=KEY).replace("try:", appears)
+    assert run_fresh(directory, script) == (2, [], [], False)
+
+
 def test_an_empty_key_is_an_error(directory: Path) -> None:
     for key in (b"", ""):
         with pytest.raises(ValueError, match="signing_key is empty"):

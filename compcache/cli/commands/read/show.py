@@ -45,15 +45,22 @@ _UNNAMED = "<string>"  # LLVM's name for assembly without the name of a file
 
 @click.command("show")
 @click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_names)
-@click.option("--ir", "code", flag_value="ir", help="Print the function's optimized LLVM assembly instead.")
-@click.option("--asm", "code", flag_value="asm", help="Print the function's native assembly instead.")
+@click.option("--ir", is_flag=True, help="Print the function's optimized LLVM assembly instead.")
+@click.option("--asm", is_flag=True, help="Print the function's native assembly instead.")
 @click.option("--whole-module", is_flag=True, help="With --ir or --asm: print the code of the function's whole module.")
 @click.option("--module", "module_id", metavar="ID", help="With --ir or --asm: the module of the realization; a prefix is enough.")
 @click.option("--provenance", is_flag=True, help="Show the origin of each realization instead: makers, signatures, source.")
 @json_option
 @pass_session
 def command(
-    session: Session, names: tuple[str, ...], code: str | None, whole_module: bool, module_id: str | None, provenance: bool, as_json: bool
+    session: Session,
+    names: tuple[str, ...],
+    ir: bool,
+    asm: bool,
+    whole_module: bool,
+    module_id: str | None,
+    provenance: bool,
+    as_json: bool,
 ) -> None:
     """Show the details of functions: signature, realizations, dependencies, globals, parts and entries. For a group, show the members.
 
@@ -61,18 +68,22 @@ def command(
 
     With --ir or --asm print the code of the functions. Their modules must have been stored with their code.
     """
-    if code is not None and provenance:
+    has_code = ir or asm
+    if has_code and provenance:
         raise click.UsageError("--provenance cannot be combined with --ir or --asm")
-    if code is None and (whole_module or module_id is not None):
+    if not has_code and (whole_module or module_id is not None):
         raise click.UsageError("--module and --whole-module require --ir or --asm")
     with session.open_to_read() as cache:
-        groups = {} if code or provenance else groups_among(cache, names)
+        groups = {} if has_code or provenance else groups_among(cache, names)
         functions = [name for name in names if name not in groups]
         chosen = resolve_all(cache, functions) if functions else []
-        if code:
-            produce = cache.ir if code == "ir" else cache.asm
-            texts = [(name, produce(name, module_id=module_id, whole_module=whole_module)) for name in chosen]
-            _print_code(texts, code, as_json=as_json)
+        if has_code:
+            producers = [*([("ir", cache.ir)] if ir else ()), *([("asm", cache.asm)] if asm else ())]
+            rows = []
+            for name in chosen:
+                codes = {kind: produce(name, module_id=module_id, whole_module=whole_module) for kind, produce in producers}
+                rows.append({"func_name": name, **codes})
+            _print_code(rows, as_json=as_json)
             return
         reports = [cache.function(name) for name in chosen]
     if provenance:
@@ -91,14 +102,15 @@ def command(
             _print_function(report)
 
 
-def _print_code(texts: list[tuple[str, str]], code: str, *, as_json: bool) -> None:
-    """Print the code of functions. `texts` are function names and their code; `code` is "ir" or "asm"."""
+def _print_code(rows: list[dict[str, str]], *, as_json: bool) -> None:
+    """Print the code of functions. Each row has the name of a function and its code, as "ir", "asm" or both."""
     if as_json:
-        rows = [{"func_name": name, code: text} for name, text in texts]
         print_json(rows[0] if len(rows) == 1 else rows)
         return
-    for _, text in texts:
-        print_code(text, "llvm" if code == "ir" else "asm")
+    for row in rows:
+        for kind, language in (("ir", "llvm"), ("asm", "asm")):
+            if kind in row:
+                print_code(row[kind], language)
 
 
 def _print_provenance(reports: list[FunctionReport], *, as_json: bool) -> None:
