@@ -17,7 +17,7 @@ from compcache.build.ir_text import leading_type, parse_head, quote, referenced_
 from compcache.build.slots import restore_resolution
 from compcache.closures.parts import Copies, copies_of, without_static_runtime
 from compcache.errors import CompileError, LinkError
-from compcache.images.archives import is_archive
+from compcache.images.archives import Archive
 from compcache.images.static_runtime import STATIC_RUNTIME, static_runtime_text
 from compcache.interrupts import reraise_interrupt
 from compcache.translation.emission import Prepared, emit
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from compcache.build.exports import Export
     from compcache.build.recipe import Recipe
+    from compcache.build.slots import Resolution
     from compcache.closures.chosen import Bound
     from compcache.translation.emission import Translated
     from compcache.translation.requests import Request
@@ -109,12 +110,12 @@ def link_code(context: Any, closure: Closure, request: Request) -> Linked | None
     for number in parts:
         module = linker.link_part(module, number, reached.copies[number], context)
     exports = linker.finish(module, roots)
-    _add_static_runtime(module, context, [closure.parts[number].recipe for number in parts])
     libraries = tuple(dict.fromkeys([name for number in parts for name in closure.parts[number].recipe.libraries]))
     with codegen.borrow_machine(request.machine.cpu, request.machine.features, request.level) as target:
         module.data_layout = codegen.data_layout(target)  # type: ignore[union-attr] # there are two parts
         codegen.optimize(module, target, request.level)
         resolution = restore_resolution(module, linker.imported(module), {}, libraries)
+        _add_static_runtime(module, context, resolution)
         prepared = Prepared(exports, {}, resolution, (), b"", {}, _inlined_sources(exports, closure, parts, reached))
         translated = emit(module, str(module), context, target, request, prepared)
     names = tuple([name for name in closure.roots if name in roots])
@@ -311,12 +312,15 @@ class _Linker:
         return tuple([self._exports[place[0]][name]._replace(symbol=_copy_symbol(*place)) for name, place in roots.items()])
 
 
-def _add_static_runtime(module: Any, context: Any, recipes: Iterable[Recipe]) -> None:
-    """Link the static runtime (`compcache.images.static_runtime`) into a module if it uses static libraries, which may need it."""
-    if any(is_archive(name) for recipe in recipes for name in recipe.libraries):
-        head = f'target datalayout = "{module.data_layout}"\ntarget triple = "{module.triple}"\n'
-        module.link_in(codegen.parse(head + static_runtime_text(sorted(STATIC_RUNTIME)), context))
-        context.modules.pop()  # linking has destroyed the runtime's module
+def _add_static_runtime(module: Any, context: Any, resolution: Resolution) -> None:
+    """Link the static runtime (`compcache.images.static_runtime`) into a module that uses it, or static libraries, which may need it."""
+    declared = {value.name for value, _ in _iterate_values(module) if value.is_declaration}
+    archives = [library for library in resolution.libraries if isinstance(library, Archive)]
+    if STATIC_RUNTIME.isdisjoint(declared) and not any(archive.path_of(name) for archive in archives for name in declared):
+        return
+    head = f'target datalayout = "{module.data_layout}"\ntarget triple = "{module.triple}"\n'
+    module.link_in(codegen.parse(head + static_runtime_text(sorted(STATIC_RUNTIME)), context))
+    context.modules.pop()  # linking has destroyed the runtime's module
 
 
 def _inlined_sources(exports: Iterable[Export], closure: Closure, parts: Iterable[int], reached: _Reached) -> Inlined:

@@ -479,7 +479,7 @@ class Loader(PlainLoader):
     def start(self, chosen: dict[str, Choice]) -> None:
         """Run the constructors that have waited for their imports."""
         if any(choice.start is not None and not choice.loaded.started for choice in chosen.values()):
-            from compcache.hit.starts import start_modules
+            from compcache.hit.plain_imports import start_modules
 
             functions = {name: (c.loaded, c.start, [imported for _, imported, _, _ in c.imports]) for name, c in chosen.items()}
             with self.mapping():
