@@ -563,7 +563,7 @@ class Loader(PlainLoader):
                 if self.linked is not linked or new_modules is None or not self._is_consistent(chosen, bound, sources.since):
                     return None
                 writes, updates = self.bindings(chosen)
-                updates += [*self._table_updates(func_name, target, change), self._mine, new_modules]
+                updates += [*self._table_updates(runtime, func_name, target, change), self._mine, new_modules]
                 if len(chosen) > 1 and any(choice.record.signature.startswith(LINK_ONLY) for choice in chosen.values()):
                     from compcache.hit.closures.providers import provider_updates
 
