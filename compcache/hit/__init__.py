@@ -526,9 +526,7 @@ class PlainLoader:
                 return None
         return new
 
-    def _table_updates(
-        self, runtime: "Any", func_name: str, target: "TypedCallTarget", token: object
-    ) -> "tuple[dict[Any, Any], ...]":
+    def _table_updates(self, runtime: "Any", func_name: str, target: "TypedCallTarget", token: object) -> "tuple[dict[Any, Any], ...]":
         """Return the updates of the tables of targets, as pairs of a table and its new rows. The token is a new object."""
         targets, by_name, current = self.targets, self._by_name, self._current
         weak = runtime.weak_row(target, _remove_dead_weakref, targets, func_name, by_name, func_name, current, token)
