@@ -159,8 +159,8 @@ class PlainLoader:
     """Loads the plain functions of one directory. Its tables are those of the `Loader` that it can become."""
 
     __slots__ = (
-        "__weakref__", "_accepted", "_by_name", "_closure", "_current", "_ended", "_files", "_host", "_index", "_index_path", "_listed", "_mine",
-        "_owner", "_recorder", "_root", "_volumes", "allow_pickle", "builds", "changed", "closed", "decoded",
+        "__weakref__", "_accepted", "_by_name", "_closure", "_current", "_ended", "_files", "_host", "_index", "_index_path", "_listed",
+        "_mine", "_owner", "_recorder", "_root", "_volumes", "allow_pickle", "builds", "changed", "closed", "decoded",
         "linked", "links", "maps_files", "merged", "opened", "providers", "store", "targets",
     )  # fmt: skip
 

@@ -154,11 +154,9 @@ def collect_imports(loader: "PlainLoader", runtime: "Any", module_id: bytes, whe
             part.together, uses = look_up_together(runtime, tables, uses, accepted, _reader_of_records(loader, find))
         for use in uses:
             other, kind = find(use[1]), use[3]
-            if other is None:
+            if other is None or (kind and other.record[7] and kind[:_DIGEST] != other.record[7][:_DIGEST]):
                 return None
             part.imports[use[0]] = use
-            if kind and other.record[7] and kind[:_DIGEST] != other.record[7][:_DIGEST]:
-                return None
     if natives and runtime.find_undefined(tuple(natives)) is not None:
         return None
     return parts if any(part.imports or part.addresses or part.start is not None for part in waiting) else Parts()
