@@ -437,7 +437,8 @@ class _Resolver:
 
     def static_symbols(self) -> list[str]:
         """Return the symbols of the static runtime that the image needs and the module does not define."""
-        if any(isinstance(library, Archive) for library in self.libraries):  # members of archives may use any of these symbols
+        archives = [library for library in self.libraries if isinstance(library, Archive)]
+        if any(archive.path_of(name) for archive in archives for name in self.from_libraries):  # members may use any of these symbols
             return [name for name in sorted(STATIC_RUNTIME) if name not in self._own]
         return self.static
 

@@ -17,7 +17,7 @@ from compcache.build.ir_text import leading_type, parse_head, quote, referenced_
 from compcache.build.slots import restore_resolution
 from compcache.closures.parts import Copies, copies_of, without_static_runtime
 from compcache.errors import CompileError, LinkError
-from compcache.images.archives import is_archive
+from compcache.images.archives import Archive
 from compcache.images.static_runtime import STATIC_RUNTIME, static_runtime_text
 from compcache.interrupts import reraise_interrupt
 from compcache.translation.emission import Prepared, emit
@@ -27,13 +27,14 @@ if TYPE_CHECKING:
 
     from compcache.build.exports import Export
     from compcache.build.recipe import Recipe
+    from compcache.build.slots import Resolution
     from compcache.closures.chosen import Bound
     from compcache.translation.emission import Translated
     from compcache.translation.requests import Request
 
 __all__ = ["Closure", "Linked", "Part", "link_code", "moving_modules", "read_part"]
 
-_EXTERNAL, _INTERNAL = "external", "internal"
+_EXTERNAL, _INTERNAL, _WEAK = "external", "internal", "external_weak"
 #: The suffix for definitions that are not copied, until LLVM drops them.
 _HOME = ".home"
 _COMDAT = re.compile(r',? comdat(?:\(\$(?:"[^"]*"|[-$._A-Za-z0-9]+)\))?')
@@ -58,6 +59,12 @@ class Part(NamedTuple):
     found_names: Mapping[str, bool] | None
     text: str
     copies: Copies
+
+    def shares_addresses(self) -> bool:
+        """Return whether two exports of the module may have the same address."""
+        exports = self.recipe.exports
+        has_aliases = not self.text or " alias " in self.text or " ifunc " in self.text  # unreadable code may have them
+        return has_aliases or len({export.symbol for export in exports}) < len(exports)
 
 
 class Closure(NamedTuple):
@@ -109,12 +116,12 @@ def link_code(context: Any, closure: Closure, request: Request) -> Linked | None
     for number in parts:
         module = linker.link_part(module, number, reached.copies[number], context)
     exports = linker.finish(module, roots)
-    _add_static_runtime(module, context, [closure.parts[number].recipe for number in parts])
     libraries = tuple(dict.fromkeys([name for number in parts for name in closure.parts[number].recipe.libraries]))
     with codegen.borrow_machine(request.machine.cpu, request.machine.features, request.level) as target:
         module.data_layout = codegen.data_layout(target)  # type: ignore[union-attr] # there are two parts
         codegen.optimize(module, target, request.level)
         resolution = restore_resolution(module, linker.imported(module), {}, libraries)
+        _add_static_runtime(module, context, resolution)
         prepared = Prepared(exports, {}, resolution, (), b"", {}, _inlined_sources(exports, closure, parts, reached))
         translated = emit(module, str(module), context, target, request, prepared)
     names = tuple([name for name in closure.roots if name in roots])
@@ -153,6 +160,7 @@ class _Linker:
         self._numbers = {part.module_id: number for number, part in enumerate(closure.parts)}
         self._exports = [{e.name: e for e in part.recipe.exports if e.symbol not in part.recipe.slots} for part in closure.parts]
         self._symbols: dict[str, str] = {}  # the symbols of imports, by name
+        self._shared: set[str] = set()  # the symbols of imports that may have the address of another import
         self._homes: dict[int, None] = {}  # the parts that move
         self._moved: dict[int, dict[str, Export]] = {}  # the exports of parts that can move
         self._found: dict[int, dict[str, None]] = {}  # the definitions to link, by part
@@ -286,21 +294,33 @@ class _Linker:
         part, name = self._closure.parts[number], value.name
         if name in part.recipe.slots:
             place = self._find_direct(part.recipe.slots[name])
-            _rename(value, _copy_symbol(*place) if place is not None else self._import_symbol(part.recipe.slots[name]))
+            _rename(value, _copy_symbol(*place) if place is not None else self._import_symbol(part.recipe.slots[name], None))
         elif name in homes:
-            _rename(value, self._import_symbol(part.copies.homes[name]))
+            _rename(value, self._import_symbol(part.copies.homes[name], part))
 
-    def _import_symbol(self, name: str) -> str:
-        """Return the symbol in the linked module for an imported name."""
-        return self._symbols.setdefault(name, f"compcache.import.{len(self._symbols)}")
+    def _import_symbol(self, name: str, provider: Part | None) -> str:
+        """Return the symbol in the linked module for an imported name. `provider` is the part with the name, or None if look-ups decide."""
+        if name not in self._symbols:
+            symbol = self._symbols[name] = f"compcache.import.{len(self._symbols)}"
+            place = self._place_of(name) if provider is None else None
+            part = self._closure.parts[place[0]] if place is not None else provider
+            if part is None or part.shares_addresses():
+                self._shared.add(symbol)
+        return self._symbols[name]
 
     def imported(self, module: Any) -> dict[str, str]:
-        """Return the func_names of the optimized module's imports, by symbol."""
+        """Return the func_names of the optimized module's imports, by symbol. Imports are ordinary declarations again (`finish`)."""
         names = {symbol: name for name, symbol in self._symbols.items()}
-        return {value.name: names[value.name] for value, _ in _iterate_values(module) if value.is_declaration and value.name in names}
+        declared = [value for value, _ in _iterate_values(module) if value.is_declaration and value.name in names]
+        for value in declared:
+            value.linkage = _EXTERNAL
+        return {value.name: names[value.name] for value in declared}
 
     def finish(self, module: Any, roots: Mapping[str, tuple[int, str]]) -> tuple[Export, ...]:
-        """Make all definitions internal except the exports, and return the exports. `roots` has (part number, symbol) by name."""
+        """Make all definitions internal except the exports, and return the exports. `roots` has (part number, symbol) by name.
+
+        LLVM assumes that two declarations have two addresses, unless one is weak. So imports that may have one address become weak.
+        """
         exported = {_copy_symbol(*place) for place in roots.values()}
         for value, _ in _iterate_values(module):
             if not value.is_declaration and value.linkage.name == _EXTERNAL:
@@ -308,15 +328,20 @@ class _Linker:
                     value.visibility = "hidden"
                 else:
                     value.linkage = _INTERNAL
+            elif value.name in self._shared:
+                value.linkage = _WEAK
         return tuple([self._exports[place[0]][name]._replace(symbol=_copy_symbol(*place)) for name, place in roots.items()])
 
 
-def _add_static_runtime(module: Any, context: Any, recipes: Iterable[Recipe]) -> None:
-    """Link the static runtime (`compcache.images.static_runtime`) into a module if it uses static libraries, which may need it."""
-    if any(is_archive(name) for recipe in recipes for name in recipe.libraries):
-        head = f'target datalayout = "{module.data_layout}"\ntarget triple = "{module.triple}"\n'
-        module.link_in(codegen.parse(head + static_runtime_text(sorted(STATIC_RUNTIME)), context))
-        context.modules.pop()  # linking has destroyed the runtime's module
+def _add_static_runtime(module: Any, context: Any, resolution: Resolution) -> None:
+    """Link the static runtime (`compcache.images.static_runtime`) into a module that uses it, or static libraries, which may need it."""
+    declared = {value.name for value, _ in _iterate_values(module) if value.is_declaration}
+    archives = [library for library in resolution.libraries if isinstance(library, Archive)]
+    if STATIC_RUNTIME.isdisjoint(declared) and not any(archive.path_of(name) for archive in archives for name in declared):
+        return
+    head = f'target datalayout = "{module.data_layout}"\ntarget triple = "{module.triple}"\n'
+    module.link_in(codegen.parse(head + static_runtime_text(sorted(STATIC_RUNTIME)), context))
+    context.modules.pop()  # linking has destroyed the runtime's module
 
 
 def _inlined_sources(exports: Iterable[Export], closure: Closure, parts: Iterable[int], reached: _Reached) -> Inlined:

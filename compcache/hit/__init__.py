@@ -159,8 +159,8 @@ class PlainLoader:
     """Loads the plain functions of one directory. Its tables are those of the `Loader` that it can become."""
 
     __slots__ = (
-        "__weakref__", "_accepted", "_by_name", "_closure", "_current", "_ended", "_files", "_host", "_index", "_listed", "_mine",
-        "_owner", "_recorder", "_root", "_volumes", "allow_pickle", "builds", "changed", "closed", "decoded",
+        "__weakref__", "_accepted", "_by_name", "_closure", "_current", "_ended", "_files", "_host", "_index", "_index_path", "_listed",
+        "_mine", "_owner", "_recorder", "_root", "_volumes", "allow_pickle", "builds", "changed", "closed", "decoded",
         "linked", "links", "maps_files", "merged", "opened", "providers", "store", "targets",
     )  # fmt: skip
 
@@ -168,6 +168,7 @@ class PlainLoader:
         """Load from this directory through `files`. With None, no hit is plain."""
         self._root = root
         self._files: Any = files
+        self._index_path = f"{root}/{INDEX_DIRECTORY}"
         self._index = _NO_INDEX
         self._listed: tuple[bytes | None, bytes] = b"", b""  # names, and the state of their directory
         self._accepted: set[bytes] = set()
@@ -224,10 +225,11 @@ class PlainLoader:
             return None
         started = perf_counter()
         try:
-            found = self._look_up_in_closure(func_name) or self._look_up(func_name)
+            runtime = load_runtime()
+            found = self._look_up_in_closure(runtime, func_name) or self._look_up(runtime, func_name)
             if found is None:
                 return None
-            target = self._commit_plain(found, owner)
+            target = self._commit_plain(runtime, found, owner)
         except Exception as error:  # noqa: BLE001 - whatever the error is, `Loader` meets it again and reports it
             from compcache.interrupts import reraise_interrupt
 
@@ -238,13 +240,12 @@ class PlainLoader:
             self._recorder.hit(func_name, found[0].module_id, perf_counter() - started)
         return target
 
-    def _look_up_in_closure(self, func_name: str) -> "Found | None":
+    def _look_up_in_closure(self, runtime: "Any", func_name: str) -> "Found | None":
         """Return what `_look_up` returns if the loaded closure has the function without needs, else None."""
         closure = self._closure
         if closure is None or closure[4] is None or closure[1] is not self._index[0]:
             return None
-        runtime, file = load_runtime(), closure[4]
-        ordered = runtime.is_ordered(func_name)
+        file, ordered = closure[4], runtime.is_ordered(func_name)
         if ordered and not (self._is_unchanged(runtime) or self._refresh_index(runtime)):
             return None
         names, functions, _, _ = self._index
@@ -257,9 +258,8 @@ class PlainLoader:
             return None
         return module, record, closure, offset, content, None
 
-    def _look_up(self, func_name: str) -> "Found | None":
+    def _look_up(self, runtime: "Any", func_name: str) -> "Found | None":
         """Map the module of a function, and return the data for `_commit_plain`; None if the function is not plain."""
-        runtime = load_runtime()
         searched = self._find(runtime, func_name)
         if searched is None:
             return None
@@ -383,7 +383,7 @@ class PlainLoader:
         root = files.renew()
         if self._is_unchanged(runtime):
             return True
-        directory = f"{self._root}/{INDEX_DIRECTORY}"
+        directory = self._index_path
         audit("open", directory, None, _LIST)
         names, state = runtime.names_beneath(root[1], INDEX_DIRECTORY)
         if names == known:
@@ -412,7 +412,7 @@ class PlainLoader:
     def _is_unchanged(self, runtime: "Any") -> bool:
         """Return whether the index is known to have the segments that were read last."""
         names, state = self._listed
-        return names is self._index[0] and runtime.is_unchanged(f"{self._root}/{INDEX_DIRECTORY}", state)
+        return names is self._index[0] and runtime.is_unchanged(self._index_path, state)
 
     def _accept_if_usable(self, runtime: "Any", segment: int, number: bytes, target_id: bytes, features_id: bytes) -> bool:
         """Return whether this host can run code with a numbered requirement. If so, later look-ups accept its ids."""
@@ -474,9 +474,8 @@ class PlainLoader:
         weak = self._by_name.get(func_name)
         return weak() if weak is not None else None
 
-    def _commit_plain(self, found: "Found", owner: object) -> "TypedCallTarget | None":
+    def _commit_plain(self, runtime: "Any", found: "Found", owner: object) -> "TypedCallTarget | None":
         """Bind a function to its imports, and return its target; None if another thread's load conflicts, or the loader was closed."""
-        runtime = load_runtime()
         module, record, closure, offset, content, parts = found
         name, symbol, signature, _, function, entry, _, _ = record
         context = TargetContext(name, symbol, module, signature, self._root, False, owner)
@@ -486,12 +485,15 @@ class PlainLoader:
             is_committed = False
             while not is_committed:  # try again if an interrupt of this thread has changed the tables
                 change = self.changed = object()
-                if self.closed or self._files is None or not self._is_compatible(closure):
+                is_loaded = not parts and self._loaded(module.module_id) is module
+                is_further = is_loaded and closure is self._closure
+                if self.closed or self._files is None or not (is_further or self._is_compatible(closure)):
                     return None
-                existing = self.held(name)
+                held = self._by_name.get(name)
+                existing = held() if held is not None else None
                 if existing is not None:
                     return existing
-                new_modules = self._new_rows(modules)
+                new_modules = {} if is_loaded else self._new_rows(modules)
                 if new_modules is None:
                     return None
                 writes, updates = parts.bindings(runtime) if parts else (b"", [])
@@ -499,11 +501,11 @@ class PlainLoader:
                     if self.providers or self.merged:
                         return None  # another thread has loaded modules that provide variables
                     updates += parts.provider_updates(self)
-                tables = (*updates, *self._table_updates(name, target, change), self._mine, new_modules)
+                tables = (*updates, *self._table_updates(runtime, name, target, change), self._mine, new_modules)
                 commit = runtime.commit
                 is_committed = self.changed is change and commit(writes, tables) is None  # handlers run between lines
             if closure is not None:
-                self._keep_closure(closure)[5][offset] = content
+                (closure if is_further else self._keep_closure(closure))[5][offset] = content
             for loaded in modules.values():
                 self.opened += not loaded.committed
                 loaded.committed = True
@@ -527,10 +529,10 @@ class PlainLoader:
                 return None
         return new
 
-    def _table_updates(self, func_name: str, target: "TypedCallTarget", token: object) -> "tuple[dict[Any, Any], ...]":
+    def _table_updates(self, runtime: "Any", func_name: str, target: "TypedCallTarget", token: object) -> "tuple[dict[Any, Any], ...]":
         """Return the updates of the tables of targets, as pairs of a table and its new rows. The token is a new object."""
         targets, by_name, current = self.targets, self._by_name, self._current
-        weak = load_runtime().weak_row(target, _remove_dead_weakref, targets, func_name, by_name, func_name, current, token)
+        weak = runtime.weak_row(target, _remove_dead_weakref, targets, func_name, by_name, func_name, current, token)
         row, by_token = {func_name: weak}, {token: weak}
         return (by_name, row, current, by_token) if self.builds else (by_name, row, current, by_token, targets, row)
 

@@ -482,7 +482,7 @@ class Loader(PlainLoader):
     def start(self, chosen: dict[str, Choice]) -> None:
         """Run the constructors that have waited for their imports."""
         if any(choice.start is not None and not choice.loaded.started for choice in chosen.values()):
-            from compcache.hit.starts import start_modules
+            from compcache.hit.plain_imports import start_modules
 
             functions = {name: (c.loaded, c.start, [imported for _, imported, _, _ in c.imports]) for name, c in chosen.items()}
             with self.mapping():
@@ -566,7 +566,7 @@ class Loader(PlainLoader):
                 if self.linked is not linked or new_modules is None or not self._is_consistent(chosen, bound, sources.since):
                     return None
                 writes, updates = self.bindings(chosen)
-                updates += [*self._table_updates(func_name, target, change), self._mine, new_modules]
+                updates += [*self._table_updates(runtime, func_name, target, change), self._mine, new_modules]
                 if len(chosen) > 1 and any(choice.record.signature.startswith(LINK_ONLY) for choice in chosen.values()):
                     from compcache.hit.closures.providers import provider_updates
 

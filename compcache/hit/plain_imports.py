@@ -5,6 +5,7 @@ helpers, variables that several modules define, uses with another type than the 
 """
 
 from compcache import hit
+from compcache.hit import LoadedModule
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,9 +13,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from compcache.formats.manifest import Use
-    from compcache.hit import LoadedModule, PlainLoader
+    from compcache.hit import PlainLoader
 
-__all__ = ["MANY", "Part", "Parts", "collect_imports", "encode_store", "look_up_together"]
+__all__ = ["MANY", "Part", "Parts", "collect_imports", "encode_store", "look_up_together", "start_modules"]
 
 #: The values of `compcache.formats.manifest`.
 _STARTUP = "startup"
@@ -75,8 +76,6 @@ class Parts(dict[str, Part]):
             part.loaded = loader._provide(runtime, part.module_id, part.where)
             part.stores = b"".join([_address_store(runtime, part.loaded.image, *address) for address in part.addresses])
         if any(part.start is not None and not part.loaded.started for part in self.values()):
-            from compcache.hit.starts import start_modules
-
             functions = {key: (part.loaded, part.start, [use[1] for use in part.imports.values()]) for key, part in self.items()}
             with loader.mapping():
                 start_modules(runtime, self.bindings(runtime), functions)
@@ -135,7 +134,12 @@ def collect_imports(loader: "PlainLoader", runtime: "Any", module_id: bytes, whe
     root = Part(module_id, where, record)
     parts, places, waiting = Parts({record[0]: root}), {module_id: where}, [root]
     natives: set[str] = set()
+    needing: dict[tuple[bytes, int], Part] = {}
     for part in waiting:  # the list grows in the loop
+        first = needing.setdefault((part.module_id, part.record[6]), part)
+        if first is not part:  # the needs are the same places of the same image
+            part.imports, part.start = first.imports, first.start
+            continue
         uses = _read_needs(loader, runtime, part, natives)
         if uses is None:
             return None
@@ -153,11 +157,9 @@ def collect_imports(loader: "PlainLoader", runtime: "Any", module_id: bytes, whe
             part.together, uses = look_up_together(runtime, tables, uses, accepted, _reader_of_records(loader, find))
         for use in uses:
             other, kind = find(use[1]), use[3]
-            if other is None:
+            if other is None or (kind and other.record[7] and kind[:_DIGEST] != other.record[7][:_DIGEST]):
                 return None
             part.imports[use[0]] = use
-            if kind and other.record[7] and kind[:_DIGEST] != other.record[7][:_DIGEST]:
-                return None
     if natives and runtime.find_undefined(tuple(natives)) is not None:
         return None
     return parts if any(part.imports or part.addresses or part.start is not None for part in waiting) else Parts()
@@ -304,3 +306,75 @@ def encode_store(address: int, data: bytes) -> bytes:
 def _has_one_realization(loader: "PlainLoader", runtime: "Any", name: str) -> bool:
     """Return whether a name has exactly one realization. For variables, the newest one need not be the right one."""
     return bool(runtime.uses_by_module(loader._index[1], [(name, name, b"", b"")]))
+
+
+class _StartedModule(LoadedModule):
+    """A module with destructors to run. The garbage collector finalizes all modules of a cycle before it clears any of them."""
+
+    __slots__ = ()
+
+    def __del__(self) -> None:
+        if self.finish is not None:
+            self.finish()
+
+
+def start_modules(
+    runtime: "Any", bindings: "tuple[bytes, list[dict[Any, Any]]]", functions: "dict[str, tuple[LoadedModule, int | None, list[str]]]"
+) -> None:
+    """Run the constructors that have waited for the imports of their modules, each after those of the modules that it imports from.
+
+    The bindings that constructors need stay, even if the load fails.
+
+    Args:
+        runtime: the native runtime.
+        bindings: the stores into the images, and the table updates that record them.
+        functions: by name, all functions of the load: the module, the number of the function that runs the module's constructors if they
+            wait, and the names of the imports.
+
+    Raises:
+        ReentrantLoadError: this look-up interrupts the start of one of the modules.
+    """
+    stores, updates = bindings
+    runtime.commit(stores, tuple(updates))
+    for name in _providers_first(functions):
+        module, number, _ = functions[name]
+        if number is not None:
+            _start(runtime, module, number)
+
+
+def _providers_first(functions: "dict[str, tuple[LoadedModule, int | None, list[str]]]") -> "list[str]":
+    """Return the names in an order in which each comes after its imports, except in cycles."""
+    order: list[str] = []
+    visited: set[str] = set()
+    for root in functions:
+        stack = [(root, False)]
+        while stack:
+            name, is_expanded = stack.pop()
+            if is_expanded:
+                order.append(name)
+            elif name not in visited:
+                visited.add(name)
+                stack.append((name, True))
+                stack += [(imported, False) for imported in functions[name][2] if imported in functions]
+    return order
+
+
+def _start(runtime: "Any", module: LoadedModule, number: int) -> None:
+    """Run the constructors of a module once, by its function with this number. The function with the next number runs the destructors.
+
+    Raise `ReentrantLoadError` if this look-up interrupts the start.
+    """
+    image, finish = module.image, runtime.finish
+    run_destructors = lambda: finish(image, number + 1)  # noqa: E731 - made first, because a garbage collection may run here
+    if module.finish is not None:
+        if not module.started and not runtime.is_linking():
+            from compcache.hit.interrupts import before_start_error
+
+            raise before_start_error(module.module_id)
+        return
+    try:  # no call or allocation since the check: a signal handler or a finalizer could start the module there
+        module.finish = run_destructors  # set first, so that a constructor that requests its module finds it
+        module.__class__ = _StartedModule  # its finalizer calls `finish` before anything that destructors may use is gone
+        runtime.start(image, number)
+    finally:
+        module.started = True  # other threads wait until now

@@ -16,7 +16,7 @@ from compcache.digest import digest
 from compcache.errors import LibraryError
 from compcache.interrupts import reraise_interrupt
 
-__all__ = ["HAS_STATE", "Archive", "is_archive", "open_archive"]
+__all__ = ["HAS_STATE", "Archive", "compiler_archives", "is_archive", "open_archive"]
 
 #: The prefixes of functions in compiler runtimes whose state belongs to the program: flang's units of input and output, and random
 #: numbers.
@@ -69,6 +69,14 @@ def open_archive(name: str) -> Archive:
     except OSError as error:
         reraise_interrupt(error)
         raise LibraryError(f"the archive {path!r} cannot be read: {error.strerror or error}", library=name) from error
+
+
+def compiler_archives() -> list[str]:
+    """Return the path of GCC's static library of arithmetic (``libgcc.a``) for this machine in a list, which is empty without GCC.
+
+    Compilers link it before the shared libgcc_s, so that most images do not need that library.
+    """
+    return sorted(glob.glob(f"/usr/lib/gcc/{os.uname().machine}-*linux*/*/libgcc.a"))[-1:]
 
 
 def _file_state(path: str) -> tuple[int, ...] | None:

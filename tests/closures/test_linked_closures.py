@@ -11,7 +11,7 @@ import pytest
 from cli_process import compcache
 from helpers import FreshProcessError, adder, caller, flip_byte, module_file, run_fresh, sum_of
 
-from compcache import Cache, FormatError, ModuleSource, NotCachedError, PrunePolicy, StorageError
+from compcache import Cache, FormatError, Function, ModuleSource, NotCachedError, PrunePolicy, StorageError
 from compcache.directory.module_file import ModuleFile
 from compcache.directory.places import CLOSURES
 from compcache.hit.closures import MAGIC, seal
@@ -390,6 +390,40 @@ define i64 @same(i64 %x) {
     cache.add_modules([ModuleSource(source) for source in (user, adder("plus", 3), sum_of("top", ["same", "plus", "other"]))])
     (closure,) = cache.link(["top"]).linked
     assert load(directory, "top")[0] == [(closure.module_id, 1 + 2 + 4 + 2)]
+
+
+@pytest.mark.parametrize("shares", ["an alias", "a second name"])
+def test_two_names_of_one_function_have_one_address(cache: Cache, directory: Path, shares: str) -> None:
+    home = """\
+@seen = internal global i64 0
+define i64 @named(i64 %x) {
+  %old = atomicrmw add ptr @seen, i64 1 seq_cst
+  ret i64 %x
+}
+define i64 @is_named(ptr %p) {
+  %e = icmp eq ptr %p, @named
+  %z = zext i1 %e to i64
+  ret i64 %z
+}
+"""
+    source = ModuleSource(home + "@other = alias i64 (i64), ptr @named\n")
+    if shares == "a second name":
+        functions = {name: Function(symbol=name.replace("other", "named")) for name in ("other", "named", "is_named")}
+        source = ModuleSource(home, functions, entries={"program.data": b"read of the module's own file"})
+    user = """\
+declare i64 @other(i64)
+declare i64 @is_named(ptr)
+define i64 @same(i64 %x) {
+  %e = call i64 @is_named(ptr @other)
+  %c = call i64 @other(i64 %x)
+  %r = add i64 %e, %c
+  ret i64 %r
+}
+"""
+    cache.add_modules([source])
+    cache.add_modules([ModuleSource(text) for text in (user, adder("plus", 3), sum_of("top", ["same", "plus"]))])
+    (closure,) = cache.link(["top"]).linked
+    assert load(directory, "top")[0] == [(closure.module_id, 1 + 1 + 4)]
 
 
 def test_graphs_are_of_the_modules_that_it_is_made_of(chain: Cache) -> None:

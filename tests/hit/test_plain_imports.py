@@ -313,3 +313,36 @@ def test_a_closure_and_what_it_imports_share_their_state(tmp_path: Path) -> None
     found, modules, _ = load(tmp_path, ["first"], trust=False)
     assert found == [101 + 102]
     assert closure.module_id in modules
+
+
+def test_a_module_is_started_before_its_users_whichever_function_is_found_first(tmp_path: Path) -> None:
+    """Two functions of a module with a constructor are imported, one of them by a module whose constructor calls it."""
+    started = """
+declare i64 @labs(i64)
+@state = global i64 0
+define internal void @init() {
+  %x = call i64 @labs(i64 -7)
+  store i64 %x, ptr @state
+  ret void
+}
+@llvm.global_ctors = appending global [1 x { i32, ptr, ptr }] [{ i32, ptr, ptr } { i32 65535, ptr @init, ptr null }]
+define i64 @one(i64 %x) {
+  %s = load i64, ptr @state
+  %r = add i64 %s, %x
+  ret i64 %r
+}
+define i64 @two(i64 %x) {
+  %s = load i64, ptr @state
+  %r = mul i64 %s, %x
+  ret i64 %r
+}
+"""
+    user = started[: started.index("define i64 @one")].replace("@labs", "@two").replace("-7", "10").replace("@state", "@kept")
+    user += "define i64 @user(i64 %x) {\n  %s = load i64, ptr @kept\n  %r = add i64 %s, %x\n  ret i64 %r\n}\n"
+    for names in (("one", "user"), ("user", "one")):
+        top = "".join([f"declare i64 @{name}(i64)\n" for name in names]) + "define i64 @top(i64 %x) {\n"
+        top += "".join([f"  %{name} = call i64 @{name}(i64 %x)\n" for name in names]) + "  %r = add i64 %one, %user\n  ret i64 %r\n}\n"
+        directory = tmp_path / names[0]
+        with Cache(directory) as cache:
+            cache.add_modules([ModuleSource(text, inline=False, optimize=0) for text in (started, user, top)])
+        assert both(directory, "top") == ([79], True)

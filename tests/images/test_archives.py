@@ -23,6 +23,7 @@ SOURCES = {
     "second": "int more(int x) { return x + 1; }\n",
     "unused": "int nowhere(int);\nint unused(int x) { return nowhere(x); }\n",
     "state": "static long sum;\nlong _FortranAioCount(double x, long y) { return sum += (long)(x * 2) + y; }\n",
+    "wide": "unsigned long divide(unsigned long x, unsigned long y) { return (unsigned __int128)x * x / y; }\n",
     "lacking": "int nowhere(int);\nint add_three(int x) { return nowhere(x); }\n",
     "unsure": "__attribute__((weak)) int nowhere(int);\nint add_three(int);\nint add_four(int x) { return nowhere ? add_three(x) : 4; }\n",
 }
@@ -64,6 +65,27 @@ def test_archives_are_found_by_their_names(cache: Cache, archive: Path, monkeypa
     monkeypatch.setenv("LIBRARY_PATH", str(archive.parent))
     cache.add_module(ModuleSource(USER, archives="libown.a"))
     assert cache.get_target("answer")() == 42
+
+
+@pytest.mark.skipif(not archives.compiler_archives(), reason="GCC is not installed")
+def test_arithmetic_of_the_compiler_needs_no_library(cache: Cache, archive: Path) -> None:
+    """Compilers link libgcc.a before libgcc_s, whose mapping takes longer than that of the image."""
+    code = "declare i64 @divide(i64, i64)\ndefine i64 @square(i64 %x) {\n  %y = call i64 @divide(i64 %x, i64 3)\n  ret i64 %y\n}\n"
+    cache.add_module(ModuleSource(code, archives=[str(archive)]))
+    script = "from compcache import Cache; f = Cache(directory).get_target('square')\n"
+    assert run_fresh(cache.path, script + "result = f(1 << 30), 'libgcc_s' in open('/proc/self/maps').read()") == ((1 << 60) // 3, False)
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_archives_that_are_not_used_add_nothing(cache: Cache, archive: Path, *, linked: bool) -> None:
+    """Build systems name a run time for every file. The functions that members may call at exit are only in images with members."""
+    code = "declare i64 @g(i64)\ndefine i64 @f(i64 %x) {\n  %y = call i64 @g(i64 %x)\n  ret i64 %y\n}\n"
+    sources = [code.partition("\n")[2].replace("@g", "@labs").replace("@f", "@g"), code]
+    cache.add_modules([ModuleSource("declare i64 @labs(i64)\n" * ("@labs" in text) + text, archives=[str(archive)]) for text in sources])
+    if linked:
+        assert cache.link(["f"]).linked
+    script = f"from compcache import Cache; f = Cache(directory).get_target({'f' if linked else 'g'!r})\n"
+    assert run_fresh(cache.path, script + "result = f(-7), type(f._context.module).__name__") == (7, "LoadedModule")
 
 
 def test_archives_that_cannot_be_used_are_named(cache: Cache, archive: Path, tmp_path: Path) -> None:

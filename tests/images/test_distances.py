@@ -68,6 +68,15 @@ def test_the_table_holds_the_distance_of_each_symbol() -> None:
     assert list((ctypes.c_int64 * 3).from_address(places["odd name\\ü"])) == [1, 2, 3]
 
 
+def test_a_load_finds_the_table_beside_the_headers() -> None:
+    """A page of code or constants that a load reads would be a page of each process."""
+    code = "@v = hidden global i64 0\n@constants = constant [2000 x i64] [" + ", ".join(["i64 7"] * 2000) + "]\n"
+    code += "define ptr @first() {\n" + "  store volatile i64 1, ptr @v\n" * 2000 + "  ret ptr @constants\n}\n"
+    table = DistanceTable("check", _HEAD, ("first",), _DISTANCE, ("first",))
+    image, *_ = write_shared([compile_object(code)], export="check", optional=(), imports=(), providers={}, table=table)
+    assert image.index(_HEAD) < 4096 < len(image) // 8
+
+
 @pytest.mark.parametrize("names", [_NAMES, ("elsewhere",), ()])
 def test_the_writer_adds_what_it_would_find_in_the_file(names: tuple[str, ...]) -> None:
     """All sections are the same but those that name symbols and sections."""

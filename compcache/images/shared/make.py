@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import CompileError, FormatError, UndefinedSymbolError
 from compcache.images import platform_symbols
-from compcache.images.archives import Archive, is_archive
+from compcache.images.archives import Archive, compiler_archives, is_archive
 from compcache.images.elf.exported import shared_library
 from compcache.images.elf.parts import is_elf
 from compcache.images.elf.patching import extract_places, protect_dynamic, rename_undefined
@@ -150,7 +150,7 @@ def make(
     paths = [*platform_symbols.platform_paths(platform), *shared]
     if archives:  # the members of archives may use each other, and every library that a linker adds
         named_files = [library.file() for library in libraries if isinstance(library, Library)]
-        paths = [*archives, *shared, *filter(None, named_files), *platform_symbols.all_paths()]
+        paths = [*archives, *compiler_archives(), *shared, *filter(None, named_files), *platform_symbols.all_paths()]
     code = [rename_undefined(objects[0], versions), *objects[1:]]
     image = link_shared(linker, code, libraries=paths, run_paths=unusual_directories(shared), export=[export])
     if archives:

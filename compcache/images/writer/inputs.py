@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from compcache.images.elf.parts import Section
     from compcache.images.writer.frames import Frame
 
-__all__ = ["COMMON", "RELOCATION", "STT_TLS", "Input", "InputSection", "read_input", "with_table"]
+__all__ = ["COMMON", "RELOCATION", "STT_TLS", "TABLE_SECTION", "Input", "InputSection", "read_input", "with_table"]
 
 SHT_INIT_ARRAY, SHT_FINI_ARRAY = 14, 15
 _SHT_NULL, _SHT_STRTAB, _SHT_GROUP, _SHT_LLVM_ADDRSIG = 0, 3, 17, 0x6FFF4C03
@@ -49,8 +49,8 @@ _UNMAPPED = (".debug_", ".comment")
 _LEFT_OUT = (".note.GNU-stack", ".llvm_addrsig")
 _PROPERTIES = ".note.gnu.property"
 MAX_ALIGNMENT = 0x1000
-#: The number and the name of the section of an added constant. No section of an object has this number.
-_ADDED, _ADDED_NAME = -1, ".rodata.compcache"
+#: The number and the name of the section of an added constant, the module's table. No section of an object has this number.
+_ADDED, TABLE_SECTION = -1, ".rodata.compcache"
 _SMALL = 1 << 14
 
 
@@ -130,7 +130,7 @@ def with_table(obj: Input, table: DistanceTable) -> Input:
         add_symbol(name, STT_NOTYPE, STV_HIDDEN, _SHN_UNDEF, 0)
     size = table.size()
     section = InputSection(
-        _ADDED, _ADDED_NAME, ".rodata", parts.SHT_PROGBITS, parts.SHF_ALLOC, memoryview(table.head.ljust(size, b"\0")), size, 16, 0,
+        _ADDED, TABLE_SECTION, ".rodata", parts.SHT_PROGBITS, parts.SHF_ALLOC, memoryview(table.head.ljust(size, b"\0")), size, 16, 0,
         tuple(table.relocations(numbers)),
     )  # fmt: skip
     add_symbol(table.symbol, STT_OBJECT, STV_PROTECTED, _ADDED, size)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from compcache.errors import FormatError
 from compcache.images.elf.parts import SHF_ALLOC, SHT_NOBITS, align_up
-from compcache.images.writer.inputs import SHF_EXECINSTR, SHF_MERGE, SHF_STRINGS, SHF_TLS, SHF_WRITE
+from compcache.images.writer.inputs import SHF_EXECINSTR, SHF_MERGE, SHF_STRINGS, SHF_TLS, SHF_WRITE, TABLE_SECTION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -21,13 +21,14 @@ __all__ = ["Layout", "Output", "Piece", "collect", "place"]
 
 #: The ranks of sections with other names: code, then data.
 _OTHER_CODE, _OTHER_DATA = 100, 101
-#: The order of sections in memory. Sections with other names are between the first and the last sections of a segment.
+#: The order of sections in memory. A load reads the tables for the dynamic linker and the module's table, which is at the beginning of
+#: ``.rodata``. Sections with other names are between the first and the last sections of a segment.
 _RANKS = {
     name: rank
     for rank, names in (
-        (0, (".gnu.hash", ".dynsym", ".dynstr", ".gnu.version", ".gnu.version_r", ".rela.dyn", ".plt", ".text")),
+        (0, (".gnu.hash", ".dynsym", ".dynstr", ".gnu.version", ".gnu.version_r", ".rela.dyn", ".rodata", ".plt", ".text")),
         (0, (".tdata", ".tbss", ".init_array", ".fini_array", ".data.rel.ro", ".dynamic", ".got", ".data")),
-        (_OTHER_DATA + 1, (".rodata", ".gcc_except_table", ".eh_frame_hdr", ".eh_frame", ".bss")),
+        (_OTHER_DATA + 1, (".gcc_except_table", ".eh_frame_hdr", ".eh_frame", ".bss")),
     )
     for rank, name in enumerate(names, rank)
 }
@@ -107,6 +108,7 @@ def collect(inputs: Sequence[Input]) -> dict[str, Output]:
     """
     outputs: dict[str, Output] = {}
     parts = [(number, section) for number, obj in enumerate(inputs) for section in obj.sections]
+    parts.sort(key=_is_after_table)
     for number, section in sorted(parts, key=_priority_key) if any(section.output in _SORTED for _, section in parts) else parts:
         output = outputs.get(section.output)
         if output is None:
@@ -115,6 +117,11 @@ def collect(inputs: Sequence[Input]) -> dict[str, Output]:
             )
         output.add(number, section)
     return outputs
+
+
+def _is_after_table(part: tuple[int, InputSection]) -> bool:
+    """Return the sort key that places the module's table before the other sections."""
+    return part[1].name != TABLE_SECTION
 
 
 def _priority_key(part: tuple[int, InputSection]) -> int:
