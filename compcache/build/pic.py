@@ -107,7 +107,12 @@ def for_shared_object(text: str) -> str:
         return text
     for start in ("@", "declare "):
         text = change_lines(text, start, _for_shared_object)
-    return change_lines(text, "!", lambda line: _PIE_LEVEL.sub(r"\1 0", line)) if "PIE Level" in text else text
+    return change_lines(text, "!", _without_pie) if "PIE Level" in text else text
+
+
+def _without_pie(line: str) -> str:
+    """Return a line of metadata with the PIE level 0, because the code becomes part of a shared object."""
+    return _PIE_LEVEL.sub(r"\1 0", line) if "PIE Level" in line else line
 
 
 def _for_shared_object(line: str) -> str:

@@ -6,6 +6,7 @@ of stored modules do not contain it, it is not an addition, and loads use it whi
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.build import codegen
@@ -308,8 +309,10 @@ def _has_data(records: bytes) -> bool:
 
 def _group_overlapping(planned: Sequence[_Planned]) -> list[list[_Planned]]:
     """Group closures, so that closures into which the same module would move are in the same group."""
-    bits: dict[bytes, int] = {}
-    homes = [sum(bits.setdefault(home, 1 << len(bits)) for home in plan.homes) for plan in planned]
+    counts = Counter([home for plan in planned for home in plan.homes])
+    shared = [home for home, count in counts.items() if count > 1]  # bits for all of them would be a matrix
+    bits = {home: 1 << number for number, home in enumerate(shared)}
+    homes = [sum(bits.get(home, 0) for home in plan.homes) for plan in planned]
     return [[planned[number] for number in group] for group in group_sharing(homes)]
 
 
