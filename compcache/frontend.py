@@ -133,7 +133,6 @@ def add_realizations(cache: Cache, source: ModuleSource, *, alone: bool = False,
     Raises:
         CompileError, LinkError, StorageError, ...: see `Cache.add_module`.
     """
-    cache._require_open()
     from compcache.miss.build import add
 
     return add(cache._session(), source, alone=alone, seconds=seconds)
@@ -160,7 +159,6 @@ def add_missing(
         UndefinedSymbolError: the module does not export one of the functions.
         CompileError, LinkError, StorageError, ...: see `Cache.add_module`.
     """
-    cache._require_open()
     from compcache.cache import func_names_of
     from compcache.miss.compile_once import add_missing as add
 
@@ -179,7 +177,6 @@ def find_stored(cache: Cache, functions: Iterable[str], *, source: ModuleSource 
         functions: the func_names.
         source: the current source of the functions; None accepts functions compiled from any source.
     """
-    cache._require_open()
     from compcache.cache import func_names_of
     from compcache.miss.compile_once import find_stored as stored
 

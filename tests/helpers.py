@@ -108,6 +108,10 @@ def run_fresh(directory: os.PathLike[str] | str, script: str, **environment: str
     return ast.literal_eval(done.stdout.splitlines()[-1])
 
 
+#: How a module is refused where images are objects; what it needs a shared object for follows.
+REFUSED_AS_OBJECT = "it requires a shared object for: "
+
+
 def store_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have modules stored as objects, as on platforms on which there are no shared objects of ELF's."""
     monkeypatch.setenv("COMPCACHE_LINKER", "none")

@@ -9,12 +9,12 @@ import re
 import time
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from helpers import adder, caller, constant, run_fresh
 
-from compcache import Cache, FunctionInUseError, ModuleSource, NotCachedError, StorageError, UndefinedSymbolError, frontend
+from compcache import Cache, FunctionInUseError, ModuleSource, NotCachedError, PrunePolicy, StorageError, UndefinedSymbolError, frontend
 from compcache.facade import PARTS
 
 if TYPE_CHECKING:
@@ -291,3 +291,19 @@ def test_front_ends_ask_which_targets_are_meant(monkeypatch: pytest.MonkeyPatch)
 def test_front_ends_ask_whether_times_tell_a_file_from_a_later_one() -> None:
     now = time.time_ns()
     assert [frontend.has_settled(newest) for newest in (now, now - 10**9, now + 10**12)] == [False, True, True]
+
+
+SOURCE = ModuleSource("define i64 @f() {\n ret i64 1\n}\n")
+#: Members with arguments that an open cache accepts.
+OF_OPEN_CACHES: dict[str, tuple[Any, ...]] = {
+    "add_module": (SOURCE,), "add_modules": ([SOURCE],), "replace": (SOURCE,), "link": (), "has_many": (["f"],), "prefetch": (["f"],),
+    "push": (["f"],), "flush_uploads": (1.0,), "function": ("f",), "dependencies": ("f",), "ir": ("f",), "asm": ("f",), "graph": (["f"],),
+    "remove": ("f",), "realizations": ("f",), "functions": (), "modules": (), "stats": (), "prune": (PrunePolicy(),), "compact": (),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("member", OF_OPEN_CACHES)
+def test_a_closed_cache_says_that_it_is_closed(cache: Cache, member: str) -> None:
+    cache.close()
+    with pytest.raises(StorageError, match="is closed: open it again"):
+        getattr(cache, member)(*OF_OPEN_CACHES[member])

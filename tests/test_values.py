@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from helpers import constant, run_fresh
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compcache import Signature, SignatureError, errors
+from compcache import Cache, ModuleSource, Signature, SignatureError, errors
 from compcache.build.ir_text import parse_head, quote, read_module, split_parameters, symbol_counts, unquote
 from compcache.depgraph import DependencyGraph, Need
 from compcache.digest import check, digest, mac, name_key
+from compcache.messagepack import pack, unpack, unpack_stream
 from compcache.record import Record
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=12)
 
@@ -348,3 +353,27 @@ def test_exceptions_are_the_builtins_that_one_would_catch() -> None:
     for name, base in expected.items():
         assert issubclass(getattr(errors, name), base)
         assert getattr(errors, name).__doc__
+
+
+def test_without_msgpack_bundles_say_what_is_missing(cache: Cache, tmp_path: Path) -> None:
+    cache.add_module(ModuleSource(constant("f", 1)))
+    script = """
+    sys.modules["msgpack"] = None
+    from compcache import Cache, MissingPackageError
+    with Cache(directory) as cache:
+        value = cache.get_target("f")()
+        try:
+            cache.export(["f"], other)
+        except MissingPackageError as error:
+            result = value, error.name, str(error)
+    """
+    value, name, message = run_fresh(cache.path, script.replace("other", repr(str(tmp_path / "bundle.ccb"))))
+    assert (value, name) == (1, "msgpack")
+    assert message.endswith("needs msgpack, which is not installed: pip install compcache")
+
+
+@pytest.mark.parametrize("value", ["text", "\udcff", ["a\udcff", {"\udcff": b"\xff"}], [1, [2.5, None]]], ids=ascii)
+def test_any_text_is_packed_as_it_is(value: object) -> None:
+    assert repr(unpack(pack(value))) == repr(value)  # a message with the text itself could not be printed
+    (streamed,) = unpack_stream([pack(value)[:1], pack(value)[1:]])
+    assert repr(streamed) == repr(unpack(pack(value), use_list=False))

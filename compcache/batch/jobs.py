@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from compcache.identity import Identity
 
-__all__ = ["ConflictingJobsError", "Job", "PreparedJob", "conflict_message", "prepare_jobs"]
+__all__ = ["ConflictingJobsError", "Job", "PreparedJob", "prepare_jobs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +110,9 @@ def _require_no_conflicts(jobs: Iterable[PreparedJob]) -> None:
                 continue
             earlier_job, earlier_digest = definitions.setdefault(name, (job, digest))
             if earlier_digest != digest:
-                raise ConflictingJobsError(conflict_message(name, earlier_job.name, job.name))
-
-
-def conflict_message(function: str, first: str, second: str) -> str:
-    """Return the message for a function that two jobs define with different code. `first` and `second` are the names of the jobs."""
-    return f"the jobs {first} and {second} define function {function!r} with different code: rename the function in one job"
+                raise ConflictingJobsError(
+                    f"the jobs {earlier_job.name} and {job.name} define function {name!r} with different code: rename it in one job"
+                )
 
 
 def _prepare_job(number: int, item: Any) -> PreparedJob:

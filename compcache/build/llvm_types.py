@@ -122,7 +122,8 @@ class Types:
             align = max(align, step)
             pieces += part.pieces
         size = size if size < 0 else align_up(size, align)
-        return Type(size, align, _limit_pieces(pieces, size), is_aggregate=True), position + 1
+        limited = tuple(pieces) if len(pieces) <= _MOST_PIECES else (f"memory{size}",)
+        return Type(size, align, limited, is_aggregate=True), position + 1
 
     def _read_repeated(self, text: str, position: int) -> tuple[Type, int]:
         """Return the array or vector at a position, and the position after it. Raise `ValueError` if it is malformed."""
@@ -139,11 +140,6 @@ class Types:
         size = part.size * count if part.size >= 0 else -1
         pieces = part.pieces * count if count * len(part.pieces) <= _MOST_PIECES else (f"memory{size}",)
         return Type(size, part.align, pieces, is_aggregate=True), end + 1
-
-
-def _limit_pieces(pieces: list[str], size: int) -> tuple[str, ...]:
-    """Return the pieces of a structure, or one piece with the size of the structure if they are too many."""
-    return tuple(pieces) if len(pieces) <= _MOST_PIECES else (f"memory{size}",)
 
 
 def _without_separators(text: str) -> str:

@@ -303,7 +303,8 @@ class Cache(_Parts):
         return target
 
     def _session(self) -> Session:
-        """Return the session of this cache for the miss path, created at the first call."""
+        """Return the session of this cache for the miss path, created at the first call. Raise `StorageError` if the cache is closed."""
+        self._require_open()
         if self._opened_session is None:
             from compcache.session import Session
 
@@ -321,7 +322,7 @@ class Cache(_Parts):
 
 
 class Suggesting:
-    """A context manager that adds similar names to the message of a `NotCachedError`."""
+    """A context manager for questions to an open cache. It adds similar names to the message of a `NotCachedError`."""
 
     __slots__ = ("_cache",)
 
@@ -329,7 +330,8 @@ class Suggesting:
         self._cache = cache
 
     def __enter__(self) -> None:
-        """Do nothing."""
+        """Raise `StorageError` if the cache is closed."""
+        self._cache._require_open()
 
     def __exit__(self, _: object, error: object, __: object) -> None:
         """Let a `NotCachedError` find similar names when its message is read."""

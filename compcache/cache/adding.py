@@ -34,7 +34,6 @@ class Adding(Facade):
                 unchanged.
             StorageError: the module could not be stored. The cache is unchanged.
         """
-        self._require_open()
         from compcache.miss.build import add
 
         return add(self._session(), source)[0]
@@ -60,7 +59,6 @@ class Adding(Facade):
             StorageError: the cache is read-only.
             TypeError: `sources` is not iterable.
         """
-        self._require_open()
         if not hasattr(sources, "__iter__"):
             raise TypeError(f"add_modules(): sources must be several sources, like [source], not one {type(sources).__name__}")
         if group is not None:
@@ -87,7 +85,6 @@ class Adding(Facade):
         Raises:
             ModulesNotAddedError, StorageError, ...: the errors of `add_modules`. Nothing was removed.
         """
-        self._require_open()
         from compcache.miss.replace import replace
 
         return list(replace(self._session(), source_or_sources, group))
@@ -108,7 +105,6 @@ class Adding(Facade):
             LinkerError: $COMPCACHE_LINKER names a linker that cannot be run.
             InvalidNameError: a name cannot be used.
         """
-        self._require_open()
         from compcache.closures.link import link
 
         return link(self._session(), None if names is None else func_names_of(names), into)

@@ -82,7 +82,6 @@ class Questions(Facade):
             NotCachedError: no stored module contains the function.
             FormatError: the dependency graph of the function's module is damaged, or does not contain the function.
         """
-        self._require_open()
         from compcache.inspect.functions import describe_function
 
         with Suggesting(self):
@@ -113,7 +112,6 @@ class Questions(Facade):
             NotCachedError: the function is not in the cache.
             FormatError, StorageError: its module is damaged, or cannot be read.
         """
-        self._require_open()
         from compcache.inspect.functions import dependencies
 
         with Suggesting(self):
@@ -152,7 +150,6 @@ class Questions(Facade):
             NotCachedError: no such realization is stored.
             NoCodeError: the module was stored without bitcode.
         """
-        self._require_open()
         from compcache.inspect.assembly import function_ir
 
         with Suggesting(self):
@@ -170,7 +167,6 @@ class Questions(Facade):
             NotCachedError: no such realization is stored.
             NoCodeError: the module was stored without bitcode.
         """
-        self._require_open()
         from compcache.inspect.assembly import function_asm
 
         with Suggesting(self):

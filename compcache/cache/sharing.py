@@ -98,7 +98,6 @@ class Sharing(Questions):
     @property
     def remote(self) -> RemoteStore | None:
         """The remote stores of the cache, with the methods `status`, `verify` and `collect_garbage`; None if there are none."""
-        self._require_open()
         return self._session().remote()
 
     def has_many(self, names: Iterable[str | Identity]) -> tuple[bool, ...]:
@@ -110,7 +109,6 @@ class Sharing(Questions):
         Returns:
             For each function, in the order of `names`, whether the cache or the store has code that this host can use.
         """
-        self._require_open()
         func_names = func_names_of(names)
         cached = {name: self.has(name) for name in func_names}
         absent = [name for name, is_cached in cached.items() if not is_cached]
@@ -129,7 +127,6 @@ class Sharing(Questions):
         Returns:
             The func_names of the fetched functions. The result is empty without a remote store.
         """
-        self._require_open()
         remote = self._session().remote()
         absent = [name for name in func_names_of(names) if not self.has(name)]
         return remote.fetch(absent, plain=plain, insists=True) if remote is not None else ()
@@ -149,7 +146,6 @@ class Sharing(Questions):
             NotCachedError: a function is not in the cache.
             ValueError: the cache has no writable remote store.
         """
-        self._require_open()
         remote = self._session().remote()
         if remote is None or not remote.writes:
             raise ValueError("push() requires a writable remote store: open the cache with remote= and remote_mode='write'")
@@ -170,7 +166,6 @@ class Sharing(Questions):
         Returns:
             Whether all uploads are done. The result is True without a remote store.
         """
-        self._require_open()
         remote = self._session().remote()
         return remote is None or remote.flush(timeout)
 

@@ -35,18 +35,13 @@ def ensure_unpacked(path: str, store: Store) -> str:
         StorageError: the bundle cannot be read, or there is no writable directory to unpack it into.
     """
     try:
-        with open(path, "rb", opener=_open_without_waiting) as file:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:  # a pipe may have replaced it
             return _ensure_unpacked(path, file, store)
     except OSError as error:
         reraise_interrupt(error)
         if isinstance(error, StorageError | UntrustedDirectoryError):
             raise
         raise StorageError(f"cannot use the bundle {path} as a layer: {error.strerror or error}", path=path, errno=error.errno) from error
-
-
-def _open_without_waiting(path: str, flags: int) -> int:
-    """Open a file without blocking, and return its descriptor. For use as the `opener` of `open`."""
-    return os.open(path, flags | os.O_NONBLOCK)  # a pipe may have replaced the file
 
 
 def _ensure_unpacked(path: str, file: BinaryIO, store: Store) -> str:

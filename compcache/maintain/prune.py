@@ -50,12 +50,6 @@ _INDEX_LOCK_SECONDS = 2.0
 _CLOCKS = 5.0
 
 
-def _require_policy(policy: object) -> None:
-    """Raise `TypeError` if `policy` is not a `PrunePolicy`."""
-    if not isinstance(policy, PrunePolicy):
-        raise TypeError(f"prune() requires a compcache.PrunePolicy, like PrunePolicy(max_bytes='5GB'), not {type(policy).__name__}")
-
-
 def prune(
     store: Store,
     policy: PrunePolicy,
@@ -116,7 +110,8 @@ def propose(
 
     Raise `TypeError` if `policy` is not a `PrunePolicy`.
     """
-    _require_policy(policy)
+    if not isinstance(policy, PrunePolicy):
+        raise TypeError(f"prune() requires a compcache.PrunePolicy, like PrunePolicy(max_bytes='5GB'), not {type(policy).__name__}")
     started, start_time = time.perf_counter(), time.time()
     now = start_time if now is None else now
     assert isinstance(policy.grace, float | int)  # the policy converted durations to seconds
@@ -132,7 +127,9 @@ def propose(
     uses = _read_uses(store, slices, now, folds=fold_statistics and reads)
     chooser = Chooser(slices, uses, policy, now, census, spare)
     plan = chooser.choose() if reads else Plan((), ())
-    leftovers = (*find_leftovers(store, policy, now, uses.torn), *_damaged_files(store, unindexed))
+    unindexed_damage = sorted(unindexed.damaged.items())
+    damaged = [PrunedFile(store.module_path(key), size, "damaged module without an index entry") for key, size in unindexed_damage]
+    leftovers = (*find_leftovers(store, policy, now, uses.torn), *damaged)
     removed_ids = {removal.entry.module_id for removal in plan.removed}
     report = _make_report(census.modules, census.size, policy, plan, leftovers, dry_run=True)
     unknown, makers = _unknown_makers(policy, chooser.makers)
@@ -204,12 +201,6 @@ def _make_report(
         seconds=0.0,
     )
     return dataclasses.replace(report, within_limits=not _exceeds_limit(policy, report.modules_after, report.size_after))
-
-
-def _damaged_files(store: Store, unindexed: Unindexed) -> Iterator[PrunedFile]:
-    """Yield the damaged modules without an index entry as leftovers."""
-    for module_id, size in sorted(unindexed.damaged.items()):
-        yield PrunedFile(store.module_path(module_id), size, "damaged module without an index entry")
 
 
 def _describe(removal: Removal) -> PrunedModule:

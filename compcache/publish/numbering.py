@@ -54,7 +54,8 @@ def assign_numbers(store: Store, groups: Sequence[Group], noted: Noted, look_ups
     renumbered: set[str] = set()  # names in this call; the index does not have the new numbers yet
     for group in groups:
         names = _plain_names(group)
-        if _is_numbered(group) or (names.isdisjoint(renumbered) and _is_newest(store, group, names, look_ups)):
+        has_number = any(is_numbered(decode_notes(module.sections.notes)) for module in group.values())
+        if has_number or (names.isdisjoint(renumbered) and _is_newest(store, group, names, look_ups)):
             numbers.append(None)
         else:
             numbers.append(following)
@@ -118,14 +119,6 @@ def noted_numbers(store: Store) -> Noted:
     candidates = [(name[:_DIGITS], name) for name in store.names_in(store.directory(NUMBERS))]
     notes = [(digits, name) for digits, name in candidates if name == NUMBERS.file_name(digits) and not digits.strip("0123456789abcdef")]
     return sorted([(int(digits, 16), name) for digits, name in notes if len(digits) == _DIGITS], reverse=True)
-
-
-def _is_numbered(group: Group) -> bool:
-    """Return whether the notes of one of these modules contain its number in the order of additions.
-
-    Raise `FormatError` if notes are damaged.
-    """
-    return any(is_numbered(decode_notes(module.sections.notes)) for module in group.values())
 
 
 def _plain_names(group: Group) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from helpers import run_fresh, store_objects
+from helpers import REFUSED_AS_OBJECT, run_fresh, store_objects
 
 from compcache import Cache, CompileError, ModuleSource
 from compcache.formats.host import platform_name
@@ -90,7 +90,7 @@ def test_a_section_is_a_registry_whose_members_are_bound(cache: Cache) -> None:
 
 def test_a_registry_needs_a_shared_object(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     store_objects(monkeypatch)
-    with pytest.raises(CompileError, match="the bound '__start_registry' of a section"):
+    with pytest.raises(CompileError, match=f"{REFUSED_AS_OBJECT}the bound '__start_registry' of a section"):
         cache.add_module(ModuleSource(_REGISTRY, imports=["provided"]))
 
 

@@ -595,12 +595,16 @@ def test_what_cannot_be_compared_is_walked_once_for_all_functions_that_ask_it(tm
     import p
     walks = []
     walk = dependencies.fingerprint_of_implementations
-    dependencies.fingerprint_of_implementations = lambda *args, **options: walks.append(1) or walk(*args, **options)
-    result = [f(3) for f in p.functions], len(walks), len(backend.refused)
+    def note(*args, **options):
+        walks.append((options["overlooks_members"], "limits" in options))
+        return walk(*args, **options)
+    dependencies.fingerprint_of_implementations = note
+    result = [f(3) for f in p.functions], walks, len(backend.refused)
     """
     answer, walks, refused = project.run(script, backend=True)
     assert answer == [0, 10, 20, 30, 40]
-    assert walks == 2  # one up to the limit of packages, one beyond it, however many functions ask
+    # One up to the limit of packages, one beyond it, and both for types that the overload declined: however many functions ask.
+    assert sorted(map(tuple, walks)) == [(False, False), (False, True), (True, False), (True, True)]
     assert refused
 
 

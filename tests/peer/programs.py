@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from helpers import REFUSED_AS_OBJECT
+
 from compcache import ModuleSource
 from compcache.build.pic import aliases
 from compcache.clang.run import identity_of_unit, optimization_level, preprocess, translate
@@ -300,18 +302,15 @@ def _rust(places: Places) -> Built:
     return Built([compiled(source, flags, MATCHER_FUNCTIONS)], ordinary)
 
 
-_OTHERS = "requires a shared object for: "
-
-
 def _program_in_cpp(name: str, title: str, functions: tuple[Function, ...], include: Callable[[Places], Path]) -> Program:
     build = partial(_cpp, name=name, functions=[function.name for function in functions], include=include)
-    return Program(name, title, build, functions, _OTHERS)
+    return Program(name, title, build, functions, REFUSED_AS_OBJECT)
 
 
 # ----------------------------------------------------------------------- all of them
 
 MATCHER_FUNCTIONS = ("find_patterns", "count_words", "catch_panics", "in_threads")
-_VARIABLES = r"(?s)requires a shared object for: .*the imported variable '"
+_VARIABLES = f"(?s){REFUSED_AS_OBJECT}.*the imported variable '"
 _SIZE, _POINTER, _INT = ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int
 _ENCODER = Function(
     "BrotliEncoderCompress", _compress, (_INT, _INT, _INT, _INT, _SIZE, _POINTER, _POINTER, _POINTER), inputs.text_to_compress
@@ -346,13 +345,13 @@ PROGRAMS = {
         Program("quickjs", "QuickJS, 6 modules", partial(QUICKJS.build, modules=6), _own(inputs.script, "evaluate"), _VARIABLES),
         Program(
             "fitpack", "FITPACK (Fortran), 86 modules", _fitpack, _own(inputs.noise, "curve", "surface"),
-            _OTHERS,
+            REFUSED_AS_OBJECT,
         ),
         Program(
             "expressions", "re2 and abseil (C++), a module for each file", _expressions,
             (*_own(inputs.expression, "match_expression", "match_set"),
              *_own(inputs.text_to_compress, "text_tools"), *_own(inputs.date, "times")),
-            _OTHERS,
+            REFUSED_AS_OBJECT,
         ),
         _program_in_cpp(
             "simd_json", "simdjson", _own(inputs.json_text, "simd_minify", "simd_on_demand", "simd_fallback", "simd_utf8"),
@@ -373,7 +372,7 @@ PROGRAMS = {
         ),
         Program(
             "matcher", "memchr and aho-corasick (Rust, `std`)", _rust, _own(inputs.words, *MATCHER_FUNCTIONS),
-            _OTHERS,
+            REFUSED_AS_OBJECT,
         ),
     )
 }  # fmt: skip

@@ -251,7 +251,8 @@ class _Reader:
                 functions.append(self._function(self._module.functions[symbol], written, is_local=True))
             else:
                 constants.append(self._constant(self._module.variables[symbol], written))
-        lines = [*constants, *functions, *self._declared.values(), *self._metadata()]
+        metadata = [f"{token} = {self._module.nodes[token]}" for token in self._nodes]
+        lines = [*constants, *functions, *self._declared.values(), *metadata]
         code = "\n".join([*self._module.types_in(lines), *lines, ""])
         if passes_vectors(code):
             raise _NotOffered
@@ -439,10 +440,6 @@ class _Reader:
             order += dict.fromkeys(new_nodes)
         self._nodes |= new_tokens
         return True
-
-    def _metadata(self) -> list[str]:
-        """Return the lines that define the metadata nodes of the offered text."""
-        return [f"{token} = {self._module.nodes[token]}" for token in self._nodes]
 
 
 def _split_attributes(attributes: str) -> list[str]:

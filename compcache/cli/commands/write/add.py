@@ -113,7 +113,10 @@ def command(
     with session.open_or_create() as cache, ProgressBar("files added") as bar:
         reading = Reading(files, source_arguments, cc, flags, commands, bar)
         added = _add_files(cache, reading, group, replace=replace)
-        cells = [] if as_json else [_row_cells(cache, row) for row in added]
+        cells = [
+            (short_id(row["module_id"]), row["file"], _names_text(cache, row["functions"]), size_text(row["size"]))
+            for row in (() if as_json else added)
+        ]
     for line in [*error_lines(files, reading.errors), *reading.common_errors]:
         print_message("error", line)
     if len(files) == len(added) == 1 and group is None:
@@ -216,11 +219,6 @@ def _parse_global_option(text: str) -> tuple[str, Any]:
 
 
 _COLUMNS = [Column("module"), Column("file", flexible=True), Column("functions", flexible=True), Column("size", True)]
-
-
-def _row_cells(cache: Cache, row: dict[str, Any]) -> tuple[str, ...]:
-    """Return the row of an added file as text, one cell for each of `_COLUMNS`."""
-    return short_id(row["module_id"]), row["file"], _names_text(cache, row["functions"]), size_text(row["size"])
 
 
 def _warn_if_hidden(path: str, exported: Sequence[ExportedFunction]) -> None:
