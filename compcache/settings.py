@@ -101,7 +101,7 @@ def users_directory(variable: str, otherwise: str) -> str:
 
 
 def configuration_files() -> "tuple[str, ...]":
-    """Return the paths of the configuration files, which may not exist, the preferred file first; () if the variable is "none"."""
+    """Return the paths of the configuration files, which may not exist, the preferred first; () for "none"."""
     chosen = _text_of(CONFIGURATION_VARIABLE)
     if chosen:
         return () if chosen.lower() == "none" else (chosen,)

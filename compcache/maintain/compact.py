@@ -88,7 +88,7 @@ def compact_at_low_priority(root: str, *, trust: bool) -> None:
 
 @contextmanager
 def _storage_errors(store: Store) -> Iterator[None]:
-    """Convert an `OSError` that the block raises into a `StorageError`."""
+    """Convert an `OSError` that the block raises into a `StorageError`. Errors of compcache are not converted."""
     try:
         yield
     except OSError as error:
