@@ -216,7 +216,9 @@ class _LimitedFile:
         unread_size = max(0, os.fstat(self._file.fileno()).st_size - self._file.tell())
         length = min(size, unread_size) if size >= 0 else unread_size
         if length > _LARGEST_READ:
-            raise FormatError(f"the directory of the bundle {self._path} has {length} bytes, more than the directory of any bundle; export it again")
+            raise FormatError(
+                f"the directory of the bundle {self._path} has {length} bytes, more than the directory of any bundle; export it again"
+            )
         return self._file.read(length)
 
 
