@@ -257,7 +257,10 @@ def _can_defer_passes(unit: Unit) -> bool:
 
 
 def _read_version(unit: Unit) -> str:
-    """Return the compiler's version text without the directory of the installation."""
+    """Return the compiler's version text without the directory of the installation.
+
+    Raise `OSError` or `subprocess.TimeoutExpired` if the compiler cannot be run.
+    """
     stamp = unit.compiler.stamp
     if stamp not in _versions:
         completed = subprocess.run([unit.compiler.path, "--version"], capture_output=True, timeout=_SECONDS, check=False)

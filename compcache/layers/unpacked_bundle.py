@@ -45,7 +45,10 @@ def ensure_unpacked(path: str, store: Store) -> str:
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
-    """Open a file without blocking, and return its descriptor. For use as the `opener` of `open`."""
+    """Open a file without blocking, and return its descriptor. For use as the `opener` of `open`.
+
+    Raise `OSError` if it cannot be opened.
+    """
     return os.open(path, flags | os.O_NONBLOCK)  # a pipe may have replaced the file
 
 
