@@ -113,7 +113,8 @@ class Later:
         self._part = part
 
     def __get__(self, cache: "Any", owner: "Any" = None) -> "Any":
-        """Import and return the member. Raise `ReentrantLoadError` during this import, or `AttributeError`."""
+        """Import and return the member."""
+        # Raises `ReentrantLoadError` in code that interrupts the import of the member, and `AttributeError` for an unknown member.
         if self._part == "frontend":
             if cache is None:
                 raise AttributeError(f"type object 'Cache' has no attribute {self._name!r}", name=self._name, obj=owner)
@@ -341,7 +342,7 @@ class Cache:
         self.close()
 
     def _load(self, func_name: "str | Identity", owner: object = None, accept: "Accept | None" = None) -> "TypedCallTarget":
-        """Return the call target of a function. See `_load_by_store`."""
+        # See `_load_by_store`.
         if self._closed:
             self._require_open()
         if not isinstance(func_name, str):

@@ -314,10 +314,8 @@ class PlainLoader:
         return module
 
     def _open_module(self, runtime: "Any", segment: int, module_id: bytes) -> "Any":
-        """Return an opened module file, its path, the module's size and index entry (None if it must be verified).
-
-        Raise `OSError` if it cannot be opened, or `FormatError` if it is damaged in a volume.
-        """
+        """Return an opened module file, its path, the module's size and index entry (None if it must be verified)."""
+        # Raises `OSError` if the file cannot be opened, and `FormatError` if it is damaged in a volume.
         name = module_id.hex()
         path = f"{self._root}/{MODULES_DIRECTORY}/{name[:2]}/{name}{MODULE_SUFFIX}"
         opened = self._files.open_owned(path, _READ, may_lack=True)
