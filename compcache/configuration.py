@@ -256,7 +256,7 @@ def _variable_of(key: str) -> str:
 
 
 def _file_state(path: str) -> str:
-    """Return a text that changes when a file changes: its times, size, inode and path."""
+    """Return a text that changes when a file changes: its times, size, inode and path. Raise `OSError` if the file does not exist."""
     status = os.stat(path)
     return f"{status.st_mtime_ns} {status.st_ctime_ns} {status.st_size} {status.st_ino} {path}"
 

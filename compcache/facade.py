@@ -113,10 +113,8 @@ class Later:
         self._part = part
 
     def __get__(self, cache: "Any", owner: "Any" = None) -> "Any":
-        """Return the member, after importing the file that defines it or opening the full cache.
-
-        Raise `ReentrantLoadError` if this thread is importing the file, or `AttributeError` for a member that the class does not have.
-        """
+        """Import and return the member."""
+        # Raises `ReentrantLoadError` in code that interrupts the import of the member, and `AttributeError` for an unknown member.
         if self._part == "frontend":
             if cache is None:
                 raise AttributeError(f"type object 'Cache' has no attribute {self._name!r}", name=self._name, obj=owner)
@@ -344,7 +342,7 @@ class Cache:
         self.close()
 
     def _load(self, func_name: "str | Identity", owner: object = None, accept: "Accept | None" = None) -> "TypedCallTarget":
-        """Return the call target of a function. Raise `StorageError` if the cache is closed; otherwise as `_load_by_store`."""
+        # See `_load_by_store`.
         if self._closed:
             self._require_open()
         if not isinstance(func_name, str):

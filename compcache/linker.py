@@ -199,7 +199,7 @@ def rebuild_module(
     makers_before = makers_text([maker for maker in makers if maker.name not in LINKERS and maker != Maker(PACKAGE, "")])
 
     def build(*, shared: bool) -> BuiltModule:
-        """Compile the stored code, with the properties of the stored module that are not in the code."""
+        """Compile the stored code, `shared` or as an object, with the properties of the stored module that are not in the code."""
         started = time_spent()
         translated = codegen.run(
             lambda context: translate_again(context, recipe, target, shared=shared, inlined=inlined, bodies=tuple(bodies))
@@ -233,7 +233,7 @@ def _link_for(request: Request, translated: Translated) -> BuiltModule:
     """Return the module for a request, as a shared image if possible. The code is translated again if only an object is possible."""
 
     def build(*, shared: bool) -> BuiltModule:
-        """Return the module. Code that was compiled for the other form of image is compiled again."""
+        """Return the module, as a shared object (`shared`) or an object. Code that was compiled for the other form is compiled again."""
         code = translated if shared == request.shared else _translate_for(request._replace(shared=shared))
         return _make_module(code, request.identity, _entries_of(request, code), shared=shared)
 

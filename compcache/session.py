@@ -105,7 +105,7 @@ class Session:
         return self._remotes[0]
 
     def inquire(self, names: tuple[str, ...], *, compiles: bool = False) -> Inquiry | None:
-        """Start a look-up of functions in the remote store (`RemoteStore.inquire`); return None if no remote store is used for them."""
+        """Start a look-up of functions in the remote store; return None if no store is used for them. See `RemoteStore.inquire`."""
         remote = self._remote_for_miss(names)
         return remote.inquire(names, compiles=compiles) if remote is not None else None
 

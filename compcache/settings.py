@@ -50,7 +50,7 @@ def _may_be_set(variables: "Sequence[str]") -> bool:
 
 
 def is_on(variable: str, *, default: bool = False) -> bool:
-    """Return whether a switch is on (1, on, yes, true). Raise `SettingError` if the text is neither on nor off (0, off, no, false)."""
+    """Return whether a switch is on (1, on, yes, true); `default` if unset. Raise `SettingError` if it is not off (0, off, no, false)."""
     text = setting(variable)
     if text in ("", "0", "1"):  # the usual texts need no import
         return text == "1" if text else default
@@ -101,7 +101,7 @@ def users_directory(variable: str, otherwise: str) -> str:
 
 
 def configuration_files() -> "tuple[str, ...]":
-    """Return the paths of the configuration files, which may not exist. The preferred file is first."""
+    """Return the paths of the configuration files, which may not exist, the preferred first; () for "none"."""
     chosen = _text_of(CONFIGURATION_VARIABLE)
     if chosen:
         return () if chosen.lower() == "none" else (chosen,)

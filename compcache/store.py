@@ -152,7 +152,10 @@ class Store(Directory):
             yield from self.find_here(func_name, is_near, linked=linked)
 
     def find_here(self, func_name: str, is_near: IsNear | None = None, *, linked: bool = False) -> Iterable[tuple[bytes, int]]:
-        """Return the realizations of a function, in the order of `find`, from the index that this process has read."""
+        """Return the realizations of a function, in the order of `find`, from the index that this process has read.
+
+        With `linked`, realizations in linked closures are included.
+        """
         key = name_key(func_name)
         rows = sort_by_preference(self.index.find_numbered(key), is_near) if is_ordered(func_name) else self.index.find(key)
         return rows if linked else (row for row in rows if row[1] < LINKED)

@@ -74,7 +74,10 @@ class _Worker:
         self.channel.flush(block=False)
 
     def _start(self, descriptor: int, token: bytes) -> subprocess.Popen[bytes]:
-        """Start a fresh interpreter with the import path and flags of this process, which inherits `descriptor`."""
+        """Start a fresh interpreter with the import path and flags of this process, which inherits `descriptor`.
+
+        Raise `OSError` if it cannot be started.
+        """
         path = _import_path()
         executable = os.fsdecode(get_executable() or sys.executable)
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]

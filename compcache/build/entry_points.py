@@ -437,7 +437,10 @@ def _check_writable(body: _Body, index: int, item: str) -> None:
 
 
 def _convert_buffer(body: _Body, index: int, parameter: Parameter, item: str, *, writable: bool) -> list[str]:
-    """Append the conversion of an argument to a buffer. Return the LLVM arguments: its address, then its extents or number of elements."""
+    """Append the conversion of an argument to a buffer. Return the LLVM arguments: its address, then its extents or number of elements.
+
+    With `writable`, the call fails for read-only memory.
+    """
     element = parameter.type
     request = buffer_request(element, writable=writable)
     hook = body.api(BUFFER)

@@ -336,7 +336,7 @@ class _Uses:
         return _Call(symbol, text[: match.start()], text[match.end() - 1 :]) if symbol else None
 
     def _add_use(self, function: str, call: _Call, *, is_used: bool) -> None:
-        """Record the type with which a function calls a symbol. A call that cannot be parsed is not recorded."""
+        """Record the type with which a function calls a symbol. A call that cannot be parsed is not recorded. See `_call_type`."""
         try:
             kind = self._call_type(call, is_used=is_used)
         except (ValueError, RecursionError) as error:

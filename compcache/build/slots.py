@@ -512,7 +512,7 @@ def _undefined_message(missing: list[str], unused: Collection[str], functions: C
 
 
 def _advice(name: str, *, is_function: bool) -> str:
-    """Return what to do about an undefined symbol."""
+    """Return what to do about an undefined symbol. `is_function` is whether the module calls it."""
     advice = advice_on_runtime_library(name)
     if advice is not None:
         return advice

@@ -213,7 +213,9 @@ class _LimitedFile:
         unread_size = max(0, os.fstat(self._file.fileno()).st_size - self._file.tell())
         length = min(size, unread_size) if size >= 0 else unread_size
         if length > _LARGEST_READ:
-            raise FormatError(f"the directory of the bundle {self._path} has {length} bytes, more than the directory of any bundle")
+            raise FormatError(
+                f"the directory of the bundle {self._path} has {length} bytes, more than the directory of any bundle; export it again"
+            )
         return self._file.read(length)
 
 
@@ -234,15 +236,16 @@ def _require_valid_members(path: str, members: list[zipfile.ZipInfo], size: int)
     member_names: set[str] = set()
     for info in members:
         if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
-            raise FormatError(f"the member {info.filename} of the bundle {path} is compressed, but bundles have uncompressed members")
+            raise FormatError(f"the member {info.filename} of the bundle {path} is compressed; export the bundle again")
         if info.filename in member_names:
-            raise FormatError(f"two members of the bundle {path} have the name {info.filename}")
+            raise FormatError(f"two members of the bundle {path} have the name {info.filename}; export the bundle again")
         member_names.add(info.filename)
     if sum(info.file_size for info in members) > size:
-        raise FormatError(f"the members of the bundle {path} are larger than its file, which has {size} bytes")
+        raise FormatError(f"the members of the bundle {path} are larger than its file, which has {size} bytes; export the bundle again")
     for info in members:
         max_size = LARGEST_FOREIGN if MODULE_MEMBER.fullmatch(info.filename) else _LARGEST_SIGNATURES
         if info.file_size > max_size:
             raise FormatError(
-                f"the member {info.filename} of the bundle {path} has {info.file_size} bytes, but at most {max_size} are allowed"
+                f"the member {info.filename} of the bundle {path} has {info.file_size} bytes, but at most {max_size} are allowed; export "
+                "the bundle again"
             )

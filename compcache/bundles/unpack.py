@@ -131,7 +131,10 @@ def _require_signature(path: str, module: _Module, keys: tuple[PublicKey, ...]) 
 
 
 def _publish_signatures(store: Store, module: _Module, keys: tuple[PublicKey, ...]) -> None:
-    """Write the signature file of a module: its stored signatures, and those in the bundle."""
+    """Write the signature file of a module: its stored signatures, and those in the bundle. See `merge_signatures` for `keys`.
+
+    Raise `OSError` if the file could not be written.
+    """
     from compcache.signing.signatures import merge_signatures
 
     stored_signatures = store.signatures_of(module.module_id)

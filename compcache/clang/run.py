@@ -266,14 +266,12 @@ def _can_defer_passes(unit: Unit) -> bool:
 def _read_version(unit: Unit) -> tuple[str, tuple[str, ...]]:
     """Return the compiler's version text, and its configuration files: those in the flags, and those of the system and the user.
 
-    The text does not contain the directories of the installation and of these files.
+    The text does not contain the directories of the installation and of these files. Raise `CompileError` as `_run_process` does.
     """
     flags = () if unit.compiler.language == "rust" else unit.flags
     key = (unit.compiler.stamp, unit.directory, *flags)
     if key not in _versions:
-        command = [unit.compiler.path, *flags, "--version"]
-        completed = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False, cwd=unit.directory or None)
-        lines = os.fsdecode(completed.stdout).splitlines()
+        lines = os.fsdecode(_run_process(unit, [*flags, "--version"]).stdout).splitlines()
         configurations = [line.removeprefix(_CONFIGURATION) for line in lines if line.startswith(_CONFIGURATION)]
         text = "\n".join([line for line in lines if "InstalledDir" not in line and not line.startswith(_CONFIGURATION)])
         _versions[key] = text, tuple(configurations)
@@ -324,12 +322,28 @@ def _run_compiler(unit: Unit, arguments: list[str], inherited: tuple[int, ...] =
 
     Raise `CompileError` if the compiler reports errors, cannot be started, or does not end within `_SECONDS`.
     """
-    command = [unit.compiler.path, *arguments, *_input_arguments(unit)]
+    completed = _run_process(unit, [*arguments, *_input_arguments(unit)], None if unit.path else unit.code, inherited)
+    if completed.returncode:
+        if b"-Xclang" in completed.stderr or b"-emit-llvm" in completed.stderr:
+            raise CompileError(_NO_BITCODE.format(unit.compiler.path))
+        diagnostics = read_search_path(completed.stderr.decode("utf-8", "replace"))[1].strip()[:_MAX_OUTPUT]
+        raise CompileError(_failure_text(os.path.basename(unit.compiler.path), completed.returncode, diagnostics))
+    return completed
+
+
+def _run_process(
+    unit: Unit, arguments: list[str], code: bytes | None = None, inherited: tuple[int, ...] = ()
+) -> subprocess.CompletedProcess[bytes]:
+    """Run the compiler in the unit's directory, and return its status and outputs. `code` is its standard input, which is empty by default.
+
+    Raise `CompileError` if the compiler cannot be started, or does not end within `_SECONDS`.
+    """
+    path = unit.compiler.path
     try:
-        completed = subprocess.run(
-            command,
-            input=None if unit.path else unit.code,
-            stdin=subprocess.DEVNULL if unit.path else None,
+        return subprocess.run(
+            [path, *arguments],
+            input=code,
+            stdin=subprocess.DEVNULL if code is None else None,
             capture_output=True,
             timeout=_SECONDS,
             check=False,
@@ -337,18 +351,10 @@ def _run_compiler(unit: Unit, arguments: list[str], inherited: tuple[int, ...] =
             pass_fds=inherited,
         )
     except subprocess.TimeoutExpired as error:
-        raise CompileError(f"the compiler {unit.compiler.path} did not end within {_SECONDS:g} s: split the source") from error
+        raise CompileError(f"the compiler {path} did not end within {_SECONDS:g} s: split the source") from error
     except OSError as error:
         reraise_interrupt(error)
-        raise CompileError(
-            f"the compiler {unit.compiler.path} cannot be started ({error.strerror or error}): choose another (cc=, --cc)"
-        ) from error
-    if completed.returncode:
-        if b"-Xclang" in completed.stderr or b"-emit-llvm" in completed.stderr:
-            raise CompileError(_NO_BITCODE.format(unit.compiler.path))
-        diagnostics = read_search_path(completed.stderr.decode("utf-8", "replace"))[1].strip()[:_MAX_OUTPUT]
-        raise CompileError(_failure_text(os.path.basename(unit.compiler.path), completed.returncode, diagnostics))
-    return completed
+        raise CompileError(f"the compiler {path} cannot be started ({error.strerror or error}): choose another (cc=, --cc)") from error
 
 
 def _failure_text(compiler: str, status: int, diagnostics: str) -> str:

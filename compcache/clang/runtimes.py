@@ -173,7 +173,7 @@ def _find_crates(unit: Unit) -> list[str]:
 
 
 def _rust_allocator_text(symbols: Collection[str], defined: Collection[str]) -> str:
-    """Return LLVM assembly of the functions by which Rust's libraries call the default allocator.
+    """Return LLVM assembly of the functions by which Rust's libraries call the default allocator; "" if no symbol requires them.
 
     Functions in `defined` are left out. The linkage is ``weak_odr``, so several files of a group may define the same function.
     """

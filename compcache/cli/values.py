@@ -135,7 +135,7 @@ def _parse_buffer(type_: Type, text: str) -> Any:
 
 
 def _read_file(path: str) -> bytearray:
-    """Return the bytes of a file; of standard input for "-"."""
+    """Return the bytes of a file; of standard input for "-". Raise `OSError` if the file cannot be read."""
     if path == "-":
         return bytearray(sys.stdin.buffer.read())
     with open(path, "rb") as file:

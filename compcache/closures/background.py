@@ -107,7 +107,7 @@ def unlinkable_file_name(store: Store) -> str:
 
 
 def keys_not_linked(store: Store) -> set[bytes]:
-    """Return the name keys of the functions that could not be linked in the current state of the index."""
+    """Return the name keys of the functions that could not be linked in the current state of the index; empty if none are recorded."""
     content = read_sealed(store, unlinkable_file_name(store))
     if content is None or HEAD.unpack_from(content)[1] != store.state():
         return set()

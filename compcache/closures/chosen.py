@@ -62,7 +62,7 @@ class Planner(Loader):
         again: bool = False,
         linked: bool = False,  # noqa: ARG002 - linked closures are never used
     ) -> Iterator[tuple[bytes, int]]:
-        """Yield the realizations of a function (`Loader.candidates`) in modules that are not linked closures."""
+        """Yield the realizations of a function in modules that are not linked closures. See `Loader.candidates` for the arguments."""
         return self.store.find(func_name, again=again)
 
 

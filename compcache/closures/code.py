@@ -374,7 +374,7 @@ def _iterate_values(module: Any) -> Iterator[tuple[Any, bool]]:
 def _with_shared_definitions(text: str, homes: set[str]) -> str:
     """Return the text of a module with its aliases replaced by declarations and its COMDATs removed.
 
-    The definitions in `homes` are renamed with the suffix `_HOME`.
+    The definitions in `homes` are renamed with the suffix `_HOME`, and their former names are declared.
     """
     has_aliases = "= " in text and " alias " in text
     if not homes and not has_aliases and " comdat" not in text:

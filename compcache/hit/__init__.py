@@ -220,7 +220,7 @@ class PlainLoader:
     # ------------------------------------------------------------------- look-up
 
     def load_plain(self, func_name: str, owner: object) -> "TypedCallTarget | None":
-        """Return the call target of a plain function, and count the hit. Return None if only `Loader` can load it, or after an error."""
+        """Return the call target of a plain function, and count the hit; None for other functions and after errors."""
         if self._files is None or self.builds or self.closed or self.providers or self.merged or self.linked is not None:
             return None
         started = perf_counter()
@@ -314,10 +314,8 @@ class PlainLoader:
         return module
 
     def _open_module(self, runtime: "Any", segment: int, module_id: bytes) -> "Any":
-        """Return an opened module file, its path, the size of the module, and its index entry; None as the entry if it must be verified.
-
-        Raise `OSError` if the module does not exist or cannot be opened, or `FormatError` if it is damaged in a volume.
-        """
+        """Return an opened module file, its path, the module's size and index entry (None if it must be verified)."""
+        # Raises `OSError` if the file cannot be opened, and `FormatError` if it is damaged in a volume.
         name = module_id.hex()
         path = f"{self._root}/{MODULES_DIRECTORY}/{name[:2]}/{name}{MODULE_SUFFIX}"
         opened = self._files.open_owned(path, _READ, may_lack=True)
@@ -338,7 +336,7 @@ class PlainLoader:
     def _find(self, runtime: "Any", func_name: str) -> "Any":
         """Look a function up in the index.
 
-        Return the row from `runtime.newest` and the linked closure with the realization, if any; None if the function is not plain.
+        Return the row from `runtime.newest` and the linked closure, if any; None if the function is not plain.
         """
         ordered = runtime.is_ordered(func_name)
         if (ordered or self._index[0] is None) and not self._refresh_index(runtime):
@@ -371,14 +369,14 @@ class PlainLoader:
         return None if found is None else (module_id, names, *found, None, {})
 
     def _is_compatible(self, closure: "PlainClosure | None") -> bool:
-        """Return whether a closure may be loaded beside the loaded modules; with None, whether a module outside of closures may be."""
+        """Return whether a closure (None: a module outside of closures) may be loaded beside the loaded modules."""
         own = self._closure
         if own is not None and self._loaded(own[0]) is not None:
             return closure is not None and closure[0] == own[0]
         return closure is None or not any(module.committed for module in self.loaded_modules())
 
     def _refresh_index(self, runtime: "Any") -> bool:
-        """Read the index if it has changed. Return False if it contains an unknown file, or a segment that other users could write."""
+        """Read the index if it has changed. Return False for an unknown file, or a segment that others could write."""
         files, known = self._files, self._index[0]
         root = files.renew()
         if self._is_unchanged(runtime):

@@ -220,7 +220,7 @@ def _passes(expected: Piece, passed: Piece) -> tuple[bool, bool]:
 
 
 def _is_same_place(first: list[str], second: list[str], *, in_structure: bool) -> bool:
-    """Return whether the ABI passes these two different types in the same place."""
+    """Return whether the ABI passes these two different types in the same place. `in_structure` is whether they are parts of structures."""
     if first[0] == second[0] == "ptr":  # one type states the size of the memory for a returned structure
         return {len(first), len(second)} == {1, 3}
     kinds = {first[0], second[0]}

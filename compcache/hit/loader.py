@@ -582,7 +582,10 @@ class Loader(PlainLoader):
         return target
 
     def _is_consistent(self, chosen: dict[str, Choice], bound: dict[str, Any], since: int) -> bool:
-        """Return whether all variables still belong to the chosen modules. Another thread may have bound them to other modules."""
+        """Return whether all variables still belong to the chosen modules. Another thread may have bound them to other modules.
+
+        `since` is the value of `BoundNames.changes` when the load began.
+        """
         if self.providers or self.merged:
             from compcache.hit.closures.providers import have_providers
 

@@ -44,12 +44,8 @@ def volumes_of(door: "Any", root: str) -> Volumes:
 
 
 def _raise_damage(name: str, reason: object) -> "NoReturn":
-    """End the plain hit.
-
-    Raises:
-        ValueError: always.
-    """
-    raise ValueError(f"{name}: {reason}")
+    """End the plain hit: raise `ValueError` for a volume that is damaged."""
+    raise ValueError(f"the volume {name} cannot be used: {reason}")
 
 
 def open_in_volume(volumes: Volumes, module_id: bytes) -> "tuple[Opened, tuple[int, int, int, int], int]":
@@ -58,7 +54,8 @@ def open_in_volume(volumes: Volumes, module_id: bytes) -> "tuple[Opened, tuple[i
     Raises:
         FileNotFoundError: no volume has the module.
         FormatError: the module is damaged.
-        OSError: the volume cannot be read.
+        ValueError: a volume is damaged.
+        OSError: a volume cannot be read.
     """
     member = volumes.read(module_id)
     if member is None:

@@ -65,7 +65,7 @@ class Recorder:
         self.reset()
 
     def reset(self) -> None:
-        """Discard all events and counts, and choose this process's journal: in a new recorder, or in a forked child."""
+        """Discard all events and counts, and choose the journal: in a new recorder, or in a forked child."""
         self._events: list[tuple[float, str, float, str, bytes]] = []
         self._flushed = 0.0
         self._seen: dict[bytes, object] = {}

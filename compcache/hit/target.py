@@ -232,7 +232,7 @@ def _require_current(extension: "ModuleType") -> None:
 
 
 def _is_valid(target: "TypedCallTarget") -> bool:
-    """Return whether a target can be called: it was not unloaded."""
+    # False for a target that was unloaded.
     return _runtime is not None and bool(_runtime.is_valid(target)) and target._context is not None
 
 

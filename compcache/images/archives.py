@@ -80,7 +80,10 @@ def compiler_archives() -> list[str]:
 
 
 def _file_state(path: str) -> tuple[int, ...] | None:
-    """Return a value that identifies the current version of a file, or None if the file has changed too recently."""
+    """Return a value that identifies the current version of a file, or None if the file has changed too recently.
+
+    Raise `OSError` if the file does not exist.
+    """
     status = os.stat(path)
     if abs(time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns)) < _SETTLED:
         return None

@@ -130,7 +130,7 @@ class _References(NamedTuple):
 def _resolve_references(
     obj: bytes, entries: EntryObjects, weak: Collection[str], imports: Collection[str], libraries: Sequence[Library | Archive]
 ) -> _References:
-    """Find the providers of an object's undefined symbols. Raise `UndefinedSymbolError` if a symbol that must be defined has none."""
+    """Find the providers of an object's undefined symbols. Raise `UndefinedSymbolError` if a symbol outside of `weak` has none."""
     undefined = [symbol for symbol in reading.undefined_symbols(obj) if symbol not in entries.symbols]
     required = [symbol for symbol in undefined if symbol not in imports]
     platform = list(filter(platform_symbols.is_platform_symbol, required))
@@ -217,7 +217,10 @@ def _paths_of_providers(undefined: Iterable[str], platform: Iterable[str], libra
 
 
 def _check_undefined(undefined: Iterable[str], weak: Collection[str]) -> None:
-    """Raise `UndefinedSymbolError` for symbols, such as helper routines of compiler-rt, that no library of this process defines."""
+    """Raise `UndefinedSymbolError` for symbols, such as helper routines of compiler-rt, that no library of this process defines.
+
+    The symbols in `weak` may stay undefined.
+    """
     missing = [
         symbol
         for symbol in undefined

@@ -44,7 +44,10 @@ class SeparateState:
 
 
 def find_separate_state(store: Store, loader: Loader, func_name: str) -> tuple[SeparateState, ...]:
-    """Return the variables that a function would not share with the other functions of its module if all were loaded now."""
+    """Return the variables that a function would not share with the other functions of its module if all were loaded now.
+
+    The result is empty if no module provides the function, or the module's graph cannot be read.
+    """
     module_id = _providing_module(store, loader, func_name)
     graph = _read_graph(store, module_id) if module_id is not None else None
     if module_id is None or graph is None:

@@ -246,6 +246,7 @@ class LayeredStore(Store):
         """Yield the realizations of a function from the indexes of this directory and of each layer.
 
         If there are none, indexes that were listed before are listed again. If there are still none, unreadable layers are reported.
+        With `linked`, realizations in linked closures are included.
         """
         is_found = False
         were_listed = [store.index.is_listed for store in (self, *self.layers)]

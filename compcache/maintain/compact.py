@@ -80,7 +80,7 @@ def compact(store: Store, *, grace: float = GRACE, progress: Progress | None = N
 def compact_at_low_priority(root: str, *, trust: bool) -> None:
     """Compact a cache at low priority. `compcache.maintain.size_limit` runs this function in a subprocess.
 
-    Side effect: the calling process keeps the low priority.
+    `trust` is the argument of `Cache`. Side effect: the calling process keeps the low priority.
     """
     os.nice(5)
     compact(Store(root, files=LateFiles(), trust=trust, open_beneath=path_opener()), grace=GRACE)
@@ -88,7 +88,7 @@ def compact_at_low_priority(root: str, *, trust: bool) -> None:
 
 @contextmanager
 def _storage_errors(store: Store) -> Iterator[None]:
-    """Convert an `OSError` that the block raises into a `StorageError`."""
+    """Convert an `OSError` that the block raises into a `StorageError`. Errors of compcache are not converted."""
     try:
         yield
     except OSError as error:

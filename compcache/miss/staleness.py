@@ -250,7 +250,7 @@ def _shadowed_functions(store: Store, module_id: bytes, built: BuiltModule, name
 
 
 def _has_same_code(*sections: bytes) -> bool:
-    """Return whether two compressed modules have the same code, for example one as text and one as bitcode."""
+    """Return whether two compressed modules have the same code, for example one as text and one as bitcode. False if one is empty."""
     if not all(sections):
         return False
     import zlib

@@ -80,7 +80,10 @@ def install(
 
 
 def _install(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool = False) -> Backend:
-    """Install the backend as `install` does, and return it. `is_first`: whether Numba is about to load or compile its first function."""
+    """Install the backend as `install` does, and return it. `is_first`: whether Numba is about to load or compile its first function.
+
+    With `lazy`, Numba is not imported.
+    """
     import sys
 
     from compcache.numba.lazy.garbage import few_collections
@@ -148,7 +151,7 @@ def _install_import_hook(backend: Backend) -> Any:
 
 
 def _install_numba_hooks(backend: Backend, *, is_first: bool) -> Any:
-    """Install the hooks in Numba, and return the object that removes them."""
+    """Install the hooks in Numba, and return the object that removes them. `is_first`: Numba has not compiled yet."""
     from compcache.numba.hooks.installation import Hooks
 
     hooks = Hooks(backend)

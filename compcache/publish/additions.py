@@ -55,7 +55,7 @@ def merge_large(root: str, *, trust: bool) -> None:
     """Merge the large segments of a directory's index, their packs and their lists. Then fold long journals and small statistics files.
 
     Nothing is merged if no level has more than `_MOST_LARGE_SEGMENTS`, or another process is merging them. Folded journals make the first
-    query after many additions fast. This is the main function of a separate process.
+    query after many additions fast. This is the main function of a separate process. `trust` is the argument of `Cache`.
     """
     from compcache.usage.ledger import fold_long, fold_small
 

@@ -197,7 +197,7 @@ def _set_unique_time(files: Files, descriptor: int) -> int:
     """Set a modification time that no later write can produce, and return it in nanoseconds.
 
     If the clock for file timestamps ticks every few milliseconds, a write right after the publication could leave the timestamps unchanged
-    and go unnoticed. Therefore the file gets a time between two ticks.
+    and go unnoticed. Therefore the file gets a time between two ticks, if the file system supports that.
     """
     now = time.time_ns()
     with suppress(OSError, TypeError, NotImplementedError):  # the file keeps the system's timestamp

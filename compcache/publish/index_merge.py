@@ -188,7 +188,7 @@ def publish_addition(
 
 
 def entries_of(indexed: Sequence[tuple[str, int, str]], module_id: bytes, order: Order) -> list[bytes]:
-    """Encode the function entries of a module, given as (name, record offset, requirement)."""
+    """Encode the function entries of a module, given as (name, record offset, requirement), with the number and contents in `order`."""
     return [
         encode_function_entry(name, module_id, offset, requirement, order.number, order.content(position))
         for position, (name, offset, requirement) in enumerate(indexed)

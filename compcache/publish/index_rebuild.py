@@ -160,7 +160,7 @@ def read_from_the_end(root: str, *, trust: bool) -> None:
     """Read the module directories into parts, backwards from the last, until a directory that another process has read.
 
     This is the main function of a process that the rebuilding process starts. It skips directories with large or possibly damaged modules,
-    because only the rebuilding process reports damage.
+    because only the rebuilding process reports damage. `trust` is the argument of `Cache`.
     """
     parent = os.getppid()
     store = Store(root, files=LateFiles(), trust=trust, open_beneath=path_opener())

@@ -107,7 +107,7 @@ def _encode_name(name: str) -> bytes:
 
 
 def _items_of(row: Row, size: int) -> Iterator[Item]:
-    """Yield the keys of a module, with their values, in the format that the top of this file describes."""
+    """Yield the keys of a module, with their values, in the format that the top of this file describes. `size` is its size in bytes."""
     key, platform = row.module_id, module_rows.encode_platform(row.platform)
     digest = check(platform)
     yield b"a" + digest, platform
@@ -438,7 +438,7 @@ class ModuleLists:
         return ListCounts(*map(sum, zip(*counts, strict=True))) if counts else ListCounts()
 
     def _between(self, start: bytes, end: bytes) -> Iterator[Item]:
-        """Yield the items of all lists in order."""
+        """Yield the items of all lists whose keys are from `start` to `end`, in order."""
         return merge_keys([module_list.between(start, end) for module_list in self._lists])
 
     def _starting_with(self, prefix: bytes) -> Iterator[Item]:

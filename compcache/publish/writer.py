@@ -132,7 +132,10 @@ def _module_id_of(module: BuiltModule) -> bytes:
 def _make_draft(
     store: Store, module: BuiltModule | Publication, order: Order, module_id: bytes = b"", *, is_newest: bool = False
 ) -> _Draft:
-    """Return a module with its id and the bytes of its file. Without `module_id`, the id is the digest of the content."""
+    """Return a module with its id and the bytes of its file. Without `module_id`, the id is the digest of the content.
+
+    `is_newest` says that the number in `order` was just assigned.
+    """
     return _Draft(module, *encode_container(*module.sections, store.signing_key, module_id), order, is_newest)
 
 

@@ -111,7 +111,7 @@ class Breaker:
         return 0, 0.0, 0.0
 
     def _write(self, failures: int, until: float, pause: float) -> None:
-        """Share the state with other processes. A failed write is ignored."""
+        """Share the failures, the end of the pause and its length in seconds with other processes. A failed write is ignored."""
         content = f"{failures} {until} {pause}".encode("ascii")
         from compcache.processes.detached import LateFiles
         from compcache.publish.atomic_file import publish

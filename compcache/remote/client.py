@@ -313,7 +313,7 @@ class RemoteStore:
         The stores behind the store of a rejected module are asked for its function again. The first store is asked again, without packs,
         if the module came from a pack.
 
-        Return the functions of `names` whose modules were published.
+        Return the functions of `names` whose modules were published. See `inquire` for `insists`.
         """
         imports: dict[str, None] = {}
         rejected: dict[int, list[str]] = {}  # by the position of the store to ask next

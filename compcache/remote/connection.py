@@ -274,6 +274,8 @@ def _forget_connections() -> None:
 def ask(stores: Stores, *message: Any, keeps: bool = False) -> Question:
     """Send a question to the helper of these stores, starting the helper if it does not run. Return the `Question` without waiting.
 
+    With `keeps`, the connection stays open until `Question.close`.
+
     Raise `OSError` if the directory of the helper's socket cannot be made private.
     """
     question = Question(state_directory(stores.url, os.environ), stores, list(message), keeps=keeps)

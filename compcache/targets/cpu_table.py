@@ -147,6 +147,6 @@ def baseline(platform: str) -> str:
 
 @functools.cache
 def basic_features(platform: str) -> frozenset[str]:
-    """Return the features that every processor of a platform has, for the LLVM in use."""
+    """Return the features that every processor of a platform has, for the LLVM in use; empty if there is no table for the platform."""
     table = table_of(platform)
     return table.expand(baseline(platform)) if table else frozenset()

@@ -271,7 +271,7 @@ _DISPATCHERS = """
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("mode", _MODES)
+@pytest.mark.parametrize("mode", MODES)
 def test_dispatchers_of_one_function_have_their_own_code(tmp_path: Path, uncached: Callable[..., str], mode: str) -> None:
     programs = Programs(tmp_path, _DISPATCHERS)
     for _ in range(3):
@@ -357,7 +357,7 @@ _LOOPS = """
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("mode", _MODES)
+@pytest.mark.parametrize("mode", MODES)
 def test_loaded_code_adds_the_loops_that_the_compiler_adds_to_ufuncs(tmp_path: Path, uncached: Callable[..., str], mode: str) -> None:
     programs = Programs(tmp_path, _LOOPS)
     outcomes = [programs.start(mode, tmp_path / "cache") for _ in range(3)]

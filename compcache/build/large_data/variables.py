@@ -152,7 +152,7 @@ def _emit_variables(module: Any, context: Any, names: set[str], *, has_aliases: 
 
 
 def _placeholder(name: str, size: int, section: str, alignment: int, *, writable: bool) -> str:
-    """Return the line of a variable without its value, in the section from which the value is read."""
+    """Return the line of a variable without its value, in the section from which the value is read. It is constant unless `writable`."""
     kind = "global" if writable else "constant"
     return f'@{quote(name)} = externally_initialized {kind} [{size} x i8] zeroinitializer, section "{section}", align {alignment}'
 

@@ -44,7 +44,10 @@ def table_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], width:
 
 
 def _fitting_columns(columns: Sequence[Column], natural_widths: Sequence[int], width: int) -> list[int]:
-    """Return the positions of the columns that fit into `width`, in order; `natural_widths` are the widths of the uncut columns."""
+    """Return the positions of the columns that fit into `width`, in order. Columns without `spare` are never left out.
+
+    `natural_widths` are the widths of the uncut columns.
+    """
     least = [min(size, _LEGIBLE) if column.flexible else size for column, size in zip(columns, natural_widths, strict=True)]
     positions = list(range(len(columns)))
     while sum(least[number] + len(_GAP) for number in positions) - len(_GAP) > width:

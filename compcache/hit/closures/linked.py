@@ -98,8 +98,8 @@ class LinkedClosures:
     def admitted(self, func_name: str, module_id: bytes, offset: int, *, is_bound: bool) -> tuple[bytes, int] | None:
         """Return the (module_id, offset) from which a load takes a realization, or None if the realization cannot be used.
 
-        An offset with `LINKED` marks a realization in a closure. A realization in a module that a loaded closure contains is taken
-        from the closure.
+        An offset with `LINKED` marks a realization in a closure. It cannot be used if `is_bound`: the function is bound already. A
+        realization in a module that a loaded closure contains is taken from the closure.
         """
         if offset >= LINKED:
             if is_bound or not self.is_valid_now(module_id) or self._is_elsewhere(module_id) or self._is_taken(func_name, module_id):

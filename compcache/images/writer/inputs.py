@@ -190,7 +190,10 @@ def _read_section(
 
 
 def _output_name(name: str, *, mapped: bool) -> str:
-    """Return the name of the output section for a section. Raise `FormatError` if only a linker can place the section."""
+    """Return the name of the output section for a section. Raise `FormatError` if only a linker can place the section.
+
+    `mapped` is whether a load maps the section.
+    """
     if not mapped:
         if name.startswith(_UNMAPPED):
             return name

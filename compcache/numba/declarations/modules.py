@@ -151,7 +151,10 @@ def _make_numba_attribute(name: str) -> Any:
 
 
 def _find_definition(module: str, name: str) -> Any:
-    """Return a stand-in for a function or class that a module's source defines, or None if the source does not define the name."""
+    """Return a stand-in for a function or class that a module's source defines, or None if the source does not define the name.
+
+    Raise `OSError` if the source cannot be read.
+    """
     if FAST_PATHS.get(name, ("",))[0] == module:
         return find_attribute("numba", name)
     for defining_module in _DEFINING_MODULES.get(module, (module,)):

@@ -103,7 +103,10 @@ class CacheObject(_Cache):  # type: ignore[misc]
         self._enabled = False
 
     def flush(self) -> None:
-        """Make Numba compile all known signatures again on their next use. Keep the entries: they are named by content and never stale."""
+        """Make Numba compile all known signatures again on their next use, and flush the fallback cache.
+
+        The entries in the cache stay, because they are named by content and never stale.
+        """
         self._flushed |= {identity.key for identity in self._identities.values() if isinstance(identity, Identity)}
         self._fallback.flush()
 

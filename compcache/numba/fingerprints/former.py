@@ -89,7 +89,7 @@ class _Reads:
         return lambda copies: MISSING if reference() is None else former_function(reference(), copies)
 
     def _keep_function(self, value: Any) -> None:
-        """Keep the values that a callee reads. Do nothing if the value is not a Python function."""
+        """Keep the values and attributes that a callee reads. Do nothing if the value is not a Python function."""
         keep_values(value, self.calls - 1)
         reads = _reads.get(ref(value)) if type(value) is _Function else None
         self.attributes.update({} if reads is None else reads.attributes)

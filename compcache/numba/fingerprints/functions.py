@@ -1,4 +1,7 @@
-"""Feeds functions to a walk: their code, and the values that the code, the defaults and the closure cells refer to."""
+"""Feeds functions to a walk: their code, and the values that the code, the defaults and the closure cells refer to.
+
+All functions that feed raise `Unidentifiable` if a value has no identity by content.
+"""
 
 from __future__ import annotations
 

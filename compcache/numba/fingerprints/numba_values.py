@@ -1,6 +1,7 @@
 """Digests Numba objects that functions read: jitted functions, types, stencils, signatures.
 
-A Numba object feeds the same tokens as its stand-in feeds without Numba, so that all processes compute the same digest.
+A Numba object feeds the same tokens as its stand-in feeds without Numba, so that all processes compute the same digest. A handler raises
+`Unidentifiable` if a value, or a part of it, has no identity by content.
 """
 
 from __future__ import annotations

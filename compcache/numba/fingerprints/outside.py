@@ -148,7 +148,7 @@ def _texts_of_call(instructions: list[dis.Instruction], start: int, position: in
 
 
 def _constant_texts(given: list[dis.Instruction], count: int) -> list[str] | None:
-    """Return the texts that the first `count` instructions load.
+    """Return the texts that the first `count` of the `given` instructions load.
 
     The result is None if one of the instructions loads another value, or if the following instructions remove the texts from the stack.
     """

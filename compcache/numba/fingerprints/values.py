@@ -1,6 +1,7 @@
 """Digests the values that functions read, with one handler for each kind of value.
 
-`numba_values` contains the handlers for Numba's kinds. Most keys need neither it nor `state`, so handlers import them.
+`numba_values` contains the handlers for Numba's kinds. Most keys need neither it nor `state`, so handlers import them. A handler raises
+`Unidentifiable` if a value, or a part of it, has no identity by content.
 """
 
 from __future__ import annotations

@@ -140,7 +140,8 @@ def _make_scope_wrapper(position: int) -> Callable[[Any], Any]:
                 function.__name__ = function.__qualname__ = plain_name(function.__name__)
             caller = sys._getframe(1).f_locals.get("self")
             dispatcher = caller if getattr(caller, "py_func", None) is function else None
-            with scopes.compile_scope(function, dispatcher, arguments["args"], arguments["return_type"], arguments["flags"], extra) as scope:
+            types_and_flags = arguments["args"], arguments["return_type"], arguments["flags"]
+            with scopes.compile_scope(function, dispatcher, *types_and_flags, extra) as scope:
                 result = original(*args, **kwargs)
                 libraries.collect_dependencies(result.library, scope)
                 libraries.remember_library(result.fndesc.llvm_func_name, result.library)

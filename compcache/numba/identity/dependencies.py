@@ -123,7 +123,7 @@ def _recorded_content(name: str, registered: list[Implementation], *, declined: 
 
 
 def _remembered_digest(name: str, registered: list[Implementation], *, overlooks_members: bool = False) -> str:
-    """Return the digest of implementations.
+    """Return the digest of implementations. See `fingerprint_of_implementations` for `overlooks_members`.
 
     The errors of the walk are remembered, so that repeating them costs nothing: `TooLarge` for the whole package, others by name.
 
@@ -150,7 +150,7 @@ def _remembered_digest(name: str, registered: list[Implementation], *, overlooks
 
 
 def _compute_fingerprint(package: str, registered: list[Implementation], *, overlooks_members: bool) -> Fingerprint:
-    """Return the fingerprint of implementations.
+    """Return the fingerprint of implementations. See `fingerprint_of_implementations` for `overlooks_members`.
 
     Raises:
         TooLarge: the implementations can reach too many values, and the package has files, which are compared instead.

@@ -310,7 +310,7 @@ def _has_tbb() -> bool:
 
 
 def _load_layer(name: str) -> Any:
-    """Return the extension module of a threading layer, or None if it is not installed."""
+    """Return the extension module of a threading layer, or None if it is not installed or cannot be loaded."""
     try:
         return load_extension(f"numba.np.ufunc.{name}pool" if name == "omp" else f"numba.np.ufunc.{name}")
     except ImportError:

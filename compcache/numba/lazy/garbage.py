@@ -37,7 +37,7 @@ class _Thresholds:
         self.applied: tuple[int, ...] = ()
 
     def count(self, number: int, *, lasting: bool) -> None:
-        """Count a block that begins (`number` 1) or ends (-1), and set the thresholds."""
+        """Count a block (of the kind `lasting`) that begins (`number` 1) or ends (-1), and set the thresholds."""
         with self._guard:
             self.blocks[lasting] += number
             current = gc.get_threshold()

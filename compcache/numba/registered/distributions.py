@@ -179,7 +179,7 @@ def _digest_of_files(root: str) -> str:
 
 
 def package_directory(name: str) -> str | None:
-    """Return the directory of a package without importing it, or None if the package is not found."""
+    """Return the directory of a package without importing it, or None if the package is not found or has no file."""
     from importlib.machinery import PathFinder
 
     spec = PathFinder.find_spec(name)

@@ -26,7 +26,7 @@ __all__ = ["real_dispatcher"]
 def real_dispatcher(function: Any) -> Any:
     """Return Numba's dispatcher of a lazy function. Create the dispatcher on the first call, importing Numba if necessary.
 
-    After that, the lazy function passes every call to the dispatcher.
+    After that, the lazy function passes every call to the dispatcher, which has the attributes that the program has set on the function.
     """
     existing = _dispatch.get_real(function)
     if existing is not None:

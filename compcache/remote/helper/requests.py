@@ -241,7 +241,7 @@ def _limits(data: bytes) -> tuple[float, float]:
 
 
 def _open_for_writing(path: str) -> BinaryIO:
-    """Open a private file for writing. The content that an earlier try has written is discarded."""
+    """Open a private file for writing. The content that an earlier try has written is discarded. Raise `OSError` if it cannot be opened."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "wb")
 
 

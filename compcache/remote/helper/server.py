@@ -236,7 +236,10 @@ class Helper:
     async def _do_collect(
         self, grace: float, older_than: float | None, dry_run: bool, unused_for: float | None
     ) -> list[list[list[Any]]] | str:
-        """Collect garbage. Return the removed objects and the remaining garbage, or a message if the store fails."""
+        """Collect garbage in the first store. Return the removed objects and the remaining garbage, or a message if the store fails.
+
+        See `GarbageCollector.collect` for the arguments.
+        """
         try:
             collector = GarbageCollector(self._chain.tiers[0].requests)
             outcome = await collector.collect(grace=grace, older_than=older_than, dry_run=dry_run, unused_for=unused_for)

@@ -69,7 +69,10 @@ class Uses:
         self._save(None if is_due else (stored, stored))
 
     def _save(self, times: tuple[float, float] | None) -> None:
-        """Write the names to the file. `times` are its access and modification times; None means the current time."""
+        """Write the names to the file. `times` are its access and modification times; None means the current time.
+
+        Raise `OSError` if the file cannot be written.
+        """
         with open(f"{self._path}.new", "wb") as file:
             file.write(b"".join(sorted(self._names)))
         os.utime(f"{self._path}.new", times)
