@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-__all__ = ["Difference", "Identity", "compare", "label_of"]
+__all__ = ["Difference", "Identity", "compare", "encodable", "label_of"]
 
 #: The limit in characters up to which a component is stored as text. Longer components are stored as digests, because notes are read whole.
 _MAX_STORED = 1 << 16

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import sys
 from typing import TYPE_CHECKING
@@ -64,7 +65,7 @@ def parse_argument(parameter: Parameter, text: str) -> Any:
 def _parse_scalar(type_: Type, text: str) -> Any:
     """Return the value of a parameter that is not a buffer. Raise `ValueError` for an invalid text."""
     if type_.kind == CSTR:
-        return text
+        return os.fsencode(text)
     if type_.kind == POINTER:
         return _parse_pointer(text)
     if type_.kind == OBJECT:
@@ -87,7 +88,7 @@ def _parse_literal(text: str) -> Any:
 def _parse_pointer(text: str) -> Any:
     """Return an address, None for null, or a writable buffer: ``text:TEXT`` with a NUL, or the bytes of ``@FILE``."""
     if text.startswith("text:"):
-        return memoryview(bytearray(text.removeprefix("text:").encode() + b"\0"))
+        return memoryview(bytearray(os.fsencode(text.removeprefix("text:")) + b"\0"))
     if text.startswith("@"):
         return memoryview(_read_file(text[1:]))
     return None if text.lower() in _NULLS else _parse_integer(text)

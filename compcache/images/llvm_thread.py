@@ -221,7 +221,8 @@ class _Task(Generic[_T]):
 
     def _run_work(self) -> None:
         """Run the work of this task, keep its result or exception for the caller, and free the objects of LLVM."""
-        outer, _local.task = _local.task, self
+        is_apart = threading.get_ident() != self._caller
+        outer, _local.task = _local.task, self if is_apart else None  # without a thread of its own, the work asks nobody
         work, self._work = self._work, None
         _running.add(self)
         if outer is None and threading.gettrace() is not None:  # for coverage tools, like `threading.Thread`
@@ -237,7 +238,7 @@ class _Task(Generic[_T]):
             self._outcome = _Outcome(None, error)
         finally:
             _local.task = outer
-            if threading.get_ident() != self._caller:
+            if is_apart:
                 self._spent = time.thread_time()
             self._ended = True
             self._changes.put(None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,10 +23,10 @@ from compcache.wording import join_first
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from concurrent.futures import Future
 
     from compcache.build.source import ModuleSource
     from compcache.formats.built_module import BuiltModule
+    from compcache.linker import Translation
     from compcache.publish.numbering import LookUps
     from compcache.session import Session
 
@@ -148,11 +148,25 @@ class _Addition:
             reraise_interrupt(error)
             self._record_failure(number, source, error)
             return frozenset()
-        module = self._executor.submit(link_module, translation)
+        module = self._start_linking(translation)
         self._waiting.append(_Linking(number, source, translation.functions, module, assumed, translation.weak))
         self._defined |= translation.functions
         self._strong |= translation.functions - translation.weak
         return frozenset(unknown.difference(assumed))
+
+    def _start_linking(self, translation: Translation) -> Future[BuiltModule]:
+        """Link a module in another thread, or at once if no thread can be started. Return the future module."""
+        try:
+            return self._executor.submit(link_module, translation)
+        except RuntimeError as error:  # the system has no more threads, or the process exits
+            reraise_interrupt(error)
+        module: Future[BuiltModule] = Future()
+        try:
+            module.set_result(link_module(translation))
+        except Exception as error:  # noqa: BLE001 - raised where the module is awaited
+            reraise_interrupt(error)
+            module.set_exception(error)
+        return module
 
     def _undefined_symbols(self, item: _Linking) -> list[str]:
         """Return the symbols that a source requires and that no source has defined yet."""

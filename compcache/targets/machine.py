@@ -115,7 +115,7 @@ def parse_targets(targets: Iterable[str] | str) -> list[tuple[str | None, str | 
                     f"the feature change {word!r} comes before the first CPU: write the CPU's name before the changes to its features"
                 )
     if not parsed:
-        raise CompileError(f"targets={targets!r} contains no CPU name: use x86-64-v3 or native, for example")
+        raise CompileError(f"targets= contains no CPU name ({targets!r}): use x86-64-v3 or native, for example")
     return list(dict.fromkeys([(cpu, ",".join(changes) or None) for cpu, changes in parsed]))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 import zlib
 from typing import TYPE_CHECKING, Any
@@ -345,3 +346,13 @@ def _crc_of(value: int) -> int:
     for _ in range(8):
         value = value >> 1 ^ (0xEDB88320 if value & 1 else 0)
     return value
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("signature", "prefix"), [("u8(cstr)", ""), ("u8(const ptr)", "text:")])
+def test_a_text_may_have_any_bytes(directory: Path, signature: str, prefix: str) -> None:
+    """Such as the name of a file in another encoding."""
+    code = "define i8 @first(ptr readonly %x) {\n%value = load i8, ptr %x\nret i8 %value\n}\n"
+    assert compcache("--dir", directory, "add", "-", "--export", f"first={signature}", input=code).status == 0
+    assert compcache("--dir", directory, "call", "first", prefix + os.fsdecode(b"\xff")).out == "255\n"
+    assert compcache("--dir", directory, "call", "first", f"{prefix}é").out == "195\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -40,6 +41,14 @@ def test_several_files_are_one_module_and_one_file_is_none_of_a_group(directory:
     assert len(list_groups(Cache(directory))) == 1
     assert compcache("--dir", directory, "add", files[0], "--name", "alone").status == 0
     assert [group.name for group in list_groups(Cache(directory))] == ["alone", "first+second"]
+
+
+@pytest.mark.slow
+def test_names_of_files_in_another_encoding_name_a_group(directory: Path, files: list[Path], tmp_path: Path) -> None:
+    other = files[0].rename(tmp_path / os.fsdecode(b"\xff.ll"))
+    done = compcache("--dir", directory, "add", other, files[1])
+    assert (done.status, done.err) == (0, "")
+    assert [group.name for group in list_groups(Cache(directory))] == ["\\udcff+second"]
 
 
 @pytest.mark.slow

@@ -51,6 +51,35 @@ def test_a_limit_of_the_number_of_open_files(directory: Path) -> None:
     assert more <= 3
 
 
+#: A process that may have no more threads, such as in a container with a limit. For the superuser the system has no such limit.
+WITHOUT_THREADS = """
+import _thread, threading, warnings
+from compcache import Cache, CompcacheError, ModuleSource
+def adder(name, number):
+    return ModuleSource(f"define i64 @{name}(i64 %x) {{\\n%y = add i64 %x, {number}\\nret i64 %y\\n}}\\n")
+def fail(*_, **__):
+    raise RuntimeError("can't start new thread")
+for module in (_thread, threading):
+    for name in ("start_new_thread", "start_joinable_thread", "_start_new_thread", "_start_joinable_thread"):
+        if hasattr(module, name):
+            setattr(module, name, fail)
+with Cache(directory) as cache:
+    values = [cache.get_or_compile("f", lambda: adder("f", 1))(1)]
+    assert len(cache.add_modules([adder(name, 1) for name in "gh"])) == 2
+    values.append(cache.get_target("h")(2))
+    try:
+        cache.add_modules([ModuleSource(adder("i", 1).ir.replace("%x, 1", "%x, @nothing")), adder("j", 1)])
+    except CompcacheError as error:
+        values.append(type(error).__name__)
+result = values
+"""
+
+
+def test_a_process_without_more_threads_compiles_in_the_one_that_it_has(directory: Path) -> None:
+    values = run_fresh(directory, WITHOUT_THREADS)
+    assert values == [2, 3, "ModulesNotAddedError"]
+
+
 SHORT = """
 import os, resource
 from compcache import Cache, CompcacheError, PrunePolicy, StorageError

@@ -16,6 +16,7 @@ from compcache.cli.source_errors import common_error_lines, error_lines
 from compcache.cli.sources import Reading, read_commands
 from compcache.errors import CompcacheError, CompileError, LinkError
 from compcache.frontend import list_groups
+from compcache.identity import encodable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -143,9 +144,9 @@ def _parse_source_options(
 
 def _group_name(files: Sequence[str]) -> str:
     """Return a name for a group: the joined names of its files; for many files, the name of their common directory if it has one."""
-    names = [os.path.basename(path).partition(".")[0] or path for path in files]
+    names = [encodable(os.path.basename(path).partition(".")[0] or path) for path in files]
     directory = os.path.basename(os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in files]))
-    return "+".join(names) if len(names) <= _MOST_IN_NAME or not directory else directory
+    return "+".join(names) if len(names) <= _MOST_IN_NAME or not directory else encodable(directory)
 
 
 def _add_files(cache: Cache, reading: Reading, group: str | None, *, replace: bool) -> list[dict[str, Any]]:
