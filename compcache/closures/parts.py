@@ -27,11 +27,10 @@ from compcache.images.archives import is_archive, open_archive
 from compcache.images.static_runtime import FINALIZE, STATIC_RUNTIME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from compcache.build.recipe import Recipe
     from compcache.content.definitions import Definition
-    from compcache.images.archives import Archive
 
 __all__ = ["Copies", "copies_of", "without_static_runtime"]
 
@@ -80,9 +79,7 @@ def copies_of(text: str, recipe: Recipe) -> Copies:
         definitions = read_definitions(text).by_key
     except Unreadable:
         return _NOTHING
-    exported = {export.symbol: export.name for export in recipe.exports if export.symbol not in imports}
-    archives = [archive for archive in map(open_archive, filter(is_archive, recipe.libraries)) if not archive.functions_with_state()]
-    sorter = _Sorter(text, definitions, imports, exported, set(recipe.storage), archives)
+    sorter = _Sorter(text, definitions, recipe)
     is_merged = any(export.link_only.startswith(MERGED) for export in recipe.exports)
     return sorter.sort()._replace(whole={} if is_merged or recipe.storage else sorter.all_mentions())
 
@@ -90,18 +87,11 @@ def copies_of(text: str, recipe: Recipe) -> Copies:
 class _Sorter:
     """Finds the largest set of a module's definitions that can be copied."""
 
-    def __init__(
-        self,
-        text: str,
-        definitions: Mapping[str, Definition],
-        imports: Mapping[str, str],
-        exported: Mapping[str, str],
-        storage: set[str],
-        archives: Iterable[Archive],
-    ) -> None:
+    def __init__(self, text: str, definitions: Mapping[str, Definition], recipe: Recipe) -> None:
         self._definitions = definitions
-        self._imports = imports
-        self._exported = exported
+        self._imports = recipe.slots
+        self._exported = {export.symbol: export.name for export in recipe.exports if export.symbol not in recipe.slots}
+        archives = [archive for archive in map(open_archive, filter(is_archive, recipe.libraries)) if not archive.functions_with_state()]
         values = read_values(text)
         both = (*values.functions, *values.variables)
         declared = {value.name for value in both if value.is_declaration}
@@ -110,7 +100,7 @@ class _Sorter:
         optional = {value.name for value in both if value.linkage == "available_externally"}
         thread_local = {value.name for value in both if " thread_local" in value.text}
         own = {name for archive in archives for name in declared if archive.path_of(name)}  # the image has these functions with their state
-        self._odd = weak | optional | thread_local | hidden | storage | own  # symbols to which copies cannot refer
+        self._odd = weak | optional | thread_local | hidden | set(recipe.storage) | own  # symbols to which copies cannot refer
         self._elsewhere = optional | declared  # symbols that other modules define
         self._foreign = hidden | thread_local & declared | own  # symbols to which code in another image cannot refer
         self._assembly = _functions_with_assembly(text)
