@@ -294,17 +294,17 @@ class _Linker:
         part, name = self._closure.parts[number], value.name
         if name in part.recipe.slots:
             place = self._find_direct(part.recipe.slots[name])
-            _rename(value, _copy_symbol(*place) if place is not None else self._import_symbol(part.recipe.slots[name], None))
+            _rename(value, _copy_symbol(*place) if place is not None else self._import_symbol(part.recipe.slots[name]))
         elif name in homes:
-            _rename(value, self._import_symbol(part.copies.homes[name], part))
+            _rename(value, self._import_symbol(part.copies.homes[name]))
 
-    def _import_symbol(self, name: str, provider: Part | None) -> str:
-        """Return the symbol in the linked module for an imported name. `provider` is the part with the name, or None if look-ups decide."""
+    def _import_symbol(self, name: str) -> str:
+        """Return the symbol in the linked module for an imported name."""
         if name not in self._symbols:
             symbol = self._symbols[name] = f"compcache.import.{len(self._symbols)}"
-            place = self._place_of(name) if provider is None else None
-            part = self._closure.parts[place[0]] if place is not None else provider
-            if part is None or part.shares_addresses():
+            choice = self._closure.bound.get(name)
+            number = self._numbers.get(self._bound.get(name) or (choice.module_id if choice is not None else b""))
+            if number is None or self._closure.parts[number].shares_addresses():
                 self._shared.add(symbol)
         return self._symbols[name]
 

@@ -3,8 +3,9 @@
 A definition is copied if a copy is equivalent to the original. This holds for constants whose address is never compared, and for functions
 that reach only such constants and functions: no changeable or thread-local variables, and no addresses that may be compared. All other
 definitions stay in their module, which is loaded first, and the closure imports them by name. So they must be exported, and a definition
-that reaches an unexported definition in its module cannot be copied either. Nothing is copied from a module with unsupported constructs:
-constructors, top-level assembly, sections and ifuncs.
+that reaches an unexported definition in its module cannot be copied either. Functions of static libraries are a part of the module that
+uses them, with their variables, so their users also stay; only runtime libraries whose state all modules share may be in several images.
+Nothing is copied from a module with unsupported constructs: constructors, top-level assembly, sections and ifuncs.
 
 A complete module with its variables can also move into a closure. A process then loads either the module or the closure
 (`compcache.hit.closures.linked`), so its definitions exist only once and need no names.
@@ -22,6 +23,7 @@ from compcache.build.ir_text import read_values, references
 from compcache.build.pic import INITIALIZE, TERMINATE
 from compcache.build.slots import SLOT_PREFIX
 from compcache.content.definitions import Unreadable, read_definitions
+from compcache.images.archives import is_archive, open_archive
 from compcache.images.static_runtime import FINALIZE, STATIC_RUNTIME
 
 if TYPE_CHECKING:
@@ -65,7 +67,7 @@ _NOTHING = Copies({}, {})
 def copies_of(text: str, recipe: Recipe) -> Copies:
     """Return the definitions that can be copied from a module; none if its code cannot be split, or has data or ambiguous imports.
 
-    `text` is the code of the module as LLVM prints it.
+    `text` is the code of the module as LLVM prints it. Raise `LibraryError` if a static library that the module names cannot be read.
     """
     imports = recipe.slots
     names = list(imports.values())
@@ -77,8 +79,7 @@ def copies_of(text: str, recipe: Recipe) -> Copies:
         definitions = read_definitions(text).by_key
     except Unreadable:
         return _NOTHING
-    exported = {export.symbol: export.name for export in recipe.exports if export.symbol not in imports}
-    sorter = _Sorter(text, definitions, imports, exported, set(recipe.storage))
+    sorter = _Sorter(text, definitions, recipe)
     is_merged = any(export.link_only.startswith(MERGED) for export in recipe.exports)
     return sorter.sort()._replace(whole={} if is_merged or recipe.storage else sorter.all_mentions())
 
@@ -86,12 +87,11 @@ def copies_of(text: str, recipe: Recipe) -> Copies:
 class _Sorter:
     """Finds the largest set of a module's definitions that can be copied."""
 
-    def __init__(
-        self, text: str, definitions: Mapping[str, Definition], imports: Mapping[str, str], exported: Mapping[str, str], storage: set[str]
-    ) -> None:
+    def __init__(self, text: str, definitions: Mapping[str, Definition], recipe: Recipe) -> None:
         self._definitions = definitions
-        self._imports = imports
-        self._exported = exported
+        self._imports = recipe.slots
+        self._exported = {export.symbol: export.name for export in recipe.exports if export.symbol not in recipe.slots}
+        archives = [archive for archive in map(open_archive, filter(is_archive, recipe.libraries)) if not archive.functions_with_state()]
         values = read_values(text)
         all_values = (*values.functions, *values.variables)
         declared = {value.name for value in all_values if value.is_declaration}
@@ -99,9 +99,10 @@ class _Sorter:
         weak = {value.name for value in all_values if value.linkage == "extern_weak"}
         optional = {value.name for value in all_values if value.linkage == "available_externally"}
         thread_local = {value.name for value in all_values if " thread_local" in value.text}
-        self._odd = weak | optional | thread_local | hidden | storage  # symbols to which copies cannot refer
+        own = {name for archive in archives for name in declared if archive.path_of(name)}  # the image has these functions with their state
+        self._odd = weak | optional | thread_local | hidden | set(recipe.storage) | own  # symbols to which copies cannot refer
         self._elsewhere = optional | declared  # symbols that other modules define
-        self._foreign = hidden | thread_local & declared  # symbols to which code in another image cannot refer
+        self._foreign = hidden | thread_local & declared | own  # symbols to which code in another image cannot refer
         self._assembly = _functions_with_assembly(text)
         self._text = text
 

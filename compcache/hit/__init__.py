@@ -491,15 +491,14 @@ class PlainLoader:
                 existing = held() if held is not None else None
                 if existing is not None:
                     return existing
-                new_modules = {} if is_loaded else self._new_rows(modules)
-                if new_modules is None:
-                    return None
-                writes, updates = parts.bindings(runtime) if parts else (b"", [])
-                if parts:
-                    if self.providers or self.merged:
-                        return None  # another thread has loaded modules that provide variables
-                    updates += parts.provider_updates(self)
-                tables = (*updates, *self._table_updates(runtime, name, target, change), self._mine, new_modules)
+                writes, tables = b"", self._table_updates(runtime, name, target, change)
+                if not is_loaded:
+                    new_modules = self._new_rows(modules)
+                    if new_modules is None or (parts and (self.providers or self.merged)):
+                        return None  # another thread has loaded the module, or modules that provide variables
+                    writes, updates = parts.bindings(runtime) if parts else (b"", [])
+                    updates += parts.provider_updates(self) if parts else []
+                    tables = *updates, *tables, self._mine, new_modules
                 commit = runtime.commit
                 is_committed = self.changed is change and commit(writes, tables) is None  # handlers run between lines
             if closure is not None:

@@ -46,6 +46,10 @@ class Archive(NamedTuple):
         """Return the archive's path if it defines the symbol, otherwise None."""
         return self.name if symbol in self.symbols else None
 
+    def functions_with_state(self) -> list[str]:
+        """Return the functions of a compiler's runtime whose state all modules share, sorted. Other archives have none."""
+        return sorted([symbol for symbol in self.symbols if symbol.startswith(HAS_STATE)])
+
 
 def is_archive(name: str) -> bool:
     """Return whether a library's name has the suffix of a static library."""

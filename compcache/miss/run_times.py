@@ -39,7 +39,7 @@ def share_runtime_libraries(session: Session, source: ModuleSource, add: Callabl
     if not isinstance(source, ModuleSource) or not source.archives or not _may_use_shared_state(source.ir) or find_linker() is None:
         return
     for archive in [library for library in open_libraries(read_requests(source).libraries) if isinstance(library, Archive)]:
-        functions = sorted(symbol for symbol in archive.symbols if symbol.startswith(HAS_STATE))
+        functions = archive.functions_with_state()
         if not functions or (isinstance(source.ir, str) and shared_function(functions[0], archive) in source.ir):
             continue  # the code is the module of the runtime library itself
         with _lock:

@@ -24,6 +24,7 @@ SOURCES = {
     "unused": "int nowhere(int);\nint unused(int x) { return nowhere(x); }\n",
     "state": "static long sum;\nlong _FortranAioCount(double x, long y) { return sum += (long)(x * 2) + y; }\n",
     "wide": "unsigned long divide(unsigned long x, unsigned long y) { return (unsigned __int128)x * x / y; }\n",
+    "counter": "static long calls;\nlong count_calls(long x) { return calls += x; }\n",
     "lacking": "int nowhere(int);\nint add_three(int x) { return nowhere(x); }\n",
     "unsure": "__attribute__((weak)) int nowhere(int);\nint add_three(int);\nint add_four(int x) { return nowhere ? add_three(x) : 4; }\n",
 }
@@ -86,6 +87,33 @@ def test_archives_that_are_not_used_add_nothing(cache: Cache, archive: Path, *, 
         assert cache.link(["f"]).linked
     script = f"from compcache import Cache; f = Cache(directory).get_target({'f' if linked else 'g'!r})\n"
     assert run_fresh(cache.path, script + "result = f(-7), type(f._context.module).__name__") == (7, "LoadedModule")
+
+
+def test_linked_closures_have_no_second_state_of_an_archive(cache: Cache, archive: Path, tmp_path: Path) -> None:
+    own = tmp_path / "libcounter.a"
+    subprocess.run(["ar", "rcs", own, archive.parent / "counter.o"], check=True)
+    call = "declare i64 @{1}(i64)\ndefine i64 @{0}(i64 %x) {{\n  %y = call i64 @{1}(i64 %x)\n  ret i64 %y\n}}\n"
+    pairs = [("user", "count_calls"), ("middle", "user"), ("top", "middle")]
+    cache.add_modules([ModuleSource(call.format(*pair), archives=[str(own)]) for pair in pairs])
+    assert cache.link(["top"]).linked
+    script = "from compcache import Cache\nwith Cache(directory) as cache:\n    user, top = [cache.get_target(name) for name in NAMES]\n"
+    for names in (["user", "top"], ["top", "user"]):
+        result = "    result = [user(1), top(1), user(1)]"
+        assert run_fresh(cache.path, script.replace("NAMES", repr(names)) + result) == [1, 2, 3]
+
+
+def test_modules_that_use_an_archive_do_not_share_its_state_in_closures(cache: Cache, archive: Path, tmp_path: Path) -> None:
+    own = tmp_path / "libcounter.a"
+    subprocess.run(["ar", "rcs", own, archive.parent / "counter.o"], check=True)
+    user = "declare i64 @count_calls(i64)\ndefine i64 @{0}(i64 %x) {{\n  %y = call i64 @count_calls(i64 %x)\n  ret i64 %y\n}}\n"
+    top = "declare i64 @one(i64)\ndeclare i64 @two(i64)\ndeclare i64 @three(i64)\ndefine i64 @top(i64 %x) {\n"
+    top += "  %a = call i64 @one(i64 %x)\n  %b = call i64 @two(i64 %x)\n  %c = call i64 @three(i64 %x)\n"
+    top += "  %d = mul i64 %b, 100\n  %e = add i64 %a, %d\n  %r = add i64 %e, %c\n  ret i64 %r\n}\n"
+    three = "define i64 @three(i64 %x) {\n  ret i64 %x\n}\n"
+    sources = [user.format("one"), user.format("two"), three, top]
+    cache.add_modules([ModuleSource(text, archives=[str(own)]) for text in sources])
+    assert cache.link(["top"]).linked
+    assert run_fresh(cache.path, "from compcache import Cache\nresult = Cache(directory).get_target('top')(3)") == 3 + 300 + 3
 
 
 def test_archives_that_cannot_be_used_are_named(cache: Cache, archive: Path, tmp_path: Path) -> None:
