@@ -134,30 +134,32 @@ def generated(key, source):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", ["import compcache.numba\nbackend = compcache.numba.install({root!r})", "", "lazy"])
+@pytest.mark.parametrize("first", ["import compcache.numba\nbackend = compcache.numba.install({root!r})", "", "lazy", "variable"])
 def test_a_key_that_a_package_brought_is_the_identity(tmp_path: Path, first: str) -> None:
     """No walk looks at such a function: the process that finds it has none."""
     project = Project(tmp_path)
     place = str(tmp_path / "place")
     project.write(packaged=f"PLACE = {place!r}\n" + LOCATOR)
     lazy = "import compcache.numba\nbackend = compcache.numba.install({root!r}, lazy=True)"
-    opening = (lazy if first == "lazy" else first).format(root=str(project.cache))
+    opening = {"lazy": lazy, "variable": ""}.get(first, first).format(root=str(project.cache))
+    environment = {"COMPCACHE_NUMBA": "1", "COMPCACHE_DIR": str(project.cache)} if first == "variable" else {}
     script = opening + """
 import packaged
 from compcache.numba.identity import key
 from compcache.numba.compilation import scopes
+from compcache.numba.hooks import installation
 looked_at = []
 if WARM:
     def refuse(function):
         looked_at.append(function)
         raise AssertionError("it was looked at")
-    key.fingerprint = scopes.fingerprint = refuse
+    key.fingerprint = scopes.fingerprint = installation.fingerprint = refuse
 f = packaged.generated("a-key", "def f(x):\\n    return 2 * x")
 g = packaged.generated("another", "def f(x):\\n    return 3 * x")
 result = f(21), g(21), len(looked_at)
 """
     for warm in (False, True):
-        assert project.run(f"WARM = {warm}\n" + script, backend=False) == (42, 63, 0)
+        assert project.run(f"WARM = {warm}\n" + script, backend=False, **environment) == (42, 63, 0)
     assert len([*(tmp_path / "place").glob("*.nbc")]) == 2
 
 

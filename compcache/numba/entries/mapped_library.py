@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numba.core.codegen import CodeLibrary, JITCodeLibrary
 
-from compcache.numba.entries.named_addresses import bind_imports
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -119,6 +117,8 @@ class MappedLibrary(JITCodeLibrary):  # type: ignore[misc]
         """Return the parsed bitcode. On the first call, define the environments that code linked with the bitcode looks up."""
         if self._shared_module is None:
             from llvmlite import binding
+
+            from compcache.numba.entries.named_addresses import bind_imports
 
             self._define_environments(binding)
             self._shared_module = bind_imports(binding.parse_bitcode(zlib.decompress(self._bitcode)))

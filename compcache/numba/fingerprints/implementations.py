@@ -15,7 +15,7 @@ from compcache.numba.registered.library import is_library_module, is_made_by_lib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
 __all__ = [
@@ -76,32 +76,39 @@ class _Registry:
         self.by_key: dict[int, list[Implementation]] = {}
         self.by_name: dict[str, list[Implementation]] = {}
         self.by_asked: dict[int, list[str]] = {}
-        self._keys: list[object] = []
-        self._seen = {"functions": 0, "attributes": 0}
-        self._seen_globals = 0
         self.generators: dict[int, Any] = {}
-        self._seen_generators = dict.fromkeys(_KINDS_OF_GENERATORS, 0)
+        self._keys: list[object] = []
+        self._lists: list[list[Any]] = []  # the lists of Numba's registries
+        self._actions: list[Callable[[Any], None]] = []  # what adds an item of each list
+        self._counts: list[int] = []  # the numbers of items that were read
 
     def refresh(self) -> None:
         """Read the registrations that were added since the last call."""
+        if not self._lists:
+            self._find_lists()
+        counts = list(map(len, self._lists))
+        if counts != self._counts:
+            for items, count, action in zip(self._lists, self._counts, self._actions, strict=True):
+                for item in items[count:]:
+                    action(item)
+            self._counts = counts
+
+    def _find_lists(self) -> None:
+        """Find the lists of Numba's registries."""
         from numba.core.imputils import builtin_registry as lowering_registry
         from numba.core.typing.templates import builtin_registry
 
-        for kind, count in self._seen.items():
-            templates = getattr(builtin_registry, kind)
-            for template in templates[count:]:
+        self._actions = [self._add, self._add, self._add_global]
+        self._actions += [functools.partial(self._add_generator, kind) for kind in _KINDS_OF_GENERATORS]
+        self._counts = [0] * len(self._actions)
+        self._lists = [builtin_registry.functions, builtin_registry.attributes, builtin_registry.globals]
+        self._lists += [getattr(lowering_registry, kind) for kind in _KINDS_OF_GENERATORS]
+
+    def _add_global(self, row: tuple[Any, Any]) -> None:
+        """Add the user's classes among the typing templates of a global."""
+        for template in getattr(row[1], "templates", ()):
+            if isinstance(source_of_template(template), type):
                 self._add(template)
-            self._seen[kind] = len(templates)
-        for _, kind_of_global in builtin_registry.globals[self._seen_globals :]:
-            for template in getattr(kind_of_global, "templates", ()):
-                if isinstance(source_of_template(template), type):
-                    self._add(template)
-        self._seen_globals = len(builtin_registry.globals)
-        for kind, count in self._seen_generators.items():
-            rows = getattr(lowering_registry, kind)
-            for implementation, key, *_ in rows[count:]:
-                self._add_generator(implementation, kind, key)
-            self._seen_generators[kind] = len(rows)
 
     def _add(self, template: Any) -> None:
         """Add the implementation behind a typing template, if it is the user's."""
@@ -120,8 +127,9 @@ class _Registry:
         requested_name = attribute or key_name(key)
         self.by_asked.setdefault(digest_name(requested_name), []).append(name)
 
-    def _add_generator(self, implementation: Any, kind: str, key: Any) -> None:
-        """Add the function behind a code generator, if it is the user's."""
+    def _add_generator(self, kind: str, row: tuple[Any, ...]) -> None:
+        """Add the function behind a code generator of this kind, if it is the user's."""
+        implementation, key, *_ = row
         function = user_code_generator(implementation)
         if function is None:
             return
@@ -176,7 +184,7 @@ def _typing_function(template: Any) -> Any:
 def _is_users_code(function: Any) -> bool:
     """Return whether a callable runs a Python function of the user, which may be inside Numba's closure around it."""
     plain = plain_function(function)
-    return plain is not None and (not is_made_by_library(plain) or bool(wrapped_by(plain)))
+    return plain is not None and (not is_made_by_library(plain) or (plain.__closure__ is not None and bool(wrapped_by(plain))))
 
 
 def package_of_implementation(implementation: Any) -> str:

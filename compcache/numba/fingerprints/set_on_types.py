@@ -33,7 +33,8 @@ def set_on_types(names: Iterable[str] | None) -> list[tuple[str, str, Any]]:
         return []
     chosen = None if names is None else frozenset(names)
     rows = [(name, str(type_), item) for type_ in call_once(_changed_types) for name, item in state_of(type_).items()]
-    rows += [(name, cls.__qualname__, item) for cls in _type_classes(module) for name, item in _changed_members(cls, chosen)]
+    classes = [cls for cls in call_once(_type_classes, module) if chosen is None or not chosen.isdisjoint(vars(cls))]
+    rows += [(name, cls.__qualname__, item) for cls in classes for name, item in set_on_library(cls, chosen).items()]
     if chosen is not None:
         rows = [(name, text, item) for name, text, item in rows if name in chosen]
     return sorted(rows, key=lambda row: row[:2])
@@ -61,10 +62,3 @@ def _type_classes(module: Any) -> list[type]:
         classes.update(dict.fromkeys(new))
         waiting += new
     return [cls for cls in classes if is_of_generators(cls)]
-
-
-def _changed_members(cls: type, names: frozenset[str] | None) -> Iterable[tuple[str, Any]]:
-    """Return the attributes that the program has set on a class of Numba types, by name, among `names` unless they are None."""
-    if names is not None and names.isdisjoint(vars(cls)):
-        return ()
-    return set_on_library(cls, names).items()

@@ -151,9 +151,8 @@ def set_on_library(cls: type, names: frozenset[str] | None = None) -> dict[str, 
         known = _Members(cls)
         if is_found_by_name(cls):  # other classes, such as those of `dataclasses.make_dataclass`, are freed
             _members[cls] = known
-    found = known.found | {name for name in known.others if not _is_defined_by_library(cls, name, known.members[name])}
-    if names is not None:
-        found &= names
+    found, others = (known.found, known.others) if names is None else (known.found & names, known.others & names)
+    found = found.union([name for name in others if not _is_defined_by_library(cls, name, known.members[name])])
     return {name: item for name, item in known.members.items() if name in found} if found else {}
 
 
@@ -278,13 +277,17 @@ def names_stored_by(kind: type) -> frozenset[str]:
     """Return the names of the attributes that Numba's own code sets on objects of a class; empty for classes of programs."""
     names = _names_stored.get(kind)
     if names is None:
-        generator_classes = [cls for cls in (kind, type(kind)) if is_of_generators(cls)]
-        items = [item for cls in generator_classes for base in cls.__mro__ if base is not type for item in vars(base).values()]
-        functions = [item.fget if isinstance(item, property) else getattr(item, "__wrapped__", item) for item in items]
-        codes = [item.__code__ for item in functions if isinstance(item, python_types.FunctionType)]
-        stored = frozenset(name for code in codes for name in names_used_by(code, _STORES))
-        names = _names_stored[kind] = stored | _COPIED | {REPLACED} if generator_classes else stored
+        bases = [base for cls in (kind, type(kind)) if is_of_generators(cls) for base in cls.__mro__ if base is not type]
+        names = _names_stored[kind] = _COPIED.union({REPLACED}, *map(_names_stored_in, bases)) if bases else frozenset()
     return names
+
+
+@functools.cache
+def _names_stored_in(cls: type) -> frozenset[str]:
+    """Return the names of the attributes that the code of one class, without its bases, sets."""
+    functions = [item.fget if isinstance(item, property) else getattr(item, "__wrapped__", item) for item in vars(cls).values()]
+    codes = [item.__code__ for item in functions if isinstance(item, python_types.FunctionType)]
+    return frozenset([name for code in codes for name in names_used_by(code, _STORES)])
 
 
 def _attributes_of(value: Any) -> dict[str, Any]:

@@ -90,17 +90,24 @@ class Hooks:
             recorders.stop_recording()
 
     def _adopt_running_lookup(self) -> None:
-        """Take over the look-up that one of Numba's own cache objects is performing in a caller of this function."""
+        """Take over the look-up that one of Numba's own cache objects is performing in a caller of this function.
+
+        Record the identity of any other dispatcher that is compiling in a caller. What compiles after this function is recorded by itself.
+        """
         frame = sys._getframe()
+        recorded: set[int] = set()
         while frame.f_back is not None:
+            is_compiling = frame.f_code.co_name == "compile"
             cache, frame = frame.f_locals.get("self"), frame.f_back  # and then the cache's caller, which owns it
-            if isinstance(cache, dispatcher.Dispatcher):
+            if is_compiling and isinstance(cache, dispatcher.Dispatcher) and id(cache) not in recorded:
+                recorded.add(id(cache))
                 note_running(cache, _running_identity(cache))
             if isinstance(cache, caching.FunctionCache):
                 owner = frame.f_locals.get("self")
                 for cls, (attribute, function, _) in _OWNERS.items():
                     if isinstance(owner, cls) and getattr(owner, attribute) is cache:
                         self._adopt(owner, attribute, function)
+                        recorded.add(id(owner))
                         collections = few_collections(lasting=True)  # Numba registers its implementations before the look-up
                         collections.__enter__()
                         cache._load_overload = functools.partial(_load_once, cache, getattr(owner, attribute), collections)

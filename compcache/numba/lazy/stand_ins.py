@@ -45,9 +45,16 @@ def real_numba() -> Any:
 def _replace_everywhere() -> None:
     """Replace the stand-ins in the globals of all modules by Numba objects."""
     numba = sys.modules["numba"]
+    plain: dict[int, type] = {}  # classes of other objects, by id, because metaclasses of programs decide how classes compare
     for module in list(sys.modules.values()):
         namespace = getattr(module, "__dict__", None)
         if type(namespace) is not dict or module is numba or str(namespace.get("__name__")).startswith(("compcache.", "numba.")):
+            continue
+        values = list(namespace.values())
+        kinds = list(map(type, values))
+        unknown = {key: kind for key, kind in dict(zip(map(id, kinds), kinds, strict=True)).items() if key not in plain}
+        plain.update([(key, kind) for key, kind in unknown.items() if not is_marked(kind, "_compcache_original")])
+        if unknown.keys() <= plain.keys() and id(prange) not in set(map(id, values)):
             continue
         for name, value in list(namespace.items()):
             if _is_named_stand_in(value):

@@ -133,7 +133,12 @@ def functions_in_member(item: Any) -> list[Any]:
 def names_used_by(code: CodeType, instructions: frozenset[int]) -> Iterator[str]:
     """Yield the names that instructions with these opcodes use in a code object and its nested code objects."""
     raw = code.co_code
-    yield from [code.co_names[_argument_at(raw, 2 * at)] for at, instruction in enumerate(raw[::2]) if instruction in instructions]
+    operations = raw[::2]
+    for instruction in instructions:
+        at = operations.find(instruction)
+        while at >= 0:
+            yield code.co_names[_argument_at(raw, 2 * at)]
+            at = operations.find(instruction, at + 1)
     for constant in code.co_consts:
         if isinstance(constant, type(code)):
             yield from names_used_by(constant, instructions)

@@ -79,19 +79,16 @@ def is_of_generators(kind: type) -> bool:
 
 def is_library_module(name: object) -> bool:
     """Return whether the versions in every key cover a module's content."""
-    if not isinstance(name, str) or name.startswith(_OWN_TESTS):
+    if not isinstance(name, str):
         return False
-    top = name.partition(".")[0]
-    if top in _LIBRARIES:
-        return True
-    if top == "__main__" or top not in sys.stdlib_module_names:
-        return False
-    is_own = _modules.get(top)
-    if is_own is None:
-        is_own = _is_pythons_own(top)
-        if top in sys.modules:
-            _modules[top] = is_own
-    return is_own
+    known = _modules.get(name)
+    if known is None:
+        top = name.partition(".")[0]
+        is_of_python = top != "__main__" and top in sys.stdlib_module_names
+        known = not name.startswith(_OWN_TESTS) and (top in _LIBRARIES or (is_of_python and _is_pythons_own(top)))
+        if not is_of_python or top in sys.modules:
+            _modules[name] = known
+    return known
 
 
 def _is_pythons_own(top: str) -> bool:

@@ -214,8 +214,10 @@ def _objects_read_by_code(code: types.CodeType, namespace: dict[str, Any], state
 
 def is_external_state(value: Any) -> bool:
     """Return whether a value of a library represents state outside of the program's code."""
-    places = [name.rpartition(".") for name in HELD]
-    return value is not None and any(getattr(sys.modules.get(module), name, None) is value for module, _, name in places)
+    return value is not None and any(getattr(sys.modules.get(module), name, None) is value for module, _, name in _PLACES_OF_STATE)
+
+
+_PLACES_OF_STATE = [name.rpartition(".") for name in HELD]
 
 
 def _globals_assigned_in(module: str) -> frozenset[str]:
