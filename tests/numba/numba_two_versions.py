@@ -738,6 +738,12 @@ def each_source() -> list[Program]:
     return [Program(number, source, WAYS[1], use) for number, source in enumerate(dict.fromkeys(SOURCES))]
 
 
+def each_use() -> list[Program]:
+    """A program for each use of a number that stands in the text of the program."""
+    (source,) = {source for source in SOURCES if source.family == "text"}
+    return [Program(number, source, WAYS[0], use) for number, use in enumerate(USES)]
+
+
 def each_state(*, changes: bool) -> list[Program]:
     """A program for each state of the process: one overload has two callers, `f` and `g`."""
     use = _OVERLOAD + "    k = VALUE\n    return lambda x: x * k\n" + _CALLS + "\n@njit(cache=True)\ndef g(x):\n    return stub(x) + 100"

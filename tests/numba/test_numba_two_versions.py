@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from helpers import PACKAGE_ROOT
 from numba_helpers import Project
-from numba_two_versions import VALUES, Program, draw, driver, each_source, each_state, write_all
+from numba_two_versions import VALUES, Program, draw, driver, each_source, each_state, each_use, write_all
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,6 +82,11 @@ def test_a_few_generated_programs_answer_as_plain_numba(tmp_path: Path) -> None:
 @pytest.mark.stress
 def test_each_source_of_a_number_that_an_overload_asks_for_is_noticed(tmp_path: Path) -> None:
     assert _wrong(tmp_path, each_source()) == []
+
+
+@pytest.mark.stress
+def test_each_use_of_a_number_is_noticed(tmp_path: Path) -> None:
+    assert _wrong(tmp_path, each_use()) == []
 
 
 #: What a program changes, and overloads that run again do not read as it was.

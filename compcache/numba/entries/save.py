@@ -161,12 +161,11 @@ def _name_linked(recorded: libraries.Recorded, identity: Identity) -> libraries.
     """
     functions = named_functions(identity.parts)
     rows = encode_linked(recorded.linked, recorded.dependencies, functions)
-    try:
-        rows |= encode_loops(recorded.loops, recorded.dependencies, functions)
-    except KeyError as error:
+    loops = encode_loops(recorded.loops, recorded.dependencies, functions)
+    if loops is None:
         reason = "the function calls a ufunc without signatures that no variable contains: declare the signatures of the ufunc"
-        raise NotCacheable(reason) from Unrepeatable(*error.args)
-    return recorded._replace(dependencies=recorded.dependencies | rows)
+        raise NotCacheable(reason) from Unrepeatable(reason)
+    return recorded._replace(dependencies=recorded.dependencies | rows | loops)
 
 
 def _pickle(value: Any, cres: Any, text: str) -> bytes:

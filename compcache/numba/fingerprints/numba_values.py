@@ -155,7 +155,7 @@ def _feed_intrinsic(walk: Walk, value: Any, where: str) -> None:
 def _feed_dufunc(walk: Walk, value: Any, where: str) -> None:
     """Feed a ufunc of Numba: its loops in the order in which they are tried, and the function from which further loops are compiled."""
     if not walk.without_numba:
-        walk.feed_token("dufunc", value.identity, value._frozen)
+        walk.feed_token("dufunc" if value._frozen else "dufunc with loops in entries", value.identity, value._frozen)
         walk.feed_sequence(value._dispatcher.overloads, f"the loops of {where}")
     _feed_ufunc(walk, value, "", value.identity, value._dispatcher, where)
 
@@ -164,7 +164,7 @@ def _feed_gufunc(walk: Walk, value: Any, where: str) -> None:
     """Feed a gufunc: its signature, identity and loops."""
     builder = value.gufunc_builder
     if not walk.without_numba:
-        walk.feed_token("gufunc", value.signature, value.identity)
+        walk.feed_token("gufunc" if value._frozen else "gufunc with loops in entries", value.signature, value.identity)
     _feed_ufunc(walk, value, builder.signature, builder.identity, builder.nb_func, where)
 
 

@@ -10,6 +10,7 @@ import sys
 from _weakref import ref  # importing `weakref` is slow
 from functools import partial
 
+from compcache.interrupts import suppress
 from compcache.numba.fingerprints import REPLACED, RUN
 from compcache.numba.registered.library import is_generator_module, is_of_generators
 from compcache.numba.registered.marks import is_marked, is_module
@@ -40,11 +41,10 @@ def note_real(real: Any, lazy: Any) -> Any:
     The Numba object refers to the lazy object, so that both are freed together. A ufunc of NumPy, which cannot, is never freed.
     """
     if is_marked(type(lazy), "_compcache_content"):
-        try:
+        _replaced[id(real)] = lambda: real, lambda: lazy
+        with suppress(TypeError):
             vars(real)[REPLACED] = lazy
             _replaced[id(real)] = ref(real, partial(_forget, id(real))), ref(lazy)
-        except TypeError:
-            _replaced[id(real)] = lambda: real, lambda: lazy
     return real
 
 

@@ -20,7 +20,7 @@ from compcache.numba.lazy.description import LINKED, LOOP
 from compcache.numba.registered.refusals import Unidentifiable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from compcache.numba.fingerprints.history import Functions
     from compcache.numba.lazy.description import Description
@@ -132,12 +132,14 @@ def decode_linked(description: Description, functions: Functions) -> frozenset[L
     return frozenset([Linked(function, owner, rest.split(" ")[0]) for function, owner, rest in rows])
 
 
-def encode_loops(loops: Iterable[Loop], used: Iterable[tuple[str, str]], functions: Functions) -> set[Dependency]:
+def encode_loops(loops: Sequence[Loop], used: Iterable[tuple[str, str]], functions: Functions) -> set[Dependency] | None:
     """Return the dependencies for the loops that were added to ufuncs while the code of an entry was compiled, in this order.
 
-    The arguments are those of `encode_linked`. Raise `KeyError` if a ufunc is not one of those that the functions read.
+    The arguments are those of `encode_linked`. The result is None if a ufunc is not one of those that the functions read.
     """
     numbers = _number_owners(functions, used)
+    if any(loop.dispatcher not in numbers for loop in loops):
+        return None
     rows = [(*numbers[dispatcher], types) for dispatcher, types in loops]
     return {Dependency(name, f"{LOOP}{number} {position:04} {types}") for position, (name, number, types) in enumerate(rows)}
 

@@ -27,6 +27,7 @@ _NEW_CACHE = "creates the cache object of a function that is decorated with cach
 _LATER_CACHE = "functions that were decorated before the installation use the cache from their next compilation on"
 _TYPING = "the compiler uses one of the user's implementations, so the code depends on it"
 _NAMES = "the compiler looks for implementations by a name, which a new implementation may match next time"
+_LOOPS = "compiling a caller adds a loop to a ufunc without signatures, and so does loading the caller"
 _LATE = "machine code is generated when its address is requested, which never happens for most functions"
 
 #: Names that `hooks` replaces while the backend is installed.
@@ -51,6 +52,8 @@ REPLACED = (
     PrivateName("numba.core.typing.context:BaseContext.resolve_getattr", _NAMES),
     PrivateName("numba.core.typing.context:BaseContext.resolve_setattr", _NAMES),
     PrivateName("numba.core.types.functions:BaseFunction.get_call_type", _NAMES),
+    PrivateName("numba.np.ufunc.dufunc:DUFunc._compile_for_argtys", _LOOPS),
+    PrivateName("numba.np.ufunc.gufunc:GUFunc._compile_for_argtys", _LOOPS),
     PrivateName("numba.core.base:OverloadSelector.find", "chooses the function that generates code, which may be the user's"),
     PrivateName("numba.core.datamodel.manager:DataModelManager.lookup", "code is generated for a type, which may be the user's"),
     PrivateName("numba.core.base:BaseContext.add_dynamic_addr", "a package's code generator puts an address of this process into code"),
@@ -96,6 +99,7 @@ USED = (
     PrivateName("numba.core.generators:GeneratorDescriptor.from_generator_fndesc", "callers of a loaded generator can be compiled"),
     PrivateName("numba.core.base:BaseContext.insert_generator", "callers of a loaded generator can be compiled"),
     PrivateName("numba.np.ufunc.dufunc:DUFunc.disable_compile", "the code of a ufunc that was declared with signatures is fixed"),
+    PrivateName("numba.np.ufunc.ufunc_base:UfuncBase.find_ewise_function", "loading a caller adds only the loops that a ufunc lacks"),
     PrivateName("numba.core.environment:Environment._memo", "environments are found by name"),
     PrivateName("numba.core.environment:lookup_environment", "environments are found by name"),
     PrivateName("numba._dynfunc:make_function", "creates the Python callable for a mapped image"),
