@@ -89,7 +89,8 @@ def default_directory() -> str:
 
 
 def func_name_of(name: "str | Identity") -> str:
-    """Return the func_name of a function that is given by name or as an `Identity`. Raise `TypeError` for other objects."""
+    """Return the func_name of a function that is given by name or as an `Identity`."""
+    # Raise `TypeError` for other objects.
     if isinstance(name, str):
         return name
     func_name = getattr(name, "func_name", None)
@@ -99,12 +100,10 @@ def func_name_of(name: "str | Identity") -> str:
 
 
 class Later:
-    """A placeholder for a member of `Cache` that a file of `PARTS` defines. The first access imports the file.
+    """A placeholder for a member of `Cache` that a file of `PARTS` defines."""
 
-    With `_STORE`, a placeholder for an attribute of a full cache. The first access turns a cache for plain hits into a full cache.
-    """
-
-    # The class is not a data descriptor, so attributes of the instance take precedence.
+    # The first access imports the file. With `_STORE`, a placeholder for an attribute of a full cache. The first access turns a cache for
+    # plain hits into a full cache. The class is not a data descriptor, so attributes of the instance take precedence.
 
     __slots__ = ("_name", "_part")
 

@@ -23,16 +23,15 @@ _read: "list[Mapping[str, str]]" = []
 
 
 def setting(variable: str) -> str:
-    """Return the text of a setting; empty if it is not set. A variable takes precedence over the configuration, even if it is empty.
-
-    Raise `SettingError` if a configuration file cannot be used.
-    """
+    """Return the text of a setting; empty if it is not set."""
+    # A variable takes precedence over the configuration, even if it is empty. Raise `SettingError` if a configuration file cannot be used.
     text = _text_of(variable)
     return configuration().get(variable, "") if text is None else text
 
 
 def are_set(variables: "Sequence[str]") -> bool:
-    """Return whether one of these settings has a text. Raise `SettingError` if a configuration file cannot be used."""
+    """Return whether one of these settings has a text."""
+    # Raise `SettingError` if a configuration file cannot be used.
     return any(map(setting if _may_be_set(variables) else configuration().get, variables))
 
 
@@ -50,7 +49,8 @@ def _may_be_set(variables: "Sequence[str]") -> bool:
 
 
 def is_on(variable: str, *, default: bool = False) -> bool:
-    """Return whether a switch is on (1, on, yes, true). Raise `SettingError` if the text is neither on nor off (0, off, no, false)."""
+    """Return whether a switch is on (1, on, yes, true)."""
+    # Raise `SettingError` if the text is neither on nor off (0, off, no, false).
     text = setting(variable)
     if text in ("", "0", "1"):  # the usual texts need no import
         return text == "1" if text else default
@@ -60,11 +60,9 @@ def is_on(variable: str, *, default: bool = False) -> bool:
 
 
 def from_environment(variable: str, read: "Callable[[str], _T]") -> "_T | None":
-    """Return the result of `read` for the text of a setting; None if the setting is not set or empty.
-
-    Raise `SettingError` if `read` raised `ValueError`, or `OSError` about a file that the text names. The message names the variable, or
-    the key and its configuration file.
-    """
+    """Return the result of `read` for the text of a setting; None if the setting is not set or empty."""
+    # Raise `SettingError` if `read` raised `ValueError`, or `OSError` about a file that the text names. The message names the variable, or
+    # the key and its configuration file.
     text = setting(variable)
     if not text:
         return None
@@ -74,10 +72,8 @@ def from_environment(variable: str, read: "Callable[[str], _T]") -> "_T | None":
 
 
 def configuration() -> "Mapping[str, str]":
-    """Return the settings in configuration files, by environment variable. A process reads the files once.
-
-    Raise `SettingError` if a file cannot be used.
-    """
+    """Return the settings in configuration files, by environment variable."""
+    # A process reads the files once. Raise `SettingError` if a file cannot be used.
     if not _read:
         named = _text_of(CONFIGURATION_VARIABLE) is not None
         files = [path for path in configuration_files() if named or os.access(path, os.F_OK)]  # `exists` raises and catches an error
@@ -101,7 +97,8 @@ def users_directory(variable: str, otherwise: str) -> str:
 
 
 def configuration_files() -> "tuple[str, ...]":
-    """Return the paths of the configuration files, which may not exist. The preferred file is first."""
+    """Return the paths of the configuration files, which may not exist."""
+    # The preferred file is first.
     chosen = _text_of(CONFIGURATION_VARIABLE)
     if chosen:
         return () if chosen.lower() == "none" else (chosen,)

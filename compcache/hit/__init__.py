@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from compcache.directory.module_file import ModuleFile
     from compcache.files import Opened, Tree
-    from compcache.formats.volumes import Volumes
     from compcache.hit.closures.linked import LinkedClosures
     from compcache.hit.plain_imports import Parts
     from compcache.hit.target import TypedCallTarget
@@ -38,14 +37,15 @@ if TYPE_CHECKING:
     Found: TypeAlias = tuple["LoadedModule", tuple[Any, ...], PlainClosure | None, int, bytes, Parts | None]
 
 __all__ = [
-    "CLOSURES_DIRECTORY", "CLOSURE_SUFFIX", "INDEX_DIRECTORY", "MODULES_DIRECTORY", "MODULE_SUFFIX", "SEGMENT_SUFFIX",
-    "Door", "LoadedModule", "PlainLoader", "open_plain",
+    "CLOSURES_DIRECTORY", "CLOSURE_SUFFIX", "GONE_SUFFIX", "INDEX_DIRECTORY", "MODULES_DIRECTORY", "MODULE_SUFFIX", "SEGMENT_SUFFIX",
+    "VOLUMES_DIRECTORY", "VOLUME_SUFFIX", "Door", "LoadedModule", "PlainLoader", "open_plain",
 ]  # fmt: skip
 
 #: The values of `compcache.store.PLACES`, which a plain hit does not import.
 INDEX_DIRECTORY, SEGMENT_SUFFIX = "index-v1", ".idx"
 MODULES_DIRECTORY, MODULE_SUFFIX = "modules-v1", ".ccm"
 CLOSURES_DIRECTORY, CLOSURE_SUFFIX = "closures-v1", ".closure"
+VOLUMES_DIRECTORY, VOLUME_SUFFIX, GONE_SUFFIX = "volumes-v1", ".volume", ".gone"
 #: The value of `compcache.store.Store.KNOWN_FAULTS`.
 KNOWN_FAULTS = b""
 _READ_WHOLE = 1 << 16  # a segment with up to this many bytes is read whole
@@ -102,12 +102,9 @@ class Door:
         self._tree: Tree | None = None
 
     def enter(self) -> "tuple[Opened, int, tuple[int, int]]":
-        """Open and return the root. The path must not lead through a link.
-
-        Raises:
-            PermissionError: the root belongs to another user, or other users can write to it.
-            OSError: it cannot be opened.
-        """
+        """Open and return the root."""
+        # Raises PermissionError: the root belongs to another user, or other users can write to it.
+        # Raises OSError: it cannot be opened, or its path leads through a link.
         audit("open", self.root, None, _ENTER)
         opened = self._runtime.open_beneath(-1, self.root, _ENTER, 0)
         status = os.fstat(opened.number)
@@ -117,7 +114,8 @@ class Door:
         return entered
 
     def renew(self) -> "tuple[Opened, int, tuple[int, int]]":
-        """Return the open root. Open it again if it was closed or its path leads elsewhere."""
+        """Return the open root."""
+        # Open it again if it was closed or its path leads elsewhere.
         entered = self._entered
         if entered is None or not self._runtime.is_at(entered[1], self.root):
             self.leave()
@@ -132,7 +130,8 @@ class Door:
             entered[0].number = -1
 
     def open_owned(self, path: str, flags: int, mode: int = 0, may_lack: bool = False) -> "Any":
-        """See `Tree.open_owned`, which also sets the mode of a new file. If the file `may_lack`, a missing file is None."""
+        """See `Tree.open_owned`, which also sets the mode of a new file."""
+        # If the file `may_lack`, a missing file is None.
         # A handler for the error would import much.
         if not path.startswith(self._prefix):
             return self._full_tree().open_owned(path, flags, mode)
@@ -160,7 +159,7 @@ class PlainLoader:
 
     __slots__ = (
         "__weakref__", "_accepted", "_by_name", "_closure", "_current", "_ended", "_files", "_host", "_index", "_listed", "_mine",
-        "_owner", "_recorder", "_root", "_volumes", "allow_pickle", "builds", "changed", "closed", "decoded",
+        "_owner", "_recorder", "_root", "allow_pickle", "builds", "changed", "closed", "decoded",
         "linked", "links", "maps_files", "merged", "opened", "providers", "store", "targets",
     )  # fmt: skip
 
@@ -175,7 +174,6 @@ class PlainLoader:
         self._recorder: Any = None
         self._owner = -1
         self._closure: PlainClosure | None = None
-        self._volumes: Volumes | None = None
         self.allow_pickle = False
         self.maps_files = 2  # decided by the kind of the file system
         #: The table from which look-ups answer at once: `_by_name`, or an empty one while functions are built.
@@ -211,7 +209,7 @@ class PlainLoader:
 
     def leave_plain(self) -> None:
         """Close the files. No hit is plain any more."""
-        files, self._files, self._volumes = self._files, None, None
+        files, self._files = self._files, None
         self._index = _NO_INDEX
         if files is not None:
             files.leave()
@@ -318,25 +316,44 @@ class PlainLoader:
         name = module_id.hex()
         path = f"{self._root}/{MODULES_DIRECTORY}/{name[:2]}/{name}{MODULE_SUFFIX}"
         opened = self._files.open_owned(path, _READ, may_lack=True)
-        if opened is not None:
-            stamp = runtime.stamp_of(opened.number, self._owner)
-            size = 0 if stamp is None else stamp[1]
-        else:
-            from compcache.hit.plain_volumes import open_in_volume, volumes_of
+        if opened is None:
+            return self._open_in_volume(runtime, path, segment, module_id)
+        return opened, path, *self._verify(runtime, opened, segment, module_id)
 
-            if self._volumes is None:
-                self._volumes = volumes_of(self._files, self._root)
-            opened, stamp, size = open_in_volume(self._volumes, module_id)
+    def _verify(self, runtime: "Any", opened: "Opened", segment: int, module_id: bytes) -> "tuple[int, Any]":
+        """Return the size of an open file, and the index entry of a module with the stamp of this file, else None."""
+        stamp = runtime.stamp_of(opened.number, self._owner)
         if stamp is None:
-            return opened, path, 0, None
+            return 0, None
         mac_key = runtime.digest(KNOWN_FAULTS, 32, b"compcache-mac-v1") if KNOWN_FAULTS else b""
-        return opened, path, size, runtime.stamped(self._index[2], segment, module_id, stamp, mac_key)
+        return stamp[1], runtime.stamped(self._index[2], segment, module_id, stamp, mac_key)
+
+    def _open_in_volume(self, runtime: "Any", path: str, segment: int, module_id: bytes) -> "Any":
+        """Return what `_open_module` returns, for a module in a volume."""
+        # The index entry has the stamp of the volume in which the module was verified. The list of this volume has each removal
+        # of the module while the volume exists, whether or not another volume replaces it.
+        files, directory = self._files, f"{self._root}/{VOLUMES_DIRECTORY}"
+        audit("open", directory, None, _LIST)
+        for name in runtime.names_beneath(files.renew()[1], VOLUMES_DIRECTORY)[0].decode().split("/"):
+            stem, is_volume, _ = name.partition(VOLUME_SUFFIX)
+            if not is_volume:
+                continue
+            volume = files.open_owned(f"{directory}/{name}", _READ)
+            size, entry = self._verify(runtime, volume, segment, module_id)
+            if entry is not None:
+                table, _, dictionary, replaced = runtime.open_volume(volume.number, size, True)
+                gone = files.open_owned(f"{directory}/{stem}{GONE_SUFFIX}", _READ, may_lack=True)
+                removed = files.pread(gone.number, _READ_WHOLE, 0) if gone else b""
+                if len(removed) < _READ_WHOLE and module_id not in removed and (gone or bytes.fromhex(stem) not in replaced):
+                    content, _ = runtime.unpack_member(volume.number, dictionary, table.find(module_id)[0])
+                    opened = runtime.memory_file("compcache")
+                    if files.write(opened.number, content) == len(content):
+                        return opened, path, len(content), entry
+        return None, path, 0, None
 
     def _find(self, runtime: "Any", func_name: str) -> "Any":
-        """Look a function up in the index.
-
-        Return what `runtime.newest` found and its linked closure, or None if the function is not plain.
-        """
+        """Look a function up in the index."""
+        # Return what `runtime.newest` found and its linked closure, or None if the function is not plain.
         ordered = runtime.is_ordered(func_name)
         if (ordered or self._index[0] is None) and not self._refresh_index(runtime):
             return None
@@ -525,7 +542,8 @@ class PlainLoader:
         return new
 
     def _table_updates(self, func_name: str, target: "TypedCallTarget", token: object) -> "tuple[dict[Any, Any], ...]":
-        """Return the updates of the tables of targets, as pairs of a table and its new rows. The token is a new object."""
+        """Return the updates of the tables of targets, as pairs of a table and its new rows."""
+        # The token is a new object.
         targets, by_name, current = self.targets, self._by_name, self._current
         weak = load_runtime().weak_row(target, _remove_dead_weakref, targets, func_name, by_name, func_name, current, token)
         row, by_token = {func_name: weak}, {token: weak}
@@ -545,11 +563,8 @@ class PlainLoader:
         del invalidated  # outside of the lock, because destructors may run anything
 
     def invalidate(self, concerns: "Callable[[TargetContext], bool]") -> "list[TypedCallTarget]":
-        """Invalidate the call targets whose context fulfils `concerns`, and remove them from the tables. The caller holds `_lock`.
-
-        Returns:
-            The targets that were valid. The caller must drop them after it has released the lock.
-        """
+        """Invalidate the call targets whose context fulfils `concerns`, and remove them from the tables."""
+        # The caller holds `_lock`. Returns the targets that were valid. The caller must drop them after it has released the lock.
         self.changed = None
         invalidated = []
         for key, weak in [*self._current.items(), *self._ended.items()]:
@@ -602,7 +617,8 @@ def _make_reader(files: "Any", opened: "Opened") -> "Callable[[int, int], bytes]
 
 
 def _map_image(runtime: "Any", descriptor: int, path: str, key: bytes, size: int, maps_files: int) -> "Any":
-    """Map an image from its file. Raise `OSError` if this process has mapped the file already, or mapping is not safe here."""
+    """Map an image from its file."""
+    # Raise `OSError` if this process has mapped the file already, or mapping is not safe here.
     image = runtime.map_image(descriptor, os.fsencode(path), key, size, maps_files)
     if image is None:
         raise OSError(f"the native runtime refuses to map {path}")  # the complete look-up then copies the image
@@ -616,7 +632,8 @@ def _weak(table: "dict[Any, ref[LoadedModule]]", key: object, module: "LoadedMod
 
 
 def _claim(table: "dict[Any, ref[LoadedModule]]", key: object, module: "LoadedModule") -> bool:
-    """Enter `module` in the table for this key. Return False if another module, which was not given up, has the key. `_mapping` is held."""
+    """Enter `module` in the table for this key."""
+    # Return False if another module, which was not given up, has the key. `_mapping` is held.
     weak = table.get(key)
     owner = weak() if weak is not None else None
     if owner is not None and not owner.given_up:

@@ -164,11 +164,9 @@ _loaded: "Any" = None  # the installed runtime; tests replace it by doubles
 
 
 def load_runtime() -> "Any":
-    """Return the native runtime of this process, installed at the first call.
-
-    Raise `ImportError` if the extension module is missing, was not built from the sources beside it, or cannot work here (in a
-    subinterpreter). The message says what to do.
-    """
+    """Return the native runtime of this process, installed at the first call."""
+    # Raise `ImportError` if the extension module is missing, was not built from the sources beside it, or cannot work here (in a
+    # subinterpreter). The message says what to do.
     global _loaded  # noqa: PLW0603 - a process has one extension module
     if _loaded is None:
         try:
@@ -217,7 +215,8 @@ def path_opener() -> "OpenBeneath | None":
 
 
 def _require_current(extension: "ModuleType") -> None:
-    """Check, in a source checkout, that the extension was built from the present sources. Raise `ImportError` if the sources differ."""
+    """Check, in a source checkout, that the extension was built from the present sources."""
+    # Raise `ImportError` if the sources differ.
     # The sources are read only if a file, or their folder, is newer than the extension.
     folder = f"{os.path.dirname(str(extension.__file__))}/native/"
     built = os.stat(str(extension.__file__)).st_mtime_ns

@@ -4,7 +4,7 @@
  *   images.c     Image, a mapped library: unmapped when the last reference goes
  *   targets.c    the native half of TypedCallTarget: its vectorcall runs an entry point of an image
  *   arguments.c  what entry points call to check and convert arguments
- *   formats.c    decodes the formats that a hit reads; blake2b.c: their digests (no Python in either)
+ *   formats.c    decodes the formats that a hit reads; blake2b.c: their digests; deflate.c: their compression (no Python in these)
  *   reading.c    the Python interface of these
  *   records.c    lists the functions of a module by its records
  *   commit.c     stores into the memory of images, together with the tables that record them
@@ -126,6 +126,9 @@ PyObject *needs_record(PyObject *module, PyObject *payload);
 PyObject *global_record(PyObject *module, PyObject *payload);
 PyObject *entry_record(PyObject *module, PyObject *payload);
 PyObject *valid_closure(PyObject *module, PyObject *args);
+PyObject *open_volume(PyObject *module, PyObject *args);
+PyObject *member_status(PyObject *module, PyObject *entry);
+PyObject *unpack_member(PyObject *module, PyObject *args);
 PyObject *platform_serves(PyObject *module, PyObject *args);
 PyObject *processor_meets(PyObject *module, PyObject *args);
 PyObject *digest(PyObject *module, PyObject *args);
