@@ -68,7 +68,7 @@ _PATIENCE = 10.0
 class LoadedModule:
     """A mapped image and the objects that its filled slots refer to."""
 
-    __slots__ = ("__weakref__", "committed", "file", "finish", "given_up", "image", "module_id", "size", "slots", "started")
+    __slots__ = ("__weakref__", "committed", "file", "given_up", "image", "module_id", "size", "slots", "started", "starter")
 
     def __init__(self, module_id: bytes, size: int) -> None:
         self.module_id = module_id
@@ -77,7 +77,7 @@ class LoadedModule:
         self.committed = False  # whether a load that uses the module has succeeded
         self.given_up = False  # whether mapping failed: such a module claims nothing, whatever keeps it alive
         self.started = False  # whether constructors that wait for imports have run
-        self.finish: Callable[[], None] | None = None  # runs the destructors
+        self.starter: Any = None  # runs the constructors that waited for imports, and when the module is gone the destructors
         #: By the number of a filled slot, or the name of an import without a slot, the object that must live as long as the image:
         #: the defining module, or the decoded value of a global.
         self.slots: dict[int | str, object] = {}

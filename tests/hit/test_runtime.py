@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import runpy
@@ -454,3 +455,23 @@ def test_no_compiler_at_all_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(SystemExit, match=r"no C compiler.*pip install ziglang"):
         C_COMPILER["zig_command"]()
+
+
+def test_a_commit_allocates_nothing_that_begins_a_garbage_collection() -> None:
+    """Finalizers of garbage may load what the caller of `commit` has found missing. Since 3.12, no allocation begins a collection."""
+    begun: list[str] = []
+    table: dict[str, int] = {}
+    updates = table, {"key": 1}
+    callback = lambda phase, _: begun.append(phase)  # noqa: E731
+    thresholds = gc.get_threshold()
+    gc.callbacks.append(callback)
+    gc.set_threshold(1 << 30)
+    try:
+        kept = [(number, number) for number in range(5000)]  # no tuple of this size is left to use again
+        gc.set_threshold(1)
+        _runtime.commit(b"", updates)
+        count = len(begun)
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.callbacks.remove(callback)
+    assert (len(kept), table, count) == (5000, {"key": 1}, 0)

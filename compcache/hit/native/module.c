@@ -47,8 +47,8 @@ static PyMethodDef functions[] = {
     {"open_library", open_named_library, METH_O, NULL},
     {"adopt_image", adopt_image, METH_VARARGS, NULL},
     {"address", image_address, METH_VARARGS, NULL},
-    {"start", start, METH_VARARGS, NULL},
-    {"finish", finish, METH_VARARGS, NULL},
+    {"starter", starter, METH_VARARGS, NULL},
+    {"start", start, METH_O, NULL},
     {"find_symbol", find_symbol, METH_VARARGS, NULL},
     {"find_undefined", find_undefined, METH_O, NULL},
     {"segment_names", segment_names, METH_O, NULL},
@@ -80,7 +80,7 @@ static PyMethodDef functions[] = {
     {"make_target", make_target, METH_VARARGS, NULL},
     {"invalidate", invalidate, METH_O, NULL},
     {"is_valid", is_valid, METH_O, NULL},
-    {"commit", commit, METH_VARARGS, NULL},
+    {"commit", (PyCFunction)(void *)commit, METH_FASTCALL, NULL},
     {"weak_row", (PyCFunction)(void *)weak_row, METH_FASTCALL, NULL},
     {"peek", peek, METH_VARARGS, NULL},
     {"bind", bind_imports, METH_VARARGS, NULL},
@@ -121,8 +121,9 @@ static int execute(PyObject *module) {
     state->descriptor_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &descriptor_spec, NULL);
     state->table_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &table_spec, NULL);
     state->shortcut_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &shortcut_spec, NULL);
+    state->starter_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &starter_spec, NULL);
     if (state->image_type == NULL || state->descriptor_type == NULL || state->table_type == NULL
-        || state->shortcut_type == NULL) {
+        || state->shortcut_type == NULL || state->starter_type == NULL) {
         return -1;
     }
     if (PyModule_AddType(module, state->table_type) < 0) {
@@ -142,6 +143,7 @@ static int traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(state->descriptor_type);
     Py_VISIT(state->table_type);
     Py_VISIT(state->shortcut_type);
+    Py_VISIT(state->starter_type);
     Py_VISIT(state->target_type);
     Py_VISIT(state->raise_unloaded);
     Py_VISIT(state->raise_arity);
@@ -156,6 +158,7 @@ static int clear(PyObject *module) {
     Py_CLEAR(state->descriptor_type);
     Py_CLEAR(state->table_type);
     Py_CLEAR(state->shortcut_type);
+    Py_CLEAR(state->starter_type);
     Py_CLEAR(state->target_type);
     Py_CLEAR(state->raise_unloaded);
     Py_CLEAR(state->raise_arity);

@@ -28,6 +28,7 @@ typedef struct {
     PyTypeObject *descriptor_type;
     PyTypeObject *table_type;
     PyTypeObject *shortcut_type;
+    PyTypeObject *starter_type;
     PyTypeObject *target_type; /* NULL before setup() */
     PyObject *raise_unloaded;  /* (target): raises */
     PyObject *raise_arity;     /* (target, given, names or None): raises, or returns if nothing is wrong; for names,
@@ -71,7 +72,7 @@ int can_be_written(Library *library, uint64_t address, uint64_t size);
 void close_when_possible(Library *library);
 
 /* images.c */
-extern PyType_Spec image_spec;
+extern PyType_Spec image_spec, starter_spec;
 PyObject *map_image(PyObject *module, PyObject *args);
 PyObject *stored(PyObject *module, PyObject *image);
 PyObject *is_linking(PyObject *module, PyObject *nothing);
@@ -80,8 +81,8 @@ PyObject *adopt_image(PyObject *module, PyObject *args);
 PyObject *image_address(PyObject *module, PyObject *args);
 PyObject *find_symbol(PyObject *module, PyObject *args);
 PyObject *find_undefined(PyObject *module, PyObject *names);
-PyObject *start(PyObject *module, PyObject *args);
-PyObject *finish(PyObject *module, PyObject *args);
+PyObject *starter(PyObject *module, PyObject *args);
+PyObject *start(PyObject *module, PyObject *starter);
 /* The address of a symbol of an image's table; NULL with an exception if the image or the index is not right. */
 void *symbol_address(RuntimeState *state, PyObject *image, Py_ssize_t index);
 /* Whether a load may store there; always 1 for images that other code has mapped. */
@@ -143,7 +144,7 @@ PyObject *file_system(PyObject *module, PyObject *descriptor);
 PyObject *list_functions(PyObject *module, PyObject *args);
 
 /* commit.c */
-PyObject *commit(PyObject *module, PyObject *args);
+PyObject *commit(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *weak_row(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *peek(PyObject *module, PyObject *args);
 PyObject *bind_imports(PyObject *module, PyObject *args);
