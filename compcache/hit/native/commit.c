@@ -231,23 +231,6 @@ PyObject *bind_imports(PyObject *module, PyObject *args) {
     return result;
 }
 
-/* peek(address: int, size: int) -> bytes; the caller knows that the memory is there */
-PyObject *peek(PyObject *Py_UNUSED(module), PyObject *args) {
-    PyObject *number;
-    Py_ssize_t size;
-    if (!PyArg_ParseTuple(args, "On:peek", &number, &size)) {
-        return NULL;
-    }
-    const char *address = PyLong_AsVoidPtr(number);
-    if (address == NULL) {
-        if (!PyErr_Occurred()) {
-            PyErr_SetString(PyExc_ValueError, "there is nothing at address 0");
-        }
-        return NULL;
-    }
-    return PyBytes_FromStringAndSize(address, size);
-}
-
 /* buffer_address(object) -> int; the caller keeps the object alive and does not resize it */
 PyObject *buffer_address(PyObject *Py_UNUSED(module), PyObject *object) {
     Py_buffer view;

@@ -291,14 +291,11 @@ static int starter_traverse(PyObject *object, visitproc visit, void *arg) {
 }
 
 static void starter_dealloc(PyObject *object) {
-    PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
     starter_finalize(object);
     Py_XDECREF(((Starter *)object)->image);
     Py_XDECREF(((Starter *)object)->imports);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release(object);
-    Py_DECREF(type);
+    release_object(object);
 }
 
 static PyType_Slot starter_slots[] = {
@@ -394,7 +391,6 @@ PyObject *find_undefined(PyObject *Py_UNUSED(module), PyObject *names) {
  * reachable only from garbage must outlive all of the garbage. Their type cannot be cleared while an image lives. */
 static void image_dealloc(PyObject *object) {
     Image *self = (Image *)object;
-    PyTypeObject *type = Py_TYPE(object);
     /* Once the interpreter ends, objects that code in images has made are freed in any order, and the code that frees them
      * may be in an image. So images stay mapped then. */
     if (self->library != NULL && Py_IsInitialized()) {
@@ -404,9 +400,7 @@ static void image_dealloc(PyObject *object) {
         munmap(self->file, self->file_size);
     }
     Py_XDECREF(self->owner);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release(object);
-    Py_DECREF(type);
+    release_object(object);
 }
 
 static PyType_Slot image_slots[] = {

@@ -82,7 +82,6 @@ static PyMethodDef functions[] = {
     {"is_valid", is_valid, METH_O, NULL},
     {"commit", (PyCFunction)(void *)commit, METH_FASTCALL, NULL},
     {"weak_row", (PyCFunction)(void *)weak_row, METH_FASTCALL, NULL},
-    {"peek", peek, METH_VARARGS, NULL},
     {"bind", bind_imports, METH_VARARGS, NULL},
     {"require_writable", require_writable, METH_VARARGS, NULL},
     {"buffer_address", buffer_address, METH_O, NULL},
@@ -137,33 +136,22 @@ static int execute(PyObject *module) {
     return 0;
 }
 
+enum { STATE_OBJECTS = sizeof((RuntimeState){0}.objects) / sizeof(PyObject *) };
+_Static_assert(sizeof(RuntimeState) == STATE_OBJECTS * sizeof(PyObject *), "all fields are objects");
+
 static int traverse(PyObject *module, visitproc visit, void *arg) {
     RuntimeState *state = module_state(module);
-    Py_VISIT(state->image_type);
-    Py_VISIT(state->descriptor_type);
-    Py_VISIT(state->table_type);
-    Py_VISIT(state->shortcut_type);
-    Py_VISIT(state->starter_type);
-    Py_VISIT(state->target_type);
-    Py_VISIT(state->raise_unloaded);
-    Py_VISIT(state->raise_arity);
-    Py_VISIT(state->raise_value);
-    Py_VISIT(state->find_pointer);
+    for (size_t i = 0; i < STATE_OBJECTS; i++) {
+        Py_VISIT(state->objects[i]);
+    }
     return 0;
 }
 
 static int clear(PyObject *module) {
     RuntimeState *state = module_state(module);
-    Py_CLEAR(state->image_type);
-    Py_CLEAR(state->descriptor_type);
-    Py_CLEAR(state->table_type);
-    Py_CLEAR(state->shortcut_type);
-    Py_CLEAR(state->starter_type);
-    Py_CLEAR(state->target_type);
-    Py_CLEAR(state->raise_unloaded);
-    Py_CLEAR(state->raise_arity);
-    Py_CLEAR(state->raise_value);
-    Py_CLEAR(state->find_pointer);
+    for (size_t i = 0; i < STATE_OBJECTS; i++) {
+        Py_CLEAR(state->objects[i]);
+    }
     return 0;
 }
 

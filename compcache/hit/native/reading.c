@@ -140,12 +140,9 @@ static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *named) 
 
 static void table_dealloc(PyObject *object) {
     Table *self = (Table *)object;
-    PyTypeObject *type = Py_TYPE(object);
     Py_XDECREF(self->source);
     PyMem_Free(self->verified);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release(object);
-    Py_DECREF(type);
+    release_object(object);
 }
 
 /* Reads and verifies the entries of one bucket. Returns 0, or -1 with an exception. */

@@ -23,18 +23,21 @@
 
 #include "image_abi.h"
 
-typedef struct {
-    PyTypeObject *image_type;
-    PyTypeObject *descriptor_type;
-    PyTypeObject *table_type;
-    PyTypeObject *shortcut_type;
-    PyTypeObject *starter_type;
-    PyTypeObject *target_type; /* NULL before setup() */
-    PyObject *raise_unloaded;  /* (target): raises */
-    PyObject *raise_arity;     /* (target, given, names or None): raises, or returns if nothing is wrong; for names,
-                                * a tuple with the number of the argument of each parameter */
-    PyObject *raise_value;     /* (target, index, object): raises */
-    PyObject *find_pointer;    /* (object): the address that the object means, or None */
+typedef union {
+    struct {
+        PyTypeObject *image_type;
+        PyTypeObject *descriptor_type;
+        PyTypeObject *table_type;
+        PyTypeObject *shortcut_type;
+        PyTypeObject *starter_type;
+        PyTypeObject *target_type; /* NULL before setup() */
+        PyObject *raise_unloaded;  /* (target): raises */
+        PyObject *raise_arity;     /* (target, given, names or None): raises, or returns if nothing is wrong; for names,
+                                    * a tuple with the number of the argument of each parameter */
+        PyObject *raise_value;     /* (target, index, object): raises */
+        PyObject *find_pointer;    /* (object): the address that the object means, or None */
+    };
+    PyObject *objects[10]; /* all of them */
 } RuntimeState;
 
 static inline RuntimeState *module_state(PyObject *module) {
@@ -146,7 +149,6 @@ PyObject *list_functions(PyObject *module, PyObject *args);
 /* commit.c */
 PyObject *commit(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *weak_row(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *peek(PyObject *module, PyObject *args);
 PyObject *bind_imports(PyObject *module, PyObject *args);
 PyObject *require_writable(PyObject *module, PyObject *args);
 PyObject *buffer_address(PyObject *module, PyObject *object);
