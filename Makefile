@@ -90,7 +90,7 @@ types: $(INSTALLED)
 # A copy of the work tree with another native runtime. LLVM and the interpreter are not instrumented; leaks are not looked
 # for (an interpreter that ends leaves much behind), and freed memory is not used again, which one test waits for.
 SANITIZED := build/sanitized
-SANITIZE_TESTS ?= tests/hit/test_runtime.py tests/hit/test_lifetimes.py tests/hit/test_loading.py tests/hit/test_threads.py \
+SANITIZE_TESTS ?= tests/formats/test_native_readers.py tests/hit/test_runtime.py tests/hit/test_lifetimes.py tests/hit/test_loading.py tests/hit/test_threads.py \
   tests/hit/test_shapes_and_tuples.py tests/hit/test_transactions.py tests/hit/test_linking.py tests/hit/test_one_mapping.py
 LIBASAN = $(shell gcc -print-file-name=libasan.so) $(shell gcc -print-file-name=libubsan.so)
 

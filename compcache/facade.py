@@ -99,12 +99,10 @@ def func_name_of(name: "str | Identity") -> str:
 
 
 class Later:
-    """A placeholder for a member of `Cache` that a file of `PARTS` defines. The first access imports the file.
+    """A placeholder for a member of `Cache` that a file of `PARTS` defines."""
 
-    With `_STORE`, a placeholder for an attribute of a full cache. The first access turns a cache for plain hits into a full cache.
-    """
-
-    # The class is not a data descriptor, so attributes of the instance take precedence.
+    # The first access imports the file. With `_STORE`, a placeholder for an attribute of a full cache. The first access turns a cache for
+    # plain hits into a full cache. The class is not a data descriptor, so attributes of the instance take precedence.
 
     __slots__ = ("_name", "_part")
 
@@ -113,8 +111,10 @@ class Later:
         self._part = part
 
     def __get__(self, cache: "Any", owner: "Any" = None) -> "Any":
-        """Import and return the member."""
-        # Raises `ReentrantLoadError` in code that interrupts the import of the member, and `AttributeError` for an unknown member.
+        """Import and return the member.
+
+        Raise `ReentrantLoadError` in code that interrupts the import of the member, or `AttributeError` for an unknown member.
+        """
         if self._part == "frontend":
             if cache is None:
                 raise AttributeError(f"type object 'Cache' has no attribute {self._name!r}", name=self._name, obj=owner)

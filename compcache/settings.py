@@ -23,9 +23,9 @@ _read: "list[Mapping[str, str]]" = []
 
 
 def setting(variable: str) -> str:
-    """Return the text of a setting; empty if it is not set. A variable takes precedence over the configuration, even if it is empty.
+    """Return the text of a setting; empty if it is not set.
 
-    Raise `SettingError` if a configuration file cannot be used.
+    A variable takes precedence over the configuration, even if it is empty. Raise `SettingError` if a configuration file cannot be used.
     """
     text = _text_of(variable)
     return configuration().get(variable, "") if text is None else text

@@ -67,7 +67,7 @@ def test_one_file_spells_what_is_on_disk() -> None:
                 found.add(path.relative_to(PACKAGE_ROOT / "compcache").as_posix())
     # A remote store's places are the server's, and where the helper listens is not below a cache directory.
     # What plain hits spell is compared in formats/test_native_readers.py.
-    plain_hits = {"hit/__init__.py", "hit/plain_volumes.py", "hit/recorder.py"}
+    plain_hits = {"hit/__init__.py", "hit/recorder.py"}
     assert {name for name in found if not name.startswith("remote/")} == {"directory/places.py", *plain_hits}
 
 

@@ -1,18 +1,21 @@
 """The volumes of a cache directory: determines the volumes in use, and finds modules in them."""
 
-# Hits read volumes: see `compcache.formats.volume` about imports.
+from __future__ import annotations
+
 import time
+from typing import TYPE_CHECKING
 
-from compcache.formats.volume import Volume, reraise_interrupt
+from compcache.errors import FormatError
+from compcache.files import writer
+from compcache.formats.volume import Volume
+from compcache.interrupts import reraise_interrupt
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable
-    from typing import Any, TypeVar
+    from typing import TypeVar
 
-    from compcache.errors import FormatError
-    from compcache.formats.volume import Member
+    from compcache.files import Files
 
     _T = TypeVar("_T")
 
@@ -46,11 +49,11 @@ class Volumes:
 
     def __init__(
         self,
-        files: "Any",
+        files: Files,
         directory: str,
         suffixes: tuple[str, str],
-        tell_damaged: "Callable[[str, str], object]",
-        tell_unreadable: "Callable[[str, OSError], object]",
+        tell_damaged: Callable[[str, str], object],
+        tell_unreadable: Callable[[str, OSError], object],
     ) -> None:
         self._files, self._directory, self._suffixes = files, directory, suffixes
         self._tell_damaged, self._tell_unreadable = tell_damaged, tell_unreadable
@@ -91,11 +94,7 @@ class Volumes:
 
     def is_own(self, volume: Volume) -> bool:
         """Return whether only users in `vouching` can have written a volume. If `vouching` is None, all users are trusted."""
-        if self.vouching is None:
-            return True
-        from compcache.files import writer
-
-        return writer(volume.status) in self.vouching
+        return self.vouching is None or writer(volume.status) in self.vouching
 
     def known(self, name: str) -> Volume | None:
         """Return the open volume with a name, or None if there is no such volume or it is damaged."""
@@ -140,21 +139,21 @@ class Volumes:
             except FileNotFoundError as error:
                 reraise_interrupt(error)
                 is_complete = False
-            except _format_error() as error:
+            except FormatError as error:
                 self._record_damage(name, error)
         volumes = {name.removesuffix(volume_suffix) for name in names}
         self._begun = sorted(name for name in names if name.endswith(list_suffix) and name.removesuffix(list_suffix) not in volumes)
         self._known = volumes_by_name
         return is_complete
 
-    def _record_damage(self, name: str, error: "FormatError") -> None:
+    def _record_damage(self, name: str, error: FormatError) -> None:
         """Remember the damage of a volume for `damaged`, and report it."""
         self.damaged[name] = str(error)
         self._tell_damaged(name, str(error))
 
     def _query(
-        self, volumes: "Callable[[], list[Volume]]", question: "Callable[[Volume], _T | None]", max_answers: int = 1 << 30
-    ) -> "list[tuple[Volume, _T]]":
+        self, volumes: Callable[[], list[Volume]], question: Callable[[Volume], _T | None], max_answers: int = 1 << 30
+    ) -> list[tuple[Volume, _T]]:
         """Call `question` with volumes; return (volume, answer) for answers other than None, at most `max_answers`.
 
         A damaged volume has no answer. If the list of a volume is missing, another volume has replaced the volume, so the current volumes
@@ -168,7 +167,7 @@ class Volumes:
                 self._state = 0, 0  # so that the directory is listed again
         return self._query_all(volumes(), question, max_answers)
 
-    def _query_all(self, volumes: "list[Volume]", question: "Callable[[Volume], _T | None]", max_answers: int) -> "list[tuple[Volume, _T]]":
+    def _query_all(self, volumes: list[Volume], question: Callable[[Volume], _T | None], max_answers: int) -> list[tuple[Volume, _T]]:
         """Return (volume, answer) as `_query` does, at most `max_answers`. Raise `FileNotFoundError` if the list of a volume is missing."""
         answers = []
         for volume in volumes:
@@ -179,23 +178,23 @@ class Volumes:
                 break
         return answers
 
-    def _query_one(self, volume: Volume, question: "Callable[[Volume], _T | None]") -> "_T | None":
+    def _query_one(self, volume: Volume, question: Callable[[Volume], _T | None]) -> _T | None:
         """Return a volume's answer to a question. If the volume is damaged, record the damage and return None."""
         try:
             return question(volume)
-        except _format_error() as error:
+        except FormatError as error:
             self._record_damage(volume.name, error)
             return None
 
-    def find(self, module_id: bytes) -> "tuple[Volume, Member] | None":
-        """Return the volume of a module and the module's place in it, or None if no readable volume contains the module.
+    def find(self, module_id: bytes) -> tuple[Volume, bytes] | None:
+        """Return the volume of a module and the module's entry in its table, or None if no readable volume contains the module.
 
         Raise `OSError` if a volume cannot be read.
         """
         places = self._query(self.current, lambda volume: volume.find(module_id), max_answers=1)
         return places[0] if places else None
 
-    def read(self, module_id: bytes) -> "tuple[bytes, int, os.stat_result] | None":
+    def read(self, module_id: bytes) -> tuple[bytes, int, os.stat_result] | None:
         """Return the bytes of a module file, its size in the volume, and the volume's status, or None if no volume contains it.
 
         Raise `FormatError` if the member is damaged, or `OSError` if the volume cannot be read.
@@ -204,7 +203,7 @@ class Volumes:
         if place is None:
             return None
         volume, member = place
-        return volume.content(member)[0], member[1] + volume.share, volume.status
+        return volume.content(member)[0], volume.status_of(member)[0], volume.status
 
     def signatures(self, module_id: bytes) -> bytes:
         """Return the signatures of a module, or b"" if it has none or they cannot be read."""
@@ -214,7 +213,7 @@ class Volumes:
                 return b""
             volume, member = place
             return volume.content(member)[1]
-        except (OSError, _format_error()) as error:
+        except (OSError, FormatError) as error:
             reraise_interrupt(error)
             return b""
 
@@ -226,14 +225,14 @@ class Volumes:
         place = self.find(module_id)
         if place is None:
             return None
-        volume, (_, length, _, _, modified) = place
-        return length + volume.share, modified
+        volume, member = place
+        return volume.status_of(member)
 
     def has_volumes(self) -> bool:
         """Return whether the directory contains volumes. A failure to read calls `tell_unreadable`, and the result is False."""
         return bool(self._query_readable(lambda _: True))
 
-    def of_directory(self, digits: str) -> "dict[bytes, tuple[int, float, os.stat_result]]":
+    def of_directory(self, digits: str) -> dict[bytes, tuple[int, float, os.stat_result]]:
         """Return the size in bytes, the modification time, and the status of the volume of modules, by module_id.
 
         `digits` are the first two hexadecimal digits of their module_ids. A failure to read calls `tell_unreadable`, and no modules are
@@ -241,12 +240,14 @@ class Volumes:
         """
         first_byte = int(digits, 16)
         return {
-            module_id: (length + volume.share, modified, volume.status)
-            for volume, members in self._query_readable(lambda volume: dict(volume.members(first_byte)))
-            for module_id, (_, length, _, _, modified) in members.items()
+            module_id: (*status, volume.status)
+            for volume, statuses in self._query_readable(
+                lambda volume: {module_id: volume.status_of(member) for module_id, member in volume.members(first_byte)}
+            )
+            for module_id, status in statuses.items()
         }
 
-    def _query_readable(self, question: "Callable[[Volume], _T]") -> "list[tuple[Volume, _T]]":
+    def _query_readable(self, question: Callable[[Volume], _T]) -> list[tuple[Volume, _T]]:
         """Return the volumes and their answers. A directory that cannot be read is reported, and counts as empty."""
         try:
             return self._query(self.current, question)
@@ -260,10 +261,3 @@ class Volumes:
         self._known = {}
         self._begun = []
         self._state = (0, 0)
-
-
-def _format_error() -> "type[FormatError]":
-    """Return `FormatError`. It is imported when a volume is damaged, because hits import this file."""
-    from compcache.errors import FormatError
-
-    return FormatError

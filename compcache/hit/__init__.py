@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from compcache.directory.module_file import ModuleFile
     from compcache.files import Opened, Tree
-    from compcache.formats.volumes import Volumes
     from compcache.hit.closures.linked import LinkedClosures
     from compcache.hit.plain_imports import Parts
     from compcache.hit.target import TypedCallTarget
@@ -38,14 +37,15 @@ if TYPE_CHECKING:
     Found: TypeAlias = tuple["LoadedModule", tuple[Any, ...], PlainClosure | None, int, bytes, Parts | None]
 
 __all__ = [
-    "CLOSURES_DIRECTORY", "CLOSURE_SUFFIX", "INDEX_DIRECTORY", "MODULES_DIRECTORY", "MODULE_SUFFIX", "SEGMENT_SUFFIX",
-    "Door", "LoadedModule", "PlainLoader", "open_plain",
+    "CLOSURES_DIRECTORY", "CLOSURE_SUFFIX", "GONE_SUFFIX", "INDEX_DIRECTORY", "MODULES_DIRECTORY", "MODULE_SUFFIX", "SEGMENT_SUFFIX",
+    "VOLUMES_DIRECTORY", "VOLUME_SUFFIX", "Door", "LoadedModule", "PlainLoader", "open_plain",
 ]  # fmt: skip
 
 #: The values of `compcache.store.PLACES`, which a plain hit does not import.
 INDEX_DIRECTORY, SEGMENT_SUFFIX = "index-v1", ".idx"
 MODULES_DIRECTORY, MODULE_SUFFIX = "modules-v1", ".ccm"
 CLOSURES_DIRECTORY, CLOSURE_SUFFIX = "closures-v1", ".closure"
+VOLUMES_DIRECTORY, VOLUME_SUFFIX, GONE_SUFFIX = "volumes-v1", ".volume", ".gone"
 #: The value of `compcache.store.Store.KNOWN_FAULTS`.
 KNOWN_FAULTS = b""
 _READ_WHOLE = 1 << 16  # a segment with up to this many bytes is read whole
@@ -68,7 +68,7 @@ _PATIENCE = 10.0
 class LoadedModule:
     """A mapped image and the objects that its filled slots refer to."""
 
-    __slots__ = ("__weakref__", "committed", "file", "finish", "given_up", "image", "module_id", "size", "slots", "started")
+    __slots__ = ("__weakref__", "committed", "file", "given_up", "image", "module_id", "size", "slots", "started", "starter")
 
     def __init__(self, module_id: bytes, size: int) -> None:
         self.module_id = module_id
@@ -77,7 +77,7 @@ class LoadedModule:
         self.committed = False  # whether a load that uses the module has succeeded
         self.given_up = False  # whether mapping failed: such a module claims nothing, whatever keeps it alive
         self.started = False  # whether constructors that wait for imports have run
-        self.finish: Callable[[], None] | None = None  # runs the destructors
+        self.starter: Any = None  # runs the constructors that waited for imports, and when the module is gone the destructors
         #: By the number of a filled slot, or the name of an import without a slot, the object that must live as long as the image:
         #: the defining module, or the decoded value of a global.
         self.slots: dict[int | str, object] = {}
@@ -102,11 +102,10 @@ class Door:
         self._tree: Tree | None = None
 
     def enter(self) -> "tuple[Opened, int, tuple[int, int]]":
-        """Open and return the root. The path must not lead through a link.
+        """Open and return the root.
 
-        Raises:
-            PermissionError: the root belongs to another user, or other users can write to it.
-            OSError: it cannot be opened.
+        Raise `PermissionError` if the root belongs to another user or other users can write to it, or `OSError` if it cannot be opened or
+        its path leads through a link.
         """
         audit("open", self.root, None, _ENTER)
         opened = self._runtime.open_beneath(-1, self.root, _ENTER, 0)
@@ -117,7 +116,8 @@ class Door:
         return entered
 
     def renew(self) -> "tuple[Opened, int, tuple[int, int]]":
-        """Return the open root. Open it again if it was closed or its path leads elsewhere."""
+        """Return the open root."""
+        # Open it again if it was closed or its path leads elsewhere.
         entered = self._entered
         if entered is None or not self._runtime.is_at(entered[1], self.root):
             self.leave()
@@ -160,7 +160,7 @@ class PlainLoader:
 
     __slots__ = (
         "__weakref__", "_accepted", "_by_name", "_closure", "_current", "_ended", "_files", "_host", "_index", "_index_path", "_listed",
-        "_mine", "_owner", "_recorder", "_root", "_volumes", "allow_pickle", "builds", "changed", "closed", "decoded",
+        "_mine", "_owner", "_recorder", "_root", "allow_pickle", "builds", "changed", "closed", "decoded",
         "linked", "links", "maps_files", "merged", "opened", "providers", "store", "targets",
     )  # fmt: skip
 
@@ -176,7 +176,6 @@ class PlainLoader:
         self._recorder: Any = None
         self._owner = -1
         self._closure: PlainClosure | None = None
-        self._volumes: Volumes | None = None
         self.allow_pickle = False
         self.maps_files = 2  # decided by the kind of the file system
         #: The table from which look-ups answer at once: `_by_name`, or an empty one while functions are built.
@@ -212,7 +211,7 @@ class PlainLoader:
 
     def leave_plain(self) -> None:
         """Close the files. No hit is plain any more."""
-        files, self._files, self._volumes = self._files, None, None
+        files, self._files = self._files, None
         self._index = _NO_INDEX
         if files is not None:
             files.leave()
@@ -314,24 +313,47 @@ class PlainLoader:
         return module
 
     def _open_module(self, runtime: "Any", segment: int, module_id: bytes) -> "Any":
-        """Return an opened module file, its path, the module's size and index entry (None if it must be verified)."""
-        # Raises `OSError` if the file cannot be opened, and `FormatError` if it is damaged in a volume.
+        """Return an opened module file, its path, the module's size and index entry (None if it must be verified).
+
+        Raise `OSError` if the file cannot be opened, or `FormatError` if it is damaged in a volume.
+        """
         name = module_id.hex()
         path = f"{self._root}/{MODULES_DIRECTORY}/{name[:2]}/{name}{MODULE_SUFFIX}"
         opened = self._files.open_owned(path, _READ, may_lack=True)
-        if opened is not None:
-            stamp = runtime.stamp_of(opened.number, self._owner)
-            size = 0 if stamp is None else stamp[1]
-        else:
-            from compcache.hit.plain_volumes import open_in_volume, volumes_of
+        if opened is None:
+            return self._open_in_volume(runtime, path, segment, module_id)
+        return opened, path, *self._verify(runtime, opened, segment, module_id)
 
-            if self._volumes is None:
-                self._volumes = volumes_of(self._files, self._root)
-            opened, stamp, size = open_in_volume(self._volumes, module_id)
+    def _verify(self, runtime: "Any", opened: "Opened", segment: int, module_id: bytes) -> "tuple[int, Any]":
+        """Return the size of an open file, and the index entry of a module with the stamp of this file, else None."""
+        stamp = runtime.stamp_of(opened.number, self._owner)
         if stamp is None:
-            return opened, path, 0, None
+            return 0, None
         mac_key = runtime.digest(KNOWN_FAULTS, 32, b"compcache-mac-v1") if KNOWN_FAULTS else b""
-        return opened, path, size, runtime.stamped(self._index[2], segment, module_id, stamp, mac_key)
+        return stamp[1], runtime.stamped(self._index[2], segment, module_id, stamp, mac_key)
+
+    def _open_in_volume(self, runtime: "Any", path: str, segment: int, module_id: bytes) -> "Any":
+        """Return what `_open_module` returns, for a module in a volume."""
+        # The index entry has the stamp of the volume in which the module was verified. The list of this volume has each removal
+        # of the module while the volume exists, whether or not another volume replaces it.
+        files, directory = self._files, f"{self._root}/{VOLUMES_DIRECTORY}"
+        audit("open", directory, None, _LIST)
+        for name in runtime.names_beneath(files.renew()[1], VOLUMES_DIRECTORY)[0].decode().split("/"):
+            stem, is_volume, _ = name.partition(VOLUME_SUFFIX)
+            if not is_volume:
+                continue
+            volume = files.open_owned(f"{directory}/{name}", _READ)
+            size, entry = self._verify(runtime, volume, segment, module_id)
+            if entry is not None:
+                table, _, dictionary, replaced = runtime.open_volume(volume.number, size, True)
+                gone = files.open_owned(f"{directory}/{stem}{GONE_SUFFIX}", _READ, may_lack=True)
+                removed = files.pread(gone.number, _READ_WHOLE, 0) if gone else b""
+                if len(removed) < _READ_WHOLE and module_id not in removed and (gone or bytes.fromhex(stem) not in replaced):
+                    content, _ = runtime.unpack_member(volume.number, dictionary, table.find(module_id)[0])
+                    opened = runtime.memory_file("compcache")
+                    if files.write(opened.number, content) == len(content):
+                        return opened, path, len(content), entry
+        return None, path, 0, None
 
     def _find(self, runtime: "Any", func_name: str) -> "Any":
         """Look a function up in the index.
@@ -355,8 +377,10 @@ class PlainLoader:
         return (row, closure) if self._is_compatible(closure) else None
 
     def _find_closure(self, runtime: "Any", module_id: bytes, names: "bytes | None") -> "PlainClosure | None":
-        """Return a linked closure that is recorded as valid for an index with these names and for this processor, or None."""
-        # Raises OSError: there is no such file, or it cannot be read.
+        """Return a linked closure that is recorded as valid for an index with these names and for this processor, or None.
+
+        Raise `OSError` if there is no such file, or it cannot be read.
+        """
         _, words, identity = self._read_host(runtime)
         if not words or KNOWN_FAULTS:
             return None
@@ -447,9 +471,11 @@ class PlainLoader:
         return _BoundedMappingLock() if _lock._is_owned() else _mapping
 
     def _map(self, module_id: bytes, size: int, map_image: "Callable[..., Any]", *arguments: "Any") -> "LoadedModule":
-        """Claim a module, map it by calling `map_image` with the arguments, and return it."""
-        # Raises LinkError: one of the module's own constructors requests it.
-        # Raises ReentrantLoadError: this look-up interrupts the mapping of the module.
+        """Claim a module, map it by calling `map_image` with the arguments, and return it.
+
+        Raise `LinkError` if one of the module's own constructors requests it, or `ReentrantLoadError` if this look-up interrupts the
+        mapping of the module.
+        """
         module = LoadedModule(module_id, size)
         try:
             if not _claim(self._mine, module_id, module):
@@ -549,8 +575,7 @@ class PlainLoader:
     def invalidate(self, concerns: "Callable[[TargetContext], bool]") -> "list[TypedCallTarget]":
         """Invalidate the call targets whose context fulfils `concerns`, and remove them from the tables. The caller holds `_lock`.
 
-        Returns:
-            The targets that were valid. The caller must drop them after it has released the lock.
+        Return the targets that were valid. The caller must drop them after it has released the lock.
         """
         self.changed = None
         invalidated = []

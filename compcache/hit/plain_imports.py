@@ -5,7 +5,6 @@ helpers, variables that several modules define, uses with another type than the 
 """
 
 from compcache import hit
-from compcache.hit import LoadedModule
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from compcache.formats.manifest import Use
-    from compcache.hit import PlainLoader
+    from compcache.hit import LoadedModule, PlainLoader
 
 __all__ = ["MANY", "Part", "Parts", "collect_imports", "encode_store", "look_up_together", "start_modules"]
 
@@ -308,16 +307,6 @@ def _has_one_realization(loader: "PlainLoader", runtime: "Any", name: str) -> bo
     return bool(runtime.uses_by_module(loader._index[1], [(name, name, b"", b"")]))
 
 
-class _StartedModule(LoadedModule):
-    """A module with destructors to run. The garbage collector finalizes all modules of a cycle before it clears any of them."""
-
-    __slots__ = ()
-
-    def __del__(self) -> None:
-        if self.finish is not None:
-            self.finish()
-
-
 def start_modules(
     runtime: "Any", bindings: "tuple[bytes, list[dict[Any, Any]]]", functions: "dict[str, tuple[LoadedModule, int | None, list[str]]]"
 ) -> None:
@@ -359,22 +348,21 @@ def _providers_first(functions: "dict[str, tuple[LoadedModule, int | None, list[
     return order
 
 
-def _start(runtime: "Any", module: LoadedModule, number: int) -> None:
+def _start(runtime: "Any", module: "LoadedModule", number: int) -> None:
     """Run the constructors of a module once, by its function with this number. The function with the next number runs the destructors.
 
     Raise `ReentrantLoadError` if this look-up interrupts the start.
     """
-    image, finish = module.image, runtime.finish
-    run_destructors = lambda: finish(image, number + 1)  # noqa: E731 - made first, because a garbage collection may run here
-    if module.finish is not None:
+    # Made first, because a garbage collection may run here.
+    starter, start = runtime.starter(module.image, number, module.slots), runtime.start
+    if module.starter is not None:
         if not module.started and not runtime.is_linking():
             from compcache.hit.interrupts import before_start_error
 
             raise before_start_error(module.module_id)
         return
     try:  # no call or allocation since the check: a signal handler or a finalizer could start the module there
-        module.finish = run_destructors  # set first, so that a constructor that requests its module finds it
-        module.__class__ = _StartedModule  # its finalizer calls `finish` before anything that destructors may use is gone
-        runtime.start(image, number)
+        module.starter = starter  # set first, so that a constructor that requests its module finds it
+        start(starter)
     finally:
         module.started = True  # other threads wait until now

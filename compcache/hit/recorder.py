@@ -149,7 +149,8 @@ class Recorder:
             _reraise_interrupt(error)
 
     def flush(self, *, now_held: bool = False) -> None:
-        """Append the counts to the journal. Each minute, or with `now_held`, also record the modules in memory as used."""
+        """Append the counts to the journal."""
+        # Each minute, or with `now_held`, also record the modules in memory as used.
         lines: list[str] = []
         if now_held or time() - self._held_noted >= _HELD_SECONDS:
             from compcache.hit.memory import held_lines
@@ -181,7 +182,7 @@ class Recorder:
             self._events += events  # the first addition creates the directory
 
     def _write(self, data: bytes) -> bool:
-        """Append a batch to the journal. Return False if the cache directory does not exist.
+        """Append a batch to the journal, and return False if the cache directory does not exist.
 
         If the journal is new or long, the process may fold the journals when it exits.
         """
@@ -221,7 +222,8 @@ class Recorder:
 
 
 def encode_batch(lines: "Iterable[str]") -> bytes:
-    """Return one batch of a journal. It begins with an empty line, because an earlier batch may be torn."""
+    """Return one batch of a journal."""
+    # It begins with an empty line, because an earlier batch may be torn.
     import compcache.hit._runtime as runtime
 
     text = "\n".join(lines)
@@ -261,7 +263,8 @@ _recorders: "dict[str, Recorder]" = {}
 
 
 def recorder_for(files: "Tree", root: str, *, readonly: bool) -> "Recorder | NullRecorder":
-    """Return the recorder of a directory. For a read-only cache, or with COMPCACHE_STATS=0, it counts nothing."""
+    """Return the recorder of a directory."""
+    # For a read-only cache, or with COMPCACHE_STATS=0, it counts nothing.
     from compcache.files import Files
 
     if readonly or not is_on(SWITCH_VARIABLE, default=True):

@@ -25,12 +25,12 @@ from compcache.usage.module_files import files_of_directory
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from compcache.formats.volume import Member, Volume
+    from compcache.formats.volume import Volume
     from compcache.store import Store
     from compcache.usage.module_files import Progress
 
-    #: A volume, and the places of its modules whose module_ids begin with the same byte.
-    _Members = tuple[Volume, dict[bytes, Member]]
+    #: A volume, and the entries of its modules whose module_ids begin with the same byte.
+    _Members = tuple[Volume, dict[bytes, bytes]]
 
 __all__ = ["SMALL", "Packing", "free_removed"]
 

@@ -587,19 +587,6 @@ class ModuleLists:
         for key, _ in self._between(b"r%c" % first_byte, b"r%b" % _next_byte(first_byte)):
             yield key[1 : DIGEST_SIZE + 1], _module_of(key)
 
-    def count_names(self, gone: Container[bytes], added: Iterable[Row] = ()) -> tuple[int, int]:
-        """Return the numbers of functions and of realizations, without modules in `gone` and with the rows in `added`."""
-        names = realizations = 0
-        added_names = [(_encode_name(base_of(name)), _encode_name(name), row.module_id) for row in added for name in row.names]
-        added_items = [(key, b"") for key in sorted([b"n%b\0%b\0%b" % parts for parts in added_names])]
-        last_name = b""
-        for key, _ in merge_keys([self._between(b"n", b"o"), added_items]):
-            if key[-DIGEST_SIZE:] not in gone:
-                realizations += 1
-                names += key[:-DIGEST_SIZE] != last_name
-                last_name = key[:-DIGEST_SIZE]
-        return names, realizations
-
     def has_imports(self) -> bool:
         """Return whether any module imports a function."""
         return next(self._starting_with(b"i"), None) is not None

@@ -13,7 +13,7 @@ from compcache.directory.places import GONE, MODULES, VOLUMES, module_id_of
 from compcache.errors import FormatError
 from compcache.formats.footer import intact_footer
 from compcache.formats.table_writer import table_parts
-from compcache.formats.volume import MAGIC, MEMBER, NAME_SIZE, TAIL, Volume, encode_removed
+from compcache.formats.volume import MAGIC, NAME_SIZE, Volume, encode_removed
 from compcache.interrupts import reraise_interrupt
 from compcache.publish.atomic_file import make_directories, publish
 from compcache.publish.removal import append, unlink
@@ -22,7 +22,6 @@ from compcache.publish.scratch import Scratch
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from compcache.formats.volume import Member
     from compcache.store import Store
 
 __all__ = ["Content", "content_of", "contents_of", "mark_gone", "members_of", "remove_lists", "remove_volume", "write_volume"]
@@ -31,6 +30,8 @@ __all__ = ["Content", "content_of", "contents_of", "mark_gone", "members_of", "r
 _LEVEL, _RAW, _MEMORY = 6, -15, 8
 #: The dictionary is a sample of this many of the first modules, as many as fit deflate's window.
 _SAMPLES, _WINDOW = 256, 1 << 15
+_TAIL = Struct(f"<QIIQ{CHECK_SIZE}s")
+_MEMBER = Struct(f"<{DIGEST_SIZE}sQIIId")
 #: A module_id, and the number of the volume that the module was read from; -1 if it was read from its own file.
 _SOURCE = Struct(f"<{DIGEST_SIZE}si")
 
@@ -71,21 +72,21 @@ def write_volume(store: Store, contents: Iterable[Content], replaced: Sequence[V
     stem = os.urandom(NAME_SIZE)
     names = stem + b"".join([bytes.fromhex(volume.name.removesuffix(VOLUMES.suffix)) for volume in replaced])
     count = len(names) // NAME_SIZE
-    tail = TAIL.pack(len(MAGIC) + members.size, len(dictionary), count, len(MAGIC) + members.size + len(dictionary + names), b"")
+    tail = _TAIL.pack(len(MAGIC) + members.size, len(dictionary), count, len(MAGIC) + members.size + len(dictionary + names), b"")
 
     def parts() -> Iterator[bytes]:
         """Yield the parts of the volume's file. The check at the end covers what precedes it."""
         yield MAGIC
         yield from members.parts()
         yield dictionary + names
-        yield from table_parts(rows.read, rows.size, MEMBER.size)
+        yield from table_parts(rows.read, rows.size, _MEMBER.size)
         yield tail[:-CHECK_SIZE] + check(tail[:-CHECK_SIZE] + dictionary + names)
 
     gone_name = GONE.file_name(stem.hex())
     make_directories(store.files, store.directory(VOLUMES))
     append(store, GONE, gone_name, b"")
     removed_ids = _find_removed(store, sources, replaced)
-    if len(removed_ids) * MEMBER.size == rows.size:
+    if len(removed_ids) * _MEMBER.size == rows.size:
         unlink(store, store.path(GONE, gone_name))
         return None
     append(store, GONE, gone_name, b"".join(map(encode_removed, removed_ids)), sync=True)
@@ -95,7 +96,7 @@ def write_volume(store: Store, contents: Iterable[Content], replaced: Sequence[V
 
 
 class _Compressed(NamedTuple):
-    """The compressed modules of a volume, their rows in its table (`MEMBER`), and their sources (`_SOURCE`)."""
+    """The compressed modules of a volume, their rows in its table (`_MEMBER`), and their sources (`_SOURCE`)."""
 
     members: Scratch
     rows: Scratch
@@ -110,7 +111,7 @@ def _compress_modules(contents: Iterable[Content], dictionary: bytes, replaced: 
         compressor = with_dictionary.copy()
         stream = compressor.compress(content.data + content.signatures) + compressor.flush()
         sizes = len(stream), len(content.data), len(content.signatures)
-        rows.write(MEMBER.pack(content.module_id, len(MAGIC) + members.size, *sizes, content.modified))
+        rows.write(_MEMBER.pack(content.module_id, len(MAGIC) + members.size, *sizes, content.modified))
         members.write(stream)
         sources.write(_SOURCE.pack(content.module_id, -1 if content.source is None else replaced.index(content.source)))
     return _Compressed(members, rows, sources)
@@ -153,8 +154,8 @@ def _choose_dictionary(samples: list[bytes]) -> bytes:
     return b"".join(spaced_samples)[-_WINDOW:]
 
 
-def members_of(volume: Volume, first_byte: int) -> dict[bytes, Member]:
-    """Return the modules of a volume whose ids begin with this byte. The result is empty if the volume is damaged.
+def members_of(volume: Volume, first_byte: int) -> dict[bytes, bytes]:
+    """Return the entries of the modules of a volume whose ids begin with this byte. The result is empty if the volume is damaged.
 
     Raise `OSError` if the volume cannot be read.
     """
@@ -164,10 +165,10 @@ def members_of(volume: Volume, first_byte: int) -> dict[bytes, Member]:
         return {}
 
 
-def content_of(volume: Volume, module_id: bytes, member: Member) -> Content | None:
+def content_of(volume: Volume, module_id: bytes, member: bytes) -> Content | None:
     """Return a module of a volume, or None if it is damaged. Raise `OSError` if the volume cannot be read."""
     try:
-        content = Content(module_id, *volume.content(member), member[4], volume)
+        content = Content(module_id, *volume.content(member), volume.status_of(member)[1], volume)
         intact_footer(content.data, module_id)
     except FormatError:
         return None

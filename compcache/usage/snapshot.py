@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from compcache.usage.module_files import Progress
 
 __all__ = [
-    "Excerpts", "Overview", "Present", "Slice", "Slices", "count_all", "count_modules", "load_rows", "look_over", "seconds_of",
-    "statuses_of",
+    "Excerpts", "Overview", "Present", "Slice", "Slices", "count_modules", "load_rows", "look_over", "seconds_of", "statuses_of",
 ]  # fmt: skip
 
 #: The maximum number of modules that are counted exactly.
@@ -177,19 +176,18 @@ def count_modules(store: Store, progress: Progress | None = None) -> ListCounts:
     and modules that were removed otherwise than by a prune count until the next prune.
     """
     counts = ModuleLists(store, progress).counts()
-    return counts if counts.modules + counts.packs > _FEW else count_all(Slices(store, progress))
-
-
-def count_all(slices: Slices) -> ListCounts:
-    """Return the exact numbers of existing modules, packs, realizations and names, and the total size in bytes."""
-    modules = packs = size = 0
-    for slice_ in slices:
-        kinds = slice_.kinds()
-        packs += sum(kinds.values())
-        modules += len(slice_.present) - sum(kinds.values())
+    if counts.modules + counts.packs > _FEW:
+        return counts
+    count = packs = realizations = size = 0
+    names: set[str] = set()
+    for slice_ in Slices(store, progress):
+        rows = slice_.rows().values()
+        count += len(slice_.present)
+        packs += sum(row.is_pack for row in rows)
+        realizations += sum(len(row.names) for row in rows)
+        names.update(*(row.names for row in rows))
         size += sum(status.size for status in slice_.present.values())
-    names, realizations = slices.lists.count_names(slices.gone, slices.unlisted.values())
-    return ListCounts(modules, packs, realizations, names, size)
+    return ListCounts(count - packs, packs, realizations, len(names), size)
 
 
 def _fill_packs(rows: dict[bytes, Row], entries: Iterable[tuple[bytes, RowEntry | None]]) -> None:

@@ -14,7 +14,7 @@ from compcache.interrupts import reraise_interrupt
 from compcache.publish.module_lists import ModuleLists
 from compcache.usage.ledger import Uses, fold, fold_long, zero_counters
 from compcache.usage.limits import effective_limit
-from compcache.usage.snapshot import Present, Slices, count_all, seconds_of
+from compcache.usage.snapshot import Present, Slices, count_modules, seconds_of
 from compcache.usage.summaries import CacheStats, RemoteStats, StatsPeriod
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ def cache_stats(store: Store, max_size: int | None, since: float | None = None, 
     `max_size` is the size limit passed to `Cache`, in bytes; None for the limit in the settings. Events count from the time `since`, in
     seconds since the epoch; None counts all events. Raise `TypeError` if `since` is not a time.
     """
+    counts = count_modules(store, progress)
     slices = Slices(store, progress)
-    counts = count_all(slices)
     _, counters = fold(store, seconds_of(store, slices.lists), now=time.time(), present=Present(slices), force=True)
     totals, start = _totals(counters, since)
 

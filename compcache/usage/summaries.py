@@ -191,6 +191,9 @@ class RemoteStats(NamedTuple):
 class CacheStats(Shown):
     """The content of a cache, and the statistics of all processes that use it.
 
+    In a cache of thousands of modules, the content is a sum of numbers that are stored beside the index. They count removed modules until
+    the next prune, and a module or function in several segments of the index several times.
+
     Attributes:
         directory: the path of the cache directory.
         modules, functions, realizations: the numbers of modules, of names of functions, and of stored copies of functions.

@@ -1,7 +1,7 @@
 /* The native readers of formats on any bytes, without an interpreter (libFuzzer, with sanitizers).
  *
  *   clang -O1 -g -fsanitize=fuzzer,address,undefined -Icompcache/hit/native tests/formats/fuzz_formats.c compcache/hit/native/formats.c \
- *     compcache/hit/native/blake2b.c -o fuzz_formats && ./fuzz_formats -runs=10000000 -max_len=512
+ *     compcache/hit/native/blake2b.c compcache/hit/native/deflate.c -o fuzz_formats && ./fuzz_formats -runs=10000000 -max_len=512
  *
  * With -DALONE instead of `fuzzer` it makes its inputs itself, of numbers that could be lengths: ./fuzz_formats COUNT SEED
  * (tests/formats/test_native_fuzz.py, with any compiler).
@@ -166,9 +166,45 @@ static void read_requirement(uint8_t *data, size_t size) {
     }
 }
 
+static void read_volume(uint8_t *data, size_t size) {
+    VolumeTail volume;
+    if (size < VOLUME_TAIL_BYTES) {
+        return;
+    }
+    const Bytes magic = {(const uint8_t *)"CCVOLUM1", VOLUME_MAGIC_BYTES};
+    if (decode_volume_tail(magic, (Bytes){data + size - VOLUME_TAIL_BYTES, VOLUME_TAIL_BYTES}, size, &volume) == NULL) {
+        touch((Bytes){volume.check, CHECK_BYTES});
+        touch((Bytes){data + volume.dictionary, volume.dictionary_size + volume.names_size});
+        if (volume.table > size - VOLUME_TAIL_BYTES) {
+            abort();
+        }
+    }
+}
+
+static void read_member(uint8_t *data, size_t size) {
+    Member member;
+    if (decode_member((Bytes){data, size}, &member) == NULL && (member.stream_size > 1 << 20 || member.size + member.signatures > 1 << 21)) {
+        abort();
+    }
+}
+
+/* The first byte is the size of the dictionary, the next two that of the content. */
+static void read_stream(uint8_t *data, size_t size) {
+    if (size < 3 || data[0] > size - 3) {
+        return;
+    }
+    const size_t expected = data[1] | (size_t)(data[2] & 3) << 8;
+    uint8_t *out = malloc(expected > 0 ? expected : 1);
+    memset(out, 0, expected);
+    sink += (uint64_t)inflate((Bytes){data + 3 + data[0], size - 3 - data[0]}, (Bytes){data + 3, data[0]}, out, expected);
+    touch((Bytes){out, expected});
+    free(out);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static void (*const readers[])(uint8_t *, size_t) = {
         read_table, read_segment, read_entries, read_rows, read_frames, read_function, read_needs, read_requirement,
+        read_volume, read_member, read_stream,
     };
     if (size < 1) {
         return 0;

@@ -17,7 +17,7 @@ NATIVE = PACKAGE_ROOT / "compcache" / "hit" / "native"
 
 @pytest.mark.slow
 def test_readers_point_to_nothing_outside_of_their_input(tmp_path: Path) -> None:
-    sources = [Path(__file__).with_name("fuzz_formats.c"), NATIVE / "formats.c", NATIVE / "blake2b.c"]
+    sources = [Path(__file__).with_name("fuzz_formats.c"), *(NATIVE / name for name in ("formats.c", "blake2b.c", "deflate.c"))]
     flags = ["-O1", "-g", "-DALONE", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", f"-I{NATIVE}"]
     program = tmp_path / "fuzz_formats"
     for compiler in filter(None, map(shutil.which, ("gcc", "clang"))):

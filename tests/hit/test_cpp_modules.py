@@ -129,6 +129,48 @@ def test_modules_that_start_each_other(cache: Cache) -> None:
     assert (cache.get_target("get_a")(), cache.get_target("get_b")()) == (2, 2)
 
 
+#: Modules that import each other, whose destructors use what they import.
+ENDING_EACH_OTHER = """
+@{0} = global i64 1
+@{1} = external global i64
+declare void @enter(i64)
+declare i64 @get_{1}()
+define internal void @start() {{
+  %x = load i64, ptr @{1}
+  call void @enter(i64 %x)
+  ret void
+}}
+define internal void @end() {{
+  %x = call i64 @get_{1}()
+  %y = mul i64 %x, 10
+  call void @enter(i64 %y)
+  ret void
+}}
+@llvm.global_ctors = appending global [1 x {{ i32, ptr, ptr }}] [{{ i32, ptr, ptr }} {{ i32 65535, ptr @start, ptr null }}]
+@llvm.global_dtors = appending global [1 x {{ i32, ptr, ptr }}] [{{ i32, ptr, ptr }} {{ i32 65535, ptr @end, ptr null }}]
+define i64 @get_{0}() {{
+  %x = load i64, ptr @{0}
+  ret i64 %x
+}}
+"""
+
+
+def test_modules_that_end_each_other(cache: Cache) -> None:
+    """All destructors run before anything that they use is unmapped. Otherwise the process ends here."""
+    cache.add_modules([ModuleSource(PROVIDER), *(ModuleSource(ENDING_EACH_OTHER.format(*names)) for names in ("ab", "ba"))])
+    script = """
+import gc
+from compcache import Cache
+with Cache(directory) as cache:
+    entered, get_a = cache.get_target("entered"), cache.get_target("get_a")
+    begun = get_a(), entered()
+    del get_a
+    gc.collect()
+    result = begun, entered()
+"""
+    assert run_fresh(cache.path, script) == ((1, 2), 22)
+
+
 MERGED = """
 $shared = comdat any
 @shared = linkonce_odr {hidden} global i64 5, comdat, align 8

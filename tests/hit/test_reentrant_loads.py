@@ -347,3 +347,45 @@ def test_finalizers_ask_as_well(filled: Cache, line: int) -> None:
     assert interruption.came
     assert [target(0) for target in found] in ([], [11])
     assert not found or filled.get_target("middle") is found[0]
+
+
+#: Its constructor and its destructor use what it imports, which is in a module of its own.
+ENDING = """\
+@llvm.global_ctors = appending global [1 x { i32, ptr, ptr }] [{ i32, ptr, ptr } { i32 65535, ptr @begin, ptr null }]
+@llvm.global_dtors = appending global [1 x { i32, ptr, ptr }] [{ i32, ptr, ptr } { i32 65535, ptr @end, ptr null }]
+@state = internal global i64 0
+declare i64 @one(i64)
+define internal void @begin() {
+  %x = call i64 @one(i64 7)
+  store i64 %x, ptr @state
+  ret void
+}
+define internal void @end() {
+  %x = call i64 @one(i64 -1)
+  store i64 %x, ptr @state
+  ret void
+}
+define i64 @ending() {
+  %x = load i64, ptr @state
+  ret i64 %x
+}
+"""
+
+
+@pytest.mark.parametrize("trust", [False, True], ids=["plain", "by_the_store"])
+def test_a_module_that_goes_may_be_interrupted_anywhere(cache: Cache, trust: bool) -> None:
+    """The handler gets a module that has not ended, whose destructors run when that goes."""
+    cache.add_modules([ModuleSource(adder("one", 1)), ModuleSource(ENDING)])
+    place = 0
+    while True:
+        with Cache(cache.path, trust=trust) as other:
+            found: list[TypedCallTarget] = []
+            target = other.get_target("ending")
+            assert target() == 8
+            with Interruption(place, lambda: found.append(other.get_target("ending"))) as interruption:  # noqa: B023
+                del target
+                gc.collect()
+            assert [each() for each in found] == [8] * len(found)
+        if not interruption.came:
+            break
+        place += 1

@@ -273,17 +273,17 @@ def test_what_is_put_elsewhere_while_it_is_asked_for_is_found(cache: Cache, monk
     cache.compact(grace=0)
     module_id = bytes.fromhex(cache.realizations("f1")[0].module_id)
     asked: list[Volume] = []
-    gone = Volume.removed_ids
+    find = Volume.find
 
-    def replaced(volume: Volume) -> frozenset[bytes]:
+    def replaced(volume: Volume, module_id: bytes) -> bytes | None:
         asked.append(volume)
         if len(asked) == 1:
             fill(cache, 1, first=COUNT)
             cache.compact(grace=0)
-        return gone(volume)
+        return find(volume, module_id)
 
     with Cache(cache.path) as other:
-        monkeypatch.setattr(Volume, "removed_ids", replaced)
+        monkeypatch.setattr(Volume, "find", replaced)
         assert other._store.exists(module_id)
     assert len({volume.name for volume in asked}) > 1
 

@@ -16,11 +16,14 @@ from mock_directory import DyingFiles, FaultyFiles, KilledError, Operation
 from compcache import Cache, ModuleSource, NotCachedError, PrunePolicy
 from compcache.errors import FormatError
 from compcache.files import Files, Tree
+from compcache.formats.sorted_keys import SortedKeys
 from compcache.formats.statistics import LOADS_KEY, MISSES_ID, StatsFile, counter_of, decode_stats, encode_stats
 from compcache.hit import recorder as stats_module
 from compcache.hit.recorder import JOURNALS_OF_HOST, Recorder, encode_batch
+from compcache.publish import module_lists
 from compcache.store import Store
 from compcache.usage import ledger as folding_module
+from compcache.usage import snapshot as counting
 from compcache.usage.ledger import fold, fold_small, read_ledger
 
 if TYPE_CHECKING:
@@ -481,3 +484,15 @@ def test_a_journal_that_has_become_long_is_folded_at_exit(
     recorder._at_exit()
     assert not list((directory / "stats").glob("*.journal1"))
     assert hits(Store(str(directory))) == 1
+
+
+def test_the_content_of_large_caches_is_counted_without_reading_lists(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_FEW", "_FEWEST"):
+        monkeypatch.setattr(module_lists, name, 0)
+    cache.add_modules([ModuleSource(adder(f"f{number}", number)) for number in range(3)])
+    exact = cache.stats()
+    monkeypatch.setattr(counting, "_FEW", 0)
+    monkeypatch.setattr(SortedKeys, "between", None)
+    stats = cache.stats()
+    assert (stats.modules, stats.functions, stats.realizations) == (exact.modules, exact.functions, exact.realizations) == (3, 3, 3)
+    assert stats.size == exact.size

@@ -43,27 +43,19 @@ static int is_about_the_value(PyObject *object) {
 
 /* Raise the error that names function and parameter. The exception of a conversion, if any, becomes its context. */
 static void fail_value(const Callee *callee, int64_t index, PyObject *object) {
-    PyObject *type = NULL, *value = NULL, *traceback = NULL;
-    if (PyErr_Occurred()) {
-        if (!is_about_the_value(object)) {
-            return;
-        }
-        PyErr_Fetch(&type, &value, &traceback);
-        PyErr_NormalizeException(&type, &value, &traceback);
+    if (PyErr_Occurred() && !is_about_the_value(object)) {
+        return;
     }
+    PyObject *context = take_exception();
     raise_about(callee, index, object);
-    if (value != NULL) {
-        PyObject *new_type, *new_value, *new_traceback;
-        PyErr_Fetch(&new_type, &new_value, &new_traceback);
-        PyErr_NormalizeException(&new_type, &new_value, &new_traceback);
-        if (new_value != NULL && new_value != value) {
-            PyException_SetContext(new_value, Py_NewRef(value));
+    PyObject *error = context != NULL ? take_exception() : NULL;
+    if (error != NULL) {
+        if (error != context) {
+            PyException_SetContext(error, Py_NewRef(context));
         }
-        PyErr_Restore(new_type, new_value, new_traceback);
+        restore_exception(error);
     }
-    Py_XDECREF(type);
-    Py_XDECREF(value);
-    Py_XDECREF(traceback);
+    Py_XDECREF(context);
 }
 
 /* ------------------------------------------------------------------------------------------------------- buffers */

@@ -78,23 +78,20 @@ PyObject *require_writable(PyObject *module, PyObject *args) {
  * `updates` is a sequence of pairs of dicts; the second of a pair is merged into the first.
  *
  * This is one call, so that no signal handler and, if there is a GIL, no other thread sees half of it (the keys of the
- * tables are str, bytes and int: merging runs no Python code). The stores come first because they cannot fail. A slot
+ * tables are str, bytes and int: merging runs no Python code). The call creates no tuple, whose allocation could run a garbage
+ * collection between the caller's last check and this. The stores come first because they cannot fail. A slot
  * that is filled but not recorded is filled again by the next load; a slot that is recorded but not filled would be trusted. */
-PyObject *commit(PyObject *Py_UNUSED(module), PyObject *args) {
-    PyObject *writes, *updates;
-    if (!PyArg_ParseTuple(args, "SO!:commit", &writes, &PyTuple_Type, &updates)) {
-        return NULL;
-    }
-    const char *bytes = PyBytes_AsString(writes);
-    const size_t size = (size_t)PyBytes_Size(writes);
-    const Py_ssize_t count = PyTuple_Size(updates);
-    if (!writes_are_whole(bytes, size) || count % 2 != 0) {
-        PyErr_SetString(PyExc_ValueError, "commit() takes a sequence of whole stores and pairs of dicts");
+PyObject *commit(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count) {
+    const int has_types = count == 2 && PyBytes_Check(args[0]) && PyTuple_Check(args[1]);
+    const char *bytes = has_types ? PyBytes_AsString(args[0]) : NULL;
+    const size_t size = has_types ? (size_t)PyBytes_Size(args[0]) : 0;
+    if (!has_types || !writes_are_whole(bytes, size) || PyTuple_Size(args[1]) % 2 != 0) {
+        PyErr_SetString(PyExc_ValueError, "commit() takes a sequence of whole stores and a tuple of pairs of dicts");
         return NULL;
     }
     store_all(bytes, size);
-    for (Py_ssize_t i = 0; i < count; i += 2) {
-        if (PyDict_Update(PyTuple_GetItem(updates, i), PyTuple_GetItem(updates, i + 1)) != 0) {
+    for (Py_ssize_t i = 0; i < PyTuple_Size(args[1]); i += 2) {
+        if (PyDict_Update(PyTuple_GetItem(args[1], i), PyTuple_GetItem(args[1], i + 1)) != 0) {
             return NULL;
         }
     }
@@ -232,23 +229,6 @@ PyObject *bind_imports(PyObject *module, PyObject *args) {
     PyMem_Free(stores.at);
     Py_XDECREF(groups);
     return result;
-}
-
-/* peek(address: int, size: int) -> bytes; the caller knows that the memory is there */
-PyObject *peek(PyObject *Py_UNUSED(module), PyObject *args) {
-    PyObject *number;
-    Py_ssize_t size;
-    if (!PyArg_ParseTuple(args, "On:peek", &number, &size)) {
-        return NULL;
-    }
-    const char *address = PyLong_AsVoidPtr(number);
-    if (address == NULL) {
-        if (!PyErr_Occurred()) {
-            PyErr_SetString(PyExc_ValueError, "there is nothing at address 0");
-        }
-        return NULL;
-    }
-    return PyBytes_FromStringAndSize(address, size);
 }
 
 /* buffer_address(object) -> int; the caller keeps the object alive and does not resize it */

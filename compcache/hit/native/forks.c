@@ -55,20 +55,13 @@ static void raise_later(PyObject *error) {
 
 /* Return the exception that was raised, with its traceback, and with `before` as its context. */
 static PyObject *take_error(PyObject *before) {
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
-    PyErr_NormalizeException(&type, &value, &traceback);
-    if (traceback != NULL) {
-        PyException_SetTraceback(value, traceback);
-    }
-    if (before != NULL && before != value) {
-        PyException_SetContext(value, before); /* takes the reference */
+    PyObject *error = take_exception();
+    if (before != NULL && before != error) {
+        PyException_SetContext(error, before); /* takes the reference */
     } else {
         Py_XDECREF(before);
     }
-    Py_XDECREF(type);
-    Py_XDECREF(traceback);
-    return value;
+    return error;
 }
 
 /* uninterrupted(function) -> None

@@ -328,6 +328,45 @@ Fault decode_closure(Bytes data, ClosureFields *closure) {
     return NULL;
 }
 
+/* ------------------------------------------------------------------------------------------------------- volumes */
+
+Fault decode_volume_tail(Bytes magic, Bytes tail, uint64_t size, VolumeTail *volume) {
+    enum { VOLUME_NAME_BYTES = 12, MOST_DICTIONARY_BYTES = 1 << 15, MOST_NAMES = 1 << 16 };
+    if (magic.size != VOLUME_MAGIC_BYTES || memcmp(magic.at, "CCVOLUM1", VOLUME_MAGIC_BYTES) != 0 || tail.size != VOLUME_TAIL_BYTES
+        || size < VOLUME_MAGIC_BYTES + VOLUME_TAIL_BYTES) {
+        return "the file is not a volume of modules";
+    }
+    const uint32_t names = number_at(tail.at + 12);
+    volume->dictionary = long_at(tail.at);
+    volume->dictionary_size = number_at(tail.at + 8);
+    volume->table = long_at(tail.at + 16);
+    volume->check = tail.at + 24;
+    if (volume->dictionary_size > MOST_DICTIONARY_BYTES || names > MOST_NAMES || volume->table > size - VOLUME_TAIL_BYTES
+        || volume->dictionary > volume->table
+        || volume->dictionary + volume->dictionary_size + (uint64_t)names * VOLUME_NAME_BYTES != volume->table) {
+        return "the tail of the volume is damaged: it describes impossible sizes";
+    }
+    volume->names_size = names * VOLUME_NAME_BYTES;
+    return NULL;
+}
+
+Fault decode_member(Bytes entry, Member *member) {
+    enum { MOST_MEMBER_BYTES = 1 << 20 };
+    if (entry.size != MEMBER_BYTES - NAME_BYTES) {
+        return "an entry of a volume has another size";
+    }
+    const uint64_t modified = long_at(entry.at + 20);
+    member->stream = long_at(entry.at);
+    member->stream_size = number_at(entry.at + 8);
+    member->size = number_at(entry.at + 12);
+    member->signatures = number_at(entry.at + 16);
+    memcpy(&member->modified, &modified, sizeof modified);
+    if (member->stream_size > MOST_MEMBER_BYTES || member->size > MOST_MEMBER_BYTES || member->signatures > MOST_MEMBER_BYTES) {
+        return "the table of the volume describes a module of more than 1048576 bytes";
+    }
+    return NULL;
+}
+
 /* --------------------------------------------------------------------------------------------------------- hosts */
 
 /* Returns the part of a text before the next `end`, and removes both from the text. */

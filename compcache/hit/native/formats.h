@@ -149,6 +149,27 @@ enum { SEAL_BYTES = 16, STATE_BYTES = 16 };
 
 Fault decode_closure(Bytes data, ClosureFields *closure);
 
+/* A volume of small modules (compcache/formats/volume.py): what its tail says, and what an entry of its table says without the key. */
+typedef struct {
+    uint64_t dictionary, table; /* where they begin */
+    uint32_t dictionary_size, names_size;
+    const uint8_t *check; /* of the tail before it, the dictionary and the names */
+} VolumeTail;
+
+typedef struct {
+    uint64_t stream;
+    uint32_t stream_size, size, signatures;
+    double modified;
+} Member;
+
+enum { VOLUME_MAGIC_BYTES = 8, VOLUME_TAIL_BYTES = 32, MEMBER_BYTES = 44 };
+
+/* Decodes the tail of a volume of `size` bytes, of which `magic` are the first ones. */
+Fault decode_volume_tail(Bytes magic, Bytes tail, uint64_t size, VolumeTail *volume);
+Fault decode_member(Bytes entry, Member *member);
+/* Decodes a deflate stream (RFC 1951) with a preset dictionary. Returns 0 unless it is valid and has this many bytes. */
+int inflate(Bytes stream, Bytes dictionary, uint8_t *out, size_t size);
+
 /* The requirement of code (compcache/formats/host.py), as UTF-8. */
 typedef struct {
     Bytes abi, platform, libc, cpu, made_for, made_on, features;

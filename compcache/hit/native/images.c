@@ -218,17 +218,39 @@ PyObject *image_address(PyObject *module, PyObject *args) {
     return address != NULL ? PyLong_FromVoidPtr(address) : NULL;
 }
 
-/* start(image: Image, index: int) -> None; calls a function of the image that takes and returns nothing */
-PyObject *start(PyObject *module, PyObject *args) {
-    PyObject *image;
+/* -------------------------------------------------------------------------------------------- constructors */
+
+/* Runs the constructors of an image, and its destructors before anything that they may use is gone: a garbage collection finalizes all
+ * objects of a cycle before it clears any of them. A module that owns a starter cannot be reached by weak references any more when the last
+ * reference to the starter goes. So no signal handler and no other thread finds a module whose destructors have run. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *image, *imports;        /* what keeps the imports of the image */
+    void *constructors, *destructors; /* functions of the image */
+    int is_started;                   /* whether the destructors must run */
+} Starter;
+
+/* starter(image: Image, index: int, imports: object) -> Starter
+ * The functions of the image with this number and the next one, which take and return nothing, run constructors and destructors. */
+PyObject *starter(PyObject *module, PyObject *args) {
+    RuntimeState *state = module_state(module);
+    PyObject *image, *imports;
     Py_ssize_t index;
-    if (!PyArg_ParseTuple(args, "On:start", &image, &index)) {
+    if (!PyArg_ParseTuple(args, "OnO:starter", &image, &index, &imports)) {
         return NULL;
     }
-    void *address = symbol_address(module_state(module), image, index);
-    if (address == NULL) {
-        return NULL;
+    void *constructors = symbol_address(state, image, index), *destructors = constructors != NULL ? symbol_address(state, image, index + 1) : NULL;
+    Starter *self = destructors != NULL ? (Starter *)PyType_GenericAlloc(state->starter_type, 0) : NULL;
+    if (self != NULL) {
+        self->image = Py_NewRef(image);
+        self->imports = Py_NewRef(imports);
+        self->constructors = constructors;
+        self->destructors = destructors;
     }
+    return (PyObject *)self;
+}
+
+static void call_function_at(void *address) {
     void (*function)(void);
     memcpy(&function, &address, sizeof function);
     starting++;
@@ -236,16 +258,61 @@ PyObject *start(PyObject *module, PyObject *args) {
     function();
     Py_END_ALLOW_THREADS
     starting--;
+}
+
+/* start(starter: Starter) -> None; runs the constructors */
+PyObject *start(PyObject *module, PyObject *object) {
+    if (Py_TYPE(object) != module_state(module)->starter_type) {
+        PyErr_SetString(PyExc_TypeError, "start() takes a starter");
+        return NULL;
+    }
+    Starter *self = (Starter *)object;
+    self->is_started = 1;
+    call_function_at(self->constructors);
     Py_RETURN_NONE;
 }
 
-/* finish(image: Image, index: int) -> None; like start(), but nothing once the interpreter is ending */
-PyObject *finish(PyObject *module, PyObject *args) {
-    if (!Py_IsInitialized()) {
-        Py_RETURN_NONE;
+/* Runs the destructors, unless the interpreter is ending. */
+static void starter_finalize(PyObject *object) {
+    Starter *self = (Starter *)object;
+    if (self->is_started && Py_IsInitialized()) {
+        PyObject *type, *value, *traceback;
+        self->is_started = 0;
+        PyErr_Fetch(&type, &value, &traceback);
+        call_function_at(self->destructors);
+        PyErr_Restore(type, value, traceback);
     }
-    return start(module, args);
 }
+
+static int starter_traverse(PyObject *object, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(((Starter *)object)->imports); /* images are not tracked */
+    return 0;
+}
+
+static void starter_dealloc(PyObject *object) {
+    PyObject_GC_UnTrack(object);
+    starter_finalize(object);
+    Py_XDECREF(((Starter *)object)->image);
+    Py_XDECREF(((Starter *)object)->imports);
+    release_object(object);
+}
+
+static PyType_Slot starter_slots[] = {
+    {Py_tp_dealloc, (void *)starter_dealloc},
+    {Py_tp_finalize, (void *)starter_finalize},
+    {Py_tp_traverse, (void *)starter_traverse},
+    {0, NULL},
+};
+
+PyType_Spec starter_spec = {
+    .name = "compcache.hit._runtime.Starter",
+    .basicsize = sizeof(Starter),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_HAVE_GC,
+    .slots = starter_slots,
+};
+
+/* ------------------------------------------------------------------------------------------------ symbols */
 
 /* find_symbol(name: bytes, library: Image | None) -> int; 0 if the library, or the process, does not define the symbol */
 PyObject *find_symbol(PyObject *module, PyObject *args) {
@@ -324,7 +391,6 @@ PyObject *find_undefined(PyObject *Py_UNUSED(module), PyObject *names) {
  * reachable only from garbage must outlive all of the garbage. Their type cannot be cleared while an image lives. */
 static void image_dealloc(PyObject *object) {
     Image *self = (Image *)object;
-    PyTypeObject *type = Py_TYPE(object);
     /* Once the interpreter ends, objects that code in images has made are freed in any order, and the code that frees them
      * may be in an image. So images stay mapped then. */
     if (self->library != NULL && Py_IsInitialized()) {
@@ -334,9 +400,7 @@ static void image_dealloc(PyObject *object) {
         munmap(self->file, self->file_size);
     }
     Py_XDECREF(self->owner);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release(object);
-    Py_DECREF(type);
+    release_object(object);
 }
 
 static PyType_Slot image_slots[] = {

@@ -57,6 +57,32 @@ static inline PyObject *item_of(PyObject *dict, PyObject *key) {
 #endif
 }
 
+/* Ends the deallocation of an object of a heap type. */
+static inline void release_object(PyObject *object) {
+    PyTypeObject *type = Py_TYPE(object);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(object);
+    Py_DECREF(type);
+}
+
+/* Returns the exception that is set, with its traceback, and clears it; NULL if there is none. */
+static inline PyObject *take_exception(void) {
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (traceback != NULL) {
+        PyException_SetTraceback(value, traceback);
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+    return value;
+}
+
+/* Sets an exception that take_exception() has returned. Takes over the reference. */
+static inline void restore_exception(PyObject *exception) {
+    PyErr_Restore(Py_NewRef((PyObject *)Py_TYPE(exception)), exception, PyException_GetTraceback(exception));
+}
+
 /* A slot of module definitions that 3.13 introduced. Older interpreters refuse numbers that they do not know, so module.c adds it
  * only if the running interpreter has that version. */
 #ifndef Py_mod_gil

@@ -47,8 +47,8 @@ static PyMethodDef functions[] = {
     {"open_library", open_named_library, METH_O, NULL},
     {"adopt_image", adopt_image, METH_VARARGS, NULL},
     {"address", image_address, METH_VARARGS, NULL},
-    {"start", start, METH_VARARGS, NULL},
-    {"finish", finish, METH_VARARGS, NULL},
+    {"starter", starter, METH_VARARGS, NULL},
+    {"start", start, METH_O, NULL},
     {"find_symbol", find_symbol, METH_VARARGS, NULL},
     {"find_undefined", find_undefined, METH_O, NULL},
     {"segment_names", segment_names, METH_O, NULL},
@@ -69,6 +69,9 @@ static PyMethodDef functions[] = {
     {"global_record", global_record, METH_O, NULL},
     {"entry_record", entry_record, METH_O, NULL},
     {"valid_closure", valid_closure, METH_VARARGS, NULL},
+    {"open_volume", open_volume, METH_VARARGS, NULL},
+    {"member_status", member_status, METH_O, NULL},
+    {"unpack_member", unpack_member, METH_VARARGS, NULL},
     {"platform_serves", platform_serves, METH_VARARGS, NULL},
     {"processor_meets", processor_meets, METH_VARARGS, NULL},
     {"digest", digest, METH_VARARGS, NULL},
@@ -77,9 +80,8 @@ static PyMethodDef functions[] = {
     {"make_target", make_target, METH_VARARGS, NULL},
     {"invalidate", invalidate, METH_O, NULL},
     {"is_valid", is_valid, METH_O, NULL},
-    {"commit", commit, METH_VARARGS, NULL},
+    {"commit", (PyCFunction)(void *)commit, METH_FASTCALL, NULL},
     {"weak_row", (PyCFunction)(void *)weak_row, METH_FASTCALL, NULL},
-    {"peek", peek, METH_VARARGS, NULL},
     {"bind", bind_imports, METH_VARARGS, NULL},
     {"require_writable", require_writable, METH_VARARGS, NULL},
     {"buffer_address", buffer_address, METH_O, NULL},
@@ -118,8 +120,9 @@ static int execute(PyObject *module) {
     state->descriptor_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &descriptor_spec, NULL);
     state->table_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &table_spec, NULL);
     state->shortcut_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &shortcut_spec, NULL);
+    state->starter_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &starter_spec, NULL);
     if (state->image_type == NULL || state->descriptor_type == NULL || state->table_type == NULL
-        || state->shortcut_type == NULL) {
+        || state->shortcut_type == NULL || state->starter_type == NULL) {
         return -1;
     }
     if (PyModule_AddType(module, state->table_type) < 0) {
@@ -133,31 +136,22 @@ static int execute(PyObject *module) {
     return 0;
 }
 
+enum { STATE_OBJECTS = sizeof((RuntimeState){0}.objects) / sizeof(PyObject *) };
+_Static_assert(sizeof(RuntimeState) == STATE_OBJECTS * sizeof(PyObject *), "all fields are objects");
+
 static int traverse(PyObject *module, visitproc visit, void *arg) {
     RuntimeState *state = module_state(module);
-    Py_VISIT(state->image_type);
-    Py_VISIT(state->descriptor_type);
-    Py_VISIT(state->table_type);
-    Py_VISIT(state->shortcut_type);
-    Py_VISIT(state->target_type);
-    Py_VISIT(state->raise_unloaded);
-    Py_VISIT(state->raise_arity);
-    Py_VISIT(state->raise_value);
-    Py_VISIT(state->find_pointer);
+    for (size_t i = 0; i < STATE_OBJECTS; i++) {
+        Py_VISIT(state->objects[i]);
+    }
     return 0;
 }
 
 static int clear(PyObject *module) {
     RuntimeState *state = module_state(module);
-    Py_CLEAR(state->image_type);
-    Py_CLEAR(state->descriptor_type);
-    Py_CLEAR(state->table_type);
-    Py_CLEAR(state->shortcut_type);
-    Py_CLEAR(state->target_type);
-    Py_CLEAR(state->raise_unloaded);
-    Py_CLEAR(state->raise_arity);
-    Py_CLEAR(state->raise_value);
-    Py_CLEAR(state->find_pointer);
+    for (size_t i = 0; i < STATE_OBJECTS; i++) {
+        Py_CLEAR(state->objects[i]);
+    }
     return 0;
 }
 

@@ -115,13 +115,10 @@ typedef struct {
 
 static void descriptor_dealloc(PyObject *object) {
     const Descriptor *self = (const Descriptor *)object;
-    PyTypeObject *type = Py_TYPE(object);
     if (self->number >= 0) {
         close(self->number); /* errors are ignored: other code may have closed it */
     }
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release(object);
-    Py_DECREF(type);
+    release_object(object);
 }
 
 static PyMemberDef descriptor_members[] = {

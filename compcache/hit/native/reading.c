@@ -140,12 +140,9 @@ static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *named) 
 
 static void table_dealloc(PyObject *object) {
     Table *self = (Table *)object;
-    PyTypeObject *type = Py_TYPE(object);
     Py_XDECREF(self->source);
     PyMem_Free(self->verified);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release(object);
-    Py_DECREF(type);
+    release_object(object);
 }
 
 /* Reads and verifies the entries of one bucket. Returns 0, or -1 with an exception. */
@@ -1294,6 +1291,105 @@ PyObject *valid_closure(PyObject *Py_UNUSED(module), PyObject *args) {
     }
     PyObject *parts = new_bytes(found.parts.at, found.parts.size);
     return parts != NULL ? Py_BuildValue("(NI)", parts, found.homes) : NULL;
+}
+
+/* --------------------------------------------------------------------------------------------------------- volumes */
+
+/* Whether the checksum in the tail of a volume is that of the tail, the dictionary and the names; -1 with an exception. */
+static int has_volume_check(const VolumeTail *volume, Bytes tail, Bytes data) {
+    PyObject *all = new_bytes(tail.at, tail.size - CHECK_BYTES), *more = all != NULL ? new_bytes(data.at, data.size) : NULL;
+    if (more != NULL) {
+        PyBytes_Concat(&all, more);
+    }
+    const int holds = more == NULL || all == NULL ? -1 : is_check_of(volume->check, bytes_of(all), 0, NULL);
+    Py_XDECREF(all);
+    Py_XDECREF(more);
+    return holds;
+}
+
+/* Returns what open_volume() does for a volume with this tail. */
+static PyObject *volume_of(PyObject *module, PyObject *source, Bytes tail, const VolumeTail *volume, int is_known) {
+    PyTypeObject *type = module_state(module)->table_type;
+    PyObject *kept, *result = NULL;
+    Bytes data;
+    const uint64_t size = (uint64_t)volume->dictionary_size + volume->names_size;
+    if (read_source(source, volume->dictionary, size, &kept, &data) < 0) {
+        return NULL;
+    }
+    const int holds = data.size != size ? 0 : is_known ? 1 : has_volume_check(volume, tail, data);
+    Table *table = holds == 1 ? (Table *)PyType_GenericAlloc(type, 0) : NULL;
+    if (holds == 0) {
+        damaged("the tail of the volume is damaged: its checksum does not match", NULL);
+    } else if (table != NULL && init_table(table, source, volume->table) != NULL) {
+        result = table->head.width != MEMBER_BYTES
+                   ? damaged("the rows in the table of the volume have another size", NULL)
+                   : Py_BuildValue("(OKy#y#)", table, (unsigned long long)volume->dictionary, data.at, (Py_ssize_t)volume->dictionary_size,
+                                   data.at + volume->dictionary_size, (Py_ssize_t)volume->names_size);
+    }
+    Py_XDECREF((PyObject *)table);
+    Py_DECREF(kept);
+    return result;
+}
+
+/* open_volume(source, size, is_known=False) -> (table: Table, at, dictionary: bytes, names: bytes)
+ * The table of a volume, the offset of its dictionary, its dictionary, and the names of the volumes that it replaces, which follow each
+ * other. With `is_known`, the file was verified and has not changed since, and the checksum is not computed again. */
+PyObject *open_volume(PyObject *module, PyObject *args) {
+    PyObject *source, *magic_kept, *tail_kept, *result = NULL;
+    unsigned long long size;
+    int is_known = 0;
+    Bytes magic, tail;
+    VolumeTail volume;
+    if (!PyArg_ParseTuple(args, "OK|p:open_volume", &source, &size, &is_known)
+        || read_source(source, 0, VOLUME_MAGIC_BYTES, &magic_kept, &magic) < 0) {
+        return NULL;
+    }
+    const uint64_t tail_at = size < VOLUME_TAIL_BYTES ? 0 : size - VOLUME_TAIL_BYTES;
+    if (read_source(source, tail_at, VOLUME_TAIL_BYTES, &tail_kept, &tail) == 0) {
+        const Fault fault = decode_volume_tail(magic, tail, size, &volume);
+        result = fault != NULL ? damaged(fault, NULL) : volume_of(module, source, tail, &volume, is_known);
+        Py_DECREF(tail_kept);
+    }
+    Py_DECREF(magic_kept);
+    return result;
+}
+
+/* Decodes an entry of a volume's table. Returns 0, or -1 with an exception. */
+static int member_of(PyObject *entry, Member *member) {
+    const Fault fault = PyBytes_Check(entry) ? decode_member(bytes_of(entry), member) : "an entry of a volume is not bytes";
+    if (fault != NULL) {
+        damaged(fault, NULL);
+    }
+    return fault != NULL ? -1 : 0;
+}
+
+/* member_status(entry: bytes) -> (size, modified): how many bytes of a volume a module takes, and when it was written, by its entry, which is
+ * without its key */
+PyObject *member_status(PyObject *Py_UNUSED(module), PyObject *entry) {
+    Member member;
+    return member_of(entry, &member) == 0 ? Py_BuildValue("(Id)", member.stream_size, member.modified) : NULL;
+}
+
+/* unpack_member(source, dictionary: bytes, entry: bytes) -> (module: bytes, signatures: bytes): a module of a volume, by its entry */
+PyObject *unpack_member(PyObject *Py_UNUSED(module), PyObject *args) {
+    PyObject *source, *dictionary, *entry, *kept, *result = NULL;
+    Member member;
+    Bytes stream;
+    if (!PyArg_ParseTuple(args, "OSO:unpack_member", &source, &dictionary, &entry) || member_of(entry, &member) < 0
+        || read_source(source, member.stream, member.stream_size, &kept, &stream) < 0) {
+        return NULL;
+    }
+    const size_t size = (size_t)member.size + member.signatures;
+    PyObject *content = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
+    uint8_t *to = content != NULL ? (uint8_t *)PyBytes_AsString(content) : NULL;
+    if (to != NULL && !inflate(stream, bytes_of(dictionary), to, size)) {
+        damaged("a module in the volume cannot be decompressed, or has another size than the table of the volume states", NULL);
+    } else if (to != NULL) {
+        result = Py_BuildValue("(y#y#)", to, (Py_ssize_t)member.size, to + member.size, (Py_ssize_t)member.signatures);
+    }
+    Py_XDECREF(content);
+    Py_DECREF(kept);
+    return result;
 }
 
 /* ----------------------------------------------------------------------------------------------------------- hosts */

@@ -1,27 +1,16 @@
 /* The content of a module's section of records, as a hint: Python checks a record itself before using it. */
 #include "runtime.h"
 
-#include <string.h>
-
-enum { FRAME_HEAD = 12, FUNCTION_HEAD = 33, NAME_SIZE_AT = 21 }; /* docs/format.md, "Records" */
-
-static uint32_t number_at(const char *at) {
-    uint32_t number;
-    memcpy(&number, at, sizeof number);
-    return number;
-}
+#include "formats.h"
 
 /* Returns the name in the payload of a function's record; NULL without an exception if the payload is no such record, or if its name is
  * not text. */
-static PyObject *name_in(const char *payload, size_t size) {
-    if (size < FUNCTION_HEAD || payload[0] != 'F') {
+static PyObject *name_in(Bytes payload) {
+    FunctionFields found;
+    if (decode_function_record(payload, &found) != NULL) {
         return NULL;
     }
-    const size_t length = number_at(payload + NAME_SIZE_AT);
-    if (length > size - FUNCTION_HEAD) {
-        return NULL;
-    }
-    PyObject *name = PyUnicode_DecodeUTF8(payload + FUNCTION_HEAD, (Py_ssize_t)length, "surrogatepass");
+    PyObject *name = PyUnicode_DecodeUTF8((const char *)found.name.at, (Py_ssize_t)found.name.size, "surrogatepass");
     if (name == NULL && PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) {
         PyErr_Clear();
     }
@@ -48,14 +37,14 @@ PyObject *list_functions(PyObject *Py_UNUSED(module), PyObject *args) {
     if (!PyArg_ParseTuple(args, "SSO!O!:list_functions", &section, &module_id, &PyDict_Type, &functions, &PySet_Type, &repeated)) {
         return NULL;
     }
-    const char *start = PyBytes_AsString(section);
+    const uint8_t *start = (const uint8_t *)PyBytes_AsString(section);
     const size_t size = (size_t)PyBytes_Size(section);
-    for (size_t at = 0; size - at > FRAME_HEAD;) {
-        const size_t length = number_at(start + at), left = size - at - FRAME_HEAD;
+    for (size_t at = 0; size - at > FRAME_HEAD_BYTES;) {
+        const size_t length = number_at(start + at), left = size - at - FRAME_HEAD_BYTES;
         if (length > left) {
             break;
         }
-        PyObject *name = name_in(start + at + FRAME_HEAD, length);
+        PyObject *name = name_in((Bytes){start + at + FRAME_HEAD_BYTES, length});
         if (name == NULL && PyErr_Occurred()) {
             return NULL;
         }
@@ -66,7 +55,7 @@ PyObject *list_functions(PyObject *Py_UNUSED(module), PyObject *args) {
                 return NULL;
             }
         }
-        at += FRAME_HEAD + length;
+        at += FRAME_HEAD_BYTES + length;
     }
     Py_RETURN_NONE;
 }

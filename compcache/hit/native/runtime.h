@@ -4,7 +4,7 @@
  *   images.c     Image, a mapped library: unmapped when the last reference goes
  *   targets.c    the native half of TypedCallTarget: its vectorcall runs an entry point of an image
  *   arguments.c  what entry points call to check and convert arguments
- *   formats.c    decodes the formats that a hit reads; blake2b.c: their digests (no Python in either)
+ *   formats.c    decodes the formats that a hit reads; blake2b.c: their digests; deflate.c: their compression (no Python in these)
  *   reading.c    the Python interface of these
  *   records.c    lists the functions of a module by its records
  *   commit.c     stores into the memory of images, together with the tables that record them
@@ -23,17 +23,21 @@
 
 #include "image_abi.h"
 
-typedef struct {
-    PyTypeObject *image_type;
-    PyTypeObject *descriptor_type;
-    PyTypeObject *table_type;
-    PyTypeObject *shortcut_type;
-    PyTypeObject *target_type; /* NULL before setup() */
-    PyObject *raise_unloaded;  /* (target): raises */
-    PyObject *raise_arity;     /* (target, given, names or None): raises, or returns if nothing is wrong; for names,
-                                * a tuple with the number of the argument of each parameter */
-    PyObject *raise_value;     /* (target, index, object): raises */
-    PyObject *find_pointer;    /* (object): the address that the object means, or None */
+typedef union {
+    struct {
+        PyTypeObject *image_type;
+        PyTypeObject *descriptor_type;
+        PyTypeObject *table_type;
+        PyTypeObject *shortcut_type;
+        PyTypeObject *starter_type;
+        PyTypeObject *target_type; /* NULL before setup() */
+        PyObject *raise_unloaded;  /* (target): raises */
+        PyObject *raise_arity;     /* (target, given, names or None): raises, or returns if nothing is wrong; for names,
+                                    * a tuple with the number of the argument of each parameter */
+        PyObject *raise_value;     /* (target, index, object): raises */
+        PyObject *find_pointer;    /* (object): the address that the object means, or None */
+    };
+    PyObject *objects[10]; /* all of them */
 } RuntimeState;
 
 static inline RuntimeState *module_state(PyObject *module) {
@@ -71,7 +75,7 @@ int can_be_written(Library *library, uint64_t address, uint64_t size);
 void close_when_possible(Library *library);
 
 /* images.c */
-extern PyType_Spec image_spec;
+extern PyType_Spec image_spec, starter_spec;
 PyObject *map_image(PyObject *module, PyObject *args);
 PyObject *stored(PyObject *module, PyObject *image);
 PyObject *is_linking(PyObject *module, PyObject *nothing);
@@ -80,8 +84,8 @@ PyObject *adopt_image(PyObject *module, PyObject *args);
 PyObject *image_address(PyObject *module, PyObject *args);
 PyObject *find_symbol(PyObject *module, PyObject *args);
 PyObject *find_undefined(PyObject *module, PyObject *names);
-PyObject *start(PyObject *module, PyObject *args);
-PyObject *finish(PyObject *module, PyObject *args);
+PyObject *starter(PyObject *module, PyObject *args);
+PyObject *start(PyObject *module, PyObject *starter);
 /* The address of a symbol of an image's table; NULL with an exception if the image or the index is not right. */
 void *symbol_address(RuntimeState *state, PyObject *image, Py_ssize_t index);
 /* Whether a load may store there; always 1 for images that other code has mapped. */
@@ -126,6 +130,9 @@ PyObject *needs_record(PyObject *module, PyObject *payload);
 PyObject *global_record(PyObject *module, PyObject *payload);
 PyObject *entry_record(PyObject *module, PyObject *payload);
 PyObject *valid_closure(PyObject *module, PyObject *args);
+PyObject *open_volume(PyObject *module, PyObject *args);
+PyObject *member_status(PyObject *module, PyObject *entry);
+PyObject *unpack_member(PyObject *module, PyObject *args);
 PyObject *platform_serves(PyObject *module, PyObject *args);
 PyObject *processor_meets(PyObject *module, PyObject *args);
 PyObject *digest(PyObject *module, PyObject *args);
@@ -140,9 +147,8 @@ PyObject *file_system(PyObject *module, PyObject *descriptor);
 PyObject *list_functions(PyObject *module, PyObject *args);
 
 /* commit.c */
-PyObject *commit(PyObject *module, PyObject *args);
+PyObject *commit(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *weak_row(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *peek(PyObject *module, PyObject *args);
 PyObject *bind_imports(PyObject *module, PyObject *args);
 PyObject *require_writable(PyObject *module, PyObject *args);
 PyObject *buffer_address(PyObject *module, PyObject *object);

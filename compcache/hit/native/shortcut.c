@@ -83,13 +83,10 @@ static int shortcut_clear(PyObject *object) {
 }
 
 static void shortcut_dealloc(PyObject *object) {
-    PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
     shortcut_clear(object);
     Py_CLEAR(((Shortcut *)object)->attribute);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release(object);
-    Py_DECREF(type);
+    release_object(object);
 }
 
 static PyMemberDef shortcut_members[] = {

@@ -188,7 +188,6 @@ static int target_clear(PyObject *object) {
 
 static void target_dealloc(PyObject *object) {
     Target *self = (Target *)object;
-    PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
     if (self->weak_references != NULL) {
         PyObject_ClearWeakRefs(object);
@@ -197,9 +196,7 @@ static void target_dealloc(PyObject *object) {
     /* The context goes before the image: its objects may have destructors that expect mapped code. */
     Py_CLEAR(self->context);
     Py_XDECREF(self->image);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release(object);
-    Py_DECREF(type);
+    release_object(object);
 }
 
 static PyMethodDef target_methods[] = {

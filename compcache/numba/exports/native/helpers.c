@@ -5,21 +5,14 @@
 
 /* Raise ImportError for a missing function, with the present exception as its cause. Return NULL. */
 static void *raise_missing(const char *module, const char *name, const char *type) {
-    PyObject *kind, *value, *traceback;
-    PyErr_Fetch(&kind, &value, &traceback);
-    PyErr_NormalizeException(&kind, &value, &traceback);
+    PyObject *cause = take_exception();
     PyErr_Format(PyExc_ImportError, "a compiled function calls %s of the module %s with the type '%s', which this process does not have",
                  name, module, type);
-    if (value != NULL) {
-        PyObject *new_kind, *new_value, *new_traceback;
-        PyErr_Fetch(&new_kind, &new_value, &new_traceback);
-        PyErr_NormalizeException(&new_kind, &new_value, &new_traceback);
-        PyException_SetCause(new_value, Py_NewRef(value));
-        PyErr_Restore(new_kind, new_value, new_traceback);
+    if (cause != NULL) {
+        PyObject *error = take_exception();
+        PyException_SetCause(error, cause); /* takes the reference */
+        restore_exception(error);
     }
-    Py_XDECREF(kind);
-    Py_XDECREF(value);
-    Py_XDECREF(traceback);
     return NULL;
 }
 

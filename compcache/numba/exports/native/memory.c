@@ -94,13 +94,10 @@ PyObject *make_memory(const Plan *plan, const Node *node, const ArrayValue *valu
 
 static void memory_dealloc(PyObject *object) {
     Memory *self = (Memory *)object;
-    PyTypeObject *type = Py_TYPE(object);
     release_block(self->memory);
     free(self->extents);
     free(self->format);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release(object);
-    Py_DECREF(type);
+    release_object(object);
 }
 
 static int memory_buffer(PyObject *object, Py_buffer *view, int flags) {

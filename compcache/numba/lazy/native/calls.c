@@ -25,17 +25,7 @@ PyObject *unpickle(const char *data, int size, const char *Py_UNUSED(digest)) {
 
 PyObject *exception_of(PyObject *described) {
     PyObject *exception = call_python("compcache.numba.lazy.raising", "make_exception", Py_BuildValue("(N)", described));
-    if (exception == NULL) {
-        PyObject *type, *traceback;
-        PyErr_Fetch(&type, &exception, &traceback);
-        PyErr_NormalizeException(&type, &exception, &traceback);
-        if (traceback != NULL) {
-            PyException_SetTraceback(exception, traceback);
-        }
-        Py_XDECREF(type);
-        Py_XDECREF(traceback);
-    }
-    return exception;
+    return exception != NULL ? exception : take_exception();
 }
 
 PyObject *describe_exception(PyObject *pickled, PyObject *arguments) {

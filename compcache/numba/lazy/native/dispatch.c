@@ -383,16 +383,13 @@ static int function_clear(PyObject *object) {
 
 static void function_dealloc(PyObject *object) {
     Function *self = (Function *)object;
-    PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
     if (self->weak_references != NULL) {
         PyObject_ClearWeakRefs(object);
     }
     function_clear(object);
     Py_XDECREF(self->names);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release(object);
-    Py_DECREF(type);
+    release_object(object);
 }
 
 static PyMemberDef function_members[] = {

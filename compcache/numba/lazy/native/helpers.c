@@ -103,13 +103,10 @@ static int environment_traverse(PyObject *object, visitproc visit, void *arg) {
 
 static void environment_dealloc(PyObject *object) {
     Environment *self = (Environment *)object;
-    PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
     Py_XDECREF(self->globals);
     Py_XDECREF(self->constants);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release(object);
-    Py_DECREF(type);
+    release_object(object);
 }
 
 static PyType_Slot environment_slots[] = {
