@@ -79,7 +79,7 @@ _OF_STATE = (
     ("numpy as np", "np.set_printoptions(precision={})", "len(np.array2string(np.array([1 / 3])))"),
     ("os", "os.umask({})", "(u := os.umask(0), os.umask(u))[0]"),
     ("os", "os.chdir('/usr' if {} == 3 else '/')", "len(os.path.abspath('x'))"),
-    ("os", "os.nice(0) or os.sched_setaffinity(0, {{0}} if {} == 3 else {{1}})", "min(os.sched_getaffinity(0)) + 2"),
+    ("os", "(os.nice(0), os.sched_setaffinity(0, {{0}} if {} == 3 else {{1}}))", "min(os.sched_getaffinity(0)) + 2"),
     ("locale", "locale.setlocale(locale.LC_ALL, 'C') and setattr(locale, 'F', {})", "locale.F"),
     ("signal", "signal.signal(signal.SIGUSR1, signal.SIG_IGN if {} == 3 else signal.SIG_DFL)",
      "4 - (signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN)"),
