@@ -328,7 +328,7 @@ class _Linker:
                     value.visibility = "hidden"
                 else:
                     value.linkage = _INTERNAL
-            elif value.name in self._shared:
+            elif value.is_declaration and value.name in self._shared:
                 value.linkage = _WEAK
         return tuple([self._exports[place[0]][name]._replace(symbol=_copy_symbol(*place)) for name, place in roots.items()])
 

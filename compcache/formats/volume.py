@@ -65,8 +65,8 @@ class Volume:
     """
 
     __slots__ = (
-        "_dictionary", "_directory", "_files", "_gone", "_gone_state", "_owners", "_read", "_suffixes", "name", "needs_list", "replaced",
-        "share", "status", "table",
+        "_decoded", "_dictionary", "_directory", "_files", "_gone", "_gone_state", "_owners", "_read", "_suffixes", "name", "needs_list",
+        "replaced", "share", "status", "table",
     )  # fmt: skip
 
     def __init__(
@@ -85,6 +85,7 @@ class Volume:
         #: The bytes of the volume outside of streams, divided by the number of its modules.
         self.share = (self.status.st_size - dictionary_offset + len(MAGIC)) // max(self.table.count, 1)
         self._gone = b""
+        self._decoded: tuple[bytes, frozenset[bytes]] = b"", frozenset()
         self._gone_state = 0, 0
 
     def _require_trusted_file(self) -> None:
@@ -101,7 +102,10 @@ class Volume:
 
     def removed_ids(self) -> frozenset[bytes]:
         """Return the module_ids of removed modules. See `_removed` for the exception."""
-        return frozenset(_decode_removed(self._removed()))
+        data = self._removed()
+        if data is not self._decoded[0]:  # listings ask for each first byte of the module_ids
+            self._decoded = data, frozenset(_decode_removed(data))
+        return self._decoded[1]
 
     def _removed(self) -> bytes:
         """Return the content of the list of removed modules. It is read again if it has changed.

@@ -9,11 +9,13 @@ from __future__ import annotations
 import functools
 import glob
 import os
+import re
 import time
 from typing import NamedTuple
 
 from compcache.digest import digest
 from compcache.errors import LibraryError
+from compcache.formats import host
 from compcache.interrupts import reraise_interrupt
 
 __all__ = ["HAS_STATE", "Archive", "compiler_archives", "is_archive", "open_archive"]
@@ -76,11 +78,18 @@ def open_archive(name: str) -> Archive:
 
 
 def compiler_archives() -> list[str]:
-    """Return the path of GCC's static library of arithmetic (``libgcc.a``) for this machine in a list, which is empty without GCC.
+    """Return the path of the newest GCC's library of arithmetic (``libgcc.a``) for this machine and its C library; [] without GCC.
 
     Compilers link it before the shared libgcc_s, so that most images do not need that library.
     """
-    return sorted(glob.glob(f"/usr/lib/gcc/{os.uname().machine}-*linux*/*/libgcc.a"))[-1:]
+    paths = glob.glob(f"/usr/lib*/gcc/{os.uname().machine}-*linux*/*/libgcc.a")
+    usable = [path for path in paths if ("-musl" in path) == (host.this_libc() == "musl")]
+    return sorted(usable, key=_version_in)[-1:]
+
+
+def _version_in(path: str) -> list[int]:
+    """Return the numbers of the version that is the name of a file's directory."""
+    return [int(number) for number in re.findall(r"\d+", os.path.basename(os.path.dirname(path)))]
 
 
 def _file_state(path: str) -> tuple[int, ...] | None:

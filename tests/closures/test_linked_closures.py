@@ -426,6 +426,40 @@ define i64 @same(i64 %x) {
     assert load(directory, "top")[0] == [(closure.module_id, 1 + 1 + 4)]
 
 
+def test_a_body_that_is_offered_and_a_second_name_are_linked(cache: Cache, directory: Path) -> None:
+    """The stored code of vectorized functions contains the bodies of its imports: these are no declarations."""
+    content = "0" * 32
+    state = "@seen = internal global i64 0\ndefine i64 @stays(ptr %p) {\n  %old = atomicrmw add ptr @seen, i64 1 seq_cst\n"
+    home = adder("plus", 2) + state + "  %e = icmp eq ptr %p, @plus\n  %z = zext i1 %e to i64\n  ret i64 %z\n}\n"
+    user = """\
+declare i64 @plus(i64)
+declare i64 @stays(ptr)
+define i64 @user(i64 %x, ptr %data) {
+  %v = load volatile <4 x i64>, ptr %data
+  %e = extractelement <4 x i64> %v, i32 0
+  %r = call i64 @plus(i64 %x)
+  %s = call i64 @stays(ptr @plus)
+  %t = add i64 %r, %s
+  %u = add i64 %t, %e
+  ret i64 %u
+}
+"""
+    top = """\
+@data = internal global <4 x i64> <i64 1000, i64 0, i64 0, i64 0>
+declare i64 @user(i64, ptr)
+define i64 @top(i64 %x) {
+  %r = call i64 @user(i64 %x, ptr @data)
+  ret i64 %r
+}
+"""
+    names = {f"plus-{content}": Function(symbol="plus"), "second": Function(symbol="plus"), "stays": Function(symbol="stays")}
+    cache.add_module(ModuleSource(home, names, entries={"program.data": b"read of the module's own file"}))
+    cache.add_module(ModuleSource(user, {"user": Function(symbol="user")}, imports={"plus": f"plus-{content}"}))
+    cache.add_module(ModuleSource(top))
+    (closure,) = cache.link(["top"]).linked
+    assert load(directory, "top")[0] == [(closure.module_id, 1 + 2 + 1 + 1000)]
+
+
 def test_graphs_are_of_the_modules_that_it_is_made_of(chain: Cache) -> None:
     before = chain.graph()
     chain.link(["first", "second"], into="set")

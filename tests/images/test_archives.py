@@ -12,6 +12,7 @@ from helpers import run_fresh
 
 from compcache import Cache, LibraryError, ModuleSource, UndefinedSymbolError
 from compcache.content.names import content_digest
+from compcache.formats.host import this_libc
 from compcache.images import archives
 
 USER = "declare i32 @add_two(i32)\ndefine i32 @answer() {\n  %x = call i32 @add_two(i32 40)\n  ret i32 %x\n}\n"
@@ -75,6 +76,12 @@ def test_arithmetic_of_the_compiler_needs_no_library(cache: Cache, archive: Path
     cache.add_module(ModuleSource(code, archives=[str(archive)]))
     script = "from compcache import Cache; f = Cache(directory).get_target('square')\n"
     assert run_fresh(cache.path, script + "result = f(1 << 30), 'libgcc_s' in open('/proc/self/maps').read()") == ((1 << 60) // 3, False)
+
+
+def test_the_newest_compiler_for_the_c_library_of_the_process_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [f"/usr/lib/gcc/{triple}/{version}/libgcc.a" for triple in ("a-linux-gnu", "a-linux-musl") for version in ("12", "9", "10.2.0")]
+    monkeypatch.setattr(archives.glob, "glob", lambda _: paths)
+    assert archives.compiler_archives() == [paths[3 if this_libc() == "musl" else 0]]
 
 
 @pytest.mark.parametrize("linked", [False, True])
