@@ -67,6 +67,8 @@ def accept_own_llvm(store: Store) -> bool:
 
     Return whether the cache did not accept this code before.
     """
+    if not store.min_llvm:
+        return False
     from compcache.build import codegen  # imports LLVM
 
     own_version = codegen.llvm_version()
