@@ -80,7 +80,7 @@ def test_arithmetic_of_the_compiler_needs_no_library(cache: Cache, archive: Path
 
 def test_the_newest_compiler_for_the_c_library_of_the_process_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [f"/usr/lib/gcc/{triple}/{version}/libgcc.a" for triple in ("a-linux-gnu", "a-linux-musl") for version in ("12", "9", "10.2.0")]
-    monkeypatch.setattr(archives.glob, "glob", lambda _: paths)
+    monkeypatch.setattr("glob.glob", lambda _: paths)
     assert archives.compiler_archives() == [paths[3 if this_libc() == "musl" else 0]]
 
 
