@@ -67,11 +67,65 @@ def test_functions_decorated_before_the_installation_take_part_until_its_end(pro
     assert project.run(script, backend=False) == (3, True, 1, True)
 
 
+def test_uninstalling_leaves_cache_objects_that_the_program_has_set_meanwhile(project: Project) -> None:
+    project.write(adding=ADD, other=ADD)
+    script = """
+    import adding, other, compcache.numba
+    from numba.core.caching import FunctionCache, NullCache
+    with compcache.numba.installed("cache"):
+        total = adding.add(1, 2) + other.add(3, 4)
+        adding.add._cache = own = NullCache()
+    result = total, adding.add._cache is own, type(other.add._cache) is FunctionCache
+    """
+    assert project.run(script, backend=False) == (10, True, True)
+
+
 def test_functions_decorated_meanwhile_keep_the_directory(project: Project) -> None:
     project.write(adding=ADD)
     script = "import adding\ncompcache.numba.uninstall()\nresult = adding.add(1, 2)" + COUNT
     assert project.run(script, backend=True) == (3, 0, 1)
     assert project.run(script, backend=True) == (3, 1, 0)
+
+
+def test_registrations_are_read_once_if_reading_is_interrupted_or_registers_more(project: Project) -> None:
+    script = """
+    from numba.core import imputils, types
+    from numba.core.typing import templates
+    from numba.extending import overload
+    from compcache.numba.fingerprints.implementations import find_overloads, registry
+
+    def stub(x): ...
+
+    @overload(stub)
+    def of_stub(x):
+        return lambda x: x
+
+    def generate(context, builder, signature, arguments): ...
+
+    class Registering:
+        @property
+        def templates(self):
+            imputils.builtin_registry.lower(stub, types.int64)(generate)
+            return ()
+
+    class Interrupting:
+        is_first = True
+
+        @property
+        def templates(self):
+            if self.is_first:
+                self.is_first = False
+                raise KeyboardInterrupt
+            return ()
+
+    templates.builtin_registry.globals += [(stub, Registering()), (stub, Interrupting())]
+    try:
+        find_overloads(stub)
+    except KeyboardInterrupt:
+        found = len(find_overloads(stub))
+    result = found, [len(rows) for name, rows in registry.by_name.items() if "generate" in name], len(find_overloads(stub))
+    """
+    assert project.run(script, backend=False) == (1, [1], 1)
 
 
 EAGER = """

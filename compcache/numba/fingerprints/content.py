@@ -84,16 +84,25 @@ def _find_parts(functions: Iterable[Any]) -> tuple[Part, ...]:
 
 
 def _walk_content(function: Any, options: Any, functions: Iterable[Any]) -> Content:
-    """Walk the function, and then each implementation that a walk has found. Return the content."""
+    """Walk the function, the functions that are arguments, and then each implementation that a walk has found. Return the content.
+
+    The functions of the parts have the order of `identify`, because the numbers of dispatchers in descriptions depend on it.
+    """
     walk = Walk(without_numba=True)
     walk.refer_to_function(function, "")
     walk.feed_value(options, "its options")
-    for other in functions:
-        walk.feed_value(other, "a function that is an argument")
     fingerprints = [walk.finish()]
-    total = blake2b(fingerprints[0].content.encode(), digest_size=16)
+    for other in functions:
+        further = Walk(without_numba=True)
+        further.feed_value(other, "a function that is an argument")
+        fingerprints.append(further.finish())
+        walk.implementations |= further.implementations
+        walk.registered += further.registered
+        walk.has_object_mode |= further.has_object_mode
+    total = blake2b("".join([fingerprint.content for fingerprint in fingerprints]).encode(), digest_size=16)
     if walk.has_object_mode or any(name == "debug" and value for name, value in options) or "NUMBA_DEBUGINFO" in os.environ:
-        total.update(fingerprints[0].lines[SIZE_OF_LINES:].encode())  # the code contains the paths of files
+        files = [fingerprint.lines[SIZE_OF_LINES:] for fingerprint in fingerprints]
+        total.update("".join(files).encode())  # the code contains the paths of files
     at_compile_time = []
     for implementation, fingerprint in _walk_implementations(walk):
         total.update(fingerprint.content.encode())

@@ -10,6 +10,7 @@ from __future__ import annotations
 from _weakref import ref  # importing `weakref` is slow
 
 from compcache.numba.fingerprints.former import keep_values
+from compcache.numba.fingerprints.owners import hashed_reference
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,9 +73,9 @@ def named_functions(parts: Iterable[Part]) -> Functions:
     for part in parts:
         functions.setdefault(part.function, {}).update(dict.fromkeys(part.owners))
     return [
-        (f"{function.__module__}.{function.__qualname__}", ref(function), owner)
+        (f"{function.__module__}.{function.__qualname__}", hashed_reference(function), owner)
         for function, owners in functions.items()
-        for owner in owners or [ref(function)]
+        for owner in owners or [hashed_reference(function)]
     ]
 
 

@@ -86,12 +86,11 @@ class _Registry:
         """Read the registrations that were added since the last call."""
         if not self._lists:
             self._find_lists()
-        counts = list(map(len, self._lists))
-        if counts != self._counts:
-            for items, count, action in zip(self._lists, self._counts, self._actions, strict=True):
-                for item in items[count:]:
+        if list(map(len, self._lists)) != self._counts:
+            for number, (items, action) in enumerate(zip(self._lists, self._actions, strict=True)):
+                for count, item in enumerate(items[self._counts[number] :], self._counts[number] + 1):
                     action(item)
-            self._counts = counts
+                    self._counts[number] = count
 
     def _find_lists(self) -> None:
         """Find the lists of Numba's registries."""
@@ -101,8 +100,8 @@ class _Registry:
         self._actions = [self._add, self._add, self._add_global]
         self._actions += [functools.partial(self._add_generator, kind) for kind in _KINDS_OF_GENERATORS]
         self._counts = [0] * len(self._actions)
-        self._lists = [builtin_registry.functions, builtin_registry.attributes, builtin_registry.globals]
-        self._lists += [getattr(lowering_registry, kind) for kind in _KINDS_OF_GENERATORS]
+        generators = [getattr(lowering_registry, kind) for kind in _KINDS_OF_GENERATORS]
+        self._lists = [builtin_registry.functions, builtin_registry.attributes, builtin_registry.globals, *generators]
 
     def _add_global(self, row: tuple[Any, Any]) -> None:
         """Add the user's classes among the typing templates of a global."""

@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["note_lazy_owner", "note_ufunc", "owner_of", "ufunc_of"]
+__all__ = ["hashed_reference", "note_lazy_owner", "note_ufunc", "owner_of", "ufunc_of"]
 
 #: The attributes of Numba's objects that contain the owner of a lazy function's code, and a weak reference to the ufunc of a dispatcher.
 _OWNER, _UFUNC = "_compcache_owner", "_compcache_ufunc"
@@ -25,6 +25,13 @@ def owner_of(value: Any) -> Any:
         return type(value)._compcache_owner(value)
     compiler = getattr(value, "_compiler", value)
     return getattr(compiler, _OWNER, compiler)
+
+
+def hashed_reference(value: Any) -> ref[Any]:
+    """Return a weak reference to an object. The reference can be a key even if the object is gone before the reference becomes one."""
+    reference = ref(value)
+    hash(reference)  # the reference remembers its hash
+    return reference
 
 
 def note_lazy_owner(dispatcher: Any, owner: Any) -> None:

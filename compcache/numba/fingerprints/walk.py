@@ -13,12 +13,12 @@ registrations, and nothing is imported. A value that only Numba knows raises `No
 from __future__ import annotations
 
 import types as python_types
-from _weakref import ref  # importing `weakref` is slow
 
 from compcache.digest import blake2b
 from compcache.numba.fingerprints import COMPILED, NAMED, RUN
 from compcache.numba.fingerprints.code_digest import bits_of, plain_name
 from compcache.numba.fingerprints.functions import feed_function, registered_here
+from compcache.numba.fingerprints.owners import hashed_reference
 from compcache.numba.fingerprints.stand_ins import handler_without_numba, is_generators_module
 from compcache.numba.fingerprints.values import feed_class_and_attributes, handler_of
 from compcache.numba.registered.code_reads import MISSING
@@ -30,6 +30,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
+    from weakref import ref
 
     from compcache.numba.fingerprints.fixed_code import Compiled
     from compcache.numba.fingerprints.implementations import Implementation
@@ -276,7 +277,7 @@ class Walk:
         If the function that refers to it is only named, it is only named too.
         """
         if owner is not None:
-            self._owners.setdefault(id(function), []).append(ref(owner))
+            self._owners.setdefault(id(function), []).append(hashed_reference(owner))
         self.refer_to_function(function, where, NAMED if self.mode == NAMED else COMPILED)
 
     def feed_declared(self, overloads: Iterable[Compiled] | None, function: Any) -> None:

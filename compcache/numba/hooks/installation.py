@@ -83,8 +83,9 @@ class Hooks:
         self._replaced.undo()
         for reference, attribute in self._adopted:
             owner = reference()
-            if owner is not None:
-                setattr(owner, attribute, getattr(owner, attribute)._fallback)
+            cache = getattr(owner, attribute, None)
+            if isinstance(cache, FunctionCache):  # the program has not replaced it
+                setattr(owner, attribute, cache._fallback)
         self._adopted.clear()
         if not self._has_functions:
             recorders.stop_recording()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import weakref
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,7 +10,7 @@ from numba.core import types
 
 from compcache.numba.fingerprints.fingerprint import fingerprint, fingerprint_of_value
 from compcache.numba.fingerprints.numba_values import is_plain_type
-from compcache.numba.fingerprints.owners import owner_of
+from compcache.numba.fingerprints.owners import hashed_reference, owner_of
 from compcache.numba.identity.settings import config_text, platform_text, versions_text
 from compcache.numba.registered.refusals import Unidentifiable, examines_program
 
@@ -78,7 +77,7 @@ def identify(function: Any, *, sig: Any, flags: str, extra: Mapping[str, str], c
     parts = content.parts
     for dispatcher in _dispatchers_in(getattr(sig, "args", sig)):
         argument_parts = fingerprint(dispatcher.py_func).parts
-        argument_parts[0].owners.append(weakref.ref(owner_of(dispatcher)))
+        argument_parts[0].owners.insert(0, hashed_reference(owner_of(dispatcher)))
         parts += argument_parts
     return Identity(state.hexdigest(), content.lines, name, shown_components, parts)
 

@@ -179,9 +179,13 @@ def _number_owners(functions: Functions, used: Iterable[tuple[str, str]]) -> dic
 def _owners_by_name(functions: Functions, used: Iterable[tuple[str, str]]) -> dict[str, dict[weakref.ref[Any], weakref.ref[Any]]]:
     """Return the dispatchers of the given functions, and of those that are compiled for the implementations used, in order, by name.
 
-    The values contain the function of each dispatcher.
+    The values contain the function of each dispatcher. A function stands for its dispatcher only if none of them is known.
     """
-    by_name: dict[str, dict[weakref.ref[Any], weakref.ref[Any]]] = {}
+    by_function: dict[tuple[str, weakref.ref[Any]], dict[weakref.ref[Any], None]] = {}
     for name, function, owner in [*functions, *named_functions(functions_compiled_for(used))]:
-        by_name.setdefault(name, {})[owner] = function
+        by_function.setdefault((name, function), {})[owner] = None
+    by_name: dict[str, dict[weakref.ref[Any], weakref.ref[Any]]] = {}
+    for (name, function), owners in by_function.items():
+        known = [owner for owner in owners if owner != function] or [function]
+        by_name.setdefault(name, {}).update(dict.fromkeys(known, function))
     return by_name
