@@ -542,8 +542,8 @@ _ROUNDED = "-ffp-contract=off"
 def lapack(places: Places) -> Library:
     """Three routines of LAPACK and all that they call, files of Fortran modules before those that use them.
 
-    Each product and each sum is rounded. Flang permits to fuse them unless it is told not to, and names no features in its functions:
-    so bits would depend on this processor's instructions, and on what is inlined where.
+    Each product and each sum is rounded. Flang permits to fuse them unless it is told not to, and names a CPU without its features:
+    so bits would depend on this processor's instructions, and in linked closures on what is inlined and made vectors of.
     """
     compiler, runtime = flang(places)
     root = places.source("lapack")

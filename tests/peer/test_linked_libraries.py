@@ -167,7 +167,7 @@ on_x86_64 = pytest.mark.skipif(platform_name() != "x86_64-linux-elf", reason="na
 def test_products_are_fused_with_sums_as_compilers_do_for_the_same_processor(
     flags: list[str], cpu: str | None, places: Places, directory: Path
 ) -> None:
-    """In code that permits it. Not by `Cache.link`, which may fuse others, because it inlines (`docs/linking.md`)."""
+    """In code that permits it. Not by `Cache.link`, which optimizes again and may fuse others (`docs/linking.md`)."""
     try:
         library = linked_libraries.fused_lapack(places, *flags)
         expected = _answers(library, library.in_shared_object(library.ordinary(places)))
