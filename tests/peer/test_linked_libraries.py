@@ -163,6 +163,22 @@ def for_all_processors(request: pytest.FixtureRequest, sodium: Library, places: 
 on_x86_64 = pytest.mark.skipif(platform_name() != "x86_64-linux-elf", reason="names CPUs of x86-64")
 
 
+@pytest.mark.parametrize(("flags", "cpu"), [(["-march=native"], None), pytest.param([], "x86-64", marks=on_x86_64)])
+def test_products_are_fused_with_sums_as_compilers_do_for_the_same_processor(
+    flags: list[str], cpu: str | None, places: Places, directory: Path
+) -> None:
+    """In code that permits it. Not by `Cache.link`, which optimizes again and may fuse others (`docs/linking.md`)."""
+    try:
+        library = linked_libraries.fused_lapack(places, *flags)
+        expected = _answers(library, library.in_shared_object(library.ordinary(places)))
+    except UnavailableError as error:
+        unavailable(str(error))
+    with Cache(directory) as cache:
+        cache.add_modules(library.sources(places, cpu=cpu), group="fused")
+    with Cache(directory) as cache:
+        assert _differences(_answers(library, library.in_cache(cache)), expected) == []
+
+
 @on_x86_64
 @pytest.mark.parametrize("cpu", ["haswell", "nehalem"])
 def test_code_that_asks_the_processor_loads_on_one_that_lacks_what_it_asks_for(for_all_processors: Path, sodium: Library, cpu: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+import llvmlite.binding as llvm
 import pytest
 from helpers import constant
 from hosts import host_like, on_host
@@ -136,3 +137,36 @@ def test_a_later_libc_serves(of_libm: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(os, "confstr", lambda _: "glibc 2.137")
     with Cache(of_libm) as cache:
         assert cache.get_target("f")(0.0) == 1.0
+
+
+_FUSABLE = """
+define double @f(double %a, double %b, double %c) #0 {{
+  %product = fmul {permitted} double %a, %b
+  %sum = fadd {permitted} double %product, %c
+  ret double %sum
+}}
+attributes #0 = {{ nounwind {attributes} }}
+"""
+_CPU = '"target-cpu"="x86-64"'
+
+
+@pytest.mark.parametrize(
+    ("permitted", "attributes", "cpu", "fused"),
+    [
+        ("contract", "", "haswell", True),
+        ("contract", "", "x86-64", False),
+        ("contract", _CPU, "x86-64", False),  # as flang writes it
+        ("contract", f'{_CPU} "target-features"="+cx8,+sse2"', "haswell", False),  # as clang does
+        ("contract", f'{_CPU} "target-features"="+cx8,+sse2"', None, False),
+        ("contract", f'{_CPU} "target-features"="+avx2,+fma"', None, True),
+        ("", "", "haswell", False),
+        ("", _CPU, None, False),
+    ],
+)
+def test_the_target_decides_whether_products_are_fused(cache: Cache, permitted: str, attributes: str, cpu: str | None, fused: bool) -> None:
+    """With sums, as `docs/platforms.md` says. A fused product is not rounded."""
+    if not llvm.get_host_cpu_features().get("fma"):
+        pytest.skip("this processor cannot fuse products with sums")
+    cache.add_module(ModuleSource(_FUSABLE.format(permitted=permitted, attributes=attributes), cpu=cpu))
+    one = 1 + 2.0**-30
+    assert cache.get_target("f")(one, one, -1 - 2.0**-29) == (2.0**-60 if fused else 0.0)
