@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
     from .linked_libraries import Library
 
-pytestmark = [pytest.mark.peer, pytest.mark.timeout(1800)]
+#: zstd's hooks for tracing are weak references, null where nothing defines them.
+_HOOKS = pytest.mark.filterwarnings("ignore:weak references to .ZSTD_trace")
+pytestmark = [pytest.mark.peer, pytest.mark.timeout(1800), _HOOKS]
 
 #: How many answers of each are compared, at least.
 LIBRARIES = {"lapack": 400, "libsodium": 900, "sqlite": 250, "blosc2": 900, "bcftools": 700, "expressions": 500}
