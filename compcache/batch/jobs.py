@@ -141,7 +141,10 @@ def _as_job(number: int, item: Any) -> Job:
     if isinstance(item.build, ModuleSource):
         return replace(item, build=freeze(item.build))
     if not isinstance(item.build, str) and not callable(item.build):
-        raise TypeError(f"job {number}: build must be a ModuleSource or a function, not {type(item.build).__name__}")
+        raise TypeError(
+            f"job {number}: build must be a ModuleSource, a function or its name ('package.module:function'), "
+            f"not {type(item.build).__name__}"
+        )
     return item
 
 

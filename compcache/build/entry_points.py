@@ -219,7 +219,7 @@ def _expected_text(signature: Signature) -> str:
 
 
 def _mismatch_hint(signature: Signature) -> str:
-    """Return a hint about parameters that functions take in another form than signatures name them, for a message; "" without any."""
+    """Return a hint, for a message, on how functions return tuples and take buffers; "" if the signature has neither."""
     notes = []
     if signature.result.kind == TUPLE:
         notes.append("the function stores a tuple through an additional first parameter, a pointer")

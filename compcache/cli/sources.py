@@ -74,8 +74,11 @@ def read_commands(database: str) -> dict[str, CompileCommand]:
     try:
         commands = read_compile_commands(database)
     except (OSError, CompileError) as error:
-        reason = str(error) if isinstance(error, CompileError) else f"{database} cannot be read: {error.strerror or error}"
-        raise click.UsageError(f"--compile-commands: {reason}") from error
+        cause = str(error)
+        if isinstance(error, OSError):
+            path = error.filename or database
+            cause = f"{path} cannot be read ({error.strerror or error}): name a compile_commands.json, or the directory that contains it"
+        raise click.UsageError(f"--compile-commands: {cause}") from error
     by_path: dict[str, CompileCommand] = {}
     for command in commands:
         if by_path.setdefault(command.path, command) is not command:

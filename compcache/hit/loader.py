@@ -22,6 +22,7 @@ never held while files are read, images mapped, globals decoded or modules impor
 
 from __future__ import annotations
 
+import errno
 import os
 from _weakref import ref
 from itertools import chain
@@ -55,6 +56,8 @@ __all__ = ["Choice", "LoadedModule", "Loader", "Source", "Sources"]
 
 #: The most module files that a load keeps open. Beyond that, it closes them, and opens a file again when it maps the module.
 _MOST_FILES = 64
+#: The errors of the system for which another attempt can succeed without another compilation.
+_SHORTAGES = (errno.ENOMEM, errno.ENOSPC, errno.EMFILE, errno.ENFILE)
 
 #: 1: images are mapped from their files everywhere; 0: nowhere; otherwise it depends on the file system (`native/places.c`).
 MAP_VARIABLE = "COMPCACHE_MAP_FILES"
@@ -508,7 +511,8 @@ class Loader(PlainLoader):
             if isinstance(error, CompcacheError):
                 raise
             name = file.module_id.hex()
-            raise LinkError(f"module {name} cannot be mapped into this process ({error}): compile it again", module_id=name) from error
+            advice = "free memory, disk space or file descriptors" if getattr(error, "errno", None) in _SHORTAGES else "compile it again"
+            raise LinkError(f"module {name} cannot be mapped into this process ({error}): {advice}", module_id=name) from error
 
     def _map_file(self, file: ModuleFile) -> Any:
         """Return the image, mapped from the open file.

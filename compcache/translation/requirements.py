@@ -67,7 +67,7 @@ def requirements_of(code: Code, exports: Iterable[Export], startup: Iterable[str
     if used_by_symbol is None or has_module_assembly(code.text) or passes_vectors(code.text):
         all_features = used_by(code.text, machine.requires) | (machine.requires & machine.explicit)
         return {symbol: all_features | used_by(code.text, code.allowed.get(name, all_features)) for symbol, name in functions.items()}
-    own_requirements = _without_basic(code, used_by_symbol, machine)
+    own_requirements = _own_requirements(code, used_by_symbol, machine)
     reached = _Reached(code, own_requirements, code.allowed, machine.requires)
     # No definition tells who calls this code, so all exports require its features.
     unnamed_features = frozenset[str]().union(*[features for name, features in own_requirements.items() if name not in code.definitions])
@@ -75,25 +75,26 @@ def requirements_of(code: Code, exports: Iterable[Export], startup: Iterable[str
     return {symbol: at_start | reached.of(name) for symbol, name in functions.items()}
 
 
-def _without_basic(code: Code, used_by_symbol: Mapping[str, _Features], machine: Machine) -> dict[str, _Features]:
-    """Return the features that the machine code of each function requires, without those that all processors have.
+def _own_requirements(code: Code, used_by_symbol: Mapping[str, _Features], machine: Machine) -> dict[str, _Features]:
+    """Return the features that the machine code of each function requires, and those that they imply, without those of all processors.
 
-    Inline assembly hides features, so a function with inline assembly requires all features that the compiler was allowed to use in it.
+    A feature of `_READ_OTHERWISE` counts only if the compiler was allowed to use it. Inline assembly hides features, so a function with
+    inline assembly requires all features that the compiler was allowed to use in it.
     """
     table = table_of(platform_name())
     basic = basic_features(platform_name())
-    hiding = functions_with_assembly(code.text)
+    with_assembly = functions_with_assembly(code.text)
     required = {}
-    closed: dict[_Features, _Features] = {}  # many functions use the same features
+    required_by_features: dict[_Features, _Features] = {}  # many functions use the same features
     for name, features in used_by_symbol.items():
         allowed = code.allowed.get(name, machine.requires)
-        if name in hiding:
+        if name in with_assembly:
             required[name] = used_by(code.text, allowed) - basic
             continue
         certain = features - (_READ_OTHERWISE - allowed)
-        if certain not in closed:
-            closed[certain] = (table.closure(certain) & table.required if table else certain) - basic
-        required[name] = closed[certain]
+        if certain not in required_by_features:
+            required_by_features[certain] = (table.closure(certain) & table.required if table else certain) - basic
+        required[name] = required_by_features[certain]
     return required
 
 

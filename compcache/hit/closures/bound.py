@@ -92,9 +92,10 @@ class BoundNames:
         return loader
 
     def inherit(self, file: ModuleFile, module: LoadedModule, functions: dict[int, bytes]) -> None:
-        """Add the bindings of plain hits in a closure: the contents of functions, by the offsets of their records.
+        """Add the bindings that plain hits have made to copies in a loaded closure. `file` and `module` are its file and its mapped image.
 
-        A binding whose records cannot be read is not added.
+        `functions` contains, by the offset of its record, the content of each bound function. A binding whose records cannot be read is not
+        added.
         """
         source, store = self._types[1](file, module), self._loader.store
         for offset, content in functions.items():

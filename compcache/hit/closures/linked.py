@@ -224,7 +224,11 @@ class LinkedClosures:
         return offsets[func_name][1] if func_name in offsets else None
 
     def is_valid_now(self, module_id: bytes) -> bool:
-        """Return whether the linked closure with this module_id is valid in the present state of the index. Count uses of a loaded one."""
+        """Return whether the linked closure with this module_id is valid in the present state of the index.
+
+        A closure that is found valid is recorded. After look-ups have met a loaded, valid closure `_LISTED_FROM` times, its functions are
+        listed.
+        """
         loader = self._loader
         self._refresh_state(loader.store)
         is_known_valid = self._valid.get(module_id)

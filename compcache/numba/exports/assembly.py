@@ -178,7 +178,10 @@ def _encode_plan_if_used(func_name: str, cres: Any, parameters: list[Parameter],
 
 
 def _rewrite_module(module: Any) -> Any:
-    """Return a module with resolved recursive calls, with Python's hash secret, and without environments that are never read."""
+    """Return a module with resolved recursive calls, with Python's hash secret, and without unneeded uses of environments.
+
+    A use is unneeded if the code only compares the environment with null.
+    """
     text = str(module)
     defined = {function.name for function in module.functions if not function.is_declaration}
     rewritten = resolve_recursion(use_python_hash_secret(text), defined)

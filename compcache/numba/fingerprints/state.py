@@ -317,7 +317,7 @@ def has_library_methods(kind: type) -> bool:
 
 
 def has_state_in_c(kind: type) -> bool:
-    """Return whether a class has a base written in C whose objects have state that no attribute shows.
+    """Return whether a class has a base written in C whose objects have state that no attribute shows, and that walks do not feed (`_FED`).
 
     Examples are a deque and an array of ctypes.
     """
