@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import tempfile
-import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,10 +29,12 @@ _MAX_OUTPUT = 8_000
 #: The flag for code in shared objects, also for preprocessors: the macros ``__PIC__`` and ``__PIE__`` depend on it.
 _POSITION_INDEPENDENT = ("-fPIC",)
 _NO_BITCODE = "the compiler {} does not write LLVM bitcode: choose a compiler that is built on LLVM (cc=, --cc)"
-#: The beginning of a line of clang's version text. The line names a file with further flags, which clang reads without being told to.
+#: The beginning of a line that clang's option ``-v`` writes. The line names a file with further flags, which no flag need name.
 _CONFIGURATION = "Configuration file: "
-#: The version texts of compilers and their configuration files, by `Compiler.stamp` and the flags.
-_versions: dict[tuple[str, ...], tuple[str, tuple[str, ...]]] = {}
+#: A line of a list of macros, which the preprocessor writes instead of code (``-dM``).
+_MACRO = re.compile(rb"#(?:define|undef) [^\n]*\n")
+#: The version texts of compilers, by `Compiler.stamp`.
+_versions: dict[str, str] = {}
 #: The values of the option ``-x``, which sets the language if the compiler reads from standard input.
 _INPUT = {"c": "c", "c++": "c++", "fortran": "f95-cpp-input"}
 #: The line that a preprocessor writes where another file begins (GCC's manual, "Preprocessor Output"). The file name has C's escapes.
@@ -46,9 +47,6 @@ _LINE_WORDS = (b"__builtin_LINE", b"__builtin_COLUMN", b"__builtin_FILE", b"__bu
 _RAW_STRING = re.compile(rb'\b(?:u8|[uUL])?R"')
 #: The beginning of the line that rustc writes for an environment variable that code reads (``env!``). The line contains the value.
 _VARIABLE = b"# env-dep:"
-#: Ends a rule in a pipe, because a process that another thread forks meanwhile keeps the pipe open. No file name contains it.
-_END = b"\0"
-_CHUNK = 1 << 16
 #: The directives of assembly that read files.
 _ASSEMBLER_WORDS = (b"incbin", b".include")
 #: Lines of preprocessed code that import modules, whose content a preprocessor does not write.
@@ -112,9 +110,9 @@ def _run_preprocessor(unit: Unit) -> Translation:
     """Return the preprocessed code of a unit and the files that it depends on. The files are None if they cannot be listed completely."""
     started = time.time()
     source = _read_rust(unit) if unit.compiler.language == "rust" else _read_preprocessed(unit)
-    version, configurations = _read_version(unit)
-    flag_files = unit.flag_files(configurations)
-    names = [line.partition(" ")[2] for line in flag_files] if configurations else []
+    version = _read_version(unit)
+    flag_files = unit.flag_files(source.configurations)
+    names = [line.partition(" ")[2] for line in flag_files] if source.configurations else []
     files = _absolute_paths([*source.names, *names], unit)
     if not source.is_complete or not all(map(os.path.isfile, files)):
         return Translation(source.code, version, flag_files, None, (), started)
@@ -124,12 +122,16 @@ def _run_preprocessor(unit: Unit) -> Translation:
 
 
 class _Preprocessed(NamedTuple):
-    """Preprocessed code, the names of the files that it depends on, whether it depends on nothing else, and the compiler's search path."""
+    """Preprocessed code, the names of the files that it depends on, and whether it depends on nothing else.
+
+    Also the compiler's search path, and the files of flags that it read.
+    """
 
     code: bytes
     names: list[str]
     is_complete: bool
     search_path: SearchPath = SearchPath((), ())
+    configurations: tuple[str, ...] = ()
 
 
 def _read_rust(unit: Unit) -> _Preprocessed:
@@ -144,18 +146,23 @@ def _read_rust(unit: Unit) -> _Preprocessed:
 def _read_preprocessed(unit: Unit) -> _Preprocessed:
     """Return the preprocessed code of a source of C, C++ or Fortran, with the content of other inputs (`_unlisted_inputs`).
 
-    Raise `CompileError` if the compiler fails.
+    Raise `CompileError` if the compiler fails, or writes a list of macros instead of code.
     """
     if unit.compiler.language == "fortran":
-        output, rule, search_path = _run_compiler(unit, ["-E", *unit.flags, "-o", "-"]).stdout, b"", SearchPath((), ())
-        is_listed = b"\n#" in b"\n" + output  # only line markers name the files
+        completed, rule = _run_compiler(unit, ["-E", "-v", *unit.flags, "-o", "-"]), b""
+        is_listed = b"\n#" in b"\n" + completed.stdout  # only line markers name the files
     else:
-        output, rule, search_path = _preprocess_c(unit)
+        completed, rule = _preprocess_c(unit)
         is_listed = True
+    output, log = completed.stdout, os.fsdecode(completed.stderr)
+    if output and not _MACRO.sub(b"", output):
+        raise CompileError(f"flags of {unit.label} make {unit.compiler.path} write a list of macros instead of code: remove -dM")
+    configurations = tuple([line.removeprefix(_CONFIGURATION) for line in log.splitlines() if line.startswith(_CONFIGURATION)])
     names = [*_prerequisites(rule), *_included_files(output)]
     code = output if _depends_on_lines(unit, output) else _strip_line_markers(output)
     unlisted = _unlisted_inputs(unit, code)
-    return _Preprocessed(b"\0".join([code, *unlisted]), names, is_listed and not unlisted, search_path)
+    is_complete = is_listed and not unlisted
+    return _Preprocessed(b"\0".join([code, *unlisted]), names, is_complete, read_search_path(log)[0], configurations)
 
 
 def _unlisted_inputs(unit: Unit, code: bytes) -> list[bytes]:
@@ -263,19 +270,13 @@ def _can_defer_passes(unit: Unit) -> bool:
     )
 
 
-def _read_version(unit: Unit) -> tuple[str, tuple[str, ...]]:
-    """Return the compiler's version text, and its configuration files: those in the flags, and those of the system and the user.
-
-    The text does not contain the directories of the installation and of these files. Raise `CompileError` as `_run_process` does.
-    """
-    flags = () if unit.compiler.language == "rust" else unit.flags
-    key = (unit.compiler.stamp, unit.directory, *flags)
-    if key not in _versions:
-        lines = os.fsdecode(_run_process(unit, [*flags, "--version"]).stdout).splitlines()
-        configurations = [line.removeprefix(_CONFIGURATION) for line in lines if line.startswith(_CONFIGURATION)]
-        text = "\n".join([line for line in lines if "InstalledDir" not in line and not line.startswith(_CONFIGURATION)])
-        _versions[key] = text, tuple(configurations)
-    return _versions[key]
+def _read_version(unit: Unit) -> str:
+    """Return the compiler's version text without the directory of the installation. Raise `CompileError` as `_run_process` does."""
+    stamp = unit.compiler.stamp
+    if stamp not in _versions:
+        lines = _run_process(unit, ["--version"]).stdout.decode("utf-8", "replace").splitlines()
+        _versions[stamp] = "\n".join([line for line in lines if "InstalledDir" not in line and not line.startswith(_CONFIGURATION)])
+    return _versions[stamp]
 
 
 def _run_rustc(unit: Unit, arguments: list[str]) -> bytes:
@@ -289,40 +290,24 @@ def _run_rustc(unit: Unit, arguments: list[str]) -> bytes:
         return _read_file(path)
 
 
-def _preprocess_c(unit: Unit) -> tuple[bytes, bytes, SearchPath]:
-    """Return the preprocessed source, a makefile rule that names the files that the compiler reads, and the compiler's search path.
+def _preprocess_c(unit: Unit) -> tuple[subprocess.CompletedProcess[bytes], bytes]:
+    """Return the outputs of the preprocessor, and the makefile rule in its standard error that names the files that it reads.
 
     Raise `CompileError` if the compiler fails.
     """
-    read_end, write_end = os.pipe()
-    rule = bytearray()
-
-    def read() -> None:
-        """Read the rule until its end mark."""
-        while not rule.endswith(_END):
-            rule.extend(os.read(read_end, _CHUNK))
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    try:
-        arguments = ["-E", *_POSITION_INDEPENDENT, *unit.flags, "-o", "-", "-Xclang", "-v", "-MD", "-MF", f"/dev/fd/{write_end}"]
-        completed = _run_compiler(unit, arguments, inherited=(write_end,))
-    finally:
-        os.write(write_end, _END)
-        reader.join()
-        os.close(write_end)
-        os.close(read_end)
-    return completed.stdout, bytes(rule.removesuffix(_END)), read_search_path(os.fsdecode(completed.stderr))[0]
+    target = os.urandom(16).hex()  # no diagnostic contains it
+    arguments = ["-E", *_POSITION_INDEPENDENT, *unit.flags, "-o", "-", "-v", "-MD", "-MF", "/dev/stderr", "-MT", target]
+    completed = _run_compiler(unit, arguments)
+    _, found_target, prerequisites = completed.stderr.rpartition(target.encode())  # the first is in the compiler's command
+    return completed, found_target + prerequisites if found_target else b""
 
 
-def _run_compiler(unit: Unit, arguments: list[str], inherited: tuple[int, ...] = ()) -> subprocess.CompletedProcess[bytes]:
+def _run_compiler(unit: Unit, arguments: list[str]) -> subprocess.CompletedProcess[bytes]:
     """Run the compiler and return its outputs. If the unit has no file, the compiler reads the code from standard input.
-
-    The compiler inherits the descriptors `inherited`.
 
     Raise `CompileError` if the compiler reports errors, cannot be started, or does not end within `_SECONDS`.
     """
-    completed = _run_process(unit, [*arguments, *_input_arguments(unit)], None if unit.path else unit.code, inherited)
+    completed = _run_process(unit, [*arguments, *_input_arguments(unit)], None if unit.path else unit.code)
     if completed.returncode:
         if b"-Xclang" in completed.stderr or b"-emit-llvm" in completed.stderr:
             raise CompileError(_NO_BITCODE.format(unit.compiler.path))
@@ -331,9 +316,7 @@ def _run_compiler(unit: Unit, arguments: list[str], inherited: tuple[int, ...] =
     return completed
 
 
-def _run_process(
-    unit: Unit, arguments: list[str], code: bytes | None = None, inherited: tuple[int, ...] = ()
-) -> subprocess.CompletedProcess[bytes]:
+def _run_process(unit: Unit, arguments: list[str], code: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
     """Run the compiler in the unit's directory, and return its status and outputs. `code` is its standard input, which is empty by default.
 
     Raise `CompileError` if the compiler cannot be started, or does not end within `_SECONDS`.
@@ -348,12 +331,13 @@ def _run_process(
             timeout=_SECONDS,
             check=False,
             cwd=unit.directory or None,
-            pass_fds=inherited,
         )
     except subprocess.TimeoutExpired as error:
         raise CompileError(f"the compiler {path} did not end within {_SECONDS:g} s: split the source") from error
     except OSError as error:
         reraise_interrupt(error)
+        if unit.directory and not os.path.isdir(unit.directory):
+            raise CompileError(f"the directory {unit.directory} of {unit.label} does not exist: create it") from error
         raise CompileError(f"the compiler {path} cannot be started ({error.strerror or error}): choose another (cc=, --cc)") from error
 
 

@@ -22,6 +22,8 @@ _MISSING = "ignoring nonexistent directory "
 _QUOTED = '#include "..." search starts here:\n'
 _BRACKETED = "#include <...> search starts here:"
 _END = "End of search list.\n"
+#: A part of what clang's driver writes with ``-v``.
+_VERBOSE = "Thread model: "
 
 
 class SearchPath(NamedTuple):
@@ -32,10 +34,14 @@ class SearchPath(NamedTuple):
 
 
 def read_search_path(log: str) -> tuple[SearchPath, str]:
-    """Return the search path that clang's option ``-v`` writes to standard error, and the text after it: the compiler's diagnostics."""
+    """Return the search path that clang's option ``-v`` writes to standard error, and the compiler's diagnostics after it.
+
+    If `log` has no search path, the diagnostics are the lines with errors, or all lines if there are none.
+    """
     head, end, diagnostics = log.partition(_END)
     if not end:
-        return SearchPath((), ()), log
+        errors = [line for line in log.splitlines() if "error: " in line] if _VERBOSE in log else []
+        return SearchPath((), ()), "\n".join(errors) or log
     missing = [line.removeprefix(_MISSING).strip('"') for line in head.splitlines() if line.startswith(_MISSING)]
     directories = [line.strip() for line in head.partition(_QUOTED)[2].splitlines() if line != _BRACKETED]
     return SearchPath(tuple(directories), tuple(missing)), diagnostics

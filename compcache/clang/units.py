@@ -28,7 +28,7 @@ _PRECOMPILED = (".pch", ".gch")
 #: Flags that select another output than object code, and this output.
 _OTHER_OUTPUT = {
     "-S": "assembly", "--assemble": "assembly", "-E": "preprocessed source", "--preprocess": "preprocessed source",
-    "-M": "a list of headers", "-MM": "a list of headers", "-dM": "a list of macros", "--precompile": "an interface",
+    "-M": "a list of headers", "-MM": "a list of headers", "--precompile": "an interface",
     "-fsyntax-only": "nothing", "-###": "nothing",
 }  # fmt: skip
 #: The environment variable from which clang takes further flags.

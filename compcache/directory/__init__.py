@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 from compcache import files as file_ops
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["Directory"]
 
 _MAX_SMALL_FILE = 1 << 24  # bytes
+#: The errors of a directory that does not exist or that this process may not or cannot open. Other errors may be gone at the next attempt.
+_UNUSABLE = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG)
 _FAN = 2  # hexadecimal digits in the name of a directory of module files
 
 
@@ -67,7 +70,8 @@ class Directory:
         Sets the users whose files are used. Sets `exposed` if the cache has a key, and other users can write to the directory or its
         permissions cannot be read.
 
-        Raise `UntrustedDirectoryError` if other users can write to the directory, and the cache has neither `trust` nor a key.
+        Raise `UntrustedDirectoryError` if other users can write to the directory, and the cache has neither `trust` nor a key. Raise
+        `StorageError` if the directory cannot be opened at the moment, for example because this process has too many open files.
         """
         user = os.geteuid()
         self._use_files_of(user)
@@ -77,6 +81,9 @@ class Directory:
             reraise_interrupt(error)
             if isinstance(error, UntrustedDirectoryError):
                 raise
+            if error.errno not in _UNUSABLE:  # another attempt may succeed
+                message = f"cannot open the cache directory {self.root}: {error.strerror or error}"
+                raise StorageError(message, path=self.root, errno=error.errno) from error
             if not isinstance(error, (FileNotFoundError, NotADirectoryError)) and self.stamp_key and not self.trust:
                 self.exposed = True  # others may be able to write to it; without a key, each opening of the root checks that
             return False  # the first use of the directory reports the error

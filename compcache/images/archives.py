@@ -84,7 +84,7 @@ def compiler_archives() -> list[str]:
     """
     paths = glob.glob(f"/usr/lib*/gcc/{os.uname().machine}-*linux*/*/libgcc.a")
     usable = [path for path in paths if ("-musl" in path) == (host.this_libc() == "musl")]
-    return sorted(usable, key=_version_in)[-1:]
+    return sorted(sorted(usable), key=_version_in)[-1:]
 
 
 def _version_in(path: str) -> list[int]:

@@ -241,8 +241,8 @@ def test_files_of_flags_that_no_flag_names_count_with_their_content(cache: Cache
     configuration, compiler = tmp_path / "of-test.cfg", tmp_path / "cc"
     if name == "default":  # only newer versions have default files
         compiler.write_text(
-            f'#!/bin/sh\ncase " $* " in *" --version "*) clang --version; echo "Configuration file: {configuration}";;'
-            f' *) exec clang "$@" $(cat {configuration});; esac\n',
+            f'#!/bin/sh\ncase " $* " in *" -v "*) echo "Configuration file: {configuration}" >&2;; esac\n'
+            f'exec clang "$@" $(cat {configuration} 2>&-)\n',
             encoding="utf-8",
         )
         flags = ["-O2"]
@@ -256,6 +256,37 @@ def test_files_of_flags_that_no_flag_names_count_with_their_content(cache: Cache
         configuration.write_text(flag, encoding="utf-8")
         found += [clang.compile(wraps, flags=flags, cc=str(compiler), cache=cache).wraps(2**31 - 1) for _ in range(2)]
     assert found == [1, 1, 0, 0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["flags", "a file of flags", "the environment"])
+def test_lists_of_macros_are_no_code(cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    """All sources with the same macros would have the code of the first one."""
+    (tmp_path / "flags").write_text("-dM", encoding="utf-8")
+    flags = {"flags": ["-Wp,-dM"], "a file of flags": [f"@{tmp_path}/flags"], "the environment": []}[place]
+    if place == "the environment":
+        monkeypatch.setenv("CCC_OVERRIDE_OPTIONS", "+-dM")
+    with pytest.raises(CompileError, match="write a list of macros instead of code: remove -dM"):
+        clang.compile(SCALE, flags=["-O1", "-DFACTOR=2", *flags], cache=cache)
+
+
+@pytest.mark.slow
+def test_a_file_of_flags_that_appears_later_counts(cache: Cache, tmp_path: Path) -> None:
+    """The compiler reads it in each run, whatever it has read before."""
+    configuration, compiler = tmp_path / "of-test.cfg", tmp_path / "cc"
+    compiler.write_text(
+        f'#!/bin/sh\nif [ -e {configuration} ]; then case " $* " in *" -v "*) echo "Configuration file: {configuration}" >&2;; esac\n'
+        f'exec clang "$@" $(cat {configuration}); fi\nexec clang "$@"\n',
+        encoding="utf-8",
+    )
+    compiler.chmod(0o755)
+    wraps = "int {}(int x) {{ return x + 1 < x; }}\n"
+    flags = ["-O2", "-fno-wrapv"]
+    assert clang.compile(wraps.format("first"), flags=flags, cc=str(compiler), cache=cache).first(2**31 - 1) == 0
+    configuration.write_text("-fwrapv", encoding="utf-8")
+    assert clang.compile(wraps.format("wraps"), flags=flags, cc=str(compiler), cache=cache).wraps(2**31 - 1) == 1
+    configuration.unlink()
+    assert clang.compile(wraps.format("wraps"), flags=flags, cc=str(compiler), cache=cache).wraps(2**31 - 1) == 0
 
 
 @pytest.mark.slow

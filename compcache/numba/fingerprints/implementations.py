@@ -91,6 +91,7 @@ class _Registry:
                 for count, item in enumerate(items[self._counts[number] :], self._counts[number] + 1):
                     action(item)
                     self._counts[number] = count
+                self._counts[number] = min(self._counts[number], len(items))  # a registration may have been removed
 
     def _find_lists(self) -> None:
         """Find the lists of Numba's registries."""
