@@ -698,6 +698,8 @@ DRIVER = textwrap.dedent("""
     warnings.simplefilter("ignore")
 
     def exported(function):
+        if not hasattr(function, "py_func"):  # the attempt to type Python's code would add loops to its ufuncs
+            return function
         import compcache.numba
         cache = compcache.numba.install().cache
         try:
