@@ -39,7 +39,9 @@ SECTION = {
         "A store of bytes knows only names. compcache's first load also checks who wrote the module, whether the verified file is"
         " unchanged, and the function's requirements and types. Its questions are asked by its command line, whose start is most of"
         " their cost; the peers' questions are asked by a few lines of Python. In compcache a module is a separate file, which takes"
-        " at least one disk block, until `compcache compact` merges small modules."
+        " at least one disk block, until `compcache compact` merges small modules. Since these figures were recorded, the runtime reads"
+        " compacted modules, and `stats` adds up stored numbers: [decision 131](decisions/0131-volumes-in-the-runtime.md) has the"
+        " difference."
     ),
     "apart": (
         "Plain names are bound when they are loaded, so their calls use slots until the closure is linked. Functions named by content"
