@@ -97,7 +97,6 @@ OTHERS = {
     ("miss/entries.py", "PendingEntries._lock"): "`_forget` creates a new one in the child",
     ("remote/helper/uploads.py", "Uploads._turn"): "belongs to the helper process, which does not fork",
     ("remote/helper/requests.py", "Requests._slots"): "belongs to the helper process, which does not fork",
-    ("clang/run.py", "Thread"): "belongs to one call; a child of its thread waits for no result",
     ("batch/worker.py", "Thread"): "watches the parent of a worker process; children of a job are ended by the pool",
     ("miss/many.py", "ThreadPoolExecutor"): "belongs to one call; a child of its thread waits for no result",
     ("publish/atomic_file.py", "ThreadPoolExecutor"): "belongs to one call; a child of its thread waits for no result",
