@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -170,31 +169,6 @@ def test_a_new_file_that_arrives_after_the_preprocessor_has_looked_is_seen(cache
         path.unlink()
     found.append(clang.compile(source, flags=flags, cc=str(compiler), cache=cache).scale(10))
     assert found == [30, 30, 20]
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # from 3.12 on, forks of processes with threads are warned of
-def test_a_process_that_is_forked_while_a_compiler_runs_delays_nobody(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has the descriptors of the pipes."""
-    children = []
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        children.append(os.fork())
-        if not children[-1]:
-            time.sleep(60)
-            os._exit(0)
-        return original(*args, **kwargs)
-
-    original = subprocess.run
-    monkeypatch.setattr(subprocess, "run", run)
-    try:
-        assert clang.compile(SCALE.replace("FACTOR", "7"), cache=cache).scale(10) == 70
-        assert children
-        assert [os.waitpid(child, os.WNOHANG) for child in children] == [(0, 0)] * len(children)
-    finally:
-        for child in children:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
 
 
 def test_an_import_in_fortran_reads_no_file(tmp_path: Path) -> None:
