@@ -316,15 +316,15 @@ class Tree(Files):
 
     def first_link(self, path: str) -> str | None:
         """Return the path of the first symbolic link among a file and its directories, for messages; None if there is no link."""
-        at = len(self._prefix)
+        end = len(self._prefix)
         with suppress(OSError):
             root = self._root or self._enter_root()[0]
-            while at >= 0:
-                at = path.find("/", at + 1)
-                place = path[:at] if at >= 0 else path
-                parent, name = self._open_parent(root, self._relative(place))
+            while end >= 0:
+                end = path.find("/", end + 1)
+                prefix = path[:end] if end >= 0 else path
+                parent, name = self._open_parent(root, self._relative(prefix))
                 if stat_module.S_ISLNK(self.system.lstat(name, dir_fd=parent.number).st_mode):
-                    return place
+                    return prefix
         return None
 
     # -------------------------------------------------------------- operations

@@ -439,8 +439,8 @@ def with_image_symbols(definitions: dict[str, Definition], text: str) -> dict[st
 
 def _section_members(definitions: dict[str, Definition], section: str) -> tuple[str, ...]:
     """Return the names of the global values in a section."""
-    place = f' section "{section}"'
-    return tuple([name for name, definition in definitions.items() if place in definition.head])
+    attribute = f' section "{section}"'
+    return tuple([name for name, definition in definitions.items() if attribute in definition.head])
 
 
 def leading_type(text: str) -> str:

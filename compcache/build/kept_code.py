@@ -136,11 +136,11 @@ def _image_contains(image: bytes, section: CodeSection, start: int, end: int) ->
     runs = list(_fixed_runs(section, start, end))
     if not runs:
         return True
-    longest, longest_end = max(runs, key=lambda run: run[1] - run[0])  # has the fewest matches by chance
-    seed = section.code[longest:longest_end]
+    longest_start, longest_end = max(runs, key=lambda run: run[1] - run[0])  # has the fewest matches by chance
+    seed = section.code[longest_start:longest_end]
     position = image.find(seed)
     while position >= 0:
-        shift = position - longest  # may place the part's start before the image's start
+        shift = position - longest_start  # may place the part's start before the image's start
         if start + shift >= 0 and all(image[first + shift : last + shift] == section.code[first:last] for first, last in runs):
             return True
         position = image.find(seed, position + 1)
@@ -150,11 +150,11 @@ def _image_contains(image: bytes, section: CodeSection, start: int, end: int) ->
 def _fixed_runs(section: CodeSection, start: int, end: int) -> Iterator[tuple[int, int]]:
     """Yield the ranges between two offsets that linking does not change, as (start, end)."""
     run_start = start
-    for place, place_end in section.places():
-        if place_end <= start or place >= end:
+    for changed_start, changed_end in section.places():
+        if changed_end <= start or changed_start >= end:
             continue
-        if place > run_start:
-            yield run_start, place
-        run_start = max(run_start, place_end)
+        if changed_start > run_start:
+            yield run_start, changed_start
+        run_start = max(run_start, changed_end)
     if run_start < end:
         yield run_start, end

@@ -301,6 +301,6 @@ def _pointers_in(section: str, functions: Iterable[tuple[int, str]]) -> dict[str
     variables = {}
     for number, (priority, symbol) in enumerate(functions):
         name = f"compcache{section}.{number}"
-        place = section if priority == _DEFAULT_PRIORITY else f"{section}.{priority:05d}"
-        variables[name] = f'@{quote(name)} = internal constant ptr @{quote(symbol)}, section "{place}"'
+        section_name = section if priority == _DEFAULT_PRIORITY else f"{section}.{priority:05d}"
+        variables[name] = f'@{quote(name)} = internal constant ptr @{quote(symbol)}, section "{section_name}"'
     return variables

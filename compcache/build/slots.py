@@ -518,8 +518,8 @@ def _advice(name: str, *, is_function: bool) -> str:
         return advice
     if name.startswith(ADDRESS_OF):
         return "name it in imports= if another module will define it, or name the library with it in libraries= or archives="
-    place = "globals= if it is a function of this process (NativeSymbol)" if is_function else "globals= with its value"
-    return f"name it in imports= if another module will define it, in {place}, or name the library with it in libraries= or archives="
+    definition = "globals= if it is a function of this process (NativeSymbol)" if is_function else "globals= with its value"
+    return f"name it in imports= if another module will define it, in {definition}, or name the library with it in libraries= or archives="
 
 
 def _describe_symbol(name: str) -> str:

@@ -26,25 +26,26 @@ if TYPE_CHECKING:
 __all__ = ["unpack_layer"]
 
 
-def unpack_layer(store: Store, path: str, file: BinaryIO, place: str) -> str:
+def unpack_layer(store: Store, path: str, file: BinaryIO, directory: str) -> str:
     """Unpack an open bundle and return the path of the directory with its modules.
 
-    The directory is `place` if the cache directory can be written. Otherwise it is a temporary directory that this process removes at exit.
+    The directory is `directory` if the cache directory can be written. Otherwise it is a temporary directory that this process removes at
+    exit.
 
     Raises:
         FormatError: the file is not a bundle, or is damaged or truncated.
         StorageError: the bundle was changed while it was opened, or cannot be read.
         OSError: there is no writable directory to unpack the bundle into.
     """
-    if not store.readonly and not store.exposed and _unpack_to_cache(store, path, file, place):
-        return place
-    return _unpack_for_this_process(path, os.path.basename(place))
+    if not store.readonly and not store.exposed and _unpack_to_cache(store, path, file, directory):
+        return directory
+    return _unpack_for_this_process(path, os.path.basename(directory))
 
 
-def _unpack_to_cache(store: Store, path: str, file: BinaryIO, place: str) -> bool:
-    """Unpack a bundle to `place` in the cache directory, and remove unused unpacked bundles.
+def _unpack_to_cache(store: Store, path: str, file: BinaryIO, directory: str) -> bool:
+    """Unpack a bundle to `directory` in the cache directory, and remove unused unpacked bundles.
 
-    Return False if `place` does not exist because a file cannot be written. Other errors of `import_bundle` are raised.
+    Return False if `directory` does not exist because a file cannot be written. Other errors of `import_bundle` are raised.
     """
     scratch = f"{store.temporary}/{unique_name()}"
     try:
@@ -52,11 +53,11 @@ def _unpack_to_cache(store: Store, path: str, file: BinaryIO, place: str) -> boo
         make_directories(store.files, store.directory(BUNDLES))
         make_directories(store.files, scratch)
         import_bundle(Store(scratch, files=store.files), path, (), as_layer=file)
-        store.files.rename(scratch, place)
+        store.files.rename(scratch, directory)
     except OSError as error:  # no space, no permission, or another process has made the directory
         reraise_interrupt(error)
         remove_directory(store, scratch)
-        return touch_if_unpacked(store, place)
+        return touch_if_unpacked(store, directory)
     except BaseException:
         remove_directory(store, scratch)
         raise

@@ -117,8 +117,8 @@ class _LazyGroup(click.Group):
         """Import and return a command with its shared options and examples; None for an unknown command."""
         if cmd_name not in COMMANDS:
             return None
-        place, _ = COMMANDS[cmd_name]
-        module, _, name = place.partition(":")
+        target, _ = COMMANDS[cmd_name]
+        module, _, name = target.partition(":")
         command: click.Command = getattr(import_module(f"compcache.cli.{module}"), name or "command")
         if not any(parameter.name == "directory_here" for parameter in command.params):
             own_options = {text for parameter in command.params for text in parameter.opts}

@@ -232,24 +232,24 @@ class UsesInSum:
 
         The bounds are prefixes of a module_id followed by a name key.
         """
-        page = max(bisect_left(range(-(-self._count // _PAGE)), start, key=self._first_place) - 1, 0)
+        page = max(bisect_left(range(-(-self._count // _PAGE)), start, key=self._first_key_of_page) - 1, 0)
         while page * _PAGE < self._count:
             data = self._read(self._start + page * _PAGE * _USE.size, min(_PAGE, self._count - page * _PAGE) * _USE.size)
             for name, module, count, last_time in _USE.iter_unpack(data[: len(data) // _USE.size * _USE.size]):
-                place = module + name
-                if place >= end:
+                use_key = module + name
+                if use_key >= end:
                     return
-                if place >= start and 0 <= last_time < _END_OF_TIME:  # false for NaN
+                if use_key >= start and 0 <= last_time < _END_OF_TIME:  # false for NaN
                     yield (module, name), count, last_time
             page += 1
 
-    def _first_place(self, page: int) -> bytes:
+    def _first_key_of_page(self, page: int) -> bytes:
         """Return the module_id and the name key, joined, of the first use on a page."""
-        place = self._firsts.get(page)
-        if place is None:
+        first_key = self._firsts.get(page)
+        if first_key is None:
             data = self._read(self._start + page * _PAGE * _USE.size, 2 * KEY_SIZE)
-            place = self._firsts[page] = data[KEY_SIZE:] + data[:KEY_SIZE]
-        return place
+            first_key = self._firsts[page] = data[KEY_SIZE:] + data[:KEY_SIZE]
+        return first_key
 
 
 def is_sum(head: bytes) -> bool:

@@ -191,27 +191,27 @@ class Volumes:
 
         Raise `OSError` if a volume cannot be read.
         """
-        places = self._query(self.current, lambda volume: volume.find(module_id), max_answers=1)
-        return places[0] if places else None
+        answers = self._query(self.current, lambda volume: volume.find(module_id), max_answers=1)
+        return answers[0] if answers else None
 
     def read(self, module_id: bytes) -> tuple[bytes, int, os.stat_result] | None:
         """Return the bytes of a module file, its size in the volume, and the volume's status, or None if no volume contains it.
 
         Raise `FormatError` if the member is damaged, or `OSError` if the volume cannot be read.
         """
-        place = self.find(module_id)
-        if place is None:
+        location = self.find(module_id)
+        if location is None:
             return None
-        volume, member = place
+        volume, member = location
         return volume.content(member)[0], volume.status_of(member)[0], volume.status
 
     def signatures(self, module_id: bytes) -> bytes:
         """Return the signatures of a module, or b"" if it has none or they cannot be read."""
         try:
-            place = self.find(module_id)
-            if place is None:
+            location = self.find(module_id)
+            if location is None:
                 return b""
-            volume, member = place
+            volume, member = location
             return volume.content(member)[1]
         except (OSError, FormatError) as error:
             reraise_interrupt(error)
@@ -222,10 +222,10 @@ class Volumes:
 
         Raise `OSError` if a volume cannot be read.
         """
-        place = self.find(module_id)
-        if place is None:
+        location = self.find(module_id)
+        if location is None:
             return None
-        volume, member = place
+        volume, member = location
         return volume.status_of(member)
 
     def has_volumes(self) -> bool:

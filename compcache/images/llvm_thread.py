@@ -328,8 +328,8 @@ def _release_import_lock() -> None:
     """
     if not _imp.lock_held():
         return
-    places = {(code.co_filename, code.co_name) for code in _running_code()}
-    if not places.isdisjoint([("<frozen importlib._bootstrap>", name) for name in ("_get_module_lock", "cb")]):
+    running_functions = {(code.co_filename, code.co_name) for code in _running_code()}
+    if not running_functions.isdisjoint([("<frozen importlib._bootstrap>", name) for name in ("_get_module_lock", "cb")]):
         return
     with suppress(RuntimeError):  # another thread holds the lock, for a moment
         while _imp.lock_held():

@@ -48,12 +48,12 @@ def _ensure_unpacked(path: str, file: BinaryIO, store: Store) -> str:
     """Unpack an open bundle unless it is already unpacked. Return the directory with its modules; see `ensure_unpacked`."""
     status = os.fstat(file.fileno())
     _require_trust(path, status, store)
-    place = store.path(BUNDLES, unpacked_name(path, status))
-    if not store.exposed and touch_if_unpacked(store, place):  # in an exposed directory, other users could have replaced it
-        return place
+    directory = store.path(BUNDLES, unpacked_name(path, status))
+    if not store.exposed and touch_if_unpacked(store, directory):  # in an exposed directory, other users could have replaced it
+        return directory
     from compcache.bundles.unpacked_layer import unpack_layer
 
-    return unpack_layer(store, path, file, place)
+    return unpack_layer(store, path, file, directory)
 
 
 def unpacked_name(path: str, status: os.stat_result) -> str:
@@ -82,17 +82,17 @@ def _require_trust(path: str, status: os.stat_result, store: Store) -> None:
     raise UntrustedDirectoryError(f"{reason}; {advice}", path=path, reason=reason)
 
 
-def touch_if_unpacked(store: Store, place: str) -> bool:
+def touch_if_unpacked(store: Store, directory: str) -> bool:
     """Update the modification time of an unpacked bundle, at most once a day, to record its use.
 
-    Return whether `place` is a directory whose owner is trusted. Otherwise leave it unchanged.
+    Return whether `directory` is a directory whose owner is trusted. Otherwise leave it unchanged.
     """
     with suppress(FileNotFoundError):
-        status = store.files.stat(place)
+        status = store.files.stat(directory)
         if not stat.S_ISDIR(status.st_mode) or store.is_foreign(status):
             return False  # a link, a file or another user's directory, which this user's cache did not create
         if status.st_mtime < time.time() - _DAY and not store.readonly:
-            descriptor = store.files.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            descriptor = store.files.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 store.files.utime(descriptor)
             finally:

@@ -107,10 +107,10 @@ class Chooser:
     def choose(self) -> Plan:
         """Return the plan of the prune. More candidates are read until they meet the limits, or are all modules."""
         fresh = self._fresh_generations() if self._policy.stale is not None else frozenset()
-        copies = self._possible_duplicates() if self._policy.duplicates else frozenset()
+        duplicates = self._possible_duplicates() if self._policy.duplicates else frozenset()
         size, count = self._excess()
         by_recency = _ByRecency()
-        selected = {entry.module_id: entry for entry in self._entries() if self._select_or_offer(entry, fresh, copies, by_recency)}
+        selected = {entry.module_id: entry for entry in self._entries() if self._select_or_offer(entry, fresh, duplicates, by_recency)}
         while True:
             oldest, horizon = by_recency.oldest(size, count)
             relevant = selected | {module_id: by_recency.packs[module_id] for module_id in oldest if module_id in by_recency.packs}
@@ -136,7 +136,7 @@ class Chooser:
 
         def limit_to_candidates(entry: Entry) -> Entry:
             """Return an entry without parts outside the candidates. If its generation is fresh, it is replaced by `_FRESH`."""
-            if entry.parts:  # parts outside the candidates stay: the entry's own id replaces them, because it must have parts
+            if entry.parts:  # its own id stands for parts that are not candidates, because an entry without parts is not a closure
                 parts = [part for part in entry.parts if part in relevant or not self._store.exists(part)]
                 entry = entry._replace(parts=(*parts, entry.module_id))
             return entry._replace(generation=_FRESH) if entry.generation in fresh else entry
@@ -150,7 +150,7 @@ class Chooser:
         return plan_prune(entries, self._policy, self._now, outside)
 
     def _mark_newest(self, relevant: dict[bytes, Entry]) -> None:
-        """Set `newest`, and the imports of older code, of the entries whose plain names have several realizations in `relevant`."""
+        """Make older code of a plain name depend on its newest code, by the fields `newest` and `imports` of the entries in `relevant`."""
         holders: dict[str, int] = {}
         for entry in relevant.values():
             for name in filter(is_ordered, entry.functions):
@@ -159,7 +159,8 @@ class Chooser:
             rows = [row for row in self._store.index.find_numbered(name_key(name)) if row[2] in relevant and row[3] < LINKED]
             order_of_newest, _, _, _, newest = max(rows, default=(0, 0, b"", 0, b""))
             for order, _, module_id, _, content in rows:
-                entry, need = relevant[module_id], (f"\0{name}",)
+                entry = relevant[module_id]
+                need = (f"\\0{name}",)
                 if order == order_of_newest or (any(content) and content == newest):
                     relevant[module_id] = entry._replace(newest=entry.newest + need)
                 else:
@@ -179,7 +180,7 @@ class Chooser:
         slices = self._slices
         packs = {module_id: _Pack() for module_id in self._census.packs}
         for slice_ in slices:
-            last_uses = {module_id: last for module_id, (_, last) in self._uses.of_directory(slice_.first).items()}
+            last_uses = {module_id: last_use for module_id, (_, last_use) in self._uses.of_directory(slice_.first).items()}
             rows = slice_.rows()
             for module_id, row in rows.items():
                 if row.is_pack and module_id in packs:
@@ -190,8 +191,8 @@ class Chooser:
             for required, holder in slices.lists.requirements_of_directory(slice_.first):
                 if required in slice_.present and holder in packs:
                     protected = required in rows and self._is_pinned(rows[required])
-                    last = max(last_uses.get(required, 0.0), self._part_uses.get(required, 0.0))
-                    packs[holder].add_requirement(slice_.present[required].modified, last, protected=protected)
+                    last_use = max(last_uses.get(required, 0.0), self._part_uses.get(required, 0.0))
+                    packs[holder].add_requirement(slice_.present[required].modified, last_use, protected=protected)
         for module_id, pack in packs.items():
             if pack.size >= 0:  # a negative size: the pack was removed since
                 yield pack.entry(module_id, protected=module_id in self._spare)
@@ -199,8 +200,8 @@ class Chooser:
     def _add_requirement(self, pack: _Pack, required: bytes) -> None:
         """Add a module that an unlisted pack requires, if the module exists."""
         for status in statuses_of(self._store, [required]).values():
-            last = self._uses.of([required]).last_uses().get(required, 0.0)
-            pack.add_requirement(status.modified, max(last, self._part_uses.get(required, 0.0)), protected=required in self._spare)
+            last_use = self._uses.of([required]).last_uses().get(required, 0.0)
+            pack.add_requirement(status.modified, max(last_use, self._part_uses.get(required, 0.0)), protected=required in self._spare)
 
     def _entries_of(
         self, present: Mapping[bytes, FileStatus], rows: Mapping[bytes, Row], last_uses: Mapping[bytes, float]
@@ -210,10 +211,10 @@ class Chooser:
         A module without a row in `rows` gets an entry without functions.
         """
         for module_id, (size, created) in present.items():
-            last = max(last_uses.get(module_id, 0.0), self._part_uses.get(module_id, 0.0))
+            last_use = max(last_uses.get(module_id, 0.0), self._part_uses.get(module_id, 0.0))
             row = rows.get(module_id)
             if row is None:
-                yield Entry(module_id, size, created, last, (), (), module_id, None, module_id in self._spare)
+                yield Entry(module_id, size, created, last_use, (), (), module_id, None, module_id in self._spare)
                 continue
             if row.is_pack:
                 continue
@@ -225,7 +226,7 @@ class Chooser:
                 names, imports, is_pinned = (), (), module_id in self._spare
             llvm = platform.llvm_version
             yield _new(
-                (module_id, size, created, last, names, imports, target, generation, is_pinned, llvm, False, makers, fault, parts, ())
+                (module_id, size, created, last_use, names, imports, target, generation, is_pinned, llvm, False, makers, fault, parts, ())
             )
 
     def _is_pinned(self, row: Row) -> bool:
@@ -239,8 +240,8 @@ class Chooser:
             target = self._targets.setdefault((platform.abi, platform.triple, platform.features), len(self._targets))
             makers = platform.made_by()
             self.makers.update([maker.name for maker in makers])
-            same = self._generations.setdefault(platform._replace(makers=""), (target, len(self._generations)))
-            cached = self._platforms[id(platform)] = platform, _PlatformFacts(*same, makers, known_faults.fault_of(makers))
+            target_and_generation = self._generations.setdefault(platform._replace(makers=""), (target, len(self._generations)))
+            cached = self._platforms[id(platform)] = platform, _PlatformFacts(*target_and_generation, makers, known_faults.fault_of(makers))
         _, facts = cached
         return facts
 
@@ -253,7 +254,9 @@ class Chooser:
         return {entry.module_id: entry for entry in self._entries_of(present, rows, self._uses.of(present).last_uses())}
 
     def _select_or_offer(self, entry: Entry, fresh: Container[object], copies: Container[bytes], by_recency: _ByRecency) -> bool:
-        """Return whether a criterion of the policy may select an entry. If not, add the entry to `by_recency`, from which limits remove.
+        """Return whether a criterion of the policy may select an entry.
+
+        Otherwise add it to `by_recency`, the candidates for removal by a limit.
 
         Pinned entries, and entries that `match` excludes, are not selected and not added.
         """
@@ -325,15 +328,15 @@ class _Pack:
         self._created = self._newest = self._last = 0.0
         self._protected = False
 
-    def set_status(self, status: FileStatus, last: float) -> None:
+    def set_status(self, status: FileStatus, last_use: float) -> None:
         """Set the size, the creation time and the last use of the pack's own file."""
         self.size, self._created = status
-        self._last = max(self._last, last)
+        self._last = max(self._last, last_use)
 
-    def add_requirement(self, created: float, last: float, *, protected: bool) -> None:
-        """Add a module that an entry of the pack requires, given by its creation time, last use and protection."""
+    def add_requirement(self, created: float, last_use: float, *, protected: bool) -> None:
+        """Record the creation time, the last use and the protection of a module that an entry of the pack requires."""
         self._newest = max(self._newest, created)
-        self._last = max(self._last, last)
+        self._last = max(self._last, last_use)
         self._protected = self._protected or protected
 
     def entry(self, module_id: bytes, *, protected: bool) -> Entry:

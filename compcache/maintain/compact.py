@@ -110,17 +110,17 @@ class _Measured(NamedTuple):
 
 def _measure(store: Store) -> _Measured:
     """Count the modules of a cache and their files, and add up their sizes. Raise `OSError` if a volume cannot be read."""
-    modules = size = files = stored = 0
+    modules = size = files = size_of_files = 0
     for fan in store.fans():
         sizes = {module_id: status.st_size for module_id, status in files_of_directory(store, fan).items()}
         files += len(sizes)
-        stored += sum(sizes.values())
+        size_of_files += sum(sizes.values())
         for module_id, (module_size, *_) in store.volumes.of_directory(fan).items():
             sizes.setdefault(module_id, module_size)
         modules += len(sizes)
         size += sum(sizes.values())
     volumes = [volume.status.st_size for volume in store.volumes.current()]
-    return _Measured(modules, size, files + len(volumes), stored + sum(volumes))
+    return _Measured(modules, size, files + len(volumes), size_of_files + sum(volumes))
 
 
 def _merge_duplicates(store: Store) -> list[bytes]:
@@ -156,8 +156,8 @@ def _modules_by_content(store: Store) -> Iterator[list[bytes]]:
 
 def _content_key(entry: bytes) -> bytes:
     """Return a key that is equal for entries with equal name, requirement and content. An entry of unknown content has a unique key."""
-    name, module_id, offset, needs, _, content = FUNCTION.unpack(entry)
-    key: bytes = name + needs + content
+    name, module_id, offset, requirement, _, content = FUNCTION.unpack(entry)
+    key: bytes = name + requirement + content
     return key if any(content) else key + module_id + offset.to_bytes(4, "little")
 
 

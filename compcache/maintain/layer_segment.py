@@ -38,13 +38,13 @@ def write_layer_segment(store: LayeredStore, name: str) -> None:
     requirements: set[str] = set()
     for number, layer in enumerate(store.layers):
         newest: dict[bytes, bytes] = {}
-        behind = (_MOST_LAYERS - number) << ORDER_BITS
+        first_number = (_MOST_LAYERS - number) << ORDER_BITS
         try:
             for segment in layer.index.segments:
                 if segment.functions.count + len(functions) > _MOST_FUNCTIONS:
                     return
                 # A module in two layers belongs to the first layer.
-                in_layer = partial(_number_in_layer, behind)
+                in_layer = partial(_number_in_layer, first_number)
                 functions.update([with_order(entry, in_layer) for entry in function_entries(segment) if entry[_MODULE_ID] not in modules])
                 requirements.update(segment.requirements.values())
                 for data in entries_of_modules(layer.index, segment):
@@ -67,9 +67,9 @@ def write_layer_segment(store: LayeredStore, name: str) -> None:
         _remove_former_segments(store, name)
 
 
-def _number_in_layer(behind: int, number: int) -> int:
-    """Return a layer's addition number, raised by `behind`, so that the numbers of layers do not overlap."""
-    return behind + min(number, GREATEST_NUMBER)  # the number comes from the layer, and may be any number
+def _number_in_layer(first_number: int, number: int) -> int:
+    """Return the addition number of a layer's module in the merged segment, where the numbers of the layer begin at `first_number`."""
+    return first_number + min(number, GREATEST_NUMBER)  # the number comes from the layer, and may be any number
 
 
 def _remove_former_segments(store: LayeredStore, name: str) -> None:

@@ -104,7 +104,8 @@ class Packing:
             self._packs = stored_packs(store)
             for fan in store.directories():
                 sizes = [file.size for file in self._small_files(fan).values()]
-                self._small, added = self._small + len(sizes), added + sum(sizes)
+                self._small += len(sizes)
+                added += sum(sizes)
         self._old = self._choose_volumes(added)
         self.volume = write_volume(store, self._contents(), self._old)
         if self.volume is not None:

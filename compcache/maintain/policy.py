@@ -180,7 +180,7 @@ class Entry(NamedTuple):
 
     @property
     def provides(self) -> tuple[str, ...]:
-        """What other modules may need of this one: its functions, and `newest`."""
+        """The names that other modules may need from this module: its functions, and `newest`."""
         return self.functions + self.newest
 
 
@@ -294,9 +294,9 @@ class _Population:
         self.recency = array("d", [min(max(entry.used, entry.created), now) for entry in entries])
         self.used = array("d", self.recency)
         self._order = self._newest_first()
-        self.place = array("q", bytes(8 * len(entries)))
-        for place, number in enumerate(self._order):
-            self.place[number] = place
+        self.position = array("q", bytes(8 * len(entries)))
+        for position, number in enumerate(self._order):
+            self.position[number] = position
         self.rank = array("q", bytes(8 * len(entries)))
         self.propagate_uses(())
 
@@ -339,8 +339,8 @@ class _Population:
         # The least recently used entries come first. Among entries used at the same time, dependents come before dependencies.
         first = len(self.entries) if removed else 0
         finished.reverse()
-        for place, number in enumerate(sorted(finished, key=self.used.__getitem__)):
-            self.rank[number] = first + place
+        for position, number in enumerate(sorted(finished, key=self.used.__getitem__)):
+            self.rank[number] = first + position
 
     def _dependencies(self, number: int, removed: Collection[int]) -> Iterator[int]:
         """Yield, for each import of an entry, the number of the most recently used provider that is not in `removed`, if there is one."""
@@ -349,7 +349,7 @@ class _Population:
             if removed:
                 providers = [provider for provider in providers if provider not in removed]
             if providers:
-                yield providers[0] if len(providers) == 1 else min(providers, key=self.place.__getitem__)
+                yield providers[0] if len(providers) == 1 else min(providers, key=self.position.__getitem__)
 
     def protected_entries(self, policy: PrunePolicy) -> set[int]:
         """Return the numbers of the entries that are pinned or match `keep`, and of their dependencies."""
@@ -376,7 +376,7 @@ class _Population:
             for name in self.entries[number].imports:
                 if name in provided or name not in self.providers:
                     continue
-                best = min(self.providers[name], key=self.place.__getitem__)
+                best = min(self.providers[name], key=self.position.__getitem__)
                 del reasons[best]
                 rescued.add(best)
                 staying.append(best)
@@ -495,7 +495,7 @@ def _add_duplicates(population: _Population, removable: list[int], reasons: dict
         if number not in reasons:
             for name in shared_names.intersection(entry.provides):
                 copies[name, entry.target] = copies.get((name, entry.target), 0) + 1
-    for number in sorted(removable, key=population.place.__getitem__, reverse=True):
+    for number in sorted(removable, key=population.position.__getitem__, reverse=True):
         keys = [(name, entries[number].target) for name in entries[number].provides]
         if keys and all(copies[key] > 1 for key in keys):
             reasons[number] = "duplicate"
@@ -524,7 +524,7 @@ def _flags(numbers: Iterable[int], count: int) -> bytearray:
 
 
 def _removal_order(population: _Population, removable: list[int], alive: bytearray) -> list[int]:
-    """Return the numbers of the live entries of `removable`: linked closures first, then the least recently used."""
+    """Return the entries of `removable` that are alive, in the order of removal: linked closures first, then the least recently used."""
     order = sorted([number for number in removable if alive[number]], key=population.rank.__getitem__)
     order.sort(key=lambda number: not population.entries[number].parts)
     return order

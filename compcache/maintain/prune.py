@@ -276,10 +276,10 @@ def _modules_to_keep(store: Store, proposal: PruneProposal) -> set[bytes]:
     return spared
 
 
-def _changed_since(store: Store, when: float) -> Iterator[bytes]:
+def _changed_since(store: Store, since: float) -> Iterator[bytes]:
     """Yield the modules whose files have changed since a time in seconds since the epoch."""
-    for statuses in statuses_by_directory(store, since=when):
-        yield from [module_id for module_id, status in statuses.items() if status.st_ctime >= when]
+    for statuses in statuses_by_directory(store, since=since):
+        yield from [module_id for module_id, status in statuses.items() if status.st_ctime >= since]
 
 
 def rewrite_index(store: Store, removed: Collection[bytes], *, resized: bool = False) -> None:

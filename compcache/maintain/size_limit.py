@@ -37,7 +37,7 @@ _MANY = 1 << 13
 
 
 def note_additions(
-    store: Store, added: Sequence[tuple[bytes, BuiltModule]], given: int | None, in_use: Callable[[], Iterable[bytes]] = tuple
+    store: Store, added: Sequence[tuple[bytes, BuiltModule]], max_size: int | None, in_use: Callable[[], Iterable[bytes]] = tuple
 ) -> None:
     """Count published modules, and prune if the size limit is exceeded.
 
@@ -55,7 +55,7 @@ def note_additions(
     for size in sizes:
         store.stats.added(size)
     try:
-        limit = effective_limit(given, store.root)
+        limit = effective_limit(max_size, store.root)
         if limit is not None:
             new = [module_id for module_id, _ in added]
             _add_and_sweep(store, lambda: frozenset([*new, *in_use()]), sum(sizes), limit)

@@ -69,8 +69,8 @@ def _describe_mismatch(name: str, types: Mapping[str, str], provider: Provider, 
     """Return how the cached type of a function differs from a use, with the function that uses it if it is known."""
     doubtful = [(use, user) for use, user in sorted(types.items()) if compare_types(provider.link_type, use)[1]]
     use, user = doubtful[0] if doubtful else (unite_types(types), "")
-    place = f" in {user!r}" if user else ""
-    return f"the symbol {name!r} is {provider.link_type} in {provider.where}, but the module uses it as {use}{place}: {reason}"
+    location = f" in {user!r}" if user else ""
+    return f"the symbol {name!r} is {provider.link_type} in {provider.where}, but the module uses it as {use}{location}: {reason}"
 
 
 def _stored_providers(session: Session, name: str, expected: bytes) -> Iterator[Provider]:

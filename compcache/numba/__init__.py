@@ -306,8 +306,8 @@ def package(
     file: str = getattr(module, "__file__", None) or ""
     if out is None and not file:
         raise ValueError(f"the module {module.__name__} has no file: pass the directory for its kernels as out")
-    place = out if out is not None else os.path.join(os.path.dirname(file), DIRECTORY)
-    names = package_exports([module], absolute_path(os.fspath(place)), targets)
+    directory = out if out is not None else os.path.join(os.path.dirname(file), DIRECTORY)
+    names = package_exports([module], absolute_path(os.fspath(directory)), targets)
     if not names:
         raise ValueError(f"the module {module.__name__} has no kernel to package: decorate a function with a signature")
     return names

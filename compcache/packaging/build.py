@@ -75,10 +75,10 @@ def _texts(table: dict[str, Any], name: str) -> tuple[str, ...]:
     return tuple(value)
 
 
-def build_kernels(settings: Settings, source: str, place: str) -> dict[str, str]:
+def build_kernels(settings: Settings, source: str, parent: str) -> dict[str, str]:
     """Compile the kernels of a project into output directories. Replace the directories of an earlier build.
 
-    `source` is the directory with the project's packages, and `place` the directory in which the output directories are created.
+    `source` is the directory with the project's packages, and `parent` the directory in which the output directories are created.
 
     Return the paths of the output directories, by their path in the wheel.
 
@@ -90,7 +90,7 @@ def build_kernels(settings: Settings, source: str, place: str) -> dict[str, str]
     created = {}
     with _first_on_path(source):
         for directory, kernels in settings.packages().items():
-            created[directory] = os.path.join(place, *directory.split("/"))
+            created[directory] = os.path.join(parent, *directory.split("/"))
             shutil.rmtree(created[directory], ignore_errors=True)
             _build_directory(kernels, created[directory], settings.targets)
     return created

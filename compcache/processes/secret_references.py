@@ -111,11 +111,11 @@ def _read_secret_file(path: str, label: str) -> str:
         OSError: the file cannot be read.
     """
     is_in_memory = path.startswith(_MEMORY)
-    place = _path_of_memory_file(path, label) if is_in_memory else path
-    with open(place, "rb") as file:
+    actual_path = _path_of_memory_file(path, label) if is_in_memory else path
+    with open(actual_path, "rb") as file:
         data = file.read(_LONGEST + 1)
     if len(data) > _LONGEST:
-        raise ValueError(f"{label} refers to the file {place}, which is too large for a secret: it has more than {_LONGEST} bytes")
+        raise ValueError(f"{label} refers to the file {actual_path}, which is too large for a secret: it has more than {_LONGEST} bytes")
     text = data.decode("utf-8", "surrogateescape")
     return text if is_in_memory else text.strip()
 

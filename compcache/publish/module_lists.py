@@ -126,13 +126,13 @@ def _items_of(row: Row, size: int) -> Iterator[Item]:
     for entry in row.entries:
         kind, name, offset, requires, *_ = entry
         base_name = _encode_name(base_of(name))
-        place = key + offset.to_bytes(_OFFSET_SIZE, "little")
+        location = key + offset.to_bytes(_OFFSET_SIZE, "little")
         value = module_rows.encode_entry_of(entry) if row.is_pack else b""  # entries of other modules are in their rows
         if kind == GROUP:
             yield b"g%b\0%b" % (base_name, key), b""
-        yield b"e%b\0%b" % (base_name, place), value
+        yield b"e%b\0%b" % (base_name, location), value
         for required in requires:
-            yield b"r" + required + place, value
+            yield b"r" + required + location, value
 
 
 def relation_key(name: str, relation: bytes, module: bytes) -> bytes:

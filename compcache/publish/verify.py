@@ -126,7 +126,7 @@ def is_vouched_for(store: Store, module: ModuleFile) -> bool:
 
     keys = (*store.trusted_keys, *([store.publish_key.public()] if store.publish_key is not None else []))
     requirement = decode_module(module.read_record(0)).requirement()
-    contents = [place.signatures_of(module.module_id) for place in (store, *store.layers)]
+    contents = [holder.signatures_of(module.module_id) for holder in (store, *store.layers)]
     return any(is_signed(content, keys, module.module_id, requirement) for content in contents)
 
 

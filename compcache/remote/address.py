@@ -101,7 +101,7 @@ class Stores(NamedTuple):
     @property
     def writable(self) -> tuple[int, ...]:
         """The positions of the stores that may be written to."""
-        return tuple([place for place, store in enumerate(self.each) if store.mode == WRITE])
+        return tuple([position for position, store in enumerate(self.each) if store.mode == WRITE])
 
     def separately(self) -> Iterator[Stores]:
         """Yield, for each store, a `Stores` that contains only this store."""

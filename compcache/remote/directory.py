@@ -70,8 +70,8 @@ def outbox_directory(url: str, environment: Mapping[str, str]) -> str:
 
     Raise `OSError` if the directory cannot be made private.
     """
-    place = sorted((name, value) for name, value in environment.items() if name in _PLACE)
-    return _private_directory_for(repr(("outbox", _strip_credentials(url), place)), environment)
+    location = sorted((name, value) for name, value in environment.items() if name in _PLACE)
+    return _private_directory_for(repr(("outbox", _strip_credentials(url), location)), environment)
 
 
 def _strip_credentials(url: str) -> str:

@@ -145,9 +145,9 @@ def _require_types(members: Sequence[Member]) -> None:
             if not reason:
                 continue
             user = next((user for use, user in sorted(types.items()) if compare_types(kind, use)[1]), "")
-            place = f" in {user!r}" if user else ""
+            location = f" in {user!r}" if user else ""
             definer, member_label = _member_label(members, definers[name]), _member_label(members, number)
-            message = f"the symbol {name!r} is {kind} in {definer}, but {member_label} uses it as {expected}{place}: {reason}"
+            message = f"the symbol {name!r} is {kind} in {definer}, but {member_label} uses it as {expected}{location}: {reason}"
             if not is_fitting:
                 raise SignatureMismatchError(message, func_name=name)
             codegen.call_in_caller(warn, message)

@@ -44,15 +44,17 @@ class Cost(NamedTuple):
 
 
 def costs(store: Store, progress: Progress | None = None, duplicate: Callable[[str, int, int], object] | None = None) -> Iterator[Cost]:
-    """Yield the costs of all functions of a directory and its layers, sorted by name. Long journals are folded, and all modules read once.
+    """Yield the costs of all functions of a directory and its layers, sorted by name. Fold the long journals, and read each module once.
 
     `duplicate` is called with the func_name, the number of realizations and the size of their modules in bytes, for each callable function
     with several realizations.
     """
     fold_long(store)
     uses = Uses(store)
-    places = enumerate((store, *store.layers))
-    shares = SortedItems(share for number, place in places for share in _shares_in(Slices(place, progress), uses, bytes([number])))
+    directories = enumerate((store, *store.layers))
+    shares = SortedItems(
+        share for number, directory in directories for share in _shares_in(Slices(directory, progress), uses, bytes([number]))
+    )
     totals = (_add_shares(base, items, duplicate) for base, items in groupby(shares, _base_of_share))
     while batch := list(islice(totals, _AT_ONCE)):
         misses = uses.of((), {key for _, keys in batch for key in keys}).misses()
@@ -60,10 +62,10 @@ def costs(store: Store, progress: Progress | None = None, duplicate: Callable[[s
             yield cost._replace(misses=sum(misses.get(key, 0) for key in keys))
 
 
-def _shares_in(slices: Slices, uses: Uses, place: bytes) -> Iterator[Item]:
-    """Yield the share of each function in the costs of its module, with the key ``base 0 func_name 0 module_id place``.
+def _shares_in(slices: Slices, uses: Uses, number: bytes) -> Iterator[Item]:
+    """Yield the share of each function in the costs of its module, with the key ``base 0 func_name 0 module_id number``.
 
-    `place` is one byte, which differs between the directory and its layers.
+    `number` is one byte, which differs between the directory and its layers.
     """
     for slice_ in slices:
         module_uses = uses.of_directory(slice_.first)
@@ -72,7 +74,7 @@ def _shares_in(slices: Slices, uses: Uses, place: bytes) -> Iterator[Item]:
             share = 1 / max(len(row.names), 1)
             loads, _ = module_uses.get(module_id, (0, 0.0))
             for name, signature in zip(row.names, row.signatures, strict=True):
-                key = relation_key(base_of(name), name.encode("utf-8", "surrogatepass") + b"\0", module_id + place)
+                key = relation_key(base_of(name), name.encode("utf-8", "surrogatepass") + b"\0", module_id + number)
                 yield key, _SHARE.pack(row.seconds * share, size * share, loads * share, size, not signature.startswith(LINK_ONLY))
 
 
@@ -84,7 +86,7 @@ def _base_of_share(share: Item) -> bytes:
 
 
 def _name_of_share(share: Item) -> bytes:
-    """Return the func_name in the key of a share. A NUL, the module_id and the place, one byte, follow it."""
+    """Return the func_name in the key of a share. The name is followed by a NUL, the module_id and the number of the directory."""
     key, _ = share
     return key[key.index(b"\0") + 1 : -DIGEST_SIZE - 2]
 

@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 __all__ = ["entries_in", "find_parts_and_entries", "fold"]
 
 
-def entries_in(places: Iterable[tuple[Store, Overview]]) -> list[EntrySummary]:
+def entries_in(looked_over: Iterable[tuple[Store, Overview]]) -> list[EntrySummary]:
     """Return the entries of data of a cache and its layers, sorted by name and kind.
 
     If packs contain several entries with the same name and kind, only the latest counts. Entries whose required modules do not exist are
     left out.
     """
-    overviews = list(places)
+    overviews = list(looked_over)
     entries: list[EntrySummary] = []
     latest: dict[tuple[str, str], _Version] = {}
-    for place, overview in overviews:
+    for directory, overview in overviews:
         for row in overview.rows.values():
-            for version in _versions_in(row, place, overview) if row.entries else ():
+            for version in _versions_in(row, directory, overview) if row.entries else ():
                 entry = version.entry
                 key = entry.kind, entry.name
                 if not entry.pack:
@@ -62,13 +62,13 @@ class _Version(NamedTuple):
         return self.sequence, self.is_removal
 
 
-def _versions_in(row: Row, place: Store, overview: Overview) -> Iterator[_Version]:
-    """Yield the entries in a module or pack, without entries of a module that describe its own functions."""
+def _versions_in(row: Row, directory: Store, overview: Overview) -> Iterator[_Version]:
+    """Yield the entries in a module or pack. Leave out entries that describe functions of the same module."""
     created = overview.present[row.module_id].modified
     for kind, name, _, requires, sequence, size, is_removal in row.entries:
         if kind not in (PART_OF, MEMBER) or row.is_pack:  # other entries are shown as `FunctionSummary.part_of`, or are code of a file
             required = tuple([key.hex() for key in requires])
-            entry = EntrySummary(name, kind, size, created, row.module_id.hex(), row.is_pack, required, place.source)
+            entry = EntrySummary(name, kind, size, created, row.module_id.hex(), row.is_pack, required, directory.source)
             yield _Version(sequence, is_removal, entry)
 
 
@@ -84,10 +84,10 @@ def fold(
         sizes: the sizes of the modules in bytes, by module_id.
     """
     entries = list(entries)
-    linked = {entry.module_id: entry.name for entry in entries if entry.kind == GROUP}
-    alone, rows = _fold_groups(functions, linked, select, sizes) if linked else (functions, [])
-    groups = _Groups(alone)
-    data = groups.entries([entry for entry in entries if entry.kind != GROUP])
+    group_names = {entry.module_id: entry.name for entry in entries if entry.kind == GROUP}
+    ungrouped, rows = _fold_groups(functions, group_names, select, sizes) if group_names else (functions, [])
+    groups = _Groups(ungrouped)
+    data = groups.entries_by_row([entry for entry in entries if entry.kind != GROUP])
     for key, variants in groups.variants.items():
         parts = groups.parts.get(key, [])
         if select is None or any(select(row.func_name) for row in chain(variants, parts)):
@@ -96,28 +96,28 @@ def fold(
 
 
 def _fold_groups(
-    functions: Iterable[FunctionSummary], linked: Mapping[str, str], select: Callable[[str], object] | None, sizes: Mapping[str, int]
+    functions: Iterable[FunctionSummary], group_names: Mapping[str, str], select: Callable[[str], object] | None, sizes: Mapping[str, int]
 ) -> tuple[list[FunctionSummary], list[FunctionSummary]]:
-    """Split functions into functions that also exist outside of groups, and one row for each group. Return both lists.
+    """Return the functions that also exist outside of groups, and one row for each group.
 
-    `linked` has the name of the group of each module, by module_id. See `fold` for the other arguments.
+    `group_names` has the name of the group of each module, by module_id. See `fold` for the other arguments.
     """
-    alone: list[FunctionSummary] = []
+    ungrouped: list[FunctionSummary] = []
     members: dict[str, list[FunctionSummary]] = {}
     for row in functions:
-        names = [linked[module_id] for module_id in row.modules if module_id in linked]
+        names = [group_names[module_id] for module_id in row.modules if module_id in group_names]
         if len(names) < len(row.modules):
-            alone.append(row)
+            ungrouped.append(row)
             continue
         for name in set(names):
             members.setdefault(name, []).append(row)
     group_rows = []
     for name, rows in members.items():
         if select is None or any(map(select, (name, *[row.func_name for row in rows]))):
-            modules = sorted(module_id for module_id, group in linked.items() if group == name)
+            modules = sorted(module_id for module_id, group in group_names.items() if group == name)
             size = sum(sizes[module_id] for module_id in modules)
             group_rows.append(_fold_group(name, rows, modules, size))
-    return alone, group_rows
+    return ungrouped, group_rows
 
 
 def _fold_group(name: str, rows: Sequence[FunctionSummary], modules: Sequence[str], size: int) -> FunctionSummary:
@@ -131,7 +131,7 @@ def _fold_group(name: str, rows: Sequence[FunctionSummary], modules: Sequence[st
         modules=tuple(modules),
         uses=sum(row.uses for row in rows),
         last_used=max(row.last_used for row in rows),
-        directories=tuple(dict.fromkeys([place for row in rows for place in row.directories])),
+        directories=tuple(dict.fromkeys([directory for row in rows for directory in row.directories])),
         misses=sum(row.misses for row in rows),
         parts=len(rows),
     )
@@ -188,8 +188,8 @@ class _Groups:
         """Add a function to the variants of its row."""
         self.variants.setdefault(_row_key(row.func_name), []).append(row)
 
-    def entries(self, entries: Iterable[EntrySummary]) -> dict[str, list[EntrySummary]]:
-        """Return the entries of each row, by the key of the row."""
+    def entries_by_row(self, entries: Iterable[EntrySummary]) -> dict[str, list[EntrySummary]]:
+        """Return the given entries by the key of the row to which they belong."""
         entries = list(entries)
         required_ids = {module_id for entry in entries for module_id in entry.requires}
         holders: dict[str, set[str]] = {}
@@ -225,7 +225,7 @@ def _fold_row(variants: Sequence[FunctionSummary], parts: Sequence[FunctionSumma
         modules=tuple(sorted({module_id for row in all_rows for module_id in row.modules})),
         uses=max(sum(row.uses for row in variants), sum(row.uses for row in parts)),
         last_used=max(row.last_used for row in all_rows),
-        directories=tuple(dict.fromkeys([place for row in all_rows for place in row.directories])),
+        directories=tuple(dict.fromkeys([directory for row in all_rows for directory in row.directories])),
         misses=sum(row.misses for row in all_rows),
         variants=len(variants),
         parts=len(parts),

@@ -32,37 +32,37 @@ class _Place(NamedTuple):
 
 def groups(store: Store, names: Collection[str] | None = None) -> list[GroupSummary]:
     """Return the groups with these names, or all groups, sorted by name; see `compcache.frontend.list_groups`."""
-    places_by_name: dict[str, list[_Place]] = {}
+    copies_by_name: dict[str, list[_Place]] = {}
     sizes: dict[bytes, int] = {}
     excerpts = Excerpts(store)
     bases = excerpts.groups() if names is None else dict.fromkeys(map(base_of, names))
     for base in bases:
-        for place, overview in excerpts.of_bases(base, base):
+        for directory, overview in excerpts.of_bases(base, base):
             for module_id, row in overview.rows.items():
                 for kind, name, offset, *_ in row.entries:
                     if kind == GROUP and base_of(name) == base and (names is None or name in names):
                         sizes[module_id], modified = overview.present[module_id]
-                        places_by_name.setdefault(name, []).append(_Place(modified, module_id, place, offset))
-    return [_read_summary(name, places, sizes) for name, places in sorted(places_by_name.items())]
+                        copies_by_name.setdefault(name, []).append(_Place(modified, module_id, directory, offset))
+    return [_read_summary(name, copies, sizes) for name, copies in sorted(copies_by_name.items())]
 
 
-def _read_summary(name: str, places: list[_Place], sizes: dict[bytes, int]) -> GroupSummary:
-    """Return the summary of a group from the modules in `places`, with the members that its newest module records."""
-    newest = max(places, key=lambda place: (place.modified, place.module_id))
-    modules = {place.module_id for place in places}
+def _read_summary(name: str, copies: list[_Place], sizes: dict[bytes, int]) -> GroupSummary:
+    """Return the summary of a group from the modules in `copies`, with the members that its newest module records."""
+    newest = max(copies, key=lambda copy: (copy.modified, copy.module_id))
+    modules = {copy.module_id for copy in copies}
     return GroupSummary(
         name,
         _read_members(newest),
         modules=tuple(sorted([module_id.hex() for module_id in modules])),
         size=sum(sizes[module_id] for module_id in modules),
         created=min(newest.modified, time.time()),
-        directories=tuple(dict.fromkeys([place.store.source for place in places])),
+        directories=tuple(dict.fromkeys([copy.store.source for copy in copies])),
     )
 
 
-def _read_members(place: _Place) -> tuple[MemberSummary, ...]:
+def _read_members(copy: _Place) -> tuple[MemberSummary, ...]:
     """Return the members of a group from the record in its module; empty if the module cannot be read."""
-    with suppress(CompcacheError, OSError), place.store.open_module(place.module_id) as module:
-        described = decode_group(decode_entry(module.read_record(place.offset)).data)
+    with suppress(CompcacheError, OSError), copy.store.open_module(copy.module_id) as module:
+        described = decode_group(decode_entry(module.read_record(copy.offset)).data)
         return tuple([MemberSummary(label, names) for label, _, names in described.members])
     return ()

@@ -49,20 +49,20 @@ class LastUses:
         starts, targets = self._imports(names)
         self._spread(starts, targets)
 
-    def of_directory(self, first: int) -> dict[bytes, float]:
-        """Return the time of the last use of each used module whose id begins with this byte."""
-        start = self._starts.get(first, len(self._latest))
+    def of_directory(self, first_byte: int) -> dict[bytes, float]:
+        """Return the time of the last use of each used module whose module_id begins with `first_byte`."""
+        start = self._starts.get(first_byte, len(self._latest))
         last_uses = {}
         for number in range(start, len(self._latest)):
             module_id = bytes(self._module_ids[number * DIGEST_SIZE : (number + 1) * DIGEST_SIZE])
-            if module_id[0] != first:
+            if module_id[0] != first_byte:
                 break
             if self._latest[number]:
                 last_uses[module_id] = self._latest[number]
         return last_uses
 
     def _imports(self, names: SortedItems) -> tuple[array[int], array[int]]:
-        """Return the modules that each module imports from: the position of its first import, by number, and the numbers of the providers.
+        """Return two arrays: for each module the position of its first provider in the second array, and the numbers of all providers.
 
         Of several modules that realize a function, the module used last is its provider.
         """
@@ -88,7 +88,10 @@ class LastUses:
         return starts, targets
 
     def _spread(self, starts: array[int], targets: array[int]) -> None:
-        """Set the last use of each module to that of the last used module that needs it. `_imports` returns the arguments."""
+        """Set the last use of each module to the latest use of a module that needs it, directly or indirectly.
+
+        `_imports` returns the arguments.
+        """
         latest = self._latest
         visited = bytearray(len(latest))
         used_modules = [number for number, last_use in enumerate(latest) if last_use]

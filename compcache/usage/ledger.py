@@ -98,7 +98,7 @@ class Ledger(NamedTuple):
 
 
 def _statistics_files(store: Store, since: Uses | None = None) -> list[str]:
-    """Return the names of the statistics files and journals, which are in the same directory, without files unchanged since `since`."""
+    """Return the names of the statistics files and journals. With `since`, leave out the files that have not changed since it was read."""
     names = store.names_in(store.directory(STATISTICS))
     names = [name for name in names if JOURNALS.includes(name) or STATISTICS.includes(name)]
     if since is None:
@@ -169,7 +169,7 @@ class Uses:
         self.counters = _add_counters([*[content.counters for content in contents], *[file.counters() for file in self._long]])
         self.is_empty = not self._long and not self._short
 
-    def all(self, start: bytes = b"", end: bytes = _AFTER_ALL) -> Iterator[Use]:
+    def sorted_uses(self, start: bytes = b"", end: bytes = _AFTER_ALL) -> Iterator[Use]:
         """Yield the uses of modules with `start` <= module_id < `end`, in the order of module_ids and name keys."""
         sources: list[Iterable[Use]] = [file.uses_between(start, end) for file in self._long]
         sources.append(self._short_uses(self._sorted[bisect_left(self._sorted, start) : bisect_left(self._sorted, end)]))
@@ -188,13 +188,15 @@ class Uses:
 
     def between(self, start: bytes, end: bytes) -> Ledger:
         """Return a ledger with only the uses of modules with `start` <= module_id < `end`."""
-        return Ledger({}, {(key, module_id): (count, last_use) for (module_id, key), count, last_use in self.all(start, end)}, {}, ())
+        return Ledger(
+            {}, {(key, module_id): (count, last_use) for (module_id, key), count, last_use in self.sorted_uses(start, end)}, {}, ()
+        )
 
-    def of_directory(self, first: int) -> dict[bytes, tuple[int, float]]:
-        """Return the number of uses and the time of the last use of each module whose id begins with this byte."""
+    def of_directory(self, first_byte: int) -> dict[bytes, tuple[int, float]]:
+        """Return the number of uses and the time of the last use of each module whose module_id begins with `first_byte`."""
         totals: dict[bytes, tuple[int, float]] = {}
-        end = bytes([first + 1]) if first < 0xFF else _AFTER_ALL  # noqa: PLR2004 - the largest byte
-        for (module_id, key), count, last_use in self.all(bytes([first]), end):
+        end = bytes([first_byte + 1]) if first_byte < 0xFF else _AFTER_ALL  # noqa: PLR2004 - the largest byte
+        for (module_id, key), count, last_use in self.sorted_uses(bytes([first_byte]), end):
             if module_id != MISSES_ID:
                 counted, latest = totals.get(module_id, (0, 0.0))
                 totals[module_id] = counted + (count if key != LOADS_KEY else 0), max(last_use, latest)
@@ -229,8 +231,10 @@ class Uses:
                     add(key, MISSES_ID, use)
         return Ledger({}, uses, {}, ())
 
-    def counted(self, seconds_of: SecondsOf, now: float) -> dict[tuple[int, str], float]:
-        """Return the counters with the number of loads and the seconds that loads saved. Hours that are old at `now` are merged into days.
+    def counters_with_loads(self, seconds_of: SecondsOf, now: float) -> dict[tuple[int, str], float]:
+        """Return the counters, with counts of the loads and of the seconds that they saved.
+
+        Hours that are old at `now` are merged into days.
 
         `seconds_of` is called for the modules of one directory at a time, in the order of module_ids.
         """
@@ -242,7 +246,7 @@ class Uses:
 
         for (hour, name), amount in self.counters.items():
             add(hour if hour >= oldest else hour - hour % 24, name, amount)
-        for _, uses in groupby(self.all(), key=_first_byte):
+        for _, uses in groupby(self.sorted_uses(), key=_first_byte):
             loads = [(module_id, count, int(last_use) // HOUR) for (module_id, key), count, last_use in uses if key == LOADS_KEY]
             seconds = seconds_of([module_id for module_id, *_ in loads]) if loads else {}
             for module_id, count, hour in loads:
@@ -332,7 +336,7 @@ def _spill_journal(read: Callable[[int, int], bytes]) -> Iterator[UsesInSum]:
 
 
 def last_uses_since(store: Store, earlier: Uses) -> dict[bytes, float]:
-    """Return the time of the last use of each module used since the statistics `earlier` were read, or shortly before."""
+    """Return the time of the last use of each module that was used after the statistics `earlier` were read, or shortly before."""
     return Uses(store, since=earlier).ledger().last_uses()
 
 
@@ -370,38 +374,40 @@ def fold(
     with wait_lock(store, _LOCK, timeout=2.0) if not store.readonly else nullcontext(False) as owned:
         if not (owned or (owned is None and force)):
             uses = Uses(store, verify=True)
-            return uses, uses.counted(seconds_of, now)
+            return uses, uses.counters_with_loads(seconds_of, now)
         names = _seal(store)
         uses = Uses(store, names, verify=True)
-        counters = uses.counted(seconds_of, now)
+        counters = uses.counters_with_loads(seconds_of, now)
         settled = [name for name in uses.files if _is_settled(store, name, uses.inputs[name], now)]
         if len(settled) > 1 or any(not uses.inputs[name] for name in settled):
             settled_uses = uses if len(settled) == len(uses.files) else Uses(store, settled, verify=True)
-            counted = counters if settled_uses is uses else settled_uses.counted(seconds_of, now)
-            uses.files.update(_replace_by_sum(store, settled_uses, names, counted, _kept_uses(settled_uses, present, now)))
+            settled_counters = counters if settled_uses is uses else settled_uses.counters_with_loads(seconds_of, now)
+            uses.files.update(_replace_by_sum(store, settled_uses, names, settled_counters, _kept_uses(settled_uses, present, now)))
     return uses, counters
 
 
 def _kept_uses(uses: Uses, present: Container[bytes] | None, now: float) -> Iterator[Use]:
-    """Yield the uses that a fold at the time `now` keeps: uses of present modules, and misses of the last month. None keeps all.
+    """Yield the uses that a fold at the time `now` keeps: uses of the modules in `present`, and misses of the last month.
+
+    None keeps all uses.
 
     Older misses are dropped, because the number of requested names has no limit.
     """
     oldest = now - _HOURLY * HOUR if present is not None else 0.0
-    for use in uses.all():
+    for use in uses.sorted_uses():
         (module_id, key), _, last_use = use
         if key == LOADS_KEY:
-            continue  # `Uses.counted` has added the loads to the counters
+            continue  # `Uses.counters_with_loads` has added the loads to the counters
         is_kept = last_use >= oldest if module_id == MISSES_ID else present is None or module_id in present
         if is_kept:
             yield use
 
 
 def fold_long(store: Store) -> None:
-    """Seal each long journal, and replace it a minute later by its totals, which readers can search.
+    """Seal each long journal, and replace it a minute later by its totals.
 
-    So a reader parses little beside processes that always write. Do nothing if another process folds, or if the cache cannot be written
-    safely.
+    Readers search the totals, so they parse little even if processes write without a pause. Do nothing if another process folds, or if the
+    cache cannot be written safely.
     """
     if store.readonly or store.exposed:
         return
@@ -415,11 +421,11 @@ def fold_long(store: Store) -> None:
         for name in _seal(store, long) if owned else ():
             if _is_settled(store, name, (), now):
                 uses = Uses(store, [name])
-                _replace_by_sum(store, uses, [name], uses.counters, uses.all())
+                _replace_by_sum(store, uses, [name], uses.counters, uses.sorted_uses())
 
 
 def _is_long_journal(store: Store, name: str, now: float) -> bool:
-    """Return whether a file is a journal that has at least its share of `_LONG` bytes, and is not sealed, or was sealed a minute ago."""
+    """Return whether a file is a long journal that is not sealed, or was sealed at least a minute ago."""
     if not JOURNALS.includes(name) and not _is_settled(store, name, (), now):
         return False
     with suppress(OSError):
@@ -488,7 +494,7 @@ def _remove_files(store: Store, names: Iterable[str]) -> None:
 def zero_counters(store: Store, now: float) -> bool:
     """Set all counters to zero. The times of the last uses are kept, because prunes need them.
 
-    Return whether the counters were set. False if another process folds the statistics; then nothing is changed.
+    Return False, and change nothing, if another process folds the statistics.
     """
     from compcache.publish.locks import wait_lock
 
@@ -498,7 +504,9 @@ def zero_counters(store: Store, now: float) -> bool:
         names = _seal(store)
         uses = Uses(store, names, verify=True)
         last_uses = (
-            ((module_id, key), 0, last_use) for (module_id, key), _, last_use in uses.all() if module_id != MISSES_ID and key != LOADS_KEY
+            ((module_id, key), 0, last_use)
+            for (module_id, key), _, last_use in uses.sorted_uses()
+            if module_id != MISSES_ID and key != LOADS_KEY
         )
         _replace_by_sum(store, uses, names, {(int(now) // HOUR, "zeroed"): now}, last_uses)
         return True
@@ -530,7 +538,7 @@ def fold_small(files: Files, root: str) -> None:
         settled = [name for name in free if name in inputs and _is_settled(store, name, inputs[name], now)]
         if len(settled) > 1:
             uses = Uses(store, settled, verify=True)
-            _replace_by_sum(store, uses, names, uses.counters, uses.all())
+            _replace_by_sum(store, uses, names, uses.counters, uses.sorted_uses())
 
 
 def _read_contained(store: Store, names: Iterable[str]) -> set[str]:

@@ -53,15 +53,15 @@ def modules(store: Store, progress: Progress | None = None) -> list[ModuleSummar
     """Fold the long journals, and return all readable modules, sorted by module_id, modules of layers last."""
     fold_long(store)
     uses = Uses(store)
-    return [summary for place in (store, *store.layers) for summary in _all_modules(place, uses, progress)]
+    return [summary for directory in (store, *store.layers) for summary in _all_modules(directory, uses, progress)]
 
 
-def _all_modules(place: Store, uses: Uses, progress: Progress | None) -> Iterator[ModuleSummary]:
+def _all_modules(directory: Store, uses: Uses, progress: Progress | None) -> Iterator[ModuleSummary]:
     """Yield the readable modules of a directory except packs, sorted by module_id. All modules are read twice."""
     now = time.time()
-    slices = Slices(place, progress)
+    slices = Slices(directory, progress)
     last_uses = LastUses(slices, uses)
-    problem_of = _Problems(place)
+    problem_of = _Problems(directory)
     for slice_ in slices:
         directory_uses, last = uses.of_directory(slice_.first), last_uses.of_directory(slice_.first)
         for module_id, row in slice_.rows().items():
@@ -69,7 +69,7 @@ def _all_modules(place: Store, uses: Uses, progress: Progress | None) -> Iterato
                 size, modified = slice_.present[module_id]
                 count, _ = directory_uses.get(module_id, _NEVER)
                 last_use = last.get(module_id, 0.0)
-                yield _summary(row, size, min(modified, now), problem_of[row.platform], (count, last_use), place.source)
+                yield _summary(row, size, min(modified, now), problem_of[row.platform], (count, last_use), directory.source)
 
 
 def look_over_all(store: Store, progress: Progress | None = None) -> list[tuple[Store, Overview]]:
@@ -124,7 +124,7 @@ def describe_module(store: Store, module_id: str) -> ModuleSummary:
         ValueError: `module_id` does not have 32 hexadecimal digits.
     """
     key = module_key(module_id)
-    holder = next((place for place in (store, *store.layers) if Store.exists(place, key)), store)
+    holder = next((directory for directory in (store, *store.layers) if Store.exists(directory, key)), store)
     path = holder.module_path(key)
     row = None
     try:
@@ -150,21 +150,21 @@ def functions(
     return sorted(_select(look_over_all(store, progress), select, folded=folded), key=itemgetter(0))
 
 
-def _select(places: list[tuple[Store, Overview]], select: Callable[[str], object] | None, *, folded: bool) -> Iterable[FunctionSummary]:
+def _select(overviews: list[tuple[Store, Overview]], select: Callable[[str], object] | None, *, folded: bool) -> Iterable[FunctionSummary]:
     """Return the functions whose names `select` accepts; if `folded` is true, one row for each group and label instead."""
     if not folded:
-        return functions_of(places, select)
-    sizes = {key.hex(): size for _, overview in places for key, (size, _) in overview.present.items()}
-    return fold(functions_of(places), entries_in(places), select, sizes)
+        return functions_of(overviews, select)
+    sizes = {key.hex(): size for _, overview in overviews for key, (size, _) in overview.present.items()}
+    return fold(functions_of(overviews), entries_in(overviews), select, sizes)
 
 
 def listed_functions(
     store: Store, progress: Progress | None = None, select: Callable[[str], object] | None = None, *, folded: bool = False, prefix: str = ""
 ) -> Iterator[FunctionSummary]:
-    """Yield the result of `functions` with the same arguments, sorted by label, while the functions are read: the first rows come soon.
+    """Yield the result of `functions` with the same arguments, sorted by label. The first rows do not wait until all functions are read.
 
-    Only functions whose labels start with `prefix` are read. If `folded` is true and the cache has groups, all functions are read,
-    because the name of a group does not tell the names of its functions.
+    Only functions whose labels start with `prefix` are read. If `folded` is true and the cache has groups, all functions are read, because
+    the names of a group's functions do not follow from its name.
     """
     excerpts = Excerpts(store, progress)
     has_groups = folded and any(lists.has_members() for lists in excerpts.lists)
@@ -179,12 +179,13 @@ def listed_functions(
 
 
 def listed_modules(store: Store, prefix: str = "", progress: Progress | None = None) -> Iterator[ModuleSummary]:
-    """Yield the modules whose module_ids begin with `prefix`, in the order of `modules`. The first rows are available soon.
+    """Yield the modules whose module_ids begin with `prefix`, in the order of `modules`.
 
-    After the first rows of a listing without a prefix, all modules are read.
+    The first rows do not wait until all modules are read. After the first rows of a listing without a prefix, all modules are read
+    together.
     """
     excerpts = Excerpts(store, progress)
-    for number, (lists, place) in enumerate(zip(excerpts.lists, (store, *store.layers), strict=True)):
+    for number, (lists, directory) in enumerate(zip(excerpts.lists, (store, *store.layers), strict=True)):
         size = _FIRST
         whole_bytes = len(prefix) // 2 * 2  # the digits of the prefix that make whole bytes
         ids = lists.module_ids(bytes.fromhex(prefix[:whole_bytes]))
@@ -192,42 +193,43 @@ def listed_modules(store: Store, prefix: str = "", progress: Progress | None = N
             size = min(2 * size, _MOST_AT_ONCE)
             chosen = {module_id.hex() for module_id in batch}
             _, overview = excerpts.of_modules(batch)[number]
-            summaries = _modules_in(place, overview)
+            summaries = _modules_in(directory, overview)
             yield from [row for row in summaries if row.module_id in chosen and row.module_id.startswith(prefix)]
             if size >= _MOST_AT_ONCE and not prefix:
                 last_id = batch[-1].hex()
-                yield from (row for row in _all_modules(place, Uses(store), progress) if row.module_id > last_id)
+                yield from (row for row in _all_modules(directory, Uses(store), progress) if row.module_id > last_id)
                 break
 
 
 def modules_of(store: Store, module_ids: Iterable[bytes]) -> list[ModuleSummary]:
     """Return the readable modules with these module_ids in a cache directory and its layers."""
     chosen = {module_id.hex() for module_id in module_ids}
-    places = Excerpts(store).of_modules(map(bytes.fromhex, chosen))
-    return [row for place, overview in places for row in _modules_in(place, overview) if row.module_id in chosen]
+    overviews = Excerpts(store).of_modules(map(bytes.fromhex, chosen))
+    return [row for directory, overview in overviews for row in _modules_in(directory, overview) if row.module_id in chosen]
 
 
 def read_parts_and_entries(store: Store, func_name: str) -> tuple[list[FunctionSummary], list[EntrySummary]]:
     """Return the parts of a function, and the entries of data that belong to it; see `FunctionReport`."""
-    places = Excerpts(store).of_name(func_name)
-    return find_parts_and_entries(func_name, functions_of(places), entries_in(places))
+    overviews = Excerpts(store).of_name(func_name)
+    return find_parts_and_entries(func_name, functions_of(overviews), entries_in(overviews))
 
 
-def functions_of(places: list[tuple[Store, Overview]], select: Callable[[str], object] | None = None) -> Iterable[FunctionSummary]:
+def functions_of(overviews: list[tuple[Store, Overview]], select: Callable[[str], object] | None = None) -> Iterable[FunctionSummary]:
     """Return the functions in overviews of a directory and its layers, or the functions that `select` accepts, in no particular order.
 
-    Functions of which only linked closures remain are left out: without the modules of its functions, a closure is not used.
+    Functions that exist only in linked closures are left out, because a closure is not used without the modules of its functions.
     """
-    by_name, *of_layers = [_functions_in(place, overview, select) for place, overview in places]
+    by_name, *of_layers = [_functions_in(directory, overview, select) for directory, overview in overviews]
     if of_layers:
         copies = {name: [summary] for name, summary in by_name.items()}
         for layer in of_layers:
             for name, summary in layer.items():
                 copies.setdefault(name, []).append(summary)
         by_name = {name: _merge_copies(summaries) for name, summaries in copies.items()}
-    linked = {key.hex(): row.names for _, overview in places for key, row in overview.rows.items() if row.entries and row.parts}
-    for name in {name for names in linked.values() for name in names}.intersection(by_name):
-        if linked.keys() >= {*by_name[name].modules}:
+    linked = {key.hex(): row.names for _, overview in overviews for key, row in overview.rows.items() if row.entries and row.parts}
+    linked_names = {name for names in linked.values() for name in names}
+    for name in linked_names.intersection(by_name):
+        if linked.keys() >= set(by_name[name].modules):
             del by_name[name]
     return by_name.values()
 
@@ -271,7 +273,7 @@ _new: Callable[[tuple[Any, ...]], FunctionSummary] = partial(tuple.__new__, Func
 
 def _merge_copies(copies: list[FunctionSummary]) -> FunctionSummary:
     """Merge the summaries of a function's copies in several modules into one summary. Sort `copies` in place, usable copies first."""
-    directories = tuple(dict.fromkeys([place for copy in copies for place in copy.directories]))
+    directories = tuple(dict.fromkeys([directory for copy in copies for directory in copy.directories]))
     copies.sort(key=lambda copy: (bool(copy.problem), copy.modules))
     return copies[0]._replace(
         realizations=sum(copy.realizations for copy in copies),

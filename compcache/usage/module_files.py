@@ -155,7 +155,7 @@ class _StoredList:
     """The stored list of module files. Each directory in it is read when it is needed."""
 
     def __init__(self, store: Store) -> None:
-        self._places: dict[str, tuple[int, int, int, bytes]] = {}
+        self._directories: dict[str, tuple[int, int, int, bytes]] = {}
         self._files = store.files
         if store.exposed:
             return
@@ -163,21 +163,21 @@ class _StoredList:
             self._opened = store.files.open_owned(store.path(MODULE_FILES), READ_FLAGS)
             status = store.files.fstat(self._opened.number)
             if status.st_size <= _MAX_SIZE and not store.is_foreign(status) and self._read(0, len(_MAGIC)) == _MAGIC:
-                self._find_places(status.st_size)
+                self._index_directories(status.st_size)
 
     def _read(self, offset: int, size: int) -> bytes:
         return read_at(self._files, self._opened, offset, size)
 
-    def _find_places(self, size: int) -> None:
+    def _index_directories(self, size: int) -> None:
         """Record the position of each directory in the stored list, up to the first incomplete directory."""
         offset = len(_MAGIC)
         while offset < size:
             head = self._read(offset, _DIRECTORY.size)
-            if len(head) < _DIRECTORY.size or len(self._places) >= 1 << 8:
+            if len(head) < _DIRECTORY.size or len(self._directories) >= 1 << 8:
                 return
             name, changed, count, expected = _DIRECTORY.unpack(head)
             offset += _DIRECTORY.size
-            self._places[name.decode("latin-1")] = offset, count, changed, expected
+            self._directories[name.decode("latin-1")] = offset, count, changed, expected
             offset += count * _FILE.size
 
     def read(self, name: str, changed: int) -> dict[bytes, FileStatus] | None:
@@ -185,7 +185,7 @@ class _StoredList:
 
         Return None if the list does not store the directory with the modification time `changed` (in nanoseconds), or is damaged.
         """
-        offset, count, stored_time, expected = self._places.get(name, (0, 0, -1, b""))
+        offset, count, stored_time, expected = self._directories.get(name, (0, 0, -1, b""))
         if stored_time != changed:
             return None
         try:

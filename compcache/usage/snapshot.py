@@ -206,15 +206,15 @@ class Excerpts:
     """A reader of the data about some functions of a cache and its layers."""
 
     def __init__(self, store: Store, progress: Progress | None = None) -> None:
-        self._places = [(place, ModuleLists(place, progress)) for place in (store, *store.layers)]
+        self._directories = [(directory, ModuleLists(directory, progress)) for directory in (store, *store.layers)]
         fold_long(store)
         self._uses = Uses(store)
-        self._has_requirements = any(lists.has_requirements() for _, lists in self._places)
+        self._has_requirements = any(lists.has_requirements() for _, lists in self._directories)
 
     @property
     def lists(self) -> list[ModuleLists]:
         """Return the lists of the directory and of each layer."""
-        return [lists for _, lists in self._places]
+        return [lists for _, lists in self._directories]
 
     def bases(self, prefix: str = "") -> Iterator[str]:
         """Yield the bases of names of functions and groups that begin with `prefix`, each once, sorted."""
@@ -244,20 +244,20 @@ class Excerpts:
 
     def of_bases(self, first: str, last: str) -> list[tuple[Store, Overview]]:
         """Return the data about functions with bases from `first` to `last`: their modules, parts, groups, entries of data and users."""
-        selections = [_Selection(lists.of_bases(first, last), dict(_by_place(lists.entries(first, last)))) for lists in self.lists]
+        selections = [_Selection(lists.of_bases(first, last), dict(_by_location(lists.entries(first, last)))) for lists in self.lists]
         return self._read_selections(selections)
 
     def of_modules(self, module_ids: Iterable[bytes]) -> list[tuple[Store, Overview]]:
-        """Return the data about the modules with these module_ids."""
+        """Return the data about the modules with these module_ids, for the directory and each layer."""
         requested = set(module_ids)
-        return self._read_selections(_Selection(set(requested), {}) for _ in self._places)
+        return self._read_selections(_Selection(set(requested), {}) for _ in self._directories)
 
     def _read_selections(self, selections: Iterable[_Selection]) -> list[tuple[Store, Overview]]:
         """Return the selected modules and entries that exist in the directory and in each layer, with their users and uses.
 
         `selections` has one item for each directory. The modules that the entries require are added to the items.
         """
-        searches = list(zip(self._places, selections, strict=True))
+        searches = list(zip(self._directories, selections, strict=True))
         rows = [self._read_rows(lists, selection) for (_, lists), selection in searches]
         if self._has_requirements:
             module_ids = {module_id for _, selection in searches for module_id in selection.module_ids}
@@ -274,9 +274,9 @@ class Excerpts:
         names = {name_key(name) for row in all_rows for name in row.names} if not self._uses.is_empty else set()
         ledger = self._uses.of({row.module_id for row in all_rows}, names)
         overviews = []
-        for (place, _), layer_rows in zip(self._places, rows, strict=True):
-            present = statuses_of(place, required.union(layer_rows))
-            overviews.append((place, Overview(present, {key: row for key, row in layer_rows.items() if key in present}, ledger)))
+        for (directory, _), layer_rows in zip(self._directories, rows, strict=True):
+            present = statuses_of(directory, required.union(layer_rows))
+            overviews.append((directory, Overview(present, {key: row for key, row in layer_rows.items() if key in present}, ledger)))
         return overviews
 
     @staticmethod
@@ -299,7 +299,7 @@ class Excerpts:
                     _, name, *_ = entry
                     bases.add(base_of(name))
         for base in bases:
-            selection.entries.update(_by_place(lists.entries(base, base)))
+            selection.entries.update(_by_location(lists.entries(base, base)))
 
 
 class _Selection:
@@ -313,8 +313,8 @@ class _Selection:
         self.entries = entries
 
 
-def _by_place(entries: Iterable[tuple[bytes, RowEntry | None]]) -> Iterator[tuple[tuple[bytes, int], RowEntry | None]]:
-    """Yield entries with their places as keys: the module_id of the holder and the offset of the record, or -1 for None."""
+def _by_location(entries: Iterable[tuple[bytes, RowEntry | None]]) -> Iterator[tuple[tuple[bytes, int], RowEntry | None]]:
+    """Yield entries by their location: the module_id of the holder and the offset of the record, which is -1 for None."""
     for module_id, entry in entries:
         _, _, offset, *_ = entry or ("", "", -1)
         yield (module_id, offset), entry

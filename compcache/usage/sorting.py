@@ -38,12 +38,12 @@ def in_order(
     order: Any = itemgetter(0, 1)
     row_of = itemgetter(2)
     if limit is not None and limit <= _RUN:
-        first = heapq.nlargest if reverse else heapq.nsmallest
-        return map(row_of, first(limit, keyed, key=order))
+        select_first = heapq.nlargest if reverse else heapq.nsmallest
+        return map(row_of, select_first(limit, keyed, key=order))
     runs: list[Iterator[tuple[Any, int, Summary]]] = []
     while run := sorted(islice(keyed, _RUN), key=order, reverse=reverse):
-        is_all = len(run) < _RUN and not runs
-        runs.append(iter(run) if is_all else _spill(run))
+        is_only_run = len(run) < _RUN and not runs
+        runs.append(iter(run) if is_only_run else _spill(run))
     return islice(map(row_of, heapq.merge(*runs, key=order, reverse=reverse)), limit)
 
 

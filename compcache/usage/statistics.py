@@ -39,7 +39,7 @@ def cache_stats(store: Store, max_size: int | None, since: float | None = None, 
     _, counters = fold(store, seconds_of(store, slices.lists), now=time.time(), present=Present(slices), force=True)
     totals, start = _totals(counters, since)
 
-    def number(counter: str) -> int:
+    def count_of(counter: str) -> int:
         return round(totals.get(counter, 0))
 
     reasons = _miss_reasons(totals)
@@ -53,18 +53,18 @@ def cache_stats(store: Store, max_size: int | None, since: float | None = None, 
         size=counts.size,
         max_size=effective_limit(max_size, store.root),
         since=start,
-        hits=number("hits"),
+        hits=count_of("hits"),
         misses=sum(reasons.values()),
         miss_reasons=reasons,
-        loads=number("loads"),
-        compilations=number("compilations"),
+        loads=count_of("loads"),
+        compilations=count_of("compilations"),
         compile_seconds=totals.get("compile_seconds", 0.0),
         saved_seconds=totals.get("saved_seconds", 0.0),
-        added_modules=number("added_modules"),
-        added_size=number("added_bytes"),
-        evicted_modules=number("evicted_modules"),
-        evicted_size=number("evicted_bytes"),
-        corrupt=number("corrupt"),
+        added_modules=count_of("added_modules"),
+        added_size=count_of("added_bytes"),
+        evicted_modules=count_of("evicted_modules"),
+        evicted_size=count_of("evicted_bytes"),
+        corrupt=count_of("corrupt"),
         remote=_remote_stats(totals),
         remote_stores={address: _remote_stats(counters_by_store[address]) for address in sorted(counters_by_store)},
         counters={name.replace("_bytes", "_size"): value for name, value in plain_counters.items()},  # journals name sizes "_bytes"
@@ -130,7 +130,7 @@ def history(store: Store, since: float | None = None, progress: Progress | None 
     Raise `TypeError` if `since` is not a time.
     """
     fold_long(store)
-    counters = Uses(store).counted(seconds_of(store, ModuleLists(store, progress, recover=False)), time.time())
+    counters = Uses(store).counters_with_loads(seconds_of(store, ModuleLists(store, progress, recover=False)), time.time())
     first_hour = _first_hour(since)
     hours: dict[int, dict[str, float]] = {}
     for (hour, name), value in counters.items():

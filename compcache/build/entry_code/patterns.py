@@ -302,13 +302,13 @@ class _Pattern:
     def _pass_arguments(self) -> None:
         """Emit loads of the function's arguments. Arguments in memory come first, because they need a register that is used later."""
         machine = self._machine
-        places = [(0, -1, self._items)] if self._signature.result.kind == TUPLE else []
-        places += self._passed
-        numbers = [place for place in places if not place[0]]
-        floats = [place for place in places if place[0]]
+        arguments = [(0, -1, self._items)] if self._signature.result.kind == TUPLE else []
+        arguments += self._passed
+        numbers = [argument for argument in arguments if not argument[0]]
+        floats = [argument for argument in arguments if argument[0]]
         in_registers = [*numbers[: len(machine.arguments)], *floats[: machine.float_arguments]]
         stack_offset = 0
-        for _, base, offset in [place for place in places if place not in in_registers]:
+        for _, base, offset in [argument for argument in arguments if argument not in in_registers]:
             machine.load(machine.scratch, base, offset)
             machine.store(machine.scratch, stack_offset)
             stack_offset += _WORD

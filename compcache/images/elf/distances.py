@@ -105,8 +105,8 @@ def with_distances(data: bytes, constant: DistanceTable) -> bytes:
         ),
     ]  # fmt: skip
     sections[number] = table._replace(offset=extended.append(symbols), size=len(symbols))
-    for place, names_content in strings.items():
-        sections[place] = sections[place]._replace(offset=extended.append(names_content), size=len(names_content))
+    for number_of_strings, names_content in strings.items():
+        sections[number_of_strings] = sections[number_of_strings]._replace(offset=extended.append(names_content), size=len(names_content))
     return extended.finish(sections)
 
 

@@ -165,14 +165,14 @@ def extract_places(data: bytes, names: Collection[str], table: str) -> tuple[byt
         if section.type != parts.SHT_RELA or not section.flags & parts.SHF_ALLOC:
             continue
         records = parts.read_table(data, section, _DYNAMIC_RELOCATION)
-        for index, (place, kind, number, addend) in enumerate(_DYNAMIC_RELOCATION.iter_unpack(records)):
+        for index, (offset, kind, number, addend) in enumerate(_DYNAMIC_RELOCATION.iter_unpack(records)):
             name = symbol_names.get(number)
             if name is None:
                 continue
             if kind not in relocations.with_addend and kind not in relocations.in_table:
                 raise FormatError(f"a relocation of the symbol {name!r} has the type {kind}, which does not store an address")
-            places[name] = places.get(name, b"") + _PLACE.pack(place - start, addend if kind in relocations.with_addend else 0)
-            _DYNAMIC_RELOCATION.pack_into(patched, section.offset + index * _DYNAMIC_RELOCATION.size, place, 0, 0, 0)
+            places[name] = places.get(name, b"") + _PLACE.pack(offset - start, addend if kind in relocations.with_addend else 0)
+            _DYNAMIC_RELOCATION.pack_into(patched, section.offset + index * _DYNAMIC_RELOCATION.size, offset, 0, 0, 0)
     return bytes(patched), places
 
 

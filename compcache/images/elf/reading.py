@@ -173,17 +173,17 @@ def sections_with_prefix(data: bytes, prefix: str) -> dict[str, bytes]:
     }
 
 
-def data_of(data: bytes, names: Collection[str], places: Collection[str]) -> dict[str, Datum]:
+def data_of(data: bytes, names: Collection[str], section_names: Collection[str]) -> dict[str, Datum]:
     """Return the initial values of variables of a relocatable object, by name. Raise `FormatError` for a malformed file.
 
-    Only variables in sections with the names `places` are returned. Variables in sections that linking changes are left out, and so are
-    variables without content in the file (.bss).
+    Only variables in sections with the names `section_names` are returned. Variables in sections that linking changes are left out, and so
+    are variables without content in the file (.bss).
     """
     sections = parts.read_sections(data, parts.ET_REL)
     usable = {
         number
         for number, (name, section) in enumerate(parts.named(data, sections, every=True))
-        if section.type == parts.SHT_PROGBITS and name in places
+        if section.type == parts.SHT_PROGBITS and name in section_names
     }
     usable -= {table.info for table in sections if table.type == parts.SHT_RELA}
     values = {}

@@ -65,7 +65,7 @@ def check_index(state: CheckState) -> tuple[int, dict[str, int]]:
 
 
 def _still_missing(state: CheckState, entries: set[bytes]) -> set[bytes]:
-    """Return the entries that the index still lacks. If their modules are new, wait until they are older than an addition takes."""
+    """Return the entries that the index still lacks. Before, wait for additions that may be about to index new modules."""
     store, now = state.store, time.time()
     module_ids = {entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE] for entry in entries}
     latest_change = max([_change_time(store, module_id) for module_id in module_ids], default=0.0)
@@ -73,7 +73,7 @@ def _still_missing(state: CheckState, entries: set[bytes]) -> set[bytes]:
     while entries and now < end:
         time.sleep(_PAUSE)
         now, segments = time.time(), readable_segments(store.index)
-        entries = {entry for entry in entries if not any(_is_in(store, segment, entry) for segment in segments)}
+        entries = {entry for entry in entries if not any(_has_entry(store, segment, entry) for segment in segments)}
     return entries
 
 
@@ -84,7 +84,7 @@ def _change_time(store: Store, module_id: bytes) -> float:
     return 0.0
 
 
-def _is_in(store: Store, segment: Segment, entry: bytes) -> bool:
+def _has_entry(store: Store, segment: Segment, entry: bytes) -> bool:
     """Return whether a segment has a function entry, given without the number and the requirement."""
     values = store.index.look_up(segment, entry[:KEY_SIZE], modules=False)
     return any(value.startswith(entry[KEY_SIZE:]) for value in values or ())
@@ -138,16 +138,16 @@ def _read_ranges(state: CheckState, segments: list[Segment], required: Iterator[
             if any(data[_NUMBER] not in texts for data in all_entries(segment.functions)):
                 raise FormatError(f"the segment {segment.name} lacks the CPU requirement of a function")
     bits = (sum(segment.functions.count for segment in segments) // _RANGE).bit_length()
-    waiting = next(required, None)
+    next_required = next(required, None)
     for number in range(1 << bits):
         entries: set[bytes] = set()
         for segment in list(segments):
             with _record_damage(store, segments, segment):
                 entries.update([data[: KEY_SIZE + DIGEST_SIZE + 4] for data in segment.functions.entries_of_range(number, bits)])
         expected = set()
-        while waiting is not None and int.from_bytes(waiting[:4], "big") >> (32 - bits) == number:
-            expected.add(waiting)
-            waiting = next(required, None)
+        while next_required is not None and int.from_bytes(next_required[:4], "big") >> (32 - bits) == number:
+            expected.add(next_required)
+            next_required = next(required, None)
         yield entries, expected
         state.show((number + 1) * _RANGE, _RANGE << bits)
 

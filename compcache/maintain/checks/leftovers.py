@@ -75,7 +75,7 @@ def _unknown_files(store: Store) -> Iterator[str]:
             if module_id_of(name) is None or name[:2] != fan:
                 yield f"{base}/{fan}/{name}"
     for directory in DIRECTORIES:
-        kinds = [place for place in PLACES if place.directory == directory]
-        for name in store.names_in(f"{store.root}/{directory}") if MODULES not in kinds else ():
-            if not any(kind.includes(name) for kind in kinds):
+        places = [place for place in PLACES if place.directory == directory]
+        for name in store.names_in(f"{store.root}/{directory}") if MODULES not in places else ():
+            if not any(kind.includes(name) for kind in places):
                 yield f"{store.root}/{directory}/{name}"

@@ -47,11 +47,11 @@ def check_records(state: CheckState) -> tuple[int, dict[str, int]]:
         for module_id in [module_id for module_id in rows if state.is_sound(module_id)]:
             functions += len(rows[module_id].names)
             _report_fault(state, rows[module_id])
-            _collect(state, rows[module_id], present[module_id])
+            _record_content(state, rows[module_id], present[module_id])
     return checked - len(state.unusable), {"functions": functions}
 
 
-def _collect(state: CheckState, row: Row, status: os.stat_result) -> None:
+def _record_content(state: CheckState, row: Row, status: os.stat_result) -> None:
     """Add the functions, the imports, the index entries and the stamp of a module to the state."""
     for names, relation in ((row.names, REALIZES), (row.imports, IMPORTS)):
         for name in names:
@@ -133,21 +133,21 @@ def _required_table(payloads: Iterable[bytes]) -> tuple[str, Table]:
     Raise `FormatError` if a record is malformed, or the module record is missing.
     """
     header = None
-    highest = -1  # slot
+    highest_slot = -1
     for payload in payloads:
         kind = payload[:1]
         if kind == MODULE:
             header = decode_module(payload)
         elif kind == FUNCTION:
             record = decode_function(payload)
-            highest = max(highest, record.function, -1 if record.entry == NO_ENTRY else record.entry)
+            highest_slot = max(highest_slot, record.function, -1 if record.entry == NO_ENTRY else record.entry)
         elif kind == NEEDS:
-            highest = max([highest, *[key for key, _, _, _ in decode_needs(payload).imports if isinstance(key, int)]])
+            highest_slot = max([highest_slot, *[key for key, _, _, _ in decode_needs(payload).imports if isinstance(key, int)]])
         elif kind == GLOBAL:
-            highest = max(highest, decode_global(payload).slot)
+            highest_slot = max(highest_slot, decode_global(payload).slot)
     if header is None:
         raise FormatError("the module lacks its module record")
-    return header.image_kind, Table(header.key, header.abi, highest + 1)
+    return header.image_kind, Table(header.key, header.abi, highest_slot + 1)
 
 
 def check_code(state: CheckState) -> tuple[int, dict[str, int]]:

@@ -41,8 +41,8 @@ def check_imports(state: CheckState) -> tuple[int, dict[str, int]]:
                 holders.append(module_id)
                 continue
             edges += 1
-            for typed in (*holders, module_id) if number == len(holders) else (module_id,):
-                compared.add(typed + name)
+            for holder_or_importer in (*holders, module_id) if number == len(holders) else (module_id,):
+                compared.add(holder_or_importer + name)
             if not holders:
                 unprovided.append(module_id)
         dangling += bool(unprovided) and _report_dangling(state, _decode(name), unprovided)

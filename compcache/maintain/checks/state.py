@@ -65,7 +65,7 @@ class CheckState:
             self.show(count, self.total if count < self.total else (count << 8) // (max(statuses, default=b"\0")[0] + 1))
 
     def show(self, done: int, total: int) -> None:
-        """Show how many of how many modules or functions a step has read."""
+        """Show how many of the modules or functions a step has read, and how many there are in total."""
         if self.progress is not None:
             self.progress(done, total)
 

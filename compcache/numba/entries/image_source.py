@@ -157,8 +157,8 @@ def load_exception_classes(text: str) -> str:
         instruction = line
         for name in _find_exception_classes(line):
             if not is_in_function or " = phi " in line:
-                place = "a phi instruction" if is_in_function else "a constant"
-                raise CannotLink(f"the code uses the exception class {name} in {place}, where no instruction can load it")
+                user = "a phi instruction" if is_in_function else "a constant"
+                raise CannotLink(f"the code uses the exception class {name} in {user}, where no instruction can load it")
             load_count += 1
             value = f"%compcache.exception.{load_count}"
             lines.append(f"  {value} = load ptr, ptr @{name}, align 8")

@@ -67,7 +67,7 @@ def _scratch_cache() -> Iterator[Cache]:
 
     from compcache.cache import Cache
 
-    with tempfile.TemporaryDirectory(prefix="compcache-package-") as place, Cache(os.path.join(place, "cache"), layers=()) as cache:
+    with tempfile.TemporaryDirectory(prefix="compcache-package-") as directory, Cache(os.path.join(directory, "cache"), layers=()) as cache:
         yield cache
 
 

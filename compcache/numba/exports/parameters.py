@@ -108,7 +108,7 @@ def make_argument_names(function: Any, func_name: str, number: int) -> list[str]
     (prefix,) = [parameter.name for parameter in parameters if parameter.kind is parameter.VAR_POSITIONAL]
     while any(name.startswith(prefix) for name in names):
         prefix += "_"
-    return [*names, *[f"{prefix}{place}" for place in range(number - len(names))]][:number]
+    return [*names, *[f"{prefix}{index}" for index in range(number - len(names))]][:number]
 
 
 def add_default_types(function: Any, func_name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:

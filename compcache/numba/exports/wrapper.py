@@ -166,16 +166,16 @@ class Wrapper:
         converted: list[tuple[Any, Any]] = []
         for parameter in self._shape.parameters:
             if parameter.is_object:
-                place = builder.alloca(_place_type(context, parameter.type))
-                place.align = _ALIGNMENT
-                converted.append((next(arguments), place))
-                passed.append((parameter.type, place))
+                variable = builder.alloca(_variable_type(context, parameter.type))
+                variable.align = _ALIGNMENT
+                converted.append((next(arguments), variable))
+                passed.append((parameter.type, variable))
             else:
                 passed.append(_emit_value(context, builder, parameter, arguments))
         objects_at = places_at = None
         if converted:
             objects_at = self._emit_array([item for item, _ in converted])
-            places_at = self._emit_array([builder.bitcast(place, _POINTER) for _, place in converted])
+            places_at = self._emit_array([builder.bitcast(variable, _POINTER) for _, variable in converted])
             enter = self._declare(objects.ENTER_SYMBOL, ir.IntType(32), [_POINTER] * 3)
             entered = builder.call(enter, [plan, objects_at, places_at])
             with builder.if_then(builder.icmp_unsigned("==", entered, ir.Constant(ir.IntType(32), 0)), likely=False):
@@ -198,11 +198,11 @@ class Wrapper:
         boxed = builder.alloca(_POINTER)
         builder.store(ir.Constant(_POINTER, None), boxed)
         with builder.if_then(status.is_ok):
-            place = builder.alloca(context.get_data_type(self._result))
-            place.align = _ALIGNMENT
-            context.pack_value(builder, self._result, self._emit_result_value(status, out), place)
+            variable = builder.alloca(context.get_data_type(self._result))
+            variable.align = _ALIGNMENT
+            context.pack_value(builder, self._result, self._emit_result_value(status, out), variable)
             box = self._declare(objects.BOX_SYMBOL, _POINTER, [_POINTER] * 2)
-            builder.store(builder.call(box, [plan, builder.bitcast(place, _POINTER)]), boxed)
+            builder.store(builder.call(box, [plan, builder.bitcast(variable, _POINTER)]), boxed)
         return boxed
 
     def _emit_result_value(self, status: Any, out: Any) -> Any:
@@ -214,17 +214,17 @@ class Wrapper:
         if not isinstance(restype, types.Optional):
             return context.cast(builder, out, restype, self._result)
         # In Numba's calling convention, the status contains whether the value is None.
-        place = builder.alloca(context.get_value_type(restype))
-        builder.store(context.make_optional_none(builder, restype.type), place)
+        variable = builder.alloca(context.get_value_type(restype))
+        builder.store(context.make_optional_none(builder, restype.type), variable)
         with builder.if_then(builder.not_(status.is_none)):
-            builder.store(context.make_optional_value(builder, restype.type, out), place)
-        return builder.load(place)
+            builder.store(context.make_optional_value(builder, restype.type, out), variable)
+        return builder.load(variable)
 
 
 _ALIGNMENT = 16
 
 
-def _place_type(context: Any, type_: Any) -> Any:
+def _variable_type(context: Any, type_: Any) -> Any:
     """Return the type of the variable in which the extension module stores the value of a parameter.
 
     For a record, the variable contains the address of the record, and the object that owns the record.
@@ -234,13 +234,13 @@ def _place_type(context: Any, type_: Any) -> Any:
     return ir.ArrayType(_POINTER, 2) if isinstance(type_, types.Record) else context.get_data_type(type_)
 
 
-def _emit_load(context: Any, builder: Any, type_: Any, place: Any) -> Any:
+def _emit_load(context: Any, builder: Any, type_: Any, variable: Any) -> Any:
     """Emit a load of a parameter's variable, and return Numba's value."""
     from numba.core import types
 
     if not isinstance(type_, types.Record):
-        return context.unpack_value(builder, type_, place)
-    return builder.bitcast(builder.extract_value(builder.load(place), 0), context.get_value_type(type_))
+        return context.unpack_value(builder, type_, variable)
+    return builder.bitcast(builder.extract_value(builder.load(variable), 0), context.get_value_type(type_))
 
 
 def _emit_item_stores(context: Any, builder: Any, type_: Any, value: Any, slots: Any) -> None:
@@ -251,10 +251,10 @@ def _emit_item_stores(context: Any, builder: Any, type_: Any, value: Any, slots:
         plain = types.unliteral(item_type)
         item = context.cast(builder, builder.extract_value(value, number), item_type, plain)
         stored = context.get_data_type(plain) if plain == types.boolean else item.type
-        place = builder.gep(slots, [ir.Constant(ir.IntType(64), number)])
+        slot = builder.gep(slots, [ir.Constant(ir.IntType(64), number)])
         if item.type != stored:
             item = builder.zext(item, stored)
-        builder.store(item, builder.bitcast(place, stored.as_pointer()))
+        builder.store(item, builder.bitcast(slot, stored.as_pointer()))
 
 
 def _emit_value(context: Any, builder: Any, parameter: Parameter, arguments: Any) -> Any:

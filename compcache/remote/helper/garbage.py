@@ -250,12 +250,12 @@ class GarbageCollector:
                 return not decode_pack(data)
             if kind == _CARDS:
                 return await self._lack_modules(decode_cards(data).values())
-            places = list(_card_keys_of(data))
+            card_keys = list(_card_keys_of(data))
         except FormatError:
             return True
         except (ValueError, LookupError):  # the module is for a platform that this version does not know
             return False
-        return not any([await self._names_module(place, key) for place in places])
+        return not any([await self._names_module(card_key, key) for card_key in card_keys])
 
     async def _lack_modules(self, cards: Iterable[Card]) -> bool:
         """Return whether no card contains its module, and the store has none of the modules."""
@@ -264,9 +264,9 @@ class GarbageCollector:
                 return False
         return True
 
-    async def _names_module(self, place: str, key: str) -> bool:
-        """Return whether one of the cards at the key `place` names the module at `key`. Missing and damaged cards name none."""
-        data = await self._get(place, MAX_CARDS)
+    async def _names_module(self, cards_key: str, key: str) -> bool:
+        """Return whether one of the cards at the key `cards_key` names the module at `key`. Missing and damaged cards name none."""
+        data = await self._get(cards_key, MAX_CARDS)
         try:
             return data is not None and any(module_key(card.module_id) == key for card in decode_cards(data).values())
         except FormatError:
@@ -280,12 +280,12 @@ class GarbageCollector:
         key = MARKS + os.urandom(12).hex()
         data = _MAGIC + pack([[item.key, *_state_of(item)] for item in garbage])
         await self._backend.replace(key, data + check(data))
-        place = await self._backend.stat(key)
-        if place is None:
+        stored = await self._backend.stat(key)
+        if stored is None:
             raise UncertainError(f"the store lacks the object {key}, which was just stored: try again later")
-        if not place.modified:
+        if not stored.modified:
             raise UncertainError(f"the store reports no modification time for the object {key}, so its garbage cannot be removed safely")
-        return place.modified
+        return stored.modified
 
     async def _read_marks(self) -> list[_Mark]:
         """Return the marks of earlier collections. Marks that another collection removes in the meantime are left out."""
@@ -295,13 +295,13 @@ class GarbageCollector:
     async def _read_mark(self, item: RemoteObject) -> _Mark | None:
         """Read and decode a mark. Return None if it was removed. A damaged mark has no rows."""
         data = await self._get(item.key, _LARGEST_MARK)
-        place = await self._backend.stat(item.key)
-        if data is None or place is None:
+        stored = await self._backend.stat(item.key)
+        if data is None or stored is None:
             return None
         rows = {}
         with suppress(FormatError, ValueError, TypeError):
             rows = {key: (size, time) for key, size, time in unpack(checked_content(data, _MAGIC, "the mark"))}
-        return _Mark(place, rows)
+        return _Mark(stored, rows)
 
 
 def _state_of(item: RemoteObject) -> tuple[int, int]:

@@ -193,7 +193,7 @@ class Helper:
 
         Return how many uploads to the stores at the positions `writes` still wait.
         """
-        tiers = [self._chain.tiers[place] for place in writes]
+        tiers = [self._chain.tiers[position] for position in writes]
         started = time.monotonic()
         await self._chain.wait_for_copies()
         await asyncio.gather(*[tier.uploads.flush(seconds) for tier in self._chain.tiers])

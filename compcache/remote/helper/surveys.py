@@ -108,41 +108,41 @@ async def read_surveys(backend: Backend, cards: Iterable[str]) -> dict[str, Surv
     return await read_deliveries(backend, _group_by_survey(cards))
 
 
-async def read_deliveries(backend: Backend, places: Iterable[str]) -> dict[str, Survey]:
+async def read_deliveries(backend: Backend, keys: Iterable[str]) -> dict[str, Survey]:
     """Read deliveries, and return their rows by key. Damaged deliveries are ignored. Errors of the store's client are raised."""
     deliveries: dict[str, Survey] = {}
 
-    async def read(place: str) -> None:
+    async def read(key: str) -> None:
         """Add the deliveries in one object. A damaged, oversized or missing object has none."""
         with suppress(FormatError, TooLargeError):
-            deliveries.update(decode_survey(await backend.get(place, _LARGEST) or b""))
+            deliveries.update(decode_survey(await backend.get(key, _LARGEST) or b""))
 
-    await call_concurrently(read, places)
+    await call_concurrently(read, keys)
     return deliveries
 
 
 async def write_surveys(backend: Backend, known_rows: dict[str, Survey], rows: dict[str, Survey]) -> None:
     """Store the surveys whose rows differ from the known rows. Raise the error of the store if its client fails."""
 
-    async def write(place: str) -> None:
+    async def write(survey_key: str) -> None:
         """Write the rows that belong to one object, if they have changed."""
-        own_rows = {key: rows[key] for key in places[place]}
-        if own_rows != {key: known_rows[key] for key in known_places.get(place, ())}:
-            await backend.replace(place, encode_survey(own_rows))
+        own_rows = {key: rows[key] for key in cards_by_survey[survey_key]}
+        if own_rows != {key: known_rows[key] for key in known_cards_by_survey.get(survey_key, ())}:
+            await backend.replace(survey_key, encode_survey(own_rows))
 
-    places = _group_by_survey(rows)
-    known_places = _group_by_survey(known_rows)
-    await call_concurrently(write, places)
+    cards_by_survey = _group_by_survey(rows)
+    known_cards_by_survey = _group_by_survey(known_rows)
+    await call_concurrently(write, cards_by_survey)
 
 
 def _group_by_survey(cards: Iterable[str]) -> dict[str, list[str]]:
     """Group the keys of cards by the key of their survey. The result is empty if there are fewer than `_FEWEST` cards."""
     keys = list(cards)
-    places: dict[str, list[str]] = {}
+    by_survey: dict[str, list[str]] = {}
     for key in keys if len(keys) >= _FEWEST else ():
         _, _, digest = key.rpartition("/")
-        places.setdefault(f"{LAYOUT}/i/{digest[:2]}", []).append(key)
-    return places
+        by_survey.setdefault(f"{LAYOUT}/i/{digest[:2]}", []).append(key)
+    return by_survey
 
 
 async def call_concurrently(work: Callable[[_T], Awaitable[_R]], items: Iterable[_T]) -> list[_R]:

@@ -169,9 +169,9 @@ def _print_function(report: FunctionReport) -> None:
     fields += [(f"identity {key}", shorten(value, _MOST_CHARACTERS)) for key, value in report.identity]
     fields += [("part", f"{short_name(part.func_name)}, {size_text(part.size)}, {plural(part.uses, 'use')}") for part in report.parts]
     for entry in report.entries:
-        place = f"{'pack' if entry.pack else 'module'} {short_id(entry.module_id)}"
+        holder = f"{'pack' if entry.pack else 'module'} {short_id(entry.module_id)}"
         other_name = f", as {short_name(entry.name)}" if entry.name != report.func_name else ""
-        fields.append((f"entry {entry.kind}", f"{size_text(entry.size)}, in {place}{other_name}"))
+        fields.append((f"entry {entry.kind}", f"{size_text(entry.size)}, in {holder}{other_name}"))
     print_fields(fields)
     _print_realizations(report)
 
