@@ -69,6 +69,6 @@ def decode_host(data: bytes, name: str, signing_key: bytes | None = None) -> Hos
 
 
 def _seal(text: bytes, name: str, signing_key: bytes | None) -> bytes:
-    """Bind the text to its file's name, so that the description of another machine is not accepted."""
+    """Return a check of the text and of its file's name, with which the description of another machine is not accepted."""
     sealed = name.encode() + b"\0" + text
     return mac(sealed, signing_key)[:CHECK_SIZE] if signing_key else check(sealed)

@@ -138,9 +138,8 @@ def sort_by_preference(rows: list[Numbered], is_near: Callable[[bytes], bool] | 
     """Sort the realizations of a plain name in `rows` by preference, in place, and return their (module_id, record offset).
 
     The latest addition is first; within an addition, the realization that fits this host best. Realizations with the content of the first
-    one are equivalent. Among them, realizations in near modules are first, then realizations that fit best. Linked closures are no
-    additions: their content is not the newest because of their number.
-    `is_near` may be None: no module is near.
+    one are equivalent. Among them, realizations in near modules are first, then realizations that fit best. Linked closures do not count as
+    additions, so that their numbers do not make their content the newest. If `is_near` is None, no module is near.
     """
     rows.sort(reverse=True)
     content = next((row[4] for row in rows if row[3] < LINKED), b"") if len(rows) > 1 else b""
@@ -251,7 +250,7 @@ class Segment:
         self._tables = self._texts = None
 
 
-def _place_of(name: str) -> tuple[int, str]:
+def _order_of_segment(name: str) -> tuple[int, str]:
     """Return the sort key of a segment by its name: the highest level, which is the largest, is first."""
     return -int(name[:2]), name
 
@@ -346,7 +345,7 @@ class Index:
         open_names = {segment.name for segment in self._segments or ()}
         names = {name for name in present_names if name in open_names or _is_segment_name(name, self.suffix)}
         self.unfinished = len(names) < len(present_names) and any(name.endswith(self.suffix + "-part") for name in present_names)
-        return sorted(names.difference(self.damaged, self.ignored), key=_place_of)
+        return sorted(names.difference(self.damaged, self.ignored), key=_order_of_segment)
 
     def add(self, name: str, content: bytes, owner: int) -> None:
         """Add a segment that this process has written, without listing the directory or reading the file. `owner` owns the file."""

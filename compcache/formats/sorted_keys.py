@@ -146,7 +146,7 @@ class SortedKeys:
                 return kept_items
         offset, size = self._index[3 * number + 1 : 3 * number + 3]
         if type(offset) is not int or type(size) is not int or not (CHECK_SIZE <= size <= _MAX_BLOCK and 0 <= offset < 1 << 60):
-            raise FormatError(f"the index of a file of sorted keys contains an invalid place of block {number}: {offset!r}, {size!r}")
+            raise FormatError(f"the index of a file of sorted keys contains an invalid position of block {number}: {offset!r}, {size!r}")
         block: list[bytes] = self._read_checked(offset, size)
         if not isinstance(block, list) or len(block) % 2 or not block or {*map(type, block)} != {bytes}:
             raise FormatError(f"the block of sorted keys at byte {offset} is not a list of keys and values")

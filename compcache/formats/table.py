@@ -53,6 +53,6 @@ __all__ = ["Table", "all_entries"]
 
 
 def all_entries(table: Table) -> Iterator[bytes]:
-    """Yield every entry of a table with its key, in order. Each bucket is verified first. Raise `FormatError`."""
+    """Yield every entry of a table with its key, in order. Each bucket is verified first. Raise `FormatError` if a bucket is damaged."""
     for number in range(1 << table.bits):
         yield from table.bucket_entries(number)

@@ -147,7 +147,7 @@ class Volumes:
         return is_complete
 
     def _record_damage(self, name: str, error: FormatError) -> None:
-        """Remember the damage of a volume for `damaged`, and report it."""
+        """Record the damage of a volume in `damaged`, and report it."""
         self.damaged[name] = str(error)
         self._tell_damaged(name, str(error))
 

@@ -77,8 +77,8 @@ def _nothing() -> None:
 def in_llvm_thread(work: Callable[[], _T], clean: Callable[[], None] = _nothing) -> _T:
     """Run `work` in an LLVM thread if the caller is the main thread, and return its result or raise its exception.
 
-    `work` runs to its end. After an interrupt, `work` runs to its next `check_abandoned`, and the interrupt is raised then. Other threads
-    run no signal handlers, and call `work` directly. So does the main thread if LLVM has called it, or if no thread can be started.
+    `work` runs to its end or, after an interrupt, to its next `check_abandoned`. Then the interrupt is raised. Other threads run no signal
+    handlers, and call `work` directly. So does the main thread if LLVM has called it, or if no thread can be started.
 
     `clean` runs after `work` in the same thread, once or twice. It frees LLVM objects. The caller of successful work does not wait for it.
     """

@@ -123,9 +123,9 @@ def _stored_realizations(session: Session, func_name: str) -> set[tuple[bytes, i
 
 def _require_no_reentry(frame: _Frame) -> None:
     """Raise `ReentrantCompileError` if this thread is already building the function."""
-    if _is_open(frame):
+    if _is_being_built(frame):
         _forget_interrupted()
-    if _is_open(frame):
+    if _is_being_built(frame):
         func_name = frame.func_name
         chain = " -> ".join(build.func_name for build in [*_building.frames, frame])
         raise ReentrantCompileError(
@@ -135,7 +135,7 @@ def _require_no_reentry(frame: _Frame) -> None:
         )
 
 
-def _is_open(frame: _Frame) -> bool:
+def _is_being_built(frame: _Frame) -> bool:
     """Return whether this thread is building the function of a frame for the same directory."""
     functions = [(build.directory, build.func_name) for build in _building.frames]
     return (frame.directory, frame.func_name) in functions

@@ -165,7 +165,7 @@ class Addition(NamedTuple):
 def add_missing(
     session: Session, functions: tuple[str, ...], build: Callable[[], ModuleSource], source: ModuleSource | None = None
 ) -> Addition:
-    """Implement `compcache.frontend.add_missing`. Raise `ValueError` if `functions` is empty. See there for the arguments."""
+    """Implement `compcache.frontend.add_missing`, which describes the arguments. Raise `ValueError` if `functions` is empty."""
     if not functions:
         raise ValueError("add_missing() requires the name of at least one function")
     stored = find_stored(session, functions, source)
@@ -276,9 +276,10 @@ def _build_and_use(
 ) -> _Result:  # fmt: skip
     """Build and compile a source that must export these functions, and return the result of `use` for the module.
 
-    If other processes remove functions that the code needs before `use` returns, `build` is called again, at most `_MOST_BUILDS` times.
-    The remote store's answer does not interrupt `build`. If it has provided the functions before code is generated, the result is that
-    of `fetched`, unless this is None. The same holds if the cache accepts code of this process's LLVM from now on (`accept_own_llvm`).
+    If other processes remove functions that the code needs before `use` returns, `build` is called again, at most `_MOST_BUILDS` times. The
+    remote store's answer does not interrupt `build`. If the store has provided the functions before code is generated, the result of
+    `fetched` is returned, unless it is None. The same holds if the cache accepts code of this process's LLVM from now on
+    (`accept_own_llvm`).
 
     Raises:
         UndefinedSymbolError: the source does not export one of the functions, or nothing defines a symbol although `build` was called
@@ -293,7 +294,7 @@ def _build_and_use(
     while True:
         source = build()
         builds += 1
-        provides = all(map(session.can_import, needs))
+        are_needs_met = all(map(session.can_import, needs))
         if inquiry is not None:
             fetched_target = fetched() if inquiry.wait_for_functions() else None
             if fetched_target is not None:
@@ -302,7 +303,7 @@ def _build_and_use(
         try:
             return use(_compile_exporting(session, functions, source, inquiry, maker))
         except UndefinedSymbolError as error:
-            if builds == _MOST_BUILDS or not provides or not error.symbols or not set(functions).isdisjoint(error.symbols):
+            if builds == _MOST_BUILDS or not are_needs_met or not error.symbols or not set(functions).isdisjoint(error.symbols):
                 raise
             needs = error.symbols
         inquiry = None

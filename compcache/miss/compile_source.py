@@ -60,8 +60,8 @@ def _missing_functions(session: Session, units: tuple[tuple[str, ...], ...]) -> 
 def _store_names(session: Session, entry: str, names: dict[str, str]) -> None:
     """Store the entry with the names of a source. If that fails, issue a warning and keep the entry in memory."""
     store = session.store
-    stored = [next(store.find(name), None) for name in names.values()]
-    modules = dict.fromkeys([candidate[0] for candidate in stored if candidate is not None])
+    realizations = [next(store.find(name), None) for name in names.values()]
+    modules = dict.fromkeys([candidate[0] for candidate in realizations if candidate is not None])
     record = EntryRecord(NAMES, entry, sequence_after(None), tuple(modules), encode_names(names), gone=False)
     pack = encode_pack([record])
     try:

@@ -71,13 +71,13 @@ class PendingEntries:
             ):
                 self.flush()
             store.index.refresh()  # another process may have replaced the entry
-            previous = self.find(kind, name) or store.read_entry(kind, name)
-            if previous is None and is_removal:
+            record = self.find(kind, name) or store.read_entry(kind, name)
+            if record is None and is_removal:
                 return ""
-            if previous is None or (previous.data, previous.requires, previous.gone) != (data, requires, is_removal):
-                previous = EntryRecord(kind, name, sequence_after(previous), requires, data, is_removal)
-                self._add_waiting(previous)
-        return digest([index_name(kind, name).encode("utf-8", "surrogatepass"), *previous.requires, previous.data], size=DIGEST_SIZE).hex()
+            if record is None or (record.data, record.requires, record.gone) != (data, requires, is_removal):
+                record = EntryRecord(kind, name, sequence_after(record), requires, data, is_removal)
+                self._add_waiting(record)
+        return digest([index_name(kind, name).encode("utf-8", "surrogatepass"), *record.requires, record.data], size=DIGEST_SIZE).hex()
 
     def _add_waiting(self, record: EntryRecord) -> None:
         """Keep an entry until the next write. A later entry with the same kind and name replaces it."""

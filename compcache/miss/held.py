@@ -42,7 +42,7 @@ def load_while_building(
 
 
 def keep_stored(session: Session, names: Iterable[str]) -> None:
-    """Store functions again that are in memory and no longer stored, because a module that was just published imports them."""
+    """Store again the functions among `names` that are only in memory. A module that was just published imports them."""
     uses = uses_of_builds(session.store.root)
     for name in names:
         target = uses.get(name) or session.loader.held(name)

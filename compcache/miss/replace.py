@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 __all__ = ["replace"]
 
 
-def replace(session: Session, given_sources: ModuleSource | Iterable[ModuleSource], group: str | None) -> tuple[str, ...]:
+def replace(session: Session, source_or_sources: ModuleSource | Iterable[ModuleSource], group: str | None) -> tuple[str, ...]:
     """Add sources, and remove the older modules that they replace: those with the same functions, or those of the group.
 
     Return the module_ids of the added modules. See `Cache.replace` for the exceptions.
     """
-    sources = given_sources if hasattr(given_sources, "__iter__") else [given_sources]
+    sources = source_or_sources if hasattr(source_or_sources, "__iter__") else [source_or_sources]
     if group is not None:
         return add_group(session, sources, group, replace=True)
     module_ids = add_modules(session, sources, replace=True)

@@ -206,7 +206,7 @@ def _set_unique_time(files: Files, descriptor: int) -> int:
 
 
 def _write_all(files: Files, descriptor: int, part: bytes | bytearray | memoryview) -> None:
-    """Write a part completely: a single write may write less."""
+    """Write all bytes of a part. A single `write` may write fewer bytes."""
     view = memoryview(part)
     while view:
         written = files.write(descriptor, view[:_CHUNK])
@@ -251,7 +251,7 @@ def has_settled(newest: int) -> bool:
 
 
 def keep_file(store: Store, place: Place, name: str, data: bytes, limit: int) -> None:
-    """Write a derived file, and remove the oldest files in its place if there are more than `limit`. Ignore `OSError`."""
+    """Write a derived file, and remove the oldest files in its directory if there are more than `limit`. Ignore `OSError`."""
     with suppress(OSError):
         publish(store.files, store.temporary, store.path(place, name), [data], sync=False)
         names = store.names(place)
@@ -259,10 +259,10 @@ def keep_file(store: Store, place: Place, name: str, data: bytes, limit: int) ->
             _remove_oldest(store, place, len(names) - limit)
 
 
-def _remove_oldest(store: Store, place: Place, number: int) -> None:
-    """Remove the oldest files of a place. Files that cannot be removed stay."""
+def _remove_oldest(store: Store, place: Place, count: int) -> None:
+    """Remove the `count` oldest files in a directory of the cache. Files that cannot be removed stay."""
     directory = store.directory(place)
     ages = sorted((status.st_mtime_ns, name) for name, status in store.files.statuses(directory).items() if place.includes(name))
-    for _, name in ages[:number]:
+    for _, name in ages[:count]:
         with suppress(OSError):
             store.files.unlink(f"{directory}/{name}")

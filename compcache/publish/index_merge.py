@@ -163,7 +163,7 @@ def add_all(index: Index, additions: Iterable[tuple[Sequence[tuple[str, int, str
     greatest = 0
     for functions, module, order in additions:
         entries.update(entries_of(functions, module.module_id, order))
-        requirements.update([needs for _, _, needs in functions])
+        requirements.update([requirement for _, _, requirement in functions])
         modules.append(module.encode())
         greatest = max(greatest, order.number)
     publish_addition(index, sorted(entries), sorted(modules), requirements, greatest)
@@ -250,12 +250,12 @@ def _with_own_stamps(index: Index, segment: Segment, entries: Iterable[bytes]) -
 
 
 def _is_trusted(index: Index, segment: Segment) -> bool:
-    """Return whether the stamps in a segment are trusted: its owner has to be a user who vouches for files."""
+    """Return whether the stamps in a segment are trusted, because its owner is a user who vouches for files."""
     return index.vouching is None or segment.owner in index.vouching
 
 
 def full_level(segments: Iterable[Segment], levels: range = ALL_LEVELS, most: int = FANOUT) -> int | None:
-    """Return the highest of these levels that has more than `most` segments, or None. The default is the maximum for fast look-ups."""
+    """Return the highest of these levels with more than `most` segments, or None. Look-ups are fast up to the default of `most`."""
     present_levels = [segment.level for segment in segments]
     return max([level for level in {*present_levels} if level in levels and present_levels.count(level) > most], default=None)
 
@@ -264,7 +264,7 @@ def segments_to_merge(index: Index, levels: range = ALL_LEVELS, most: int = FANO
     """Refresh the index, and return the segments to merge, the smallest first. Segments that cannot be read count as empty.
 
     These are the segments of the lowest level, of all levels up to a full one, and of each higher level that the merged segment reaches.
-    The segment by which the merged one exceeds `levels` is the last, so a merge of small levels is bounded.
+    The segment that lifts the merged segment out of `levels` is the last, so that merges of small levels stay short.
     """
     index.refresh()
     chosen: list[Segment] = []
@@ -284,7 +284,7 @@ def segments_to_merge(index: Index, levels: range = ALL_LEVELS, most: int = FANO
 def merge(
     index: Index, store: Store | None = None, levels: range = ALL_LEVELS, most: int = FANOUT, merge_packs: MergePacks | None = None
 ) -> None:
-    """Merge the additions and the full levels, also those that this fills. Segments that cannot be read are left out.
+    """Merge the additions, the full levels, and the levels that the merged segment fills. Segments that cannot be read are left out.
 
     Args:
         index: the index.
@@ -374,8 +374,8 @@ def _merge_modules(index: Index, segments: Sequence[Segment], gone: Container[by
 
 
 @contextmanager
-def _reading(segment: Segment) -> Iterator[None]:
-    """Raise `_UnreadableError` if the context finds that the segment is damaged or cannot be read."""
+def _as_unreadable_error(segment: Segment) -> Iterator[None]:
+    """Convert an error of the block that shows that a segment is damaged or cannot be read into `_UnreadableError`."""
     try:
         yield
     except (FormatError, OSError) as error:
@@ -401,13 +401,13 @@ def _read_ranges(segments: Sequence[Segment], table_of: Callable[[Segment], Tabl
     """
     tables = []
     for segment in segments:
-        with _reading(segment):
+        with _as_unreadable_error(segment):
             tables.append(table_of(segment))
     bits = (sum(table.count for table in tables) // _RANGE).bit_length()
     for number in range(1 << bits):
         parts = []
         for segment, table in zip(segments, tables, strict=True):
-            with _reading(segment):
+            with _as_unreadable_error(segment):
                 parts.append(table.entries_of_range(number, bits))
         yield parts
 
@@ -416,7 +416,7 @@ def _merge_requirements(segments: Iterable[Segment]) -> set[str]:
     """Return the requirements that occur in any of the segments."""
     texts: set[str] = set()
     for segment in segments:
-        with _reading(segment):
+        with _as_unreadable_error(segment):
             texts.update(segment.requirements.values())
     return texts
 
@@ -433,10 +433,10 @@ def keep_newest(modules: dict[bytes, bytes], data: bytes) -> None:
 
 def _newer(first: bytes, second: bytes) -> bytes:
     """Return the entry for the later state of a module's file."""
-    return max(first, second, key=_newness)
+    return max(first, second, key=_change_key)
 
 
-def _newness(data: bytes) -> tuple[int, bytes]:
+def _change_key(data: bytes) -> tuple[int, bytes]:
     """Return a key by which the entry for the latest change of a module's file is the greatest."""
     fields = MODULE.unpack(data)
     return fields[4], fields[-1]

@@ -80,7 +80,10 @@ def is_current(store: Store, part: str) -> bool:
 
 
 def _is_trusted(store: Store, part: str) -> bool:
-    """Return whether a part of the index is intact and this user's. False for all parts if other users can write to the directory."""
+    """Return whether a part of the index is intact and belongs to this user.
+
+    False for all parts if other users can write to the directory.
+    """
     if store.stamp_key or store.exposed:
         return False
     with suppress(FormatError, OSError):
@@ -114,14 +117,14 @@ class OtherReader:
             with suppress(OSError):
                 self._process = start_subprocess(store, "compcache.publish.index_rebuild", "read_from_the_end")
 
-    def take_new_parts(self, own: Iterable[str]) -> dict[str, set[str]]:
-        """Return the new trusted parts of the other process since the last call, each with its directories, {} without another process.
+    def take_new_parts(self, own_parts: Iterable[str]) -> dict[str, set[str]]:
+        """Return the trusted parts that the other process has written since the last call, each with its directories.
 
-        `own` are this process's parts.
+        The parts in `own_parts` are from this process. The result is empty without another process.
         """
         if not self._process:
             return {}
-        new_parts = [name for name in known_parts(self._store) if name not in self._reported and name not in own]
+        new_parts = [name for name in known_parts(self._store) if name not in self._reported and name not in own_parts]
         self._reported.update(new_parts)
         return {name: fans_of(name) for name in new_parts if _is_trusted(self._store, name)}
 
@@ -132,9 +135,9 @@ class OtherReader:
         """Wait until the process has ended and writes no more parts. Kill the process after `_MAX_WAIT` seconds."""
         if not self._process:
             return
-        until = time.monotonic() + _MAX_WAIT
+        deadline = time.monotonic() + _MAX_WAIT
         while not has_ended(self._process):
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 with suppress(ProcessLookupError):
                     os.kill(self._process, signal.SIGKILL)
             time.sleep(0.01)

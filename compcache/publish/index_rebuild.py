@@ -229,7 +229,7 @@ class IndexedModules:
             self._collect(module_id, module)
 
     def _collect(self, module_id: bytes, module: IndexedModule) -> None:
-        """Add a module that was read to the tables."""
+        """Add the entries of a module to the tables."""
         indexed, entry, order, row, size = module
         self.modules[module_id] = entry
         self.rows.append((row, size))

@@ -97,14 +97,14 @@ def claim(store: Store, name: str, *, timeout: float, until: Callable[[], bool])
 
 @contextmanager
 def _locked(
-    store: Store, name: str, timeout: float, until: Callable[[], bool] | None, kind: type[_FlockLock | _FileLock]
+    store: Store, name: str, timeout: float, until: Callable[[], bool] | None, lock_type: type[_FlockLock | _FileLock]
 ) -> Iterator[bool | None]:
     """Hold a lock while the context runs. See `claim` for the values that it yields. Without `flock`, a file serves as the lock."""
     if not is_on("COMPCACHE_LOCKS", default=True) or store.readonly:
         yield None
         return
     path = _lock_path(store, name)
-    lock = kind(store, path)
+    lock = lock_type(store, path)
     # A thread never requests a lock that it holds. A leftover means that an interrupt prevented the release.
     leftover = _held.locks.pop(path, None)
     if leftover is not None:
@@ -187,7 +187,7 @@ class _FlockLock:
         return False
 
     def _try_flock(self) -> bool:
-        """Return whether the lock was taken. False if another process holds it. Raise other errors."""
+        """Take the lock, and return True, or return False if another process holds it. Raise `OSError` for other problems."""
         import fcntl
 
         try:

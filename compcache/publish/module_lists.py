@@ -173,6 +173,10 @@ def _write_run(run: list[Item]) -> Iterator[Item]:
     return SortedKeys(scratch.read, scratch.size).between(b"", _END)
 
 
+#: The positions of the counts in `ListCounts`.
+_MODULES, _PACKS, _REALIZATIONS, _NAMES, _TOTAL_SIZE = range(5)
+
+
 class _Counter:
     """Iterates over items, skips those of modules in `gone`, and counts the others for the summary of a list."""
 
@@ -191,11 +195,11 @@ class _Counter:
             if letter == b"a" and is_pack(module_rows.decode_platform(value).image_kind):
                 packs.add(key[1:])
             elif letter == b"m":
-                counts[value[:CHECK_SIZE] in packs] += 1
-                counts[4] += _SIZE.unpack_from(value, CHECK_SIZE)[0]
+                counts[_PACKS if value[:CHECK_SIZE] in packs else _MODULES] += 1
+                counts[_TOTAL_SIZE] += _SIZE.unpack_from(value, CHECK_SIZE)[0]
             elif letter == b"n":
-                counts[2] += 1
-                counts[3] += key[:-DIGEST_SIZE] != name
+                counts[_REALIZATIONS] += 1
+                counts[_NAMES] += key[:-DIGEST_SIZE] != name
                 name = key[:-DIGEST_SIZE]
             yield key, value
 
@@ -483,7 +487,7 @@ class ModuleLists:
         return self._module_ids_of(b"i%b\0" % _encode_name(name))
 
     def _module_ids_of(self, prefix: bytes) -> set[bytes]:
-        """Return the module_ids at the ends of the keys that begin with a prefix."""
+        """Return the module_ids with which the keys that begin with a prefix end."""
         end = prefix + _AFTER_ALL
         return {key[-DIGEST_SIZE:] for module_list in self._lists for key, _ in module_list.between(prefix, end)}
 
@@ -498,7 +502,10 @@ class ModuleLists:
     def _modules_of(
         self, names: Collection[str], modules_of: Callable[[str], set[bytes]], start: bytes, end: bytes
     ) -> Iterator[tuple[str, bytes]]:
-        """Yield (name, module_id) for the keys from `start` to `end` with one of these names. `modules_of` searches for one name."""
+        """Yield (name, module_id) for the keys from `start` to `end` with one of these names.
+
+        `modules_of` finds the modules of one name.
+        """
         if len(names) < _MANY_NAMES:
             yield from [(name, module_id) for name in sorted(names) for module_id in modules_of(name)]
             return
@@ -607,8 +614,8 @@ class ModuleLists:
             return self._decode_values(values)
         except FormatError:
             keys = module_list.rebuild()
-            found_values = [(module_id, keys.find(b"m" + module_id)) for module_id, _ in values]
-            return self._decode_values([(module_id, value) for module_id, value in found_values if value is not None])
+            new_values = [(module_id, keys.find(b"m" + module_id)) for module_id, _ in values]
+            return self._decode_values([(module_id, value) for module_id, value in new_values if value is not None])
 
     def _decode_values(self, values: Iterable[tuple[bytes, bytes]]) -> dict[bytes, Row]:
         """Decode the rows in these values of a list. Raise `FormatError` if a value is malformed."""

@@ -100,7 +100,7 @@ class Row(NamedTuple):
 
     @property
     def parts(self) -> tuple[bytes, ...]:
-        """The modules from which a linked closure is derived, or () for other modules."""
+        """The module_ids of the modules from which a linked closure is derived; () for other modules."""
         return next((requires for kind, _, _, requires, *_ in self.entries if kind == LINKED_CLOSURE), ())
 
     @property
@@ -242,7 +242,9 @@ def encode_entry_of(entry: RowEntry) -> bytes:
 def decode_entry_of(data: bytes) -> RowEntry:
     """Decode one item of a row's `entries`. Raise `FormatError` if the data is malformed."""
     with as_format_error(_MALFORMED):
-        return _check_rows([_new((bytes(DIGEST_SIZE), _ANY, 0.0, (), (), (), (), (unpack(data, use_list=False),), ""))])[0].entries[0]
+        entry = unpack(data, use_list=False)
+        row = _new((bytes(DIGEST_SIZE), _ANY, 0.0, (), (), (), (), (entry,), ""))
+        return _check_rows([row])[0].entries[0]
 
 
 def decode_rows(parts: Iterable[tuple[bytes, Platform, memoryview | bytes]]) -> list[Row]:
@@ -276,6 +278,7 @@ def _check_rows(rows: list[Row]) -> list[Row]:
         raise ValueError("the compile time of a module is not a finite number of seconds from 0 on")
     if not list(map(len, names)) == list(map(len, offsets)) == list(map(len, signatures)):
         raise ValueError("the numbers of names, offsets and signatures of a module differ")
+    # Joining and packing raise an error unless all items have the right type.
     array("I", chain.from_iterable(offsets))
     for texts in (names, imports, signatures):
         "".join(chain.from_iterable(texts))

@@ -42,10 +42,12 @@ def encode_pack(entries: Iterable[EntryRecord]) -> BuiltModule:
     header = ModuleRecord(key, PACK, host.platform_name(), "", ("",), "", "", "", "", "", host.ABI_VERSION)
     writer = ManifestWriter()
     writer.add(encode_module(header))
-    needed = header.requirement()
-    indexed = [(index_name(entry.kind, entry.name), writer.add(payload), needed) for entry, payload in zip(ordered, payloads, strict=True)]
+    requirement = header.requirement()
+    indexed = [
+        (index_name(entry.kind, entry.name), writer.add(payload), requirement) for entry, payload in zip(ordered, payloads, strict=True)
+    ]
     sections = Sections(b"", writer.content(), encode_graph(()), b"", encode_notes(0.0, None, {}))
-    return BuiltModule(sections, tuple(indexed), host.target_id(needed), PACK_FLAG, key, 0.0, header, entries=tuple(ordered))
+    return BuiltModule(sections, tuple(indexed), host.target_id(requirement), PACK_FLAG, key, 0.0, header, entries=tuple(ordered))
 
 
 def packs_in(segments: Iterable[Segment]) -> tuple[bytes, ...]:
@@ -120,13 +122,13 @@ def _merge_live_entries(store: Store, packs: Iterable[bytes], is_present: Callab
     removed_packs: set[bytes] = set()
     groups: dict[bool, dict[bytes, list[EntryRecord]]] = {}
     for pack in packs:
-        signed = _own_signature(store, pack)
-        entries = entries_of(store, pack) if signed is not None else None
-        if signed is not None and entries is not None:
-            groups.setdefault(signed, {})[pack] = entries
-    for signed, contents in groups.items():
+        is_signed_here = _has_own_signature(store, pack)
+        entries = entries_of(store, pack) if is_signed_here is not None else None
+        if is_signed_here is not None and entries is not None:
+            groups.setdefault(is_signed_here, {})[pack] = entries
+    for is_signed_here, contents in groups.items():
         live = list(_live_entries(store, contents, is_present))
-        new_packs = publish_modules(store, [encode_pack(live)], signs=signed) if live else []
+        new_packs = publish_modules(store, [encode_pack(live)], signs=is_signed_here) if live else []
         for pack in contents.keys() - new_packs:
             try:
                 remove_file(store, pack)
@@ -136,7 +138,7 @@ def _merge_live_entries(store: Store, packs: Iterable[bytes], is_present: Callab
     return removed_packs
 
 
-def _own_signature(store: Store, pack: bytes) -> bool | None:
+def _has_own_signature(store: Store, pack: bytes) -> bool | None:
     """Return True if a pack has only the signature of this store's publish key, False if it has no signature, otherwise None.
 
     The result is also None if the pack cannot be read, or has a MAC and this store has no `signing_key`.

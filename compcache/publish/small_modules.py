@@ -95,8 +95,8 @@ def _index_module(module_id: bytes, data: bytes, status: os.stat_result) -> Inde
     require_intact(footer, module_id, lambda at, size: data[at : at + size])
     order, seconds = _read_notes(data[footer.content : footer.content + footer.notes])
     frames = list(iterate_frames(data[footer.image : footer.image + footer.records]))
-    first = frames[0][1] if frames else b""
-    header, key = _decode_header(first[:KEY_AT], first[KEY_AT + KEY_LENGTH :]), first[KEY_AT : KEY_AT + KEY_LENGTH]
+    module_record = frames[0][1] if frames else b""
+    header, key = _decode_header(module_record[:KEY_AT], module_record[KEY_AT + KEY_LENGTH :]), module_record[KEY_AT : KEY_AT + KEY_LENGTH]
     row, targets = row_of_frames(module_id, frames, seconds)
     needs = [header.needs.get(target) for target in targets]
     if None in needs:

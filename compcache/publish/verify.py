@@ -93,7 +93,7 @@ def _describe_writer(status: os.stat_result) -> str:
 
 
 def _has_valid_mac(store: Store, module: ModuleFile) -> bool:
-    """Return whether the file has a MAC by the store's signing key. Return True if the store has no signing key.
+    """Return whether the file has a MAC by the store's signing key, or the store has no signing key.
 
     Raise `FormatError` if the footer is damaged, or `StorageError` if the file cannot be read.
     """

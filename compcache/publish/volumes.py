@@ -122,19 +122,19 @@ def _find_removed(store: Store, sources: Scratch, volumes: Sequence[Volume]) -> 
 
     Raise `StorageError` if the directory cannot be read.
     """
-    removed = [volume.removed_ids() if _exists(store, store.path(VOLUMES, volume.name)) else None for volume in volumes]
-    gone = []
-    for first, rows in groupby(map(_SOURCE.unpack, sources.pieces(_SOURCE.size)), key=lambda row: row[0][0]):
-        present = {module_id_of(name) for name in store.present_names(store.path(MODULES, f"{first:02x}"))}
+    removed_by_volume = [volume.removed_ids() if _exists(store, store.path(VOLUMES, volume.name)) else None for volume in volumes]
+    gone_ids = []
+    for first_byte, rows in groupby(map(_SOURCE.unpack, sources.pieces(_SOURCE.size)), key=lambda row: row[0][0]):
+        present = {module_id_of(name) for name in store.present_names(store.path(MODULES, f"{first_byte:02x}"))}
         for module_id, number in rows:
             if number < 0:  # a file of its own
                 is_gone = module_id not in present
             else:
-                removed_ids = removed[number]
+                removed_ids = removed_by_volume[number]
                 is_gone = removed_ids is None or module_id in removed_ids
             if is_gone:
-                gone.append(module_id)
-    return gone
+                gone_ids.append(module_id)
+    return gone_ids
 
 
 def _exists(store: Store, path: str) -> bool:

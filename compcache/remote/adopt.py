@@ -97,7 +97,7 @@ def require_acceptable(store: Store, data: bytes | memoryview, *, func_name: str
     name = footer.module_id.hex()
     if store.signing_key and not is_signed_with(footer, store.signing_key):
         raise IntegrityError(f"module {name} does not carry the signature of this cache's key (signing_key): compile it here", path=name)
-    view: Any = data  # a view: the image, a part of it, is not copied
+    view: Any = data  # usually a view, of which the image is a part without a copy
     image, *other_sections = sections_of(view, footer)
     sections = Sections(image, *map(bytes, other_sections))
     manifest = WholeManifest(sections.records)

@@ -52,23 +52,23 @@ class Breaker:
 
     def is_open(self) -> bool:
         """Read the file, and return whether the store must not be asked now."""
-        _, until, _ = self._read()
-        return time.time() < until
+        _, pause_end, _ = self._read()
+        return time.time() < pause_end
 
     def is_half_open(self) -> bool:
         """Return whether the store must be probed before it is asked."""
-        _, until, _ = self._read()
-        return 0 < until <= time.time()
+        _, pause_end, _ = self._read()
+        return 0 < pause_end <= time.time()
 
     def is_doubtful(self) -> bool:
         """Return whether the store must be probed first, although it has failed too few times to open the breaker."""
-        failures, until, _ = self._read()
-        return failures < _FAILURES and until > 0
+        failures, pause_end, _ = self._read()
+        return failures < _FAILURES and pause_end > 0
 
     def allows_lookups(self) -> bool:
         """Return whether look-ups may ask the store. Probes are always allowed."""
-        _, until, _ = self._read()
-        return not until
+        _, pause_end, _ = self._read()
+        return not pause_end
 
     def record_success(self) -> None:
         """Record that a request was answered."""
@@ -81,21 +81,21 @@ class Breaker:
         With `is_doubtful`, the store is doubtful until the helper has probed it. `probe` says that the request was a probe. While look-ups
         may not ask the store, only failures of probes count.
         """
-        failures, until, pause = self._read()
-        if until and not probe:
+        failures, pause_end, pause = self._read()
+        if pause_end and not probe:
             return  # a concurrent request has already recorded its failure
         failures += 1
         if failures >= _FAILURES:
             pause = min(2 * pause, _LONGEST_PAUSE) if pause else _FIRST_PAUSE
-            until = time.time() + pause
+            pause_end = time.time() + pause
         elif probe or is_doubtful:
-            until = time.time() + _DOUBT
-        self._write(failures, until, pause)
+            pause_end = time.time() + _DOUBT
+        self._write(failures, pause_end, pause)
 
     def state(self) -> tuple[int, float]:
         """Return the number of consecutive failures, and for how many more seconds the store is not asked."""
-        failures, until, _ = self._read()
-        return failures, max(0.0, until - time.time())
+        failures, pause_end, _ = self._read()
+        return failures, max(0.0, pause_end - time.time())
 
     def _read(self) -> tuple[int, float, float]:
         """Return the failures in a row, the end of the pause, and the pause in seconds.
@@ -104,15 +104,15 @@ class Breaker:
         """
         with suppress(OSError, ValueError):
             with open(self._path, encoding="ascii") as file:
-                failures, until_text, pause = file.read(200).split()
-            until = float(until_text)
-            values = int(failures), until, float(pause)
-            return values if until - time.time() <= _LONGEST_PAUSE else (0, 0.0, 0.0)
+                failures, pause_end_text, pause = file.read(200).split()
+            pause_end = float(pause_end_text)
+            values = int(failures), pause_end, float(pause)
+            return values if pause_end - time.time() <= _LONGEST_PAUSE else (0, 0.0, 0.0)
         return 0, 0.0, 0.0
 
-    def _write(self, failures: int, until: float, pause: float) -> None:
+    def _write(self, failures: int, pause_end: float, pause: float) -> None:
         """Share the failures, the end of the pause and its length in seconds with other processes. A failed write is ignored."""
-        content = f"{failures} {until} {pause}".encode("ascii")
+        content = f"{failures} {pause_end} {pause}".encode("ascii")
         from compcache.processes.detached import LateFiles
         from compcache.publish.atomic_file import publish
 

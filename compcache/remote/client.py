@@ -84,7 +84,7 @@ class Inquiry:
         """
         if self.fetched is None:
             started = time.monotonic()
-            if self._is_answered(seconds):
+            if self._wait_for_answer(seconds):
                 self._process_answer(time.monotonic() - started)
             elif seconds and self._question.sent:
                 self._remote.patience.record_wait(time.monotonic() - max(started, self._question.sent))
@@ -93,7 +93,7 @@ class Inquiry:
             self._remote.report_failure(self._question.problem)
         return bool(self.fetched)
 
-    def _is_answered(self, seconds: float) -> bool:
+    def _wait_for_answer(self, seconds: float) -> bool:
         """Wait for the answer, up to `seconds` or the expected time of compilation. Return whether it has come."""
         if not seconds or not (self._insists or self._remote.patience.allows_waiting()):
             return self._question.wait(0.0)
@@ -452,15 +452,15 @@ class RemoteStore:
         """
         card, data, manifest = self._read_module("", module_id)
         header = manifest.header
-        names = [(name, needs) for name, _, needs in manifest.indexed() if always or label_of(name) is not None]
+        names = [(name, requirement) for name, _, requirement in manifest.indexed() if always or label_of(name) is not None]
         if not names:
             return None
         platform = _platform_of(manifest)
         inline = data if len(data) <= INLINE_LIMIT else b""
         imports: dict[str, tuple[Card, ...]] = {}
         cards = []
-        for name, needs in names:
-            shelf = shelf_of(needs)
+        for name, requirement in names:
+            shelf = shelf_of(requirement)
             if shelf not in imports:
                 imports[shelf] = tuple(self._imported_cards(manifest, shelf))
             own_card = card._replace(name=name, module=inline, imports=imports[shelf])

@@ -95,7 +95,7 @@ def test_a_transfer_that_breaks_begins_anew(tmp_path: Path, cache: Cache) -> Non
         store = MemoryStore(random.Random(seed))
         store.objects[module_key(card.module_id)] = data, 0.0
         store.faults = 0.0002
-        room = Room(place=str(tmp_path))
+        room = Room(directory=str(tmp_path))
         try:
             path = await reads_of(store, tmp_path).fetch_module(card, room, 1000.0)
         except (StoreError, TimeoutError):
@@ -115,7 +115,7 @@ def test_what_is_not_the_module_is_none(tmp_path: Path) -> None:
         store = MemoryStore(random.Random(1))
         if content is not None:
             store.objects[module_key(card.module_id)] = content, 0.0
-        return await reads_of(store, tmp_path).fetch_module(card, Room(place=str(tmp_path)))
+        return await reads_of(store, tmp_path).fetch_module(card, Room(directory=str(tmp_path)))
 
     assert run(held(None)) is None
     assert run(held(bytes(2 * STREAMED))) is None

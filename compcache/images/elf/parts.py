@@ -117,13 +117,13 @@ def is_elf(data: bytes) -> bool:
     return data[: len(ELF_MAGIC)] == ELF_MAGIC
 
 
-def _kept_if_small(read: Callable[[bytes], _T]) -> Callable[[bytes], _T]:
-    """Return a function that keeps the results of `read` for the last small files, because each object is read several times."""
+def _cache_if_small(read: Callable[[bytes], _T]) -> Callable[[bytes], _T]:
+    """Return a function that caches the results of `read` for the last small files, because each object is read several times."""
     cached = lru_cache(maxsize=8)(read)
     return wraps(read)(lambda data: cached(data) if len(data) < _SMALL else read(data))
 
 
-@_kept_if_small
+@_cache_if_small
 def read_header(data: bytes) -> Header:
     """Return the ELF header of a file.
 
@@ -151,7 +151,7 @@ def read_sections(data: bytes, file_type: int) -> tuple[Section, ...]:
     return _read_sections(data)
 
 
-@_kept_if_small
+@_cache_if_small
 def _read_sections(data: bytes) -> tuple[Section, ...]:
     """Return the sections of an ELF file, none if it has no section headers. Raise `FormatError` if the file is malformed."""
     header = read_header(data)
@@ -182,7 +182,7 @@ def object_symbols(data: bytes) -> list[Symbol]:
     return [symbol for symbol in all_object_symbols(data) if symbol.info >> 4 != _STB_LOCAL]
 
 
-@_kept_if_small
+@_cache_if_small
 def all_object_symbols(data: bytes) -> tuple[Symbol, ...]:
     """Return the symbols of a relocatable object with the null symbol, or none if it has no table. Raise `FormatError` if malformed."""
     sections = read_sections(data, ET_REL)

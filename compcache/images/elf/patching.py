@@ -209,7 +209,7 @@ def with_sections(data: bytes, contents: Mapping[str, bytes]) -> bytes:
 
 
 def _apply_edits(data: bytes, edits: Iterable[tuple[int, bytes]]) -> bytes:
-    """Replace bytes at these offsets, in one copy because objects may be large. Edits must not overlap."""
+    """Return the data with the bytes at these offsets replaced. Edits must not overlap. The data, which may be large, is copied once."""
     view = memoryview(data)
     pieces: list[bytes | memoryview] = []
     copied_end = 0

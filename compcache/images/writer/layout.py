@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from compcache.images.writer.inputs import Input, InputSection
 
-__all__ = ["Layout", "Output", "Piece", "collect", "place"]
+__all__ = ["Layout", "Output", "Piece", "lay_out", "merge_sections"]
 
 #: The ranks of sections with other names: code, then data.
 _OTHER_CODE, _OTHER_DATA = 100, 101
@@ -101,7 +101,7 @@ def _output_flags(section: InputSection) -> int:
     return flags if flags & SHF_ALLOC else flags | section.flags & (SHF_MERGE | SHF_STRINGS)
 
 
-def collect(inputs: Sequence[Input]) -> dict[str, Output]:
+def merge_sections(inputs: Sequence[Input]) -> dict[str, Output]:
     """Return the sections of an image by name, made from the sections of all objects.
 
     Raise `FormatError` if sections of the same name do not fit together (`Output.add`), or a constructor's section has an invalid priority.
@@ -138,7 +138,7 @@ def _priority_key(part: tuple[int, InputSection]) -> int:
     return int(digits)
 
 
-def place(outputs: Iterable[Output], start: int, page: int) -> Layout:
+def lay_out(outputs: Iterable[Output], start: int, page: int) -> Layout:
     """Assign addresses, file offsets and numbers to sections, in place, and return the layout.
 
     `start` is the file offset at which the headers end, and `page` the size of a page in bytes.

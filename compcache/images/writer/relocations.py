@@ -183,8 +183,8 @@ class Relocator:
             else:
                 store(content, offset, (value + addend & _PAGE) - (start + offset & _PAGE))
 
-    def _target_address(self, owner: int, place: int, fixup: Fixup, symbol: int, addend: int) -> int | None:
-        """Return the address to which a relocation of the object `owner` refers, or None if nothing is stored at `place` now.
+    def _target_address(self, owner: int, location: int, fixup: Fixup, symbol: int, addend: int) -> int | None:
+        """Return the address to which a relocation of the object `owner` refers, or None if nothing is stored at `location` now.
 
         A relocation that stores an address is added to `dynamic` or `places` instead.
 
@@ -194,9 +194,9 @@ class Relocator:
         key = name or (owner, symbol)
         if fixup.to == SYMBOL and fixup.form == ADDRESS:
             if name is None:
-                self.dynamic.append(DynamicRelocation("", place, self._linking.relative, self._address_of(owner, symbol) + addend))
+                self.dynamic.append(DynamicRelocation("", location, self._linking.relative, self._address_of(owner, symbol) + addend))
             else:
-                self._add_reference(name, place, self._linking.absolute, addend)
+                self._add_reference(name, location, self._linking.absolute, addend)
             return None
         if fixup.to == TLS_OFFSET:
             return self._address_of(owner, symbol) - self._thread_start
@@ -230,12 +230,15 @@ class Relocator:
                 value -= self._thread_start
             store(content, offset, 0 if value is None else value + addend)
 
-    def _add_reference(self, name: str, place: int, kind: int, addend: int) -> None:
-        """Note a place that needs the address of a symbol outside the image: of another module, or one that the dynamic linker finds."""
+    def _add_reference(self, name: str, location: int, kind: int, addend: int) -> None:
+        """Record a location that needs the address of a symbol outside the image.
+
+        Another module or the dynamic linker provides the symbol.
+        """
         if name in self._imports:
-            self.places.setdefault(name, []).append((place, addend))
+            self.places.setdefault(name, []).append((location, addend))
         else:
-            self.dynamic.append(DynamicRelocation(name, place, kind, addend))
+            self.dynamic.append(DynamicRelocation(name, location, kind, addend))
 
     def table(self) -> bytes:
         """Return the content of the global offset table, and add its relocations to `dynamic` and `places`."""

@@ -10,7 +10,7 @@ from compcache.images.elf.parts import ELF_MAGIC, ET_DYN, SECTION, SHF_ALLOC, SH
 from compcache.images.writer.dynamic import Dynamic, NeededSymbol
 from compcache.images.writer.frames import index_of_frames, index_size
 from compcache.images.writer.inputs import SHF_EXECINSTR, SHF_WRITE, STT_TLS, read_input, with_table
-from compcache.images.writer.layout import Output, collect, place
+from compcache.images.writer.layout import Output, lay_out, merge_sections
 from compcache.images.writer.relocations import Relocator, scan
 from compcache.images.writer.symbols import Symbols, symbol_sections
 from compcache.interrupts import as_format_error
@@ -95,7 +95,7 @@ def _write_image(
         raise FormatError("the objects are for different machines")
     if all(obj.has_properties for obj in inputs):
         raise FormatError("all objects have the section .note.gnu.property, which only linkers can merge")
-    outputs = collect(inputs)
+    outputs = merge_sections(inputs)
     symbols = Symbols(inputs, outputs, export)
     tables = scan(inputs, symbols.external, imports)
     needed = [_needed_symbol(symbols.undefined[name], optional, providers) for name in tables.names]
@@ -105,7 +105,7 @@ def _write_image(
         outputs[output.name] = output
     template = _thread_template(outputs)
     segments = 4 + (frames > 0) + (template is not None)
-    layout = place(outputs.values(), _HEADER.size + segments * _SEGMENT.size, linking.page)
+    layout = lay_out(outputs.values(), _HEADER.size + segments * _SEGMENT.size, linking.page)
     values = symbols.values()
     relocator = Relocator(
         linking, tables, symbols.external, values, imports, _section_address(outputs, ".got"), _section_address(outputs, ".plt"),

@@ -158,7 +158,7 @@ class _Directory:
         return 0.0 if isinstance(error, OSError) and error.errno in _TEMPORARY_ERRORS else None
 
     async def parts(self, key: str, max_size: int) -> AsyncIterator[bytes]:
-        with _special_files_missing():
+        with _report_special_files_as_missing():
             opened = await asyncio.to_thread(self._files.open_owned, self._path(key), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         status = os.fstat(opened.number)
         if not stat.S_ISREG(status.st_mode):
@@ -173,7 +173,7 @@ class _Directory:
     def _read(self, key: str, max_size: int) -> bytes | None:
         """Return an object, or None if there is none. Raise `TooLargeError` beyond `max_size` bytes."""
         path = self._path(key)
-        with suppress(FileNotFoundError), _special_files_missing():
+        with suppress(FileNotFoundError), _report_special_files_as_missing():
             status = self._files.stat(path)
             if stat.S_ISREG(status.st_mode):
                 _require_size(key, status.st_size, max_size)
@@ -235,7 +235,7 @@ class _Directory:
         return await asyncio.to_thread(self._stat, key)
 
     def _stat(self, key: str) -> RemoteObject | None:
-        with suppress(FileNotFoundError), _special_files_missing():
+        with suppress(FileNotFoundError), _report_special_files_as_missing():
             status = self._files.stat(self._path(key))
             return RemoteObject(key, status.st_size, status.st_mtime) if stat.S_ISREG(status.st_mode) else None
         return None
@@ -251,7 +251,7 @@ class _Directory:
     def _list_below(self, directory: str) -> Iterator[RemoteObject]:
         """Yield all objects below a directory, none if it does not exist. Hidden and special files are omitted. Raise other `OSError`s."""
         statuses: dict[str, os.stat_result] = {}
-        with suppress(FileNotFoundError), _special_files_missing():
+        with suppress(FileNotFoundError), _report_special_files_as_missing():
             statuses = self._files.statuses(directory)
         for name, status in statuses.items():
             path = f"{directory}/{name}"
@@ -262,7 +262,7 @@ class _Directory:
 
 
 @contextmanager
-def _special_files_missing() -> Iterator[None]:
+def _report_special_files_as_missing() -> Iterator[None]:
     """Convert the errors for links, sockets and other files that are not objects into `FileNotFoundError`."""
     try:
         yield
@@ -451,16 +451,16 @@ class _Redis:
         return response or None  # an object is never empty
 
     async def parts(self, key: str, max_size: int) -> AsyncIterator[bytes]:
-        at = 0
-        while at <= max_size:
+        offset = 0
+        while offset <= max_size:
             with _limit_answer(_PART):
-                part: bytes = await self._redis.getrange(self._prefix + key, at, at + _PART - 1)
-            if not part and not at:
+                part: bytes = await self._redis.getrange(self._prefix + key, offset, offset + _PART - 1)
+            if not part and not offset:
                 raise FileNotFoundError(f"the store does not have the object {key}")
             if not part:
                 return
             yield part
-            at += len(part)
+            offset += len(part)
         raise TooLargeError(f"the object {key} has more than {max_size} bytes")
 
     def retry_delay(self, error: Exception) -> float | None:

@@ -75,25 +75,27 @@ class Leases:
         if not self._requests.is_atomic or key in self._held:
             return
         end, pause = loop_time() + seconds, _FIRST_LOOK
-        other_content, since = b"", loop_time()
+        other_content, unchanged_since = b"", loop_time()
         while loop_time() < end and not is_client_gone():
             own_content = self._next_content()
             is_acquired = not other_content and await self._requests.create(key, own_content)
-            stored = None if is_acquired else await self._requests.get(key, _LARGEST)
-            if other_content and stored == other_content and loop_time() - since >= _EXPIRES:  # its holder no longer runs
+            current_content = None if is_acquired else await self._requests.get(key, _LARGEST)
+            if (
+                other_content and current_content == other_content and loop_time() - unchanged_since >= _EXPIRES
+            ):  # its holder no longer runs
                 is_acquired = await self._requests.exchange(key, own_content, other_content)
-                since = loop_time()
+                unchanged_since = loop_time()
             if is_acquired:
                 self._hold(key, own_content, is_client_gone)
-            has_ended = is_acquired or (stored is None and other_content)
+            has_ended = is_acquired or (current_content is None and other_content)
             if has_ended and await is_stored():  # another host has stored the function, and then released the lease
                 return
             if is_acquired:
                 return
-            if stored is not None and not other_content:
+            if current_content is not None and not other_content:
                 on_wait()
-            if stored != other_content:
-                other_content, since = stored or b"", loop_time()
+            if current_content != other_content:
+                other_content, unchanged_since = current_content or b"", loop_time()
             await asyncio.sleep(min(pause * random.uniform(0.5, 1.5), max(0.0, end - loop_time())))  # noqa: S311 - hosts must not ask in step
             pause = min(2 * pause, _LAST_LOOK)
 

@@ -163,17 +163,17 @@ class Packs:
     async def _store_pack(self, start_up: StartUp) -> None:
         """Store the pack of a start-up under its first function. Do nothing if the pack has not grown enough, or no shelf fits it."""
         items: dict[str, Packed] = {}
-        room = MAX_PACK
+        remaining_size = MAX_PACK
         for name in start_up.names:
             _, packed = self._find_known(start_up, name) or ("", None)
-            if packed is not None and room >= len(packed.module):
+            if packed is not None and remaining_size >= len(packed.module):
                 items[name] = packed
-                room -= len(packed.module)
+                remaining_size -= len(packed.module)
         if len(items) < max(_FEWEST, _GROWTH * start_up.stored):
             return
-        opener = self._find_known(start_up, start_up.first)
-        if opener is not None:  # the card may not have been worth an upload of its own, but refers to the pack
-            shelf, first = opener
+        first_known = self._find_known(start_up, start_up.first)
+        if first_known is not None:  # the card may not have been worth an upload of its own, but refers to the pack
+            shelf, first = first_known
             await self._note(start_up.platform, shelf, first.card._replace(module=first.module), start_up.writes)
         else:
             shelf = await self._find_shelf(start_up.first, start_up.platform, start_up.shelves, start_up.writes)

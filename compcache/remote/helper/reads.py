@@ -65,17 +65,17 @@ class Room:
         files: the paths of the files for large modules.
     """
 
-    def __init__(self, tell: Callable[[float], None] = lambda _: None, place: str = "") -> None:
+    def __init__(self, tell: Callable[[float], None] = lambda _: None, directory: str = "") -> None:
         self._remaining = LARGEST_MODULE
         self._tell = tell
-        self._place = place
+        self._directory = directory
         self.files: list[str] = []
 
     def new_file(self, card: Card) -> str:
         """Return the path for a file with the module of this card, or "" if the module is held in memory. Record the path."""
-        if card.size <= STREAMED or not os.path.isdir(self._place):
+        if card.size <= STREAMED or not os.path.isdir(self._directory):
             return ""
-        self.files.append(f"{self._place}/fetched-{os.urandom(12).hex()}")
+        self.files.append(f"{self._directory}/fetched-{os.urandom(12).hex()}")
         return self.files[-1]
 
     def reserve(self, card: Card) -> bool:

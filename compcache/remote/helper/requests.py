@@ -79,19 +79,19 @@ class Requests:
         self, key: str, max_size: int, _: Callable[[], None] | None = None, *, seconds: float = _SECONDS, patience: float = _PATIENCE,
         require: Callable[[], None] = lambda: None,
     ) -> bytes | None:  # fmt: skip
-        """See `Backend.get`. `on_response` is not supported.
+        """See `Backend.get`, whose `on_response` is not supported. Each try has a time limit of `seconds`.
 
-        Each try has a time limit of `seconds`. `require` is called before each try, and its exceptions are raised.
+        `require` is called before each try, and its exceptions are raised.
         """
 
-        async def get(on_response: Callable[[], None]) -> bytes | None:
+        async def try_once(on_response: Callable[[], None]) -> bytes | None:
             require()
             started = loop_time()
             data = await self._backend.get(key, max_size, on_response)
             self._update_latency(loop_time() - started, len(data or b""))
             return data
 
-        return await self._send(get, seconds, patience, size=max_size, copies=_COPIES)
+        return await self._send(try_once, seconds, patience, size=max_size, copies=_COPIES)
 
     def parts(self, key: str, max_size: int) -> AsyncIterator[bytes]:
         """See `Backend.parts`. The request is not repeated."""
@@ -105,7 +105,7 @@ class Requests:
         Raise `TooLargeError` if the object has more than `max_size` bytes.
         """
 
-        async def save(_: Callable[[], None]) -> int | None:
+        async def write_parts(_: Callable[[], None]) -> int | None:
             """Save the object to the file, and return its size in bytes; None for a missing or empty object."""
             require()
             size = 0
@@ -116,7 +116,7 @@ class Requests:
                         raise TooLargeError(f"the object {key} has more than {max_size} bytes")
             return size or None
 
-        return await self._send(save, seconds, patience, size=max_size)
+        return await self._send(write_parts, seconds, patience, size=max_size)
 
     async def create(self, key: str, data: bytes) -> bool:
         """See `Backend.create`. The result is also False if an unanswered try has stored the object."""
