@@ -78,7 +78,7 @@ def _version_changes(name: str) -> str | None:
 
 
 def _changed_range(offset: int, kind: int) -> tuple[int, int]:
-    """Return the first byte that a relocation changes, and the first byte after them."""
+    """Return the range of bytes that a relocation changes: its first byte, and the first byte after it."""
     start = offset & -_INSTRUCTION
     return start, start + (8 if kind == _ABS64 else _INSTRUCTION)
 

@@ -98,8 +98,8 @@ def _error_location(error: BaseException) -> str:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith((_PACKAGE, "<frozen"))]
     if not frames:
         return ""
-    culprit = frames[-1]
-    return f" ({os.path.basename(culprit.filename)}, line {culprit.lineno}, in {culprit.name})"
+    last_frame = frames[-1]
+    return f" ({os.path.basename(last_frame.filename)}, line {last_frame.lineno}, in {last_frame.name})"
 
 
 def _build(cache: Cache, job: Job, functions: tuple[str, ...], started: float) -> Outcome:

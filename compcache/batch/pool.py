@@ -74,7 +74,7 @@ class _Worker:
         self.channel.flush(block=False)
 
     def _start(self, descriptor: int, token: bytes) -> subprocess.Popen[bytes]:
-        """Start a fresh interpreter with the import path and flags of this process, which inherits `descriptor`.
+        """Start a fresh interpreter, which gets `descriptor` and the import path and flags of this process.
 
         Raise `OSError` if it cannot be started.
         """

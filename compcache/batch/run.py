@@ -54,8 +54,8 @@ def compile_many(
     Args:
         cache: an open cache, or its directory.
         jobs: `ModuleSource` objects, `Job` objects, or tuples (func_name, build) and (func_name, build, args).
-        workers: the number of processes; None: one process for each CPU that this process may use. With `executor`: the number of
-            its workers, for executors that do not tell it. Four jobs for each worker are submitted at a time.
+        workers: the number of processes; None: one process for each CPU that this process may use. With `executor`: the number of its
+            workers, for executors that do not report it. Four jobs for each worker are submitted at a time.
         executor: submit the jobs to this executor instead of starting processes. It is an object with the method `submit` of
             `concurrent.futures.Executor`, or a function that returns such an object and is called again when the executor is
             broken. A job that exceeds `timeout` is cancelled and reported; on most executors it keeps running. A job that the

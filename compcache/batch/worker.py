@@ -100,7 +100,7 @@ def _flush() -> None:
 
 
 def _watch_parent(descriptor: int) -> None:
-    """Wait until the parent closes its end of the socket. One second later, end this process, whatever it is doing."""
+    """Wait until the parent closes its end of the socket. One second later, end this process, even during a job."""
     hang_up = select.POLLHUP | getattr(select, "POLLRDHUP", 0)
     poller = select.poll()
     poller.register(descriptor, hang_up)

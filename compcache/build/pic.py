@@ -164,7 +164,7 @@ def thread_locals(text: str) -> frozenset[str]:
 def with_addresses(text: str, imported: Collection[str], provided: Iterable[str]) -> str:
     """Return the module's text with calls in place of other modules' thread-local variables.
 
-    No linker leaves places for the addresses of thread-local variables. So the defining module also defines a function that returns the
+    Linkers cannot fill in the addresses of thread-local variables. Therefore the defining module also defines a function that returns the
     variable's address (`ADDRESS_OF`). Other modules call this function. `imported` are variables of other modules. For the variables in
     `provided`, the module defines functions.
 

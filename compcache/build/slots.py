@@ -375,13 +375,13 @@ class _Resolver:
 
     def add_values(self, values: Mapping[str, GlobalValue], storage_of: Callable[[str], Storage] | None = None) -> None:
         """Choose the providers of declared functions (`storage_of` is None), or of variables, whose storage `storage_of` returns."""
-        remaining = [name for name in values if not self._add_given(name, storage_of) and not self._add_linked(name)]
+        remaining = [name for name in values if not self._add_provided(name, storage_of) and not self._add_linked(name)]
         cached = frozenset(self._cached_among(remaining) if remaining else ())
         for name in remaining:
             if name in cached:
                 self._import(name, name, is_function=storage_of is None)
             else:
-                self._require(name, values[name])
+                self._find_in_process(name, values[name])
 
     def _import(self, symbol: str, name: str, *, is_function: bool) -> None:
         """Import a symbol under an exported name. A function of an object gets a slot; other imports stay references to the symbol."""
@@ -396,8 +396,8 @@ class _Resolver:
             self._import(name, name, is_function=name in functions)
         return {name: name in functions for name in names}
 
-    def _add_given(self, name: str, storage_of: Callable[[str], Storage] | None) -> bool:
-        """Add a name that this source or a source added together with it provides. Return False if neither provides the name.
+    def _add_provided(self, name: str, storage_of: Callable[[str], Storage] | None) -> bool:
+        """Add a name that this source, or another source of the same addition, provides. Return False if no source provides the name.
 
         `storage_of` returns the storage of a variable; None for functions.
 
@@ -442,7 +442,7 @@ class _Resolver:
             return [name for name in sorted(STATIC_RUNTIME) if name not in self._own]
         return self.static
 
-    def _require(self, name: str, value: GlobalValue) -> None:
+    def _find_in_process(self, name: str, value: GlobalValue) -> None:
         """Find a symbol in the process. If its global scope lacks the symbol, a weak reference becomes null.
 
         Other symbols may be in a loaded library, which is added to `libraries`. Otherwise they are added to `missing`.

@@ -52,7 +52,7 @@ class Unit(Record):
 
     @property
     def label(self) -> str:
-        """The unit's name in messages and names: that of the file, with escapes for bytes that are not UTF-8; else that of the language."""
+        """The unit's label in messages and names: its file name, with bytes that are not UTF-8 escaped; without a file, its language."""
         return encodable(os.path.basename(self.path)) or self.compiler.language
 
     def input_digest(self) -> bytes:

@@ -78,7 +78,7 @@ def _import_when_called(reader: str) -> Callable[[str], Any]:
 
 
 def _check_linker(_: str) -> None:
-    """Raise if the linker that is set cannot be used."""
+    """Raise `LinkerError` if the linker in the settings cannot be used."""
     from compcache.images.linkers.find import find_linkers
 
     find_linkers()

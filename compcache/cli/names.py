@@ -33,7 +33,7 @@ _LEAST_PREFIX = 8  # characters of a common prefix that are worth cutting
 def resolve(cache: Cache, name: str) -> str:
     """Return the function that a NAME matches; the NAME itself if it matches no function.
 
-    Raise `click.ClickException` if the NAME matches several functions, and is the full name of none.
+    Raise `click.ClickException` if the NAME matches several functions, and is not the full name of one of them.
     """
     matching = _matching_functions(cache, name)
     if len(matching) > 1 and name not in matching:

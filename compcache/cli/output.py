@@ -87,7 +87,7 @@ def _printable_line(line: str) -> str:
 def print_rows(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
     """Print a table on a terminal. In a pipe, print only the rows, with a tab between two fields.
 
-    The first rows are written soon, so that little is read for a reader that closes the pipe after some lines, as `head` does.
+    The first rows are written early, because a reader like `head` may close the pipe after some lines.
     """
     if is_terminal():
         _print_table(columns, rows)

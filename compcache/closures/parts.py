@@ -107,7 +107,7 @@ class _Sorter:
         self._text = text
 
     def sort(self) -> Copies:
-        """Return the copyable definitions, without `Copies.whole`."""
+        """Return the definitions that can be copied, with all fields of `Copies` except `whole`."""
         copyable = {key for key, definition in self._definitions.items() if self._is_copyable(key, definition)}
         users: dict[str, list[str]] = {}
         for key in copyable:

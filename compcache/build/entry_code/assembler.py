@@ -112,7 +112,7 @@ class Assembler:
         raise NotImplementedError
 
     def load_address(self, register: int, offset: int) -> None:
-        """Load the address of a place in the frame."""
+        """Load the address at an offset in the frame."""
         raise NotImplementedError
 
     def load_number(self, register: int, value: int) -> None:

@@ -130,7 +130,7 @@ class _Pattern:
         machine.place(convert)
 
     def _convert(self, index: int, parameter: Parameter) -> None:
-        """Emit the conversion of one argument, and record the places of the function's arguments for it."""
+        """Emit the conversion of one argument, and record the locations of the function's arguments for it."""
         machine, slot = self._machine, self._slots[index]
         kind, size = parameter.type.kind, parameter.type.size
         passed = 0

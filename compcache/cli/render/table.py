@@ -48,9 +48,9 @@ def _fitting_columns(columns: Sequence[Column], natural_widths: Sequence[int], w
 
     `natural_widths` are the widths of the uncut columns.
     """
-    least = [min(size, _LEGIBLE) if column.flexible else size for column, size in zip(columns, natural_widths, strict=True)]
+    least_widths = [min(size, _LEGIBLE) if column.flexible else size for column, size in zip(columns, natural_widths, strict=True)]
     positions = list(range(len(columns)))
-    while sum(least[number] + len(_GAP) for number in positions) - len(_GAP) > width:
+    while sum(least_widths[number] + len(_GAP) for number in positions) - len(_GAP) > width:
         dropped = max(positions, key=lambda number: columns[number].spare)
         if not columns[dropped].spare:
             break
@@ -63,16 +63,16 @@ def _fitting_widths(columns: Sequence[Column], natural_widths: Sequence[int], wi
 
     A rigid column gets its natural width. The flexible columns share the remaining width; the widest columns shrink first.
     """
-    free = width - sum(size for column, size in zip(columns, natural_widths, strict=True) if not column.flexible)
+    remaining_width = width - sum(size for column, size in zip(columns, natural_widths, strict=True) if not column.flexible)
     flexible = sorted(size for column, size in zip(columns, natural_widths, strict=True) if column.flexible)
-    cap = flexible[-1] if flexible else 0
+    greatest_width = flexible[-1] if flexible else 0
     for position, size in enumerate(flexible):
-        share = free // (len(flexible) - position)
+        share = remaining_width // (len(flexible) - position)
         if size > share:
-            cap = max(share, _LEAST)
+            greatest_width = max(share, _LEAST)
             break
-        free -= size
-    return [min(size, cap) if column.flexible else size for column, size in zip(columns, natural_widths, strict=True)]
+        remaining_width -= size
+    return [min(size, greatest_width) if column.flexible else size for column, size in zip(columns, natural_widths, strict=True)]
 
 
 def cell_width(text: str) -> int:

@@ -53,14 +53,14 @@ def _setter_of(owner: Any, name: str) -> Callable[[Any], None]:
 def former_implementation(copy: Any, function: Any, *, is_compiled: bool) -> Callable[..., Any]:
     """Return a function that calls a copy of an implementation with the former values of attributes.
 
-    `is_compiled`: Numba has compiled what the implementation returned. Otherwise, the functions that the copy returns read the present
-    globals of the implementation, because Numba inlines them, or calls them, for each caller.
+    `is_compiled` is whether Numba has compiled the result of the implementation. If not, the functions that the copy returns read the
+    present globals of the implementation, because Numba inlines or calls these functions for each caller.
     """
 
-    def as_now(value: Any) -> Any:
+    def with_present_globals(value: Any) -> Any:
         """Return a function of the copy as a function that reads the present globals. Replace functions in tuples, too."""
         if type(value) is tuple:
-            return tuple(map(as_now, value))
+            return tuple(map(with_present_globals, value))
         if type(value) is not FunctionType or value.__globals__ is not copy.__globals__:
             return value
         return FunctionType(value.__code__, function.__globals__, value.__name__, value.__defaults__, value.__closure__)
@@ -70,6 +70,6 @@ def former_implementation(copy: Any, function: Any, *, is_compiled: bool) -> Cal
         """Run the copy with former attributes, and return its result."""
         with former_attributes(function):
             returned = copy(*args, **kwargs)
-        return returned if is_compiled else as_now(returned)
+        return returned if is_compiled else with_present_globals(returned)
 
     return run

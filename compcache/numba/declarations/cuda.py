@@ -100,7 +100,7 @@ def is_available() -> bool:
 
 
 def _has_driver() -> bool:
-    """Return whether NVIDIA's driver can be loaded from where Numba looks for it."""
+    """Return whether NVIDIA's driver can be loaded from one of the paths on which Numba looks for it."""
     from ctypes import CDLL
 
     for path in _DRIVERS.get(sys.platform, _DRIVERS_ELSEWHERE):

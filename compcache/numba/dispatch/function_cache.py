@@ -194,7 +194,7 @@ class FunctionCache(CacheObject):
             return not self._may_delegate(identity)
         is_stored = self._store(sig, data, identity, seconds)
         if not scopes.is_compiling():  # one file for all functions of a compilation
-            with contextlib.suppress(CompcacheError):  # entries that cannot be written now are written, or warned of, at the process's exit
+            with contextlib.suppress(CompcacheError):  # the exit of the process tries again, and issues a warning
                 frontend.write_entries(self._cache)
         return is_stored
 

@@ -26,8 +26,8 @@ def next_symbol(cres: Any) -> str:
 def restore_generator(cres: Any, symbol: str, function: Any) -> Any:
     """Register the generator of a loaded compile result, so that callers can be compiled. Return the result with the new generator type.
 
-    Numba distinguishes generator types by their functions. Therefore the type is created again for the function of this process. It also
-    replaces the result type in the descriptor of `cres`. `symbol` implements `next`.
+    Numba distinguishes generator types by their functions. Therefore the type is created again for the function of this process. The new
+    type also replaces the result type in the descriptor of `cres`. `symbol` implements `next`.
     """
     context, stored = cres.target_context, cres.signature.return_type
     kind = types.Generator(function, stored.yield_type, stored.arg_types, stored.state_types, stored.has_finalizer)

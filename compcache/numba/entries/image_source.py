@@ -59,7 +59,7 @@ class ImageSource(NamedTuple):
 def prepare_image(text: str, functions: Iterable[str]) -> ImageSource:
     """Convert the LLVM assembly of a finished Numba library to the source of a shared object.
 
-    `functions` are those that the shared object provides. Functions that the code does not define are ignored.
+    `functions` are the functions that the shared object provides. Functions that the code does not define are ignored.
 
     Raises:
         CannotLink: the code contains an address of this process, refers to a symbol that only Numba's own linker can provide, defines a

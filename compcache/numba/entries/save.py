@@ -149,9 +149,9 @@ def _make_checked_fields(lines: str, recorded: libraries.Recorded) -> tuple[str,
     """
     if recorded.problem:
         raise NotCacheable(str(recorded.problem)) from recorded.problem
-    asked = encode_names(recorded.names)
+    requested_names = encode_names(recorded.names)
     rows = sorted(recorded.dependencies | encode_results(recorded.results))
-    return requested_cpu(), lines, tuple(rows), asked, matching_names(asked)
+    return requested_cpu(), lines, tuple(rows), requested_names, matching_names(requested_names)
 
 
 def _name_linked(recorded: libraries.Recorded, identity: Identity) -> libraries.Recorded:
@@ -232,7 +232,7 @@ def _find_token(cres: Any) -> str:
 
 
 def _digest_reported_lines(identity: Identity, text: str, *, shows_files: bool = False) -> str:
-    """Return the digest of the source lines that LLVM assembly reports, or "" if it reports no lines.
+    """Return the digest of the source lines if LLVM assembly contains line numbers, otherwise "".
 
     Debug information and Python code (`shows_files`) contain lines and file names. Exceptions contain only lines; a load finds the file by
     the module name.
@@ -305,7 +305,7 @@ def _reduce_result(cres: Any) -> Any:
 
 
 def _annotation_text(cres: Any) -> str:
-    """Return the source of a function with the types of its variables, or "" if the file was edited and is not valid there now."""
+    """Return the source of a function with the types of its variables, or "" if an edit of the file has made the source invalid."""
     with suppress(TokenError):
         return without_addresses(str(cres.type_annotation))
     return ""

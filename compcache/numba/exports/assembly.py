@@ -165,7 +165,7 @@ def _strip_attributes(type_: str) -> str:
 
 
 def _encode_plan_if_used(func_name: str, cres: Any, parameters: list[Parameter], result: Result, *, is_needed: bool) -> bytes | None:
-    """Return the encoded plan of a kernel, or None if the kernel has no objects and is not `is_needed` by code that calls the extension.
+    """Return the encoded plan of a kernel, or None if the kernel has no objects and its code does not call the extension (`is_needed`).
 
     Raise `Unsupported` if a type has no conversion.
     """

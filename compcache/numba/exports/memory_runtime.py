@@ -163,9 +163,9 @@ define void @NRT_Free(ptr %data) {
 
 
 def _format_allocator(suffix: str) -> str:
-    """Return the definition of ``NRT_MemInfo_alloc`` with a suffix. With ``_aligned`` it has a parameter for the alignment.
+    """Return the definition of ``NRT_MemInfo_alloc`` with a suffix.
 
-    With ``_dtor`` it has one for the destructor.
+    The suffix ``_aligned`` stands for a parameter for the alignment, and ``_dtor`` for a parameter for the destructor.
     """
     align, widen, dtor, parameter = "16", "", "null", ""
     if suffix.endswith("_aligned"):

@@ -100,7 +100,7 @@ class _Planner:
 
         Raise `Unsupported` if the type has no conversion.
         """
-        with _place_in_errors(f"parameter {name!r}"):
+        with _name_in_errors(f"parameter {name!r}"):
             node = self._create_node(type_, is_parameter=True)
         node.name, node.expected = self.add_text(name), self.add_text(describe_type(type_))
         self.nodes.append(node)
@@ -112,7 +112,7 @@ class _Planner:
         Raise `Unsupported` if the type of an item has no conversion.
         """
         for name, node, type_ in self._unfinished:
-            with _place_in_errors(f"parameter {name!r}"):
+            with _name_in_errors(f"parameter {name!r}"):
                 self._add_items(node, type_, is_parameter=True)
 
     def add_result(self, type_: Any) -> int:
@@ -121,7 +121,7 @@ class _Planner:
         Raise `Unsupported` if the type of the result or of an item has no conversion.
         """
         number = len(self.nodes)
-        with _place_in_errors("the result"):
+        with _name_in_errors("the result"):
             node = self._create_node(type_, is_parameter=False)
             self.nodes.append(node)
             self._add_items(node, type_, is_parameter=False)
@@ -227,12 +227,12 @@ class _Planner:
 
 
 @contextmanager
-def _place_in_errors(place: str) -> Iterator[None]:
+def _name_in_errors(subject: str) -> Iterator[None]:
     """Add the parameter or the result, and advice, to the message of an `Unsupported` error of the block."""
     try:
         yield
     except Unsupported as error:
-        raise Unsupported(f"compcache cannot convert {place}: {error}; use another type") from None
+        raise Unsupported(f"compcache cannot convert {subject}: {error}; use another type") from None
 
 
 def _find_kind(type_: Any) -> int | None:

@@ -91,7 +91,7 @@ class Wrapper:
         arguments = iter(self._function.args)
         slots = next(arguments) if self._is_tuple else None
         plan = self._emit_plan() if self._shape.uses_plan else None
-        objects_at, places_at, values = self._emit_arguments(plan, arguments)
+        objects_at, variables_at, values = self._emit_arguments(plan, arguments)
         if self._shape.uses_random:
             builder.call(self._declare(objects.RANDOM_SYMBOL, ir.VoidType(), []), [])
         thread = builder.call(self._declare("PyEval_SaveThread", _POINTER, []), []) if self._shape.nogil else None
@@ -104,9 +104,9 @@ class Wrapper:
             builder.call(raising, [status.code, builder.bitcast(status.excinfoptr, _POINTER)])
         if self._shape.uses_threads:
             self._emit_thread_error(boxed)
-        if places_at is not None:
+        if variables_at is not None:
             leave = self._declare(objects.LEAVE_SYMBOL, ir.VoidType(), [_POINTER] * 3)
-            builder.call(leave, [plan, objects_at, places_at])
+            builder.call(leave, [plan, objects_at, variables_at])
         self._emit_return(out, slots, boxed)
         return str(self._module)
 
@@ -172,17 +172,17 @@ class Wrapper:
                 passed.append((parameter.type, variable))
             else:
                 passed.append(_emit_value(context, builder, parameter, arguments))
-        objects_at = places_at = None
+        objects_at = variables_at = None
         if converted:
             objects_at = self._emit_array([item for item, _ in converted])
-            places_at = self._emit_array([builder.bitcast(variable, _POINTER) for _, variable in converted])
+            variables_at = self._emit_array([builder.bitcast(variable, _POINTER) for _, variable in converted])
             enter = self._declare(objects.ENTER_SYMBOL, ir.IntType(32), [_POINTER] * 3)
-            entered = builder.call(enter, [plan, objects_at, places_at])
+            entered = builder.call(enter, [plan, objects_at, variables_at])
             with builder.if_then(builder.icmp_unsigned("==", entered, ir.Constant(ir.IntType(32), 0)), likely=False):
                 self._emit_error_return()
         values = [_emit_load(context, builder, *value) if isinstance(value, tuple) else value for value in passed]
         omitted = len(self._cres.fndesc.argtypes) - len(values)  # the kernel contains these values as constants
-        return objects_at, places_at, [*values, *[None] * omitted]
+        return objects_at, variables_at, [*values, *[None] * omitted]
 
     def _emit_array(self, pointers: list[Any]) -> Any:
         """Emit an array of pointers on the stack, and return its address."""

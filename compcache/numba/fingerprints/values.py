@@ -151,7 +151,7 @@ def _feed_library_object(walk: Walk, value: Any, where: str) -> None:
 
 
 def _feed_overloaded(walk: Walk, value: Any, _where: str) -> None:
-    """Feed a callable with user implementations, which the compiler uses in its place."""
+    """Feed a callable that the user has overloaded. The compiler uses the implementations instead of the callable."""
     kind = type(value)
     walk.feed_token("overloaded", kind.__module__, kind.__qualname__, getattr(value, "__qualname__", ""))
     walk.feed_overloads(value)

@@ -93,7 +93,7 @@ class Hooks:
     def _adopt_running_lookup(self) -> None:
         """Take over the look-up that one of Numba's own cache objects is performing in a caller of this function.
 
-        Record the identity of any other dispatcher that is compiling in a caller. What compiles after this function is recorded by itself.
+        Record the identity of any other dispatcher that is compiling in a caller. The hooks record the compilations that begin later.
         """
         frame = sys._getframe()
         recorded: set[int] = set()

@@ -106,6 +106,8 @@ def _run_before(action: Callable[..., None]) -> Callable[[Any], Any]:
     """Return a function that wraps a method so that each call first calls `action` with the same arguments."""
 
     def wrap(original: Any) -> Any:
+        """Return a method that runs the action before `original`."""
+
         def method(*args: Any, **kwargs: Any) -> Any:
             """Run the action, then the original method."""
             action(*args, **kwargs)
@@ -127,6 +129,8 @@ def _make_scope_wrapper(position: int) -> Callable[[Any], Any]:
     """
 
     def wrap(original: Any) -> Any:
+        """Return a function that records what a compilation by `original` uses, and stores its result."""
+
         def compile_(*args: Any, **kwargs: Any) -> Any:
             """Compile as before, note what the code depends on, and store the result if it was missing."""
             if not _registered:

@@ -67,10 +67,10 @@ def decode_names(data: bytes) -> frozenset[int]:
     return frozenset(unpack(f"<{len(data) // 4}I", data))
 
 
-def matching_names(asked: bytes) -> tuple[str, ...]:
-    """Return the names of the user's registered implementations that match the digests in `asked`, the result of `encode_names`."""
+def matching_names(encoded_names: bytes) -> tuple[str, ...]:
+    """Return the names of the user's registered implementations that match the digests in `encoded_names`, the result of `encode_names`."""
     registry.refresh()
-    digests = registry.by_asked.keys() & decode_names(asked) if registry.by_asked else ()
+    digests = registry.by_asked.keys() & decode_names(encoded_names) if registry.by_asked else ()
     return tuple(sorted({name for digest in digests for name in registry.by_asked[digest]}))
 
 

@@ -73,9 +73,9 @@ def has_extensions() -> bool:
 def are_packages_unchanged(open_cache: Callable[[], Cache | None] | None = None) -> bool:
     """Return whether the installed packages are still those in the keys of this process.
 
-    The answer is also False if `sys.path` has changed, if this process has no keys yet, or if the packages cannot be determined.
-    A check takes a millisecond, but seconds if a checkout is installed in editable mode. Therefore the answer True is kept for twenty
-    times as long as the check took. `open_cache` is that of `settings_and_packages`.
+    The answer is also False if `sys.path` has changed, if this process has no keys yet, or if the packages cannot be determined. A check
+    takes a millisecond, but seconds if a checkout is installed in editable mode. Therefore the answer True is kept for twenty times as long
+    as the check took. See `settings_and_packages` for `open_cache`.
     """
     global _next_check  # noqa: PLW0603 - packages are installed for the whole process
     started = monotonic()
@@ -127,22 +127,22 @@ def _read_or_note_packages(cache: Cache) -> tuple[str, bool]:
 
     Raise `NotLazy` if a package cannot be identified.
     """
-    places = list(dict.fromkeys(sys.path))
-    if not all(type(place) is str for place in places):
+    import_path = list(dict.fromkeys(sys.path))
+    if not all(type(directory) is str for directory in import_path):
         return find_packages()[:2]
-    where = "" if all(map(os.path.isabs, places)) else os.getcwd()
+    where = "" if all(map(os.path.isabs, import_path)) else os.getcwd()
     host = os.uname().nodename if hasattr(os, "uname") else ""
-    name = "\n".join(["packages of Numba", str(FORMAT), sys.prefix, host, where, *places])
+    name = "\n".join(["packages of Numba", str(FORMAT), sys.prefix, host, where, *import_path])
     noted, renewed = _read_note(frontend.get_entry(cache, name, _KIND))
     if renewed is not None:
         _store_note(cache, name, renewed)
     if noted is not None:
         return noted
-    before = [_directory_state(place) for place in places]
-    names_by_place = [metadata_in(place) for place in places]
+    before = [_directory_state(directory) for directory in import_path]
+    names_by_directory = [metadata_in(directory) for directory in import_path]
     packages = find_packages()
-    if None not in before and None not in names_by_place:
-        data = _encode_note(places, names_by_place, before, packages)
+    if None not in before and None not in names_by_directory:
+        data = _encode_note(import_path, names_by_directory, before, packages)
         if data is not None:
             _store_note(cache, name, data)
     return packages[:2]
@@ -175,11 +175,11 @@ def _read_note(data: bytes | None) -> tuple[tuple[str, bool] | None, bytes | Non
     if current is None or current[0][size_of_places:] != stamps[size_of_places:]:
         return None, None
     renewed = b""
-    for number, (place, names) in enumerate(listed):
+    for number, (directory, names) in enumerate(listed):
         stamp = stamps[number * _STAMP_SIZE : (number + 1) * _STAMP_SIZE]
         if current[0][len(renewed) : len(renewed) + _STAMP_SIZE] != stamp:
-            stamp = stamp if any(stamp) else _directory_state(place) or stamp
-            current_names = metadata_in(place)
+            stamp = stamp if any(stamp) else _directory_state(directory) or stamp
+            current_names = metadata_in(directory)
             if current_names is None or sorted(current_names) != names:  # files without metadata in the directory do not matter
                 return None, None
         renewed += stamp
@@ -188,30 +188,30 @@ def _read_note(data: bytes | None) -> tuple[tuple[str, bool] | None, bytes | Non
     return (identity, bool(has_others)), dump_marshalled(fields) if renewed_stamps != stamps else None
 
 
-def _directory_state(place: str) -> bytes | None:
+def _directory_state(directory: str) -> bytes | None:
     """Return the state of a directory of `sys.path` (`file_stamps`), or None if the directory cannot be read.
 
     The state consists of zeros if the directory has changed so recently that another change could leave the same state. A note with such a
     state is valid if the directory contains the noted names.
     """
-    read = _dispatch.file_stamps(os.fsencode(place or ".") + b"\0")
+    read = _dispatch.file_stamps(os.fsencode(directory or ".") + b"\0")
     if read is None:
         return None
     stamp, newest = read
     return stamp if frontend.has_settled(newest) else bytes(_STAMP_SIZE)
 
 
-def _encode_note(places: list[str], listed: list[Any], states: list[Any], packages: tuple[str, bool, list[str]]) -> bytes | None:
+def _encode_note(import_path: list[str], listed: list[Any], states: list[Any], packages: tuple[str, bool, list[str]]) -> bytes | None:
     """Return the note of a result, or None if the result may change without a change of the noted states."""
     directories = [directory for _, directory in distributions()]
     if any(directory.endswith(".egg-link") for directory in directories) or any(map(is_editable, packages[2])):
         return None
     files = [vector_library(), *(f"{directory}/entry_points.txt" for directory in directories)]
     files += [f"{directory}/{file}" for directory in packages[2] for file in ("RECORD", "direct_url.json")]
-    paths = [b"".join([os.fsencode(path or ".") + b"\0" for path in part]) for part in (places, files)]
+    paths = [b"".join([os.fsencode(path or ".") + b"\0" for path in part]) for part in (import_path, files)]
     read = _dispatch.file_stamps(paths[1])
     if read is None or not frontend.has_settled(read[1]) or find_packages() != packages:  # the noted result was read after the states
         return None
     identity, has_others, _ = packages
-    rows = [(place, sorted(in_place)) for place, in_place in zip(places, listed, strict=True)]
+    rows = [(entry, sorted(names)) for entry, names in zip(import_path, listed, strict=True)]
     return dump_marshalled((rows, b"".join(paths), b"".join([*states, read[0]]), identity, int(has_others)))

@@ -135,10 +135,10 @@ def names_used_by(code: CodeType, instructions: frozenset[int]) -> Iterator[str]
     raw = code.co_code
     operations = raw[::2]
     for instruction in instructions:
-        at = operations.find(instruction)
-        while at >= 0:
-            yield code.co_names[_argument_at(raw, 2 * at)]
-            at = operations.find(instruction, at + 1)
+        position = operations.find(instruction)
+        while position >= 0:
+            yield code.co_names[_argument_at(raw, 2 * position)]
+            position = operations.find(instruction, position + 1)
     for constant in code.co_consts:
         if isinstance(constant, type(code)):
             yield from names_used_by(constant, instructions)
@@ -191,12 +191,12 @@ def _steps_of(code: CodeType) -> Iterator[tuple[str, int]]:
             yield opname[instruction], argument
 
 
-def _argument_at(raw: bytes, at: int) -> int:
+def _argument_at(raw: bytes, position: int) -> int:
     """Return the argument of the instruction at this position, with the bits of preceding `EXTENDED_ARG` instructions."""
-    argument, shift = raw[at + 1], 8
-    while at and raw[at - 2] == opmap["EXTENDED_ARG"]:
-        at -= 2
-        argument |= raw[at + 1] << shift
+    argument, shift = raw[position + 1], 8
+    while position and raw[position - 2] == opmap["EXTENDED_ARG"]:
+        position -= 2
+        argument |= raw[position + 1] << shift
         shift += 8
     return argument
 

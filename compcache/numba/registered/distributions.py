@@ -66,24 +66,24 @@ def distributions() -> Iterator[tuple[str, str]]:
 
     Raise `NotLazy` if an archive on the path contains entry points.
     """
-    for place in dict.fromkeys(sys.path):
-        names = metadata_in(place)
-        if names is None and b"entry_points.txt" in _read(place):
-            raise NotLazy(f"the archive {place} on sys.path may register packages with Numba: unpack it")
+    for directory in dict.fromkeys(sys.path):
+        names = metadata_in(directory)
+        if names is None and b"entry_points.txt" in _read(directory):
+            raise NotLazy(f"the archive {directory} on sys.path may register packages with Numba: unpack it")
         for name in names or ():
             if name == "EGG-INFO":
-                yield os.path.basename(place).partition("-")[0].lower(), os.path.join(place, name)
+                yield os.path.basename(directory).partition("-")[0].lower(), os.path.join(directory, name)
             elif name.endswith((".dist-info", ".egg-info", ".egg-link")):
-                yield name.partition("-")[0].partition(".")[0].lower(), f"{place or '.'}/{name}"
+                yield name.partition("-")[0].partition(".")[0].lower(), f"{directory or '.'}/{name}"
 
 
-def metadata_in(place: str) -> list[str] | None:
+def metadata_in(directory: str) -> list[str] | None:
     """Return the names of the metadata directories in a directory of the path.
 
     Return the names; empty if the directory cannot be read, or None if the path is not a directory.
     """
     try:
-        names = os.listdir(place or ".")
+        names = os.listdir(directory or ".")
     except NotADirectoryError as error:
         reraise_interrupt(error)
         return None

@@ -85,13 +85,13 @@ def is_library_module(name: object) -> bool:
     if known is None:
         top = name.partition(".")[0]
         is_of_python = top != "__main__" and top in sys.stdlib_module_names
-        known = not name.startswith(_OWN_TESTS) and (top in _LIBRARIES or (is_of_python and _is_pythons_own(top)))
+        known = not name.startswith(_OWN_TESTS) and (top in _LIBRARIES or (is_of_python and _is_standard_module(top)))
         if not is_of_python or top in sys.modules:
             _modules[name] = known
     return known
 
 
-def _is_pythons_own(top: str) -> bool:
+def _is_standard_module(top: str) -> bool:
     """Return whether a module with the name of a standard-library module is this module, and not a file of the user.
 
     If it is not imported, decide by the file that an import would load.

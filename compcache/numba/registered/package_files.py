@@ -35,22 +35,22 @@ def digest_of_package(name: str) -> str | None:
 _known: dict[str, str | None] = {}
 
 
-def _digest_directories(places: list[str]) -> str | None:
+def _digest_directories(directories: list[str]) -> str | None:
     """Return the digest of the files in these directories, or None, by the rules of `digest_of_package`."""
     state = blake2b(digest_size=16, person=b"compcache-files")
     started, count = _process_start(), 0
-    for place in places:
-        for path, status in _walk_files(place):
+    for directory in directories:
+        for path, status in _walk_files(directory):
             count += 1
             if count > _MAX_FILES or max(status.st_mtime, status.st_ctime) >= started:
                 return None
-            state.update(f"{os.path.relpath(path, place)}\0{status.st_size}\0{status.st_mtime_ns}\0".encode("utf-8", "surrogateescape"))
+            state.update(f"{os.path.relpath(path, directory)}\0{status.st_size}\0{status.st_mtime_ns}\0".encode("utf-8", "surrogateescape"))
     return state.hexdigest() if count else None
 
 
-def _walk_files(place: str) -> Iterator[tuple[str, os.stat_result]]:
+def _walk_files(directory: str) -> Iterator[tuple[str, os.stat_result]]:
     """Yield the paths in a directory tree, each with its status. Files that cannot be examined are skipped."""
-    for folder, folders, names in os.walk(place):
+    for folder, folders, names in os.walk(directory):
         folders[:] = sorted(inner for inner in folders if inner != "__pycache__")
         for name in sorted(names):
             path = os.path.join(folder, name)

@@ -65,12 +65,12 @@ def external_state_of(value: Any) -> str:
     return ""
 
 
-def _find_external_state(item: Any, seen: dict[int, tuple[Any, str]], waiting: list[Any]) -> str:
+def _find_external_state(item: Any, examined: dict[int, tuple[Any, str]], waiting: list[Any]) -> str:
     """Return a description of external state that the object itself reads, or "" if it reads none. Queue the other objects."""
     try:
         for read in _referenced_objects(item):
-            if id(read) not in seen:
-                seen[id(read)] = read, ""
+            if id(read) not in examined:
+                examined[id(read)] = read, ""
                 waiting.append(read)
     except _ExternalStateError as error:
         return str(error)

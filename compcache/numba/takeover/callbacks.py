@@ -54,7 +54,7 @@ _C_TYPES = frozenset(("none", "voidptr", *[name for name in NUMBERS if not name.
 
 
 def _type_and_depth(type_: Any) -> tuple[str, int]:
-    """Return the name of the type to which a pointer type refers in the end, and the number of pointers; 0 for other types."""
+    """Return the name of the type at the end of a chain of pointers, and the number of pointers. Other types have 0 pointers."""
     from numba.core import types
 
     depth = 0

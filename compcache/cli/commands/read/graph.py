@@ -138,7 +138,7 @@ def _nodes_with_edges(graph: FunctionGraph) -> Iterator[dict[str, Any]]:
 
 
 def _drawing_parts(graph: FunctionGraph, format_: str, title: str, sizes: Mapping[str, int]) -> Iterator[str]:
-    """Return the text of a drawing in a format, in parts."""
+    """Return the parts of the text of a drawing in this format."""
     if format_ == "html":
         from compcache.cli.render.html import html
 

@@ -62,12 +62,12 @@ def _print_report(report: CheckReport) -> None:
 
 
 def _step_cells(step: CheckStep) -> tuple[str, ...]:
-    """Return the row of a step: its name, how many items it checked, its time, and what it found."""
+    """Return the cells of a step: its name, how many items it checked, its time, and what it found."""
     counts_text = ", ".join(f"{name} {number:,}" for name, number in step.numbers.items() if number)
     return step.name, f"{step.checked:,}", seconds_text(step.seconds), counts_text
 
 
 def _finding_cells(finding: Finding) -> tuple[str, ...]:
-    """Return the row of a problem or note in a pipe."""
+    """Return the cells of a problem or note for a pipe."""
     state = "repaired" if finding.repaired else finding.severity
     return state, finding.kind, finding.subject, finding.message
