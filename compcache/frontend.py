@@ -208,11 +208,11 @@ def is_checking() -> bool:
 
 
 def put_entry(cache: Cache, name_or_identity: str | Identity, data: bytes, *, kind: str, requires: Iterable[str] = ()) -> str:
-    """Store an entry: bytes that belong to cached code. It replaces the entry of the same kind and name.
+    """Store an entry: bytes that belong to cached code. The entry replaces any entry of the same kind and name.
 
-    This object can read the entry at once. Other objects can read it after it is written to disk, with other entries in one file. Entries
-    are written when an entry follows more than a second later, by `write_entries`, when the cache is closed, and when the process exits.
-    If several processes store the same name, the last entry wins.
+    This cache object can read the entry immediately. Other cache objects can read the entry after it is written to disk, with other entries
+    in one file. Entries are written when an entry follows more than a second later, by `write_entries`, when the cache is closed, and when
+    the process exits. If several processes store the same name, the last entry wins.
 
     Args:
         cache: the cache that stores the entry.

@@ -133,8 +133,8 @@ def translate_module(
             f"the source must be a compcache.ModuleSource, not {type(source).__name__}: pass ModuleSource(code) for LLVM code"
         )
     requests = [
-        r._replace(is_cached=is_cached, provided=provided, assumed=assumed, overridden=overridden, is_beside=is_beside)
-        for r in requests_of(freeze(source), machine, maker)
+        request._replace(is_cached=is_cached, provided=provided, assumed=assumed, overridden=overridden, is_beside=is_beside)
+        for request in requests_of(freeze(source), machine, maker)
     ]
     return translate_requests(machine, requests)
 
@@ -409,7 +409,7 @@ def _complete_bitcode(translated: Translated, globals_: Mapping[str, int]) -> by
 def _make_header(
     translated: Translated, image: ModuleImage, platform: str, basic: frozenset[str], requirements: tuple[str, ...]
 ) -> ModuleRecord:
-    """Return the header of the module's records. `requirements` are those of its functions.
+    """Return the header of the module's records. `requirements` has the requirements of its functions.
 
     `basic` has the features that every processor of the platform has.
     """

@@ -85,7 +85,7 @@ def _record_html(value: object) -> str:
 
 
 def _with_unit(name: str, value: object) -> object:
-    """Return the text of a size, or another value unchanged. The name of a field tells whether it is a size."""
+    """Return the text of a size, or another value unchanged. The name of a field shows whether the value is a size."""
     return size_text(value) if name.endswith(_SIZES) and isinstance(value, int) else value
 
 

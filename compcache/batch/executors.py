@@ -85,8 +85,8 @@ def run_in_executor(
 ) -> Iterator[tuple[PreparedJob, Outcome | None]]:
     """Run jobs on an executor. Yield each job with None when it is submitted, and with its outcome when it has ended.
 
-    A job is lost if the executor returns no outcome for it. A job that kills its worker loses the other jobs of that worker, too.
-    So a lost job is submitted once more, alone, after all other jobs have ended. The outcome of a job that is lost twice is "died".
+    A job is lost if the executor returns no outcome for it. A job that kills its worker loses the other jobs of that worker, too. Therefore
+    a lost job is submitted once more, alone, after all other jobs have ended. The outcome of a job that is lost twice is "died".
 
     Args:
         executor: the executor.

@@ -195,7 +195,7 @@ def entry_point(
             f"{reason}",
             func_name=name,
         )
-    if nogil and any(type_.kind == OBJECT for type_ in (signature.result, *[p.type for p in signature.parameters])):
+    if nogil and any(type_.kind == OBJECT for type_ in (signature.result, *[parameter.type for parameter in signature.parameters])):
         raise SignatureMismatchError(
             f"the signature {signature} of function {label_of(name) or name!r} takes or returns Python objects, which need the "
             "GIL, but nogil=True releases the GIL: leave out nogil, and release the GIL in the function while it uses no Python objects",

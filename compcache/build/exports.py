@@ -140,7 +140,7 @@ def choose_exports(
         _require_exports(exports, values, may_be_empty=may_be_empty)
         return exports
     variables = {variable.name for variable in values.variables if not variable.is_declaration}.union(second_names)
-    functions = {f.name for f in values.functions if not f.is_declaration or f.name in assembly}
+    functions = {function.name for function in values.functions if not function.is_declaration or function.name in assembly}
     exports = tuple([_variable_export(export, thread_locals, functions) if export.symbol in variables else export for export in named])
     requested = dict.fromkeys([export.symbol for export in exports])
     _require_defined(requested, {*functions, *variables, *aliases})
@@ -161,7 +161,7 @@ def _require_defined(requested: Iterable[str], defined: Collection[str]) -> None
 
 
 def _export_of(name: str, link_only: str = "") -> Export:
-    """Return the export of a symbol under its own name. Raise `InvalidNameError` if that cannot be a func_name."""
+    """Return the export of a symbol under its own name. Raise `InvalidNameError` if the name cannot be a func_name."""
     return Export(check_name(name, "func_name"), name, link_only=link_only)
 
 
@@ -232,7 +232,7 @@ def _require_exports(visible: Sequence[object], values: GlobalValues, *, may_be_
     """
     if visible:
         return
-    hidden = [f"{f.name!r} ({f.linkage})" for f in values.functions if not f.is_declaration]
+    hidden = [f"{function.name!r} ({function.linkage})" for function in values.functions if not function.is_declaration]
     if may_be_empty and (not hidden or _has_only_stream_init(values)):
         return
     if not hidden:

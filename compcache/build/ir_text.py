@@ -134,7 +134,7 @@ def quote(name: str) -> str:
     if _PLAIN.match(name):
         return name
     data = name.encode("utf-8", "surrogateescape")
-    return '"' + "".join(chr(b) if b in _PRINTABLE else f"\\{b:02X}" for b in data) + '"'
+    return '"' + "".join(chr(byte) if byte in _PRINTABLE else f"\\{byte:02X}" for byte in data) + '"'
 
 
 def plain_head(head: str, symbol: str) -> str:

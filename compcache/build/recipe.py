@@ -72,7 +72,10 @@ def write_recipe(
     level: int, exports: tuple[Export, ...], slots: Mapping[str, str], storage: Mapping[str, int], libraries: Iterable[str], code: bytes
 ) -> bytes:
     """Return the second stream of a bitcode section: the compressed recipe. `storage` has the offsets of the globals' records."""
-    rows = [[e.name, e.symbol, e.signature and e.signature.text(), e.nogil, e.shown, e.link_only] for e in exports]
+    rows = [
+        [export.name, export.symbol, export.signature and export.signature.text(), export.nogil, export.shown, export.link_only]
+        for export in exports
+    ]
     packed = pack([_VERSION, level, rows, dict(slots), dict(storage), list(libraries), code])
     return deflate(packed)
 

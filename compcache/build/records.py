@@ -62,7 +62,8 @@ def read_needs(definitions: Mapping[str, Definition], resolution: Resolution, sl
     leaves = {*slots, *imports, *natives}
     edges = {name: definition.references for name, definition in definitions.items()}
     if not leaves.isdisjoint(DependencyGraph(edges).closure(startup)):
-        edges = {name: (*edges[name], _STARTUP) if d.kind == "function" else edges[name] for name, d in definitions.items()}
+        functions = {name for name, definition in definitions.items() if definition.kind == "function"}
+        edges = {name: (*references, _STARTUP) if name in functions else references for name, references in edges.items()}
         edges[_STARTUP] = tuple(startup)
     return Needs(natives, DependencyGraph(edges).needs(leaves))
 

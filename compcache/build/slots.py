@@ -139,7 +139,7 @@ def with_nobuiltin(text: str, functions: Iterable[GlobalValue], imports: Collect
     Otherwise LLVM would treat them as the platform's functions. `functions` are the functions of the module.
     """
     imported = {symbol for symbol in imports if is_known_by_name(symbol)}
-    definition_lines = {f.text for f in functions if not f.is_declaration and is_known_by_name(f.name)}
+    definition_lines = {value.text for value in functions if not value.is_declaration and is_known_by_name(value.name)}
     if imported:
         text = change_lines(text, "declare ", lambda line: line if imported.isdisjoint(references(line)) else f"{line} nobuiltin")
     if definition_lines:
@@ -288,7 +288,7 @@ def imported_thread_locals(
     Raises:
         LibraryError: a library cannot be opened.
     """
-    open_ones = open_libraries(requests.libraries)
+    opened_libraries = open_libraries(requests.libraries)
 
     def is_of_module(name: str) -> bool:
         """Return whether another module, not the platform or a loaded library, must define the thread-local variable."""
@@ -296,7 +296,7 @@ def imported_thread_locals(
             return name in requests.imports
         if is_beside(ADDRESS_OF + name):
             return True
-        if platform_symbols.is_platform_symbol(name) or any(library.path_of(name) for library in open_ones):
+        if platform_symbols.is_platform_symbol(name) or any(library.path_of(name) for library in opened_libraries):
             return False
         if is_cached(ADDRESS_OF + name):
             return True
@@ -306,12 +306,12 @@ def imported_thread_locals(
 
 
 def _require_same_thread_locality(missing: Iterable[str], cached_among: Callable[[list[str]], Collection[str]]) -> None:
-    """Raise `SignatureMismatchError` if a cached variable is thread-local and the module's use is not, or the other way round."""
+    """Raise `SignatureMismatchError` if a variable is thread-local only in the cache, or only in the module."""
     for name in missing:
-        is_of_threads = name.startswith(ADDRESS_OF)
+        is_thread_local = name.startswith(ADDRESS_OF)
         plain = name.removeprefix(ADDRESS_OF)
-        if cached_among([plain if is_of_threads else ADDRESS_OF + name]):
-            use_text, cached_text = ("a thread-local", "not thread-local") if is_of_threads else ("a normal", "thread-local")
+        if cached_among([plain if is_thread_local else ADDRESS_OF + name]):
+            use_text, cached_text = ("a thread-local", "not thread-local") if is_thread_local else ("a normal", "thread-local")
             raise SignatureMismatchError(
                 f"the module uses {plain!r} as {use_text} variable, but the cached variable with this name is {cached_text}: declare it as "
                 "the defining module does",
@@ -535,7 +535,7 @@ def _function_storage(name: str, definition: GlobalDefinition) -> Storage:
     if definition.kind in _NOT_CALLED:
         raise CompileError(
             f"the module declares {name!r} as a function, but globals= gives it the value {definition!r}: define it as a NativeSymbol, or "
-            "by a kind of your own (compcache.globals.register) that gives an address"
+            "with a registered kind of definition (compcache.globals.register) that gives an address"
         )
     return Storage("pointer", 8)
 
@@ -637,7 +637,7 @@ def _thunk(name: str, declaration: str, function_type: str) -> str:
     prefix = " ".join(word for word in head.prefix.split(" ") if word not in _LINKAGE_WORDS)
     result = function_type[: _parameters_start(function_type)].rstrip()
     call_prefix = prefix.removesuffix(result).strip()
-    arguments = [p if p == "..." else f"{p} %a{i}" for i, p in enumerate(head.parameters)]
+    arguments = [type_text if type_text == "..." else f"{type_text} %a{number}" for number, type_text in enumerate(head.parameters)]
     joined = ", ".join(arguments)
     call = " ".join(filter(None, ["musttail call", call_prefix, function_type, f"%target({joined})"]))
     value, back = ("", "ret void") if result == "void" else ("%result = ", f"ret {result} %result")

@@ -136,7 +136,10 @@ def is_rare(text: str, functions: Iterable[GlobalValue]) -> bool:
     if any(sign in text and pattern.search(text) for sign, pattern in _RARE.items()):
         return True
     intrinsics = architecture(platform_name()).intrinsics or "llvm.none."
-    return any(f.name.startswith("llvm.") and not f.name.startswith(intrinsics) and not _ORDINARY.match(f.name) for f in functions)
+    return any(
+        function.name.startswith("llvm.") and not function.name.startswith(intrinsics) and not _ORDINARY.match(function.name)
+        for function in functions
+    )
 
 
 def assembly_parts(text: str) -> str | None:

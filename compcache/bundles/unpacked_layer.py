@@ -29,7 +29,7 @@ __all__ = ["unpack_layer"]
 def unpack_layer(store: Store, path: str, file: BinaryIO, directory: str) -> str:
     """Unpack an open bundle and return the path of the directory with its modules.
 
-    The directory is `directory` if the cache directory can be written. Otherwise it is a temporary directory that this process removes at
+    The result is `directory` if the cache directory can be written. Otherwise it is a temporary directory that this process removes at
     exit.
 
     Raises:
@@ -72,7 +72,7 @@ def _unpack_for_this_process(path: str, name: str) -> str:
 
     `name` is the result of `unpacked_name` for the state of the file that was checked.
 
-    Raise `StorageError` if the file has changed since then; otherwise as `import_bundle`.
+    Raise `StorageError` if the file has changed since then. See `import_bundle` for other exceptions.
     """
     directory = tempfile.mkdtemp(prefix=f"compcache-{name[:8]}-")
     atexit.register(_remove_in_creator, directory, os.getpid())

@@ -173,7 +173,9 @@ class Questions(Facade):
             return function_asm(self._store, self._loader, func_name_of(func_name), module_id, whole_module=whole_module)
 
     def explain(self, func_name: str | Identity, identity: Identity | None = None, *, progress: Progress | None = None) -> Explanation:
-        """Explain why a function can or cannot be loaded, and how its inputs differ from those of stored variants. Ask remote stores, too.
+        """Explain why a function can or cannot be loaded, and how its inputs differ from those of stored variants.
+
+        Remote stores are queried, too.
 
         Args:
             func_name: the function's name, its `Identity`, or a label. A label selects its newest function, which is compared with

@@ -342,7 +342,7 @@ def _run_process(unit: Unit, arguments: list[str], code: bytes | None = None) ->
 
 
 def _failure_text(compiler: str, status: int, diagnostics: str) -> str:
-    """Return the message for a compiler that failed. A negative `status` is that of a process which a signal ended."""
+    """Return the message for a compiler that failed. A negative `status` is the number of the signal that ended the process."""
     if status < 0:
         text = f"{compiler} was ended by signal {-status} ({signal.strsignal(-status)})"
         return f"{text}:\n{diagnostics}" if diagnostics else f"{text}: compile the source again"

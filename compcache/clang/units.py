@@ -58,7 +58,7 @@ class Unit(Record):
     def input_digest(self) -> bytes:
         """Return a digest of the inputs that are known without running the compiler. The headers are not among them.
 
-        The path counts as it is written: `__FILE__` is this text, and another spelling may lead through a link to other headers.
+        Two spellings of a path differ: `__FILE__` is the path as written, and a spelling with a link may lead to other headers.
         """
         texts = [self.path, self.compiler.language, self.compiler.stamp, self.directory, *self.flags]
         texts += [f"{name}={os.environ.get(name)}" for name in _VARIABLES]
@@ -157,7 +157,7 @@ def make_unit(
 
 
 def _current_directory() -> str:
-    """Return the current directory, or "" if it no longer exists: sources and headers with absolute paths can be compiled all the same."""
+    """Return the current directory, or "" if it no longer exists. Sources and headers with absolute paths do not need it."""
     with suppress(FileNotFoundError):
         return os.getcwd()
     return ""

@@ -39,7 +39,7 @@ def resolve(cache: Cache, name: str) -> str:
     if len(matching) > 1 and name not in matching:
         first_names = join_first(map(short_name, matching), _SHOWN)
         verb = "match" if _GLOB.search(name) else "are named"
-        raise click.ClickException(f"{len(matching)} functions {verb} {name!r}: {first_names}; give more of the name")
+        raise click.ClickException(f"{len(matching)} functions {verb} {name!r}: {first_names}; give a longer part of the name")
     return matching[0] if matching and name not in matching else name
 
 
@@ -102,7 +102,9 @@ def resolve_last_part(cache: Cache, name: str) -> str:
         return name
     if len(matching) > 1:
         first_names = join_first(map(printable, matching), _SHOWN)
-        raise click.ClickException(f"the names of {len(matching)} functions end with {name!r}: {first_names}; give more of the name")
+        raise click.ClickException(
+            f"the names of {len(matching)} functions end with {name!r}: {first_names}; give a longer part of the name"
+        )
     return matching[0]
 
 

@@ -39,7 +39,7 @@ class Session:
         return setting_source(DIRECTORY_VARIABLE)
 
     def open_or_create(self, *, allow_pickle: bool = False) -> Cache:
-        """Open the cache for a command that may create the directory. `allow_pickle` is that of `Cache`."""
+        """Open the cache for a command that may create the directory. See `Cache` for `allow_pickle`."""
         return Cache(self.directory, trust=self.trust, allow_pickle=allow_pickle)
 
     def open_existing(self, *, allow_pickle: bool = False) -> Cache:
@@ -57,7 +57,7 @@ class Session:
         return cache
 
     def require_no_file(self) -> None:
-        """Raise `click.ClickException` if the path of the cache directory is that of a file."""
+        """Raise `click.ClickException` if the path of the cache directory leads to a file."""
         if os.path.exists(self.directory) and not os.path.isdir(self.directory):
             raise click.ClickException(f"{self.directory} (chosen by: {self.chosen_by}) is not a directory: give the directory of a cache")
 

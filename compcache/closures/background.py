@@ -102,7 +102,7 @@ def _start_process(session: Session, func_name: str, *, tunes: bool, links: bool
 
 
 def unlinkable_file_name(store: Store) -> str:
-    """Return the name of the file that lists functions that could not be linked, in the place of linked closures' files."""
+    """Return the name of the file that lists functions that could not be linked, in the directory for files of linked closures."""
     return CLOSURES.file_name(digest([b"tried"]).hex() + key_suffix(store.stamp_key))
 
 

@@ -232,7 +232,7 @@ class _Linker:
         return self._include([(number, key) for key in copies.whole])
 
     def _include(self, places: Iterable[tuple[int, str]]) -> bool:
-        """Add definitions to the work list, unless they are in it. Return True, the result of the callers, because they are included."""
+        """Add definitions to the work list, unless they are in it. Return True, because the definitions are included."""
         new_places = [place for place in places if place not in self._seen]
         self._seen.update(new_places)
         self._waiting.extend(new_places)

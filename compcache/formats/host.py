@@ -56,7 +56,7 @@ class Processor:
         self.accepted: set[bytes] = set()
 
     def cpu(self) -> str:
-        """Return LLVM's name of the processor, from a file that is read once, or "" if no process has asked LLVM since the boot."""
+        """Return LLVM's name of the processor, from a file that is read once, or "" if no process has queried LLVM since the boot."""
         if self._cpu is None:
             self._cpu = self._ask_cpu()
         return self._cpu

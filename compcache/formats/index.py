@@ -246,7 +246,7 @@ class Segment:
         return opened, status.st_size
 
     def close(self) -> None:
-        """Forget the file, which closes it if no one else uses it."""
+        """Release the file, which is closed when its last user releases it."""
         self._tables = self._texts = None
 
 

@@ -50,7 +50,7 @@ def is_numbered(notes: Mapping[str, Any]) -> bool:
 
 
 def inherit_order(notes: Mapping[str, Any], origin: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the notes of a derived module with the number and the digests in `origin`, the notes of the module that it was made from."""
+    """Return the notes of a derived module with the number and the digests in `origin`, the notes of the original module."""
     number, contents = order_of(origin)
     return {**notes, _NUMBER: number, _CONTENTS: contents}
 

@@ -27,7 +27,7 @@ def segment_error(files: file_ops.Files, path: str, named: str, error: FormatErr
     Args:
         files: the operations to use.
         path: the path of the segment.
-        named: the digest in its name, in hexadecimal. It matches the content of an intact segment.
+        named: the digest in its name, in hexadecimal. The digest matches the content of an intact segment.
         error: the exception that decoding the segment raised.
     """
     with suppress(OSError):

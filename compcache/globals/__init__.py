@@ -16,7 +16,7 @@ from compcache.interrupts import reraise_interrupt
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from compcache.globals.blocks import Buffer, Bytes, Text
-    from compcache.globals.definition import LoadContext as LoadContext  # a kind of your own is given one
+    from compcache.globals.definition import LoadContext as LoadContext  # the functions of a registered kind receive one
     from compcache.globals.native import NativeSymbol
     from compcache.globals.objects import DictMember, ObjectIdentity, PythonObject
     from compcache.globals.pickled import Pickled

@@ -637,7 +637,7 @@ def _map_image(runtime: "Any", descriptor: int, path: str, key: bytes, size: int
 
 
 def _weak(table: "dict[Any, ref[LoadedModule]]", key: object, module: "LoadedModule") -> "ref[LoadedModule]":
-    """Return a weak reference. When the module is gone, its row is removed."""
+    """Return a weak reference. When the module is freed, its row is removed."""
     weak: ref[LoadedModule] = load_runtime().weak_row(module, _remove_dead_weakref, table, key)
     return weak
 

@@ -22,7 +22,7 @@ __all__ = ["begin_build", "end_build", "forget", "forget_targets", "held_lines",
 
 
 def begin_build(loader: Loader, build: object) -> None:
-    """Make look-ups ignore memory until the build has ended, because modules in memory may be gone from the directory."""
+    """Make look-ups ignore memory until the build has ended, because the directory may no longer contain the modules in memory."""
     with loader.lock():
         loader.builds.add(build)
         loader.targets.clear()

@@ -324,7 +324,7 @@ def _release_import_lock() -> None:
     """Release the lock of Python's import system if an interrupt has kept this thread from releasing it.
 
     Otherwise the LLVM thread would wait forever at its next import. A signal handler that has interrupted the import system itself runs
-    while the lock is rightly held.
+    while the import system legitimately holds the lock.
     """
     if not _imp.lock_held():
         return

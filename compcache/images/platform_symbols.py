@@ -142,7 +142,7 @@ def all_paths() -> list[str]:
 def needed_libc(undefined: Iterable[str]) -> str:
     """Return the kind of C library that code with these undefined symbols needs, for example ``glibc``; empty if it needs none.
 
-    The kind is that of this process, whose structures and calling conventions the code uses.
+    The kind is always the kind of this process, because the code uses its structures and calling conventions.
     """
     kind, _, _ = this_libc().partition(" ")
     return kind if any(not name.startswith(ALWAYS_THERE) for name in undefined) else ""

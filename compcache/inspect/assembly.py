@@ -39,7 +39,7 @@ def function_ir(store: Store, loader: Loader, func_name: str, module_id: str | N
 def function_asm(store: Store, loader: Loader, func_name: str, module_id: str | None, *, whole_module: bool) -> str:
     """Return the native assembly of a function or of its whole module. See `Cache.asm`.
 
-    With the same LLVM that compiled the image, the assembly is that of the image. With another LLVM it may differ.
+    If this LLVM compiled the image, the assembly matches the code of the image. The output of another LLVM may differ.
     """
     chosen_id, symbol = _choose_realization(store, loader, func_name, module_id)
     code = read_code(store, chosen_id)

@@ -284,7 +284,7 @@ def _read_provenance(store: Store, copy: Realization) -> Provenance:
 
 
 def _filled_globals(module: ModuleFile, needs_offset: int) -> tuple[GlobalReport, ...]:
-    """Return the globals that a load of a function fills, sorted by name. `needs_offset` is that of its needs, or 0.
+    """Return the globals that a load of a function fills, sorted by name. `needs_offset` is the offset of its needs, or 0.
 
     Raise `FormatError` for a damaged record.
     """

@@ -310,7 +310,7 @@ class LayeredStore(Store):
         return list(rows.values())
 
     def _find_ordered(self, indexes: list[tuple[Store | Index, Index]], key: bytes, is_near: IsNear | None) -> Iterator[tuple[bytes, int]]:
-        """Yield the realizations of a plain name, the newest addition of the first index first. `is_near` is that of `find`."""
+        """Yield the realizations of a plain name, the newest addition of the first index first. See `find` for `is_near`."""
         numbered_rows = self._numbered_rows(indexes, key)
         stores = {module_id: store for store, (_, _, module_id, _, _) in numbered_rows}
         for module_id, offset in sort_by_preference([row for _, row in numbered_rows], is_near):
@@ -339,8 +339,8 @@ class LayeredStore(Store):
     def _remember_layer(self, module_id: bytes, store: Store | Index) -> None:
         """Remember the layer of a module for `open_module`.
 
-        `store` is the layer, this directory, or the merged index of all layers, which tells the layer if it has the module. This directory
-        itself is not remembered, because `open_module` searches it first.
+        `store` is the layer, this directory, or the merged index of all layers, which names the layer of a module that it contains. This
+        directory itself is not remembered, because `open_module` searches it first.
         """
         if store is self:
             self._found_in.pop(module_id, None)

@@ -98,7 +98,7 @@ def _inquire(session: Session, names: tuple[str, ...]) -> Iterator[Inquiry | Non
     """Request functions from the remote store before they are compiled. Other hosts wait for them until the context ends.
 
     Yields:
-        The inquiry, or None if there is nothing to request or no store may be asked.
+        The inquiry, or None if there is nothing to request or no store accepts requests.
     """
     inquiry = session.inquire(names, compiles=True)
     try:

@@ -155,7 +155,7 @@ class _Addition:
         return frozenset(unknown.difference(assumed))
 
     def _start_linking(self, translation: Translation) -> Future[BuiltModule]:
-        """Link a module in another thread, or at once if no thread can be started. Return the future module."""
+        """Link a module in another thread, or in this thread if no thread can be started. Return the future module."""
         try:
             return self._executor.submit(link_module, translation)
         except RuntimeError as error:  # the system has no more threads, or the process exits

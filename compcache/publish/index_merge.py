@@ -336,7 +336,7 @@ def merge_all(store: Store, gone: set[bytes], present: Container[bytes], size_of
     segments = readable_segments(index)
 
     def modules() -> Iterator[bytes]:
-        """Yield the entries of modules that are still stored, and note the others."""
+        """Yield the entries of modules that are still stored, and add the other modules to `gone`."""
         for entry in _merge_modules(index, segments, ()):
             if entry[:DIGEST_SIZE] in gone or entry[:DIGEST_SIZE] not in present:
                 gone.add(entry[:DIGEST_SIZE])

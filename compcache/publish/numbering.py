@@ -133,5 +133,5 @@ def _is_newest(store: Store, group: Group, names: set[str], look_ups: LookUps) -
 
 
 def first_existing(store: Store, realizations: Iterable[tuple[bytes, int]]) -> bytes | None:
-    """Return the module_id of the first realization whose module exists, or None. The index may still list files that are gone."""
+    """Return the module_id of the first realization whose module exists, or None. The index may still list removed modules."""
     return next((module_id for module_id, _ in realizations if store.exists(module_id)), None)

@@ -47,7 +47,7 @@ def quarantine(store: Store, path: str, reason: str) -> IntegrityError:
 def move_to_quarantine(store: Store, path: str) -> str:
     """Move a damaged file to quarantine, and count it. Return a description of the action for messages.
 
-    A module without a file of its own is marked as removed in its volume instead. The loader is told that a moved module is gone.
+    A module without a file of its own is marked as removed in its volume instead. The loader forgets a module that was moved.
 
     Raises:
         OSError: the file could not be moved, or exists neither at the path nor in a volume.

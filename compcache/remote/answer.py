@@ -23,7 +23,7 @@ __all__ = [
 #: Outcomes: the first field of the helper's answer about a function.
 FOUND, MISSING, UNAVAILABLE = "found", "missing", "unavailable"
 #: Reasons why a store is unavailable.
-SKIPPED, TIMED_OUT = "it is not asked for a while, after repeated failures", "it did not answer in time"
+SKIPPED, TIMED_OUT = "it gets no requests for a while, after repeated failures", "it did not answer in time"
 
 
 #: The letters for the stores' answers about a function. `_NOT_ASKED` marks a store that was not asked.
@@ -58,8 +58,8 @@ class RemoteAnswer(NamedTuple):
 
     Attributes:
         url: the URL of the store, or of all stores that were asked, without passwords.
-        outcome: ``found``, ``missing``, ``rejected`` (the store has a module that this cache does not accept), ``unavailable`` (it
-            did not answer) or ``skipped`` (it is not asked for a while, after repeated failures).
+        outcome: ``found``, ``missing``, ``rejected`` (the store has a module that this cache does not accept), ``unavailable`` (it did not
+            answer) or ``skipped`` (it gets no requests for a while, after repeated failures).
         message: the outcome in words.
         is_asked: whether a miss asks the store for this function. A function with a plain name is fetched only by `Cache.prefetch`
             and ``compcache remote pull``.
@@ -89,8 +89,8 @@ def map_file(path: str) -> memoryview:
 
 
 def skipped_answer(url: str, name: str, failures: int, seconds: float) -> RemoteAnswer:
-    """Return the answer for a store that is not asked for another `seconds`, because its last `failures` requests failed."""
-    message = f"it is not asked for another {seconds:.0f} s; consecutive failures: {failures}"
+    """Return the answer for a store that gets no request for another `seconds`, because its last `failures` requests failed."""
+    message = f"it gets no requests for another {seconds:.0f} s; consecutive failures: {failures}"
     return RemoteAnswer(url, "skipped", message, label_of(name) is not None)
 
 

@@ -51,12 +51,12 @@ class Breaker:
         self._path = path
 
     def is_open(self) -> bool:
-        """Read the file, and return whether the store must not be asked now."""
+        """Read the file, and return whether the store must get no request now."""
         _, pause_end, _ = self._read()
         return time.time() < pause_end
 
     def is_half_open(self) -> bool:
-        """Return whether the store must be probed before it is asked."""
+        """Return whether the store must be probed before it gets another request."""
         _, pause_end, _ = self._read()
         return 0 < pause_end <= time.time()
 
@@ -93,7 +93,7 @@ class Breaker:
         self._write(failures, pause_end, pause)
 
     def state(self) -> tuple[int, float]:
-        """Return the number of consecutive failures, and for how many more seconds the store is not asked."""
+        """Return the number of consecutive failures, and the remaining seconds of the pause without requests."""
         failures, pause_end, _ = self._read()
         return failures, max(0.0, pause_end - time.time())
 

@@ -178,7 +178,7 @@ class RemoteStore:
         return tuple([breaker_of(store.url) for store in self.settings.each])
 
     def _check_service(self, *, waits: bool) -> bool:
-        """Return whether a store may be asked. Request a probe if the pause of a store is over.
+        """Return whether a store accepts requests. Request a probe if the pause of a store is over.
 
         With `waits`, wait for the probe and return its result. Otherwise return False.
         """
@@ -218,7 +218,7 @@ class RemoteStore:
     def inquire(
         self, names: Iterable[str], *, plain: bool = False, insists: bool = False, compiles: bool = False, first: int = 0
     ) -> Inquiry | None:
-        """Request functions, or return None if there is nothing to request or no store may be asked now.
+        """Request functions, or return None if there is nothing to request or no store accepts requests now.
 
         Args:
             names: the functions. Only content names are requested, unless `plain` is set.
@@ -310,8 +310,8 @@ class RemoteStore:
     def adopt_answers(self, names: tuple[str, ...], answers: list[HelperAnswer], *, insists: bool = False) -> tuple[str, ...]:
         """Verify and publish the modules in the helper's answers, and fetch their imports. Count the answers in the statistics.
 
-        The stores behind the store of a rejected module are asked for its function again. The first store is asked again, without packs,
-        if the module came from a pack.
+        If a module is rejected, its function is requested again, from the stores behind the store of the module. If the module came from a
+        pack, the first request goes to the same store again, without packs.
 
         Return the functions of `names` whose modules were published. See `inquire` for `insists`.
         """

@@ -131,8 +131,8 @@ def collect_garbage(
 ) -> RemoteGarbage:
     """Remove garbage: cards that do not decode or whose module is missing, modules that no card names, packs that do not decode.
 
-    An object is removed only if this collection and another one at least `grace` seconds earlier, by the store's clock, find it
-    to be garbage. So the first collection removes nothing.
+    An object is removed only if this collection and another one at least `grace` seconds earlier, by the store's clock, find it to be
+    garbage. Hence the first collection removes nothing.
 
     Return the objects that were removed, and those that are left for a later collection.
 

@@ -513,7 +513,7 @@ def zero_counters(store: Store, now: float) -> bool:
 
 
 def fold_small(files: Files, root: str) -> None:
-    """Seal the journals, and merge small files. The work is bounded, whatever the total size.
+    """Seal the journals, and merge small files. The work is bounded, independent of the total size.
 
     A file is merged only if all smaller files together are at least half as large. Hence a byte is rewritten a number of times that is
     logarithmic in the total size. Do nothing if another process folds.

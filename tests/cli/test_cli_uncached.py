@@ -81,6 +81,6 @@ def test_explain_finds_by_the_last_part_of_a_name(directory: Path, name: str, st
 def test_explain_names_those_that_share_a_last_part(directory: Path) -> None:
     done = compcache("--dir", directory, "explain", "cholesky")
     assert done.status == 2
-    assert "others.cholesky, solvers.cholesky; give more of the name" in done.err
+    assert "others.cholesky, solvers.cholesky; give a longer part of the name" in done.err
     done = compcache("--dir", directory, "explain", "solvers.cholesky")
     assert (done.status, done.out.startswith("solvers.cholesky: miss (refused)")) == (1, True)

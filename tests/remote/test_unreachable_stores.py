@@ -85,7 +85,7 @@ def test_explain_tells_that_the_store_is_left_alone(tmp_path: Path) -> None:
         answer = cache.explain("f").remote
     assert answer is not None
     assert answer.outcome == "skipped"
-    assert re.search(r"not asked for another \d+ s; consecutive failures: 3", answer.message)
+    assert re.search(r"gets no requests for another \d+ s; consecutive failures: 3", answer.message)
 
 
 def test_misses_while_the_store_is_left_alone_load_no_client(store: Path, tmp_path: Path) -> None:

@@ -50,8 +50,12 @@ class _Pattern:
         in_memory = max(0, floats - machine.float_arguments) + max(0, len(entry.types) - floats - len(machine.arguments))
         self._size = in_memory * _WORD
         parameters = self._signature.parameters
-        self._views = {i: self._reserve(_VIEW) for i, p in enumerate(parameters) if p.is_buffer or p.type.kind == POINTER}
-        self._slots = [self._reserve(_WORD * max(1, p.dimensions)) for p in parameters]
+        self._views = {
+            index: self._reserve(_VIEW)
+            for index, parameter in enumerate(parameters)
+            if parameter.is_buffer or parameter.type.kind == POINTER
+        }
+        self._slots = [self._reserve(_WORD * max(1, parameter.dimensions)) for parameter in parameters]
         self._result = self._reserve(_WORD)
         self._thread = self._reserve(_WORD)
         self._items = self._reserve(_WORD * len(self._signature.result.items())) if self._signature.result.kind == TUPLE else 0
@@ -110,13 +114,13 @@ class _Pattern:
     def _check_arity(self) -> None:
         """Emit the check of the number of arguments. For another number, or names, the runtime orders the arguments or raises."""
         machine, count = self._machine, len(self._signature.parameters)
-        callee, given, expected, names = machine.arguments[:4]
+        callee, actual, expected, names = machine.arguments[:4]
         convert = machine.new_label()
 
         def match_arguments() -> None:
             """Emit the call of the runtime, which may raise an exception."""
             machine.move(callee, machine.callee)
-            machine.move(given, expected)  # the register in which the number of arguments was passed
+            machine.move(actual, expected)  # the register in which the number of arguments was passed
             machine.load_number(expected, count)
             self._call_api(entry_points.FAIL_ARITY)
             machine.jump_if_zero(machine.result, self._fail, half=True)

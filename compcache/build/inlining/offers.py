@@ -190,7 +190,7 @@ class _Module:
         self._attributes = {match[1]: match[2] for line in lines_from(text, "attributes #") if (match := _ATTRIBUTES.fullmatch(line))}
 
     def bodies(self) -> tuple[Body, ...]:
-        """Return the bodies of the wanted functions. Bodies that other modules cannot use are left out."""
+        """Return the bodies of the requested functions. Bodies that other modules cannot use are left out."""
         offered = []
         for symbol, name in self._offered.items():
             with suppress(_NotOffered, ValueError, KeyError):
@@ -382,7 +382,10 @@ class _Reader:
         return f"declare {' '.join(_passed_types(before, is_result=True))} {written}({', '.join(passed)})"
 
     def _with_attributes(self, line: str, callee: str) -> str:
-        """Return a call with its own attributes and those of its declaration written out. Raise `_NotOffered` if one is not harmless."""
+        """Return a call with its own attributes and those of its declaration written out.
+
+        Raise `_NotOffered` if an attribute is not harmless.
+        """
         attributes = self._module.attributes(line)
         line = _GROUP.sub("", line)
         if callee in self._natives:

@@ -37,7 +37,7 @@ def version_of(linker: Linker) -> tuple[str, str]:
 
 @functools.lru_cache(maxsize=16)
 def _run_version(argv: tuple[str, ...], state: tuple[int, ...]) -> tuple[str, str]:  # noqa: ARG001 - part of the cache's key
-    """Return the name and version that a linker prints, or "linker" and "" if it cannot be asked or is not known."""
+    """Return the name and version that a linker prints, or "linker" and "" if it cannot be run or is not known."""
     with suppress(OSError, subprocess.TimeoutExpired):
         completed = subprocess.run(
             [*argv, "--version"],

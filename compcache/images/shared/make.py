@@ -204,7 +204,7 @@ def requires(image: bytes) -> str:
 
 def _libc_requirement(versions: Iterable[str], undefined: Iterable[str]) -> str:
     """Return the latest needed version of glibc. If no symbol has a version, return the C library that the symbols need."""
-    numbers = [tuple(map(int, m.groups())) for m in map(_GLIBC_VERSION.fullmatch, versions) if m]
+    numbers = [tuple(map(int, match.groups())) for match in map(_GLIBC_VERSION.fullmatch, versions) if match]
     return "glibc {}.{}".format(*max(numbers)) if numbers else platform_symbols.needed_libc(undefined)
 
 

@@ -107,7 +107,11 @@ def _read_object(data: bytes) -> Input:
     strings = parts.read_linked_strings(data, sections, sections[0]._replace(link=header.names_section))
     names = [parts.read_string(strings, section.name) for section in sections]
     tables = _read_relocations(data, sections)
-    usable = [_read_section(data, n, names[n], s, tables.get(n, ()), linking) for n, s in enumerate(sections) if _is_part(names[n], s)]
+    usable = [
+        _read_section(data, number, names[number], s, tables.get(number, ()), linking)
+        for number, s in enumerate(sections)
+        if _is_part(names[number], s)
+    ]
     symbols, table = _read_symbols(data, sections)
     return Input(header.machine, linking, tuple(usable), symbols, table, _PROPERTIES in names)
 

@@ -89,12 +89,9 @@ def _write_image(
     inputs: Sequence[Input], export: str, optional: Collection[str], imports: Collection[str],
     providers: Mapping[str, Provider], run_paths: Sequence[str],
 ) -> WrittenImage:  # fmt: skip
-    """Return the shared object that is made from the objects. Raise `FormatError` if only a linker can make it."""
+    """Return the shared object that contains these objects. Raise `FormatError` if only a linker can make it."""
     linking = inputs[0].linking
-    if any(obj.machine != inputs[0].machine for obj in inputs):
-        raise FormatError("the objects are for different machines")
-    if all(obj.has_properties for obj in inputs):
-        raise FormatError("all objects have the section .note.gnu.property, which only linkers can merge")
+    _require_mergeable(inputs)
     outputs = merge_sections(inputs)
     symbols = Symbols(inputs, outputs, export)
     tables = scan(inputs, symbols.external, imports)
@@ -122,11 +119,23 @@ def _write_image(
     dynamic.fill(exported, relocator.dynamic, linking.relative)
     tail = symbol_sections(inputs, symbols, values, export, frozenset(tables.names), template[0].address if template else 0)
     image = _assemble(inputs[0].machine, layout, tail, _program_headers(layout, outputs, template, linking.page))
-    places = {
-        name: b"".join([_PLACE.pack(address - exported.address, addend) for address, addend in references])
-        for name, references in relocator.places.items()
+    return WrittenImage(image, _encode_places(relocator.places, exported.address), needed)
+
+
+def _require_mergeable(inputs: Sequence[Input]) -> None:
+    """Raise `FormatError` if the objects are for different machines, or only a linker can merge their properties."""
+    if any(obj.machine != inputs[0].machine for obj in inputs):
+        raise FormatError("the objects are for different machines")
+    if all(obj.has_properties for obj in inputs):
+        raise FormatError("all objects have the section .note.gnu.property, which only linkers can merge")
+
+
+def _encode_places(places: Mapping[str, Sequence[tuple[int, int]]], table_address: int) -> dict[str, bytes]:
+    """Return the encoded locations of each import by symbol, as distances from the exported table, with their addends."""
+    return {
+        name: b"".join([_PLACE.pack(address - table_address, addend) for address, addend in references])
+        for name, references in places.items()
     }
-    return WrittenImage(image, places, needed)
 
 
 def _needed_symbol(symbol: Symbol, optional: Collection[str], providers: Mapping[str, Provider]) -> NeededSymbol:

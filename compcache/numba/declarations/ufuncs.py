@@ -349,7 +349,7 @@ def _has_loop_for(ufunc: Any, types: tuple[str, ...]) -> bool:
     is_mixed = bool(kinds & set("iu")) and bool(kinds & set("cf"))
 
     def can_cast(source: Any, target: Any, rule: str) -> bool:
-        """Return whether NumPy casts a dtype to another one by a rule, or integers to floats because both occur."""
+        """Return whether NumPy casts a dtype to another dtype by a rule, or casts integers to floats because both occur."""
         return (is_mixed and source.kind in "iu" and target.kind in "cf") or numpy.can_cast(source, target, rule)
 
     for loop in ufunc.types:

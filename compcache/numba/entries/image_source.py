@@ -95,7 +95,7 @@ def _find_environment_slots(text: str, defined: Container[str]) -> list[str]:
         elif name.removeprefix(UNRESOLVED) in defined:
             continue  # a recursive call, which `resolve_recursion` resolves
         elif not _EXTERNAL.isdisjoint(words) and name not in _NATIVE_VARIABLES and not name.startswith(("PyExc_", IMPORT_PREFIX)):
-            raise CannotLink(f"the code refers to the external variable {name!r}, which no load provides")
+            raise CannotLink(f"the code refers to the external variable {name!r}, whose address a load cannot find")
         elif any(word.startswith("thread_local") for word in words):
             raise CannotLink(f"the code defines the thread-local variable {name!r}")
     return environments

@@ -179,7 +179,7 @@ def _register_environment(name: str, globals_: dict[str, Any], constants: list[A
 
 
 def _environment_globals(module: str | None) -> dict[str, Any]:
-    """Return the globals of an environment: those of a module, which is imported unless it is one of Numba's modules.
+    """Return the globals of an environment: the globals of a module, which is imported unless it belongs to Numba.
 
     Compiled code does not read the globals of its environment. Only user code in object mode reads them. Importing Numba's usual modules
     would take a tenth of a second. If `module` is None, the globals are empty.

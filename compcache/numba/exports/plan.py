@@ -51,7 +51,7 @@ class _Node:
         self.__dict__.update(fields)
 
     def encode(self) -> bytes:
-        """Return the node as it is stored."""
+        """Return the encoded node."""
         return struct.pack("<12I", *vars(self).values())
 
 

@@ -118,7 +118,7 @@ def _walk_content(function: Any, options: Any, functions: Iterable[Any]) -> Cont
 def _walk_implementations(first: Walk) -> Iterator[tuple[Any, Fingerprint]]:
     """Yield each implementation that the walk, or the walk of another implementation, has found, with its fingerprint.
 
-    The registered functions that the further walks reach are added to those of the first walk.
+    The registered functions that the further walks reach are added to the functions of the first walk.
     """
     implementations = dict(first.implementations)
     waiting = list(implementations.values())

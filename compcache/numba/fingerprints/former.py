@@ -61,7 +61,7 @@ class _Reads:
         self.attributes: dict[tuple[int, str], tuple[Callable[[], Any], Former]] = {}
 
     def keep_named(self, namespace: dict[str, Any], owners: int) -> dict[str, Former]:
-        """Keep the variables or attributes in a namespace that the function names, and return them by name. `owners` is that of `keep`."""
+        """Keep the variables or attributes in a namespace that the function names, and return them by name. See `keep` for `owners`."""
         return {name: self.keep(namespace[name], owners) for name in self.names & namespace.keys()}
 
     def keep(self, value: Any, owners: int) -> Former:
@@ -109,9 +109,9 @@ class _Reads:
 
 
 def _refer_to(value: Any) -> Callable[[], Any]:
-    """Return a function that returns an object, or None if the object is gone.
+    """Return a function that returns an object, or None if the object was freed.
 
-    If the object's class allows no weak references, a program's object is kept alive, and a library's object counts as gone.
+    If the object's class allows no weak references, a program's object is kept alive, and a library's object counts as freed.
     """
     with suppress(TypeError):
         return ref(value)
@@ -139,7 +139,8 @@ def keep_values(function: Any, calls: int = _MAX_CALLS) -> None:
 def former_function(function: Any, copies: dict[Any, Any] | None = None) -> Any:
     """Return a copy of a function that reads the kept values. Return the function itself if no value has changed or no value is kept.
 
-    `copies` contains the copies of functions that refer to this one, by their functions. The copy is added. None: there are no copies yet.
+    `copies` has the copies of functions that refer to this function, by the copied functions. The new copy is added. None means that there
+    are no copies yet.
     """
     reads = _reads.get(ref(function)) if type(function) is _Function else None
     copies = {} if copies is None else copies
@@ -169,7 +170,7 @@ def former_function(function: Any, copies: dict[Any, Any] | None = None) -> Any:
 def changed_attributes(function: Any) -> list[tuple[Any, str, Any, Any]]:
     """Return the attributes of classes and objects that have changed since the values that a function reads were kept.
 
-    A row has the class or object, the name, the former value, and the present value. Attributes that are gone are omitted.
+    A row has the class or object, the name, the former value, and the present value. Attributes that no longer exist are omitted.
     """
     rows = []
     copies: dict[Any, Any] = {}

@@ -35,7 +35,7 @@ _unread: list[tuple[Record, Functions]] = []
 def note_code(parts: Iterable[Part], records: Iterable[Record] = ()) -> None:
     """Record the digests that the values read by functions had when the functions were compiled or loaded, the newest last.
 
-    `records` are those of the code, if it was loaded without Numba.
+    `records` are the records of the code, if it was loaded without Numba.
     """
     parts = list(parts)
     if len(parts) > 1:

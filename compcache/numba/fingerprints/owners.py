@@ -28,7 +28,7 @@ def owner_of(value: Any) -> Any:
 
 
 def hashed_reference(value: Any) -> ref[Any]:
-    """Return a weak reference to an object. The reference can be a key even if the object is gone before the reference becomes one."""
+    """Return a weak reference to an object. The reference can become a key even after the object was freed."""
     reference = ref(value)
     hash(reference)  # the reference remembers its hash
     return reference
@@ -47,6 +47,6 @@ def note_ufunc(dispatcher: Any, ufunc: Any) -> None:
 
 
 def ufunc_of(dispatcher: Any) -> Any:
-    """Return the ufunc whose loops a dispatcher compiles; None if it is unknown, or gone."""
+    """Return the ufunc whose loops a dispatcher compiles; None if it is unknown, or was freed."""
     reference = getattr(dispatcher, _UFUNC, None)
     return None if reference is None else reference()

@@ -49,7 +49,7 @@ def note_real(real: Any, lazy: Any) -> Any:
 
 
 def _forget(number: int, _: Any) -> None:
-    """Forget a Numba object that is gone."""
+    """Forget a Numba object that was freed."""
     _replaced.pop(number, None)
 
 

@@ -224,7 +224,7 @@ def _wrap_reducer(original: Any) -> Any:
     """Return a wrapper that pickles the program's classes and intrinsics by name."""
 
     def reducer_override(self: Any, obj: Any) -> Any:
-        """Pickle an object as a name where the scope requires that, otherwise as before."""
+        """Pickle an object as a name if the scope requires that, otherwise as Numba does."""
         reduced = scopes.reduce_to_name(obj)
         return original(self, obj) if reduced is None else reduced
 

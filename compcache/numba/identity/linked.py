@@ -98,7 +98,7 @@ def take_linked(overload: Linked) -> bool:
 
 
 def _digests_for(overload: Linked) -> Iterator[set[str]]:
-    """Yield the digests of the overloads of a dispatcher in loaded code, and those of its function that Numba's own dispatchers compile."""
+    """Yield the digests of a dispatcher's overloads in loaded code, and of overloads of its function by Numba's own dispatchers."""
     of_owner = _linked.get(overload.owner(), set())
     if of_owner is not None:
         yield of_owner
@@ -106,7 +106,7 @@ def _digests_for(overload: Linked) -> Iterator[set[str]]:
 
 
 def forget_linked(dispatcher: Any) -> None:
-    """Record that all overloads of a dispatcher are compiled from present values from now on, whatever code is or was loaded."""
+    """Record that all overloads of a dispatcher are compiled from present values from now on, independent of loaded code."""
     _linked[owner_of(dispatcher)] = None
 
 
@@ -135,7 +135,7 @@ def decode_linked(description: Description, functions: Functions) -> frozenset[L
 def encode_loops(loops: Sequence[Loop], used: Iterable[tuple[str, str]], functions: Functions) -> set[Dependency] | None:
     """Return the dependencies for the loops that were added to ufuncs while the code of an entry was compiled, in this order.
 
-    The arguments are those of `encode_linked`. The result is None if a ufunc is not one of those that the functions read.
+    See `encode_linked` for the arguments. The result is None if the functions do not read one of the ufuncs.
     """
     numbers = _number_owners(functions, used)
     if any(loop.dispatcher not in numbers for loop in loops):
@@ -171,7 +171,7 @@ def _decode_rows(description: Description, prefix: str, functions: Functions) ->
 
 
 def _number_owners(functions: Functions, used: Iterable[tuple[str, str]]) -> dict[weakref.ref[Any], tuple[str, int]]:
-    """Return the name of each function, and the number of its dispatcher among those of functions with this name, by the dispatcher."""
+    """Return, by dispatcher, the name of its function and its number among the dispatchers of functions with this name."""
     rows = _owners_by_name(functions, used).items()
     return {owner: (name, number) for name, owners in rows for number, owner in enumerate(owners)}
 

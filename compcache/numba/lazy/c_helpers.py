@@ -140,7 +140,7 @@ def _load_extensions() -> None:
 def library_function(name: str, version: str) -> int:
     """Return the address of a function in Numba's library of C helpers, which is loaded without Numba, for an exported kernel.
 
-    The name may have the prefix "numba_". `version` is that of the Numba that compiled the kernel.
+    The name may have the prefix "numba_". `version` is the version of the Numba that compiled the kernel.
 
     Raise `ImportError` if the installed Numba has another series, Numba or NumPy is not installed, or the library cannot be loaded.
     """

@@ -172,7 +172,7 @@ def _accepted_types(type_: Any, typing_context: Any, types_in_signatures: Sequen
 def _list_candidates(type_: Any, types_in_signatures: Sequence[Any], *, is_optional: bool) -> list[Any]:
     """Return the argument types, besides a parameter's own type, that may be convertible to it, [] for types without conversions.
 
-    `is_optional` is whether the parameter's type is optional. The other arguments are those of `_accepted_types`.
+    `is_optional` is whether the parameter's type is optional. See `_accepted_types` for the other arguments.
     """
     from numba.core import types
 

@@ -87,7 +87,7 @@ def _compile_declared(
 ) -> Any:
     """Compile the signatures of a declared ufunc, and record its loops for starts without Numba.
 
-    `ufunc` is Numba's ufunc, or its builder. The result is that of `build`, which builds the NumPy ufunc; without `build`, it is `ufunc`.
+    `ufunc` is Numba's ufunc, or its builder. Return the result of `build`, which builds the NumPy ufunc, or `ufunc` without `build`.
     """
     from compcache.numba.takeover.declared import compile_and_record, record_compiled_identities
 
@@ -317,8 +317,8 @@ def _store_loop(entry: Entry, backend: Backend, info: Any, signature: Any, kind:
 
     The result is None if the code cannot be linked as an image, or if a constant needs Numba.
 
-    `entry` is that of the function that the loop calls, and `info` Numba's description of the loop. `signature` is only displayed. `kind`
-    becomes part of the entry's name.
+    `entry` is the entry of the function that the loop calls, and `info` is Numba's description of the loop. `signature` is only displayed.
+    `kind` becomes part of the entry's name.
     """
     from numba.core.compiler_lock import global_compiler_lock
     from numba.core.environment import lookup_environment

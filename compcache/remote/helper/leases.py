@@ -100,7 +100,7 @@ class Leases:
             pause = min(2 * pause, _LAST_LOOK)
 
     def _hold(self, key: str, content: bytes, is_client_gone: Callable[[], bool]) -> None:
-        """Begin to renew an acquired lease, and to release it when the client has gone and the uploads are done."""
+        """Renew an acquired lease in the background, and release it when the client has disconnected and the uploads are done."""
         self._held[key] = asyncio.ensure_future(self._renew_lease(key, content, is_client_gone))
         self._held[key].add_done_callback(lambda task: self._end_holding(key, task))
 
@@ -116,7 +116,7 @@ class Leases:
         return _MAGIC + self._holder + self._count.to_bytes(8, "little")
 
     async def _renew_lease(self, key: str, own_content: bytes, is_client_gone: Callable[[], bool]) -> None:
-        """Renew a lease until the client has gone and the uploads are done, then remove it. Return early if the lease is lost."""
+        """Renew a lease until the client has disconnected and the uploads are done, then remove it. Return early if the lease is lost."""
         renewed, end = loop_time(), float("inf")
         while not is_client_gone() or (self._uploads() and loop_time() < end):
             if is_client_gone() and end == float("inf"):

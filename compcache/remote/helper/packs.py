@@ -74,7 +74,7 @@ class StartUp:
         return self.pack.get(name)
 
     def is_over(self) -> bool:
-        """Return whether the start-up has ended, because it asked for nothing lately or has lasted too long."""
+        """Return whether the start-up has ended, because it has sent no request lately or has lasted too long."""
         now = time.monotonic()
         return now - self.asked > _QUIET_SECONDS or now - self.began > _LONGEST_SECONDS
 

@@ -51,7 +51,7 @@ _CAUSE = re.compile(r'(?:message|error): "([^"]+)"')
 
 
 class _SkippedError(Exception):
-    """Raised if the store is not asked for a while, after repeated failures."""
+    """Raised if the store gets no requests for a while, after repeated failures."""
 
 
 class Room:
@@ -274,8 +274,8 @@ class Reads:
     async def get(self, key: str, max_size: int, seconds: float = LOOKUP_SECONDS, patience: float = 0.0) -> bytes | None:
         """Return an object, or None if it is missing or has more than `max_size` bytes. Remember a missing object.
 
-        `seconds` is the time limit of each try, and `patience` that of all tries together, if it is longer. Errors of the store's client
-        are raised.
+        `seconds` is the time limit of each try, and `patience` is the time limit of all tries together, if it is longer. Errors of the
+        store's client are raised.
         """
         limit, stored_count = max(seconds, patience), self._stored_count
         data = await self._count_request(self.requests.get(key, max_size, seconds=seconds, patience=limit, require=self._require_service))
@@ -286,7 +286,7 @@ class Reads:
         return data
 
     def is_recent_miss(self, key: str) -> bool:
-        """Return whether an object was missing at this key lately. Count the saved request."""
+        """Return whether an object was missing at this key recently. Count the saved request."""
         is_known = loop_time() - self._missed.get(key, float("-inf")) < _MISSED_SECONDS
         self.count("remembered_misses", is_known)
         return is_known
@@ -299,8 +299,8 @@ class Reads:
     async def _count_request(self, request: Awaitable[_T]) -> _T | None:
         """Await a request, and return its result. Count the request and the transferred bytes.
 
-        An object that is too large is counted as rejected, and the result is None. Other errors except `_SkippedError` are noted. All are
-        raised.
+        An object that is too large is counted as rejected, and the result is None. Other errors except `_SkippedError` are recorded. All
+        errors are raised.
         """
         try:
             data = await request
@@ -317,7 +317,7 @@ class Reads:
         return data
 
     def _require_service(self) -> None:
-        """Raise `_SkippedError` if the store must not be asked now."""
+        """Raise `_SkippedError` if the store accepts no requests now."""
         if not self.breaker.allows_lookups():  # this may have changed while the look-up waited for its turn
             raise _SkippedError(SKIPPED)
 

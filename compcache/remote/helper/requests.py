@@ -205,7 +205,7 @@ class Requests:
                 task.cancel()
 
     def silence(self) -> float:
-        """Return after how many seconds without an answer a try gets a copy, and the next store is asked too."""
+        """Return after how many seconds without an answer a try is repeated in parallel, and the next store gets the request too."""
         return max(_SHORTEST_SILENCE, _SILENCE * self.latency) if self.latency else _UNKNOWN_SILENCE
 
     def _spend_on_repeat(self, size: int) -> bool:

@@ -75,7 +75,7 @@ class Helper:
         tasks.append(asyncio.create_task(self._keep_packs()))
         for tier in self._chain.tiers:
             tier.check_service()  # starts a probe of a store whose pause is over
-        while self._is_wanted():
+        while self._must_continue():
             await asyncio.sleep(1.0)
             if time.monotonic() - self._noted > _NOTES_SECONDS:
                 await self._store_notes()
@@ -100,8 +100,8 @@ class Helper:
                 with suppress(Exception):  # a host that may only read cannot store notes
                     await asyncio.wait_for(storing, PATIENCE)
 
-    def _is_wanted(self) -> bool:
-        """Return whether the helper must continue: it is reachable, and in use or expected to be used soon."""
+    def _must_continue(self) -> bool:
+        """Return whether the helper must continue, because it is reachable, and is in use or was used lately."""
         if not os.path.exists(os.path.join(self._directory, SOCKET)):
             return False  # the directory was removed, so no process can reach this helper any more
         if self._connections:
@@ -139,7 +139,7 @@ class Helper:
     # ---------------------------------------------------------------- requests
 
     async def _do_find(self, *fields: Any) -> list[list[Any]]:
-        """Look up functions. `fields` are those of `FindQuestion`.
+        """Look up functions. `fields` are the fields of `FindQuestion`.
 
         Return the fields of `HelperAnswer` for each function, and the seconds that the answers of each store took.
         """
@@ -155,7 +155,7 @@ class Helper:
         return [list(map(list, answers)), seconds_of_stores]
 
     async def _do_probe(self) -> bool:
-        """Probe the stores. Return whether a store may be asked again."""
+        """Probe the stores. Return whether a store accepts requests again."""
         return await self._chain.probe()
 
     async def _do_distrust(self, token: bytes) -> None:

@@ -77,7 +77,7 @@ class Tier:
         self.uploads.deliveries.note(key, data)
 
     def silence(self) -> float:
-        """Return after how many seconds without an answer the next store is asked too."""
+        """Return after how many seconds without an answer the next store gets the request too."""
         return self.reads.requests.silence()
 
 
@@ -181,7 +181,7 @@ class Chain:
     ) -> dict[str, Card]:
         """Return the cards of a function by shelf, from the nearest store that has any. The nearer stores of `writes` receive copies.
 
-        `fresh` is that of `Reads.find`.
+        See `Reads.find` for `fresh`.
 
         Raises:
             Exception: no store has cards, and the client of at least one store failed. It is unknown whether that store has cards.
@@ -321,11 +321,11 @@ class Chain:
         return list(await asyncio.gather(*map(ask, self.tiers)))
 
     async def probe(self) -> bool:
-        """Probe the stores that are not asked after failures. Return whether any store may be asked now."""
+        """Probe the stores that get no requests after failures. Return whether a store accepts requests now."""
         probes = [tier.reads.probe() for tier in self.tiers if tier.breaker.is_half_open() or tier.breaker.is_doubtful()]
         await asyncio.gather(*map(asyncio.shield, probes))
         return self.is_in_service()
 
     def is_in_service(self) -> bool:
-        """Return whether any of the stores may be asked."""
+        """Return whether one of the stores accepts requests."""
         return any(tier.breaker.allows_lookups() for tier in self.tiers)
