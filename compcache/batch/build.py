@@ -68,7 +68,7 @@ def build_job(cache: Cache, job: Job, functions: tuple[str, ...]) -> Outcome:
     started = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         try:
-            outcome = _build(cache, job, functions, started)
+            outcome = _build_functions(cache, job, functions, started)
         except Exception as error:  # noqa: BLE001 - no exception of a job may affect other jobs
             reraise_interrupt(error)
             outcome = failed_outcome(error, functions, started)
@@ -102,7 +102,7 @@ def _error_location(error: BaseException) -> str:
     return f" ({os.path.basename(last_frame.filename)}, line {last_frame.lineno}, in {last_frame.name})"
 
 
-def _build(cache: Cache, job: Job, functions: tuple[str, ...], started: float) -> Outcome:
+def _build_functions(cache: Cache, job: Job, functions: tuple[str, ...], started: float) -> Outcome:
     """Compile and store a job unless it is cached, and return the outcome "built" or "cached". Raise the errors of the job.
 
     `functions` is empty if the function names are known only after the source is built or LLVM has parsed it. `started` is the start on

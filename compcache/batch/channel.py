@@ -134,7 +134,7 @@ class Channel:
         """
         while not self._received:
             self._require_own_socket()
-            self._received += self._decode(self._socket.recv(_PACKET))
+            self._received += self._decode_messages(self._socket.recv(_PACKET))
         return self._received.popleft()
 
     def receive_available(self) -> list[Any]:
@@ -146,7 +146,7 @@ class Channel:
         for _ in range(_AT_ONCE):
             try:
                 data = self._socket.recv(_PACKET, socket.MSG_DONTWAIT)
-                messages += self._decode(data)
+                messages += self._decode_messages(data)
             except BlockingIOError as error:
                 reraise_interrupt(error)
                 break
@@ -156,7 +156,7 @@ class Channel:
                 break
         return messages
 
-    def _decode(self, data: bytes) -> list[Any]:
+    def _decode_messages(self, data: bytes) -> list[Any]:
         """Add received bytes to the buffer, and return the messages that they complete.
 
         Raise `EOFError` if the other end is closed, or `ChannelError` if a packet or a message is damaged.
@@ -169,7 +169,7 @@ class Channel:
             length, content = piece
             self._message += content
             if len(self._message) == length:
-                messages.append(_unpickle(bytes(self._message)))
+                messages.append(_unpickle_message(bytes(self._message)))
                 self._message.clear()
             elif len(self._message) > length or length > _LONGEST:
                 raise ChannelError(f"a message is mixed with parts of another message: {_STRAY_WRITE}")
@@ -214,7 +214,7 @@ class Channel:
             )
 
 
-def _unpickle(data: bytes) -> Any:
+def _unpickle_message(data: bytes) -> Any:
     """Unpickle a message and return it; raise `ChannelError` if unpickling raises any exception."""
     try:
         return pickle.loads(data)  # noqa: S301 - between a process and its child

@@ -110,7 +110,7 @@ def run_in_executor(
                 submitted = pending.popleft()
                 yield submitted.job, None
                 start_file = starts.start_file(submitted) if starts is not None else ""
-                result = _submit(executor, settings, submitted, start_file)
+                result = _submit_job(executor, settings, submitted, start_file)
                 if isinstance(result, Outcome):
                     rejected.append((submitted, result))
                 else:
@@ -129,7 +129,7 @@ def run_in_executor(
             starts.close()
 
 
-def _submit(executor: Renewable, settings: dict[str, Any], submitted: _Submitted, start_file: str) -> Future[Outcome] | Outcome:
+def _submit_job(executor: Renewable, settings: dict[str, Any], submitted: _Submitted, start_file: str) -> Future[Outcome] | Outcome:
     """Submit a job and return its future; return the outcome "lost" if the executor raises an exception."""
     job = submitted.job
     try:

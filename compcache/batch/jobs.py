@@ -44,7 +44,7 @@ class Job:
     def source(self) -> ModuleSource:
         """Return the source, by calling `build` if it is a function. Exceptions of the call are not caught."""
         identity = None if isinstance(self.func_name, str) else self.func_name
-        build: Any = _resolve(self.build) if isinstance(self.build, str) else self.build
+        build: Any = _import_reference(self.build) if isinstance(self.build, str) else self.build
         built = build if isinstance(build, ModuleSource) else build(*self.args)
         return source_of(built, self.name or "a job", identity)
 
@@ -168,7 +168,7 @@ def _displayed_name(number: int, job: Job, functions: tuple[str, ...]) -> str:
     return join_first(functions, 1) or f"job {number}"
 
 
-def _resolve(reference: str) -> Any:
+def _import_reference(reference: str) -> Any:
     """Import and return the object that ``package.module:attribute`` names. Raise `ValueError` if the reference does not have this form."""
     from importlib import import_module
 

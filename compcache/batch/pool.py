@@ -63,7 +63,7 @@ class _Worker:
         own_end, worker_end = socket_pair()
         self.channel = Channel(own_end, token)
         try:
-            self.process = self._start(worker_end.fileno(), token)
+            self.process = self._start_process(worker_end.fileno(), token)
         except BaseException:
             self.channel.close()
             self.output.close()
@@ -73,7 +73,7 @@ class _Worker:
         self.channel.enqueue(setup)
         self.channel.flush(block=False)
 
-    def _start(self, descriptor: int, token: bytes) -> subprocess.Popen[bytes]:
+    def _start_process(self, descriptor: int, token: bytes) -> subprocess.Popen[bytes]:
         """Start a fresh interpreter, which gets `descriptor` and the import path and flags of this process.
 
         Raise `OSError` if it cannot be started.
@@ -286,7 +286,7 @@ class WorkerPool:
             worker = self._idle.pop()
             if worker.assign(job, payload, self._timeout):
                 return worker
-            self._discard(worker)
+            self._end_worker(worker)
         worker = _Worker(self._setup)
         worker.assign(job, payload, self._timeout)  # `collect` notices if the new worker has already ended
         return worker
@@ -307,7 +307,7 @@ class WorkerPool:
                 if worker.job is None and not worker.is_spent:
                     self._idle.append(worker)
                 else:
-                    self._discard(worker)
+                    self._end_worker(worker)
                 yield job, outcome
 
     def _wait_for_event(self) -> None:
@@ -321,7 +321,7 @@ class WorkerPool:
         poller.poll(1000 * max(0.0, min(pause, _TICK)))
 
     @staticmethod
-    def _discard(worker: _Worker) -> None:
+    def _end_worker(worker: _Worker) -> None:
         """End a worker, and close its files."""
         _end_workers([worker])
         worker.close()

@@ -87,7 +87,7 @@ def end_processes(processes: Iterable[Process]) -> None:
     remaining = _wait_for_ends(processes, _GRACE)
     for process in remaining:
         with suppress(OSError):
-            _kill(process)
+            _kill_process(process)
     _wait_for_ends(remaining, _DYING)
 
 
@@ -101,7 +101,7 @@ def _wait_for_ends(processes: Iterable[Process], seconds: float) -> list[Process
     return remaining
 
 
-def _kill(process: Process) -> None:
+def _kill_process(process: Process) -> None:
     """Send SIGKILL to a process. A later process with the same PID gets no signal."""
     descriptor = os.pidfd_open(process.pid)
     try:

@@ -74,7 +74,7 @@ def main(descriptor: int, token: bytes) -> NoReturn:
     threading.Thread(target=_watch_parent, args=(descriptor,), daemon=True).start()
     status = 0
     try:
-        _serve(Channel(socket.socket(fileno=descriptor), token))
+        _serve_jobs(Channel(socket.socket(fileno=descriptor), token))
     except (EOFError, ConnectionError):
         status = 0  # the parent has no more jobs, or has ended
     except ChannelError as error:
@@ -82,7 +82,7 @@ def main(descriptor: int, token: bytes) -> NoReturn:
         status = 1
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 1
-    _flush()
+    _flush_streams()
     os._exit(status)  # an orderly shutdown of LLVM takes as long as a small job; all results are on disk
 
 
@@ -92,7 +92,7 @@ def _exit_cleanly(*_: object) -> NoReturn:
     sys.exit(128 + signal.SIGTERM)
 
 
-def _flush() -> None:
+def _flush_streams() -> None:
     """Flush the standard streams, unless a job has closed them."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
@@ -117,7 +117,7 @@ def _watch_parent(descriptor: int) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def _serve(channel: Channel) -> NoReturn:
+def _serve_jobs(channel: Channel) -> NoReturn:
     """Receive, run and answer jobs until the parent closes its end of the channel; then raise `EOFError`.
 
     Raise `ChannelError` if a job has closed or replaced the channel's socket.
@@ -132,7 +132,7 @@ def _serve(channel: Channel) -> NoReturn:
     codegen.initialize()
     assert linker, link  # imported now: the import must not count as time of the first job
     worker = os.getpid()
-    _send(channel, None)  # tells the parent that this worker is ready
+    _send_message(channel, None)  # tells the parent that this worker is ready
     with cache:
         while True:
             assignment: Assignment = channel.receive()
@@ -141,11 +141,11 @@ def _serve(channel: Channel) -> NoReturn:
             finally:
                 if os.getpid() != worker:
                     os._exit(0)  # a job forked, and this is the child; its parent answers
-            _flush()
-            _send(channel, Answer(outcome, process_tree.has_children()))
+            _flush_streams()
+            _send_message(channel, Answer(outcome, process_tree.has_children()))
 
 
-def _send(channel: Channel, message: Answer | None) -> None:
+def _send_message(channel: Channel, message: Answer | None) -> None:
     """Send a message to the parent, and raise `EOFError` if the parent has closed its end. None says that this worker is ready."""
     channel.enqueue(message)
     if not channel.flush(block=True):

@@ -360,8 +360,8 @@ def entry_text(symbol: str, entry: EntryPoint) -> str:
         next(types)
         arguments.append("ptr %items")
     for index, parameter in enumerate(signature.parameters):
-        arguments += _convert(body, index, parameter, types, readonly=entry.readonly[index])
-    _call(body, entry, signature.result, arguments)
+        arguments += _convert_argument(body, index, parameter, types, readonly=entry.readonly[index])
+    _call_function(body, entry, signature.result, arguments)
     for label, result in (("done", "%result"), ("fail", "null")):
         body.block(label)
         for index in views:
@@ -395,7 +395,7 @@ def _check_arity(body: _Body, count: int) -> None:
     body.branch(body.value(f"icmp ne i32 {accepted}, 0"), "convert", "fail")
 
 
-def _convert(body: _Body, index: int, parameter: Parameter, types: Iterator[str], *, readonly: bool) -> list[str]:
+def _convert_argument(body: _Body, index: int, parameter: Parameter, types: Iterator[str], *, readonly: bool) -> list[str]:
     """Append the conversion of one argument, and return the LLVM arguments for the function.
 
     The LLVM types of these arguments are taken from `types`. `readonly` accepts memory that the function cannot write to.
@@ -490,7 +490,7 @@ def _convert_integer(body: _Body, index: int, item: str, kind: str, size: int) -
     return [f"i{8 * size} {attribute} {narrow}"]
 
 
-def _call(body: _Body, entry: EntryPoint, result: Type, arguments: list[str]) -> None:
+def _call_function(body: _Body, entry: EntryPoint, result: Type, arguments: list[str]) -> None:
     """Append the call of the compiled function and the conversion of its result. If `entry.nogil` is set, the call releases the GIL."""
     function_address = body.value(f"getelementptr inbounds i8, ptr %callee, i64 {FUNCTION_AT}")
     function = body.value(f"load ptr, ptr {function_address}")

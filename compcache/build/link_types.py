@@ -158,7 +158,7 @@ class _Reader:
         result = self._types.read(kind)
         returned = _with_extension(result.pieces, attributes)
         result_text = ", ".join(self._in_structure(returned, result, attributes))
-        return f"{result_text or 'void'}({', '.join(pieces)}){_convention(words[:-1])}"
+        return f"{result_text or 'void'}({', '.join(pieces)}){_convention_of(words[:-1])}"
 
     def _passed_pieces(self, words: list[str]) -> list[str]:
         """Return the pieces in which a parameter or an argument is passed. `words` are the words of its text."""
@@ -217,7 +217,7 @@ class _Reader:
         return " ".join([*words, *marks])
 
 
-def _convention(words: list[str]) -> str:
+def _convention_of(words: list[str]) -> str:
     """Return the calling convention among the words of a head, with a space before it, or "" for the convention of C."""
     for number, word in enumerate(words):
         if word == "cc":

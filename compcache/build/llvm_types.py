@@ -49,7 +49,7 @@ class Types:
         """Return the type that a text consists of. Raise `ValueError` if the text is not a type, or continues after the type."""
         parsed = self._types_by_text.get(text)
         if parsed is None:
-            parsed, end = self._read(text, 0)
+            parsed, end = self._read_type(text, 0)
             if end != len(text):
                 raise ValueError(f"the LLVM assembly continues after a type: {text[:80]!r}")
             self._types_by_text[text] = parsed
@@ -57,9 +57,9 @@ class Types:
 
     def leading(self, text: str, start: int) -> Type:
         """Return the type that begins at a position of a text. Raise `ValueError` if no type begins there."""
-        return self._read(text, start)[0]
+        return self._read_type(text, start)[0]
 
-    def _read(self, text: str, position: int) -> tuple[Type, int]:
+    def _read_type(self, text: str, position: int) -> tuple[Type, int]:
         """Return the type at a position, and the position after it. Raise `ValueError` if there is no type."""
         first = text[position]
         if first == "{":
@@ -116,7 +116,7 @@ class Types:
                 position += 1
             if text[position] == "}":
                 break
-            part, position = self._read(text, position)
+            part, position = self._read_type(text, position)
             step = 1 if packed else part.align
             size = -1 if size < 0 or part.size < 0 else align_up(size, step) + part.size
             align = max(align, step)
@@ -132,7 +132,7 @@ class Types:
         if match is None:
             raise ValueError(f"the LLVM assembly has an array or vector without a length: {text[position : position + 80]!r}")
         count = int(match[2])
-        part, end = self._read(text, match.end())
+        part, end = self._read_type(text, match.end())
         if text[end] != closing:
             raise ValueError(f"the LLVM assembly has an array or vector without an end: {text[position : position + 80]!r}")
         if closing == ">":

@@ -379,11 +379,11 @@ class _Resolver:
         cached = frozenset(self._cached_among(remaining) if remaining else ())
         for name in remaining:
             if name in cached:
-                self._import(name, name, is_function=storage_of is None)
+                self._add_import(name, name, is_function=storage_of is None)
             else:
                 self._find_in_process(name, values[name])
 
-    def _import(self, symbol: str, name: str, *, is_function: bool) -> None:
+    def _add_import(self, symbol: str, name: str, *, is_function: bool) -> None:
         """Import a symbol under an exported name. A function of an object gets a slot; other imports stay references to the symbol."""
         if self._shared or not is_function:
             self.imports[symbol] = name
@@ -393,7 +393,7 @@ class _Resolver:
     def assume(self, names: list[str], functions: Collection[str]) -> dict[str, bool]:
         """Turn undefined symbols into imports. Return, for each name, whether it is a function."""
         for name in names:
-            self._import(name, name, is_function=name in functions)
+            self._add_import(name, name, is_function=name in functions)
         return {name: name in functions for name in names}
 
     def _add_provided(self, name: str, storage_of: Callable[[str], Storage] | None) -> bool:
@@ -405,13 +405,13 @@ class _Resolver:
         """
         definition, is_function = self._requests.globals.get(name), storage_of is None
         if name in self._requests.imports:
-            self._import(name, self._requests.imports[name], is_function=is_function)
+            self._add_import(name, self._requests.imports[name], is_function=is_function)
         elif definition is not None and storage_of is None:
             self.storage[SLOT_PREFIX + name] = definition, _function_storage(name, definition)
         elif definition is not None and storage_of is not None:
             self.storage[name] = definition, storage_of(name)
         elif name not in self._defined and self._is_beside(name):
-            self._import(name, name, is_function=is_function)
+            self._add_import(name, name, is_function=is_function)
         else:
             return False
         return True
@@ -430,7 +430,7 @@ class _Resolver:
             return False
         shared = shared_function(name, library) if isinstance(library, Archive) and name.startswith(HAS_STATE) else ""
         if shared and shared not in self._own and self._cached_among([shared]):
-            self._import(name, shared, is_function=True)
+            self._add_import(name, shared, is_function=True)
         else:
             self.from_libraries.add(name)
         return True
@@ -497,10 +497,11 @@ def _undefined_message(missing: list[str], unused: Collection[str], functions: C
     parts = []
     if len(missing) == 1:
         parts.append(
-            f"the module uses {_describe_symbol(missing[0])}, {_NOT_PROVIDED}: {_advice(missing[0], is_function=missing[0] in functions)}"
+            f"the module uses {_describe_symbol(missing[0])}, {_NOT_PROVIDED}: "
+            f"{_advice_on_symbol(missing[0], is_function=missing[0] in functions)}"
         )
     elif missing:
-        lines = [f"{_describe_symbol(name)}: {_advice(name, is_function=name in functions)}" for name in missing]
+        lines = [f"{_describe_symbol(name)}: {_advice_on_symbol(name, is_function=name in functions)}" for name in missing]
         parts.append(f"the module uses {len(missing)} symbols {_NOT_PROVIDED}:\n  " + join_first(lines, _MOST_SHOWN, "\n  "))
     for names, problem in (
         (defined, "which the module or its group defines: remove the name"),
@@ -511,7 +512,7 @@ def _undefined_message(missing: list[str], unused: Collection[str], functions: C
     return ("\n" if len(missing) > 1 else "; ").join(parts)
 
 
-def _advice(name: str, *, is_function: bool) -> str:
+def _advice_on_symbol(name: str, *, is_function: bool) -> str:
     """Return what to do about an undefined symbol. `is_function` is whether the module calls it."""
     advice = advice_on_runtime_library(name)
     if advice is not None:
@@ -581,14 +582,14 @@ def _fit_values(storage: dict[str, tuple[GlobalDefinition, Storage]], module: An
             if form.form == "inline":
                 check_elements(definition, type_, form.size)
             elif isinstance(definition, Integer) and int(type_[1:]) != 8 * form.size:
-                storage[name] = _truncate(definition, int(type_[1:])), form
+                storage[name] = _truncate_integer(definition, int(type_[1:])), form
         except GlobalValidationError as error:
             raise GlobalValidationError(
                 f"the value of global {name!r} does not fit its variable: {error}", global_name=name, reason=error.reason
             ) from error
 
 
-def _truncate(definition: Integer, bits: int) -> Integer:
+def _truncate_integer(definition: Integer, bits: int) -> Integer:
     """Return an integer as an unsigned value of its type's width, because code relies on zeros in the other bits of the storage.
 
     Raise `GlobalValidationError` if the type cannot represent the integer.
@@ -619,7 +620,7 @@ def _support_text(
         lines.append(f"@{quote(name)} = hidden externally_initialized global {value}, align {align}")
     for name in thunks:
         function = module.get_function(name)
-        lines.append(_thunk(name, str(function), str(function.global_value_type)))
+        lines.append(_thunk_text(name, str(function), str(function.global_value_type)))
     return "\n".join([*lines, ""])
 
 
@@ -630,7 +631,7 @@ def _alignment_of(variable: Any, target_data: Any) -> int:
     return max(_LEAST_ALIGNMENT, usual, int(declared[1]) if declared else 0)
 
 
-def _thunk(name: str, declaration: str, function_type: str) -> str:
+def _thunk_text(name: str, declaration: str, function_type: str) -> str:
     """Return LLVM assembly that defines a declared function as a call through its slot."""
     line = next(line for line in declaration.splitlines() if line.startswith("declare "))
     head = parse_head(line[len("declare ") :])

@@ -79,7 +79,7 @@ def export(
     for module_id, entry in linked_closures(store).items() if linked else ():
         if modules.keys() >= {*entry.requires}:
             modules[module_id] = _read_module(store, module_id)
-    numbers = _numbers(modules)
+    numbers = _addition_numbers(modules)
     contents = {key: _member_content(key, module, numbers.get(key)) for key, module in modules.items()}
     signatures = {key: module.signatures for key, module in modules.items()}
     pack = _make_pack(store, contents, exported_names)
@@ -122,7 +122,7 @@ def _collect_modules(
     return modules, lines, known_names
 
 
-def _numbers(modules: Mapping[bytes, _Exported]) -> dict[bytes, int]:
+def _addition_numbers(modules: Mapping[bytes, _Exported]) -> dict[bytes, int]:
     """Return the addition numbers of the modules of a bundle that have numbers. A bundle has no directories.
 
     A module keeps its number, unless a module of a later directory has one of its plain names and no smaller number. Then its number is

@@ -56,7 +56,7 @@ class Reading:
             self._bar.update(number, len(self.files))
             try:
                 unit = _make_unit(path, self._cc, self._flags, self._commands)
-                source = _compile(unit, self._options) if unit is not None else ModuleSource(_read_code(path), **self._options)
+                source = _compile_file(unit, self._options) if unit is not None else ModuleSource(_read_code(path), **self._options)
             except (CompcacheError, OSError) as error:
                 self.errors[number] = error
                 continue
@@ -112,7 +112,7 @@ def _make_unit(path: str, cc: str | None, flags: tuple[str, ...] | None, command
     return make_unit(Path(command.name), (*command.flags, *(flags or ())), cc or command.compiler, directory=command.directory)
 
 
-def _compile(unit: Unit, options: dict[str, Any]) -> ModuleSource:
+def _compile_file(unit: Unit, options: dict[str, Any]) -> ModuleSource:
     """Compile a source file to bitcode, and return it as the source of a module."""
     from compcache.clang.run import identity_of_unit, makers_of_unit, preprocess, translate
     from compcache.clang.runtimes import add_runtime_libraries

@@ -187,9 +187,9 @@ class _Reader:
         """
         if any(token[1:].isdigit() for token in (*self._functions, *self._declared)):
             raise Unreadable  # an unnamed function
-        header = self._scan("", "\n".join(self._header), 0)
+        header = self._scan_definition("", "\n".join(self._header), 0)
         for token, text in (*self._functions.items(), *self._declared.items()):
-            self._scanned[token] = self._scan(token, text, 0)
+            self._scanned[token] = self._scan_definition(token, text, 0)
         for token in self._variables:
             self._scan_variable(token)
         shared = self._shared_nodes([header, *self._scanned.values()])
@@ -205,14 +205,14 @@ class _Reader:
         line = self._variables[token]
         if not token[1:].isdigit():
             if token not in self._scanned:
-                self._scanned[token] = self._scan(token, line, len(token))
+                self._scanned[token] = self._scan_definition(token, line, len(token))
             return token
         key = self._unnamed.get(token)
         if key is None:
             if self._is_own(token):
                 raise Unreadable  # two equal globals would get the same name
             self._unnamed[token] = ""
-            scanned = self._scan(token, line, len(token))
+            scanned = self._scan_definition(token, line, len(token))
             if scanned.nodes:
                 raise Unreadable
             key = self._unnamed[token] = "@\0" + self._digest_of_scanned(scanned, {}).hex()
@@ -221,7 +221,7 @@ class _Reader:
             raise Unreadable  # two unnamed globals refer to each other
         return key
 
-    def _scan(self, token: str, text: str, start: int) -> _Scanned:
+    def _scan_definition(self, token: str, text: str, start: int) -> _Scanned:
         """Return the text of a definition with the metadata that it reaches. Raise `Unreadable` if there is too much metadata to follow."""
         own_part = self._read_part(text[start:])
         if " asm " in text:

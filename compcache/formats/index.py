@@ -386,7 +386,7 @@ class Index:
         visited: set[tuple[bytes, int, bytes]] = set()
         ranks = self._ranks
         lower_ranked: list[tuple[Segment, bytes, tuple[bytes, int]]] = []
-        for segment, value in self._values(key):
+        for segment, value in self._function_values(key):
             module_id, offset, number, _, _ = runtime.function_entry(value)
             if (module_id, offset, number) not in visited:
                 visited.add((module_id, offset, number))
@@ -397,7 +397,7 @@ class Index:
                     continue
                 self._hint = segment
                 yield module_id, offset
-        lower_ranked.sort(key=lambda candidate: self._rank(*candidate[:2]), reverse=True)
+        lower_ranked.sort(key=lambda candidate: self._rank_of_requirement(*candidate[:2]), reverse=True)
         for segment, number, candidate in lower_ranked:
             if fallbacks is None:
                 self._hint = segment
@@ -408,7 +408,7 @@ class Index:
     def find_numbered(self, key: bytes) -> list[Numbered]:
         """Return the realizations of a plain name from all segments, without duplicates, in any order."""
         newest: dict[tuple[bytes, int, bytes], tuple[int, Segment, bytes]] = {}
-        for segment, value in self._values(key):
+        for segment, value in self._function_values(key):
             module_id, offset, number, order, content = runtime.function_entry(value)
             newer = newest.get((module_id, offset, number))
             if newer is None or newer[0] < order:
@@ -418,10 +418,10 @@ class Index:
         for (module_id, offset, number), (order, segment, content) in newest.items():
             if number not in self._ranks:
                 self._rank_if_native(segment, number)
-            rows.append((order, self._rank(segment, number), module_id, offset, content))
+            rows.append((order, self._rank_of_requirement(segment, number), module_id, offset, content))
         return rows
 
-    def _values(self, key: bytes) -> Iterator[tuple[Segment, bytes]]:
+    def _function_values(self, key: bytes) -> Iterator[tuple[Segment, bytes]]:
         """Yield (segment, value) of the function entries with a key, lazily, the largest segment first."""
         gathered_from, gathered = self.gathered or (None, [])
         waiting = gathered.copy() if gathered_from is not None and gathered_from is self._segments else list(self.segments)
@@ -442,7 +442,7 @@ class Index:
         if text is not None and (self._processor is None or self._processor().is_native(text)):
             self._ranks[number] = NATIVE
 
-    def _rank(self, segment: Segment, number: bytes) -> int:
+    def _rank_of_requirement(self, segment: Segment, number: bytes) -> int:
         """Return the rank on this host of the requirement with a number, or 0 if the segment does not contain the requirement."""
         known_rank = self._ranks.get(number)
         if known_rank:

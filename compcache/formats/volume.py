@@ -101,13 +101,13 @@ class Volume:
         return self.name.removesuffix(self._suffixes[0]) + self._suffixes[1]
 
     def removed_ids(self) -> frozenset[bytes]:
-        """Return the module_ids of removed modules. See `_removed` for the exception."""
-        data = self._removed()
+        """Return the module_ids of removed modules. See `_read_removed` for the exception."""
+        data = self._read_removed()
         if data is not self._decoded[0]:  # listings ask for each first byte of the module_ids
             self._decoded = data, frozenset(_decode_removed(data))
         return self._decoded[1]
 
-    def _removed(self) -> bytes:
+    def _read_removed(self) -> bytes:
         """Return the content of the list of removed modules. It is read again if it has changed.
 
         An unreadable list, or a list of a user whose files are not used, is treated as empty.
@@ -133,7 +133,7 @@ class Volume:
         Raise `OSError` if the volume or its list cannot be read, or `FormatError` if the volume's table is damaged.
         """
         rows = self.table.find(module_id)
-        return None if not rows or encode_removed(module_id) in self._removed() else rows[0]
+        return None if not rows or encode_removed(module_id) in self._read_removed() else rows[0]
 
     def members(self, first_byte: int | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Yield (module_id, entry) of the modules that were not removed, in order. See `find` for the exceptions.

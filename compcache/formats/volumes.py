@@ -116,12 +116,12 @@ class Volumes:
         state = status.st_ino, status.st_mtime_ns
         if state != self._state or not self._settled:
             for _ in range(_ATTEMPTS):
-                if self._list():
+                if self._list_directory():
                     break
             tick = _FINE_TICK_NS if status.st_mtime_ns % _MILLISECOND else _TICK_NS
             self._state, self._settled = state, status.st_mtime_ns < time.time_ns() - tick
 
-    def _list(self) -> bool:
+    def _list_directory(self) -> bool:
         """List the directory, and open new volumes. Return False if a volume disappeared in the meantime, because it was replaced.
 
         Damaged volumes are recorded in `damaged`, and lists without a volume in `_begun`. A volume without the list that it needs is left

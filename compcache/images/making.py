@@ -136,7 +136,7 @@ def _resolve_references(
     platform = list(filter(platform_symbols.is_platform_symbol, required))
     named = _paths_of_providers(required, platform, libraries)
     _check_undefined([symbol for symbol in required if symbol not in named], weak)
-    always = [s for s in required if s.startswith(platform_symbols.ALWAYS_THERE) or s in platform or s in named]
+    always = [name for name in required if name.startswith(platform_symbols.ALWAYS_THERE) or name in platform or name in named]
     return _References(undefined, platform, named, always)
 
 

@@ -108,9 +108,9 @@ class Chooser:
         """Return the plan of the prune. More candidates are read until they meet the limits, or are all modules."""
         fresh = self._fresh_generations() if self._policy.stale is not None else frozenset()
         duplicates = self._possible_duplicates() if self._policy.duplicates else frozenset()
-        size, count = self._excess()
+        size, count = self._excess_over_limits()
         by_recency = _ByRecency()
-        selected = {entry.module_id: entry for entry in self._entries() if self._select_or_offer(entry, fresh, duplicates, by_recency)}
+        selected = {entry.module_id: entry for entry in self._all_entries() if self._select_or_offer(entry, fresh, duplicates, by_recency)}
         while True:
             oldest, horizon = by_recency.oldest(size, count)
             relevant = selected | {module_id: by_recency.packs[module_id] for module_id in oldest if module_id in by_recency.packs}
@@ -121,7 +121,7 @@ class Chooser:
                 return plan
             size, count = size * _GROWTH, count * _GROWTH
 
-    def _excess(self) -> tuple[int, int]:
+    def _excess_over_limits(self) -> tuple[int, int]:
         """Return the numbers of bytes and of modules above the limits of the policy."""
         policy, census = self._policy, self._census
         size = census.size - policy.max_bytes if isinstance(policy.max_bytes, int) else 0
@@ -175,7 +175,7 @@ class Chooser:
                 part_uses[part] = max(last_uses[module_id], part_uses.get(part, 0.0))
         return part_uses
 
-    def _entries(self) -> Iterator[Entry]:
+    def _all_entries(self) -> Iterator[Entry]:
         """Yield the entries of all modules, packs last. The entry of an unreadable module has no functions and no imports."""
         slices = self._slices
         packs = {module_id: _Pack() for module_id in self._census.packs}
@@ -275,7 +275,7 @@ class Chooser:
     def _fresh_generations(self) -> frozenset[object]:
         """Return the generations with a module that was used or added recently enough not to be stale."""
         newest: dict[object, float] = {}
-        for entry in self._entries():
+        for entry in self._all_entries():
             recency = min(max(entry.used, entry.created), self._now)
             newest[entry.generation] = max(recency, newest.get(entry.generation, recency))
         return frozenset([key for key, last_use in newest.items() if last_use >= cutoff(self._policy.stale, self._now)])

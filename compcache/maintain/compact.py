@@ -60,7 +60,7 @@ def compact(store: Store, *, grace: float = GRACE, progress: Progress | None = N
     with _storage_errors(store), wait_lock(store, "compact", timeout=_LOCK_SECONDS) as owned:
         if owned is False:
             raise StorageError(f"another process is compacting the cache {store.root}; try again later", path=store.root)
-        before = _measure(store)
+        before = _measure_sizes(store)
         merged = _merge_duplicates(store)
         packing = Packing(store, progress)
         packing.write()
@@ -68,7 +68,7 @@ def compact(store: Store, *, grace: float = GRACE, progress: Progress | None = N
             time.sleep(grace)
             packing.remove_old()
             rewrite_index(store, (), resized=True)
-        after = _measure(store)
+        after = _measure_sizes(store)
         remember_size(store, after.size_of_modules)
     return CompactReport(
         packed=packing.packed, merged=tuple([module_id.hex() for module_id in merged]), modules=after.modules,
@@ -108,7 +108,7 @@ class _Measured(NamedTuple):
     size: int
 
 
-def _measure(store: Store) -> _Measured:
+def _measure_sizes(store: Store) -> _Measured:
     """Count the modules of a cache and their files, and add up their sizes. Raise `OSError` if a volume cannot be read."""
     modules = size = files = size_of_files = 0
     for fan in store.fans():

@@ -107,7 +107,7 @@ class Packing:
                 self._small += len(sizes)
                 added += sum(sizes)
         self._old = self._choose_volumes(added)
-        self.volume = write_volume(store, self._contents(), self._old)
+        self.volume = write_volume(store, self._new_contents(), self._old)
         if self.volume is not None:
             self._write_stamps(Stamp.packed(self.volume.status))
 
@@ -137,7 +137,7 @@ class Packing:
                 size += volume.status.st_size
         return chosen
 
-    def _contents(self) -> Iterator[Content]:
+    def _new_contents(self) -> Iterator[Content]:
         """Yield the contents of the new volume in the order of module_ids, from small files and old volumes.
 
         Write the index entry of each module to `_entries`.

@@ -259,7 +259,7 @@ def plan_prune(entries: Sequence[Entry], policy: PrunePolicy, now: float, outsid
     )
 
 
-def _append(numbers: dict[str, Sequence[int]], name: str, number: int) -> None:
+def _append_number(numbers: dict[str, Sequence[int]], name: str, number: int) -> None:
     """Add a number to the numbers of a name. A single number, the usual case, is in a tuple, which takes half the memory of a list."""
     existing = numbers.get(name)
     if isinstance(existing, list):
@@ -286,11 +286,11 @@ class _Population:
         self.importers: dict[str, Sequence[int]] = {}
         for number, entry in enumerate(entries):
             for name in entry.provides:
-                _append(self.providers, name, number)
+                _append_number(self.providers, name, number)
         for number, entry in enumerate(entries):
             for name in entry.imports:
                 if name in self.providers:  # no removal loses an import that no entry provides
-                    _append(self.importers, name, number)
+                    _append_number(self.importers, name, number)
         self.recency = array("d", [min(max(entry.used, entry.created), now) for entry in entries])
         self.used = array("d", self.recency)
         self._order = self._newest_first()
@@ -515,7 +515,7 @@ def _add_derived(entries: Sequence[Entry], reasons: dict[int, str]) -> None:
     reasons |= {number: "derived" for number in without_parts if number not in reasons}
 
 
-def _flags(numbers: Iterable[int], count: int) -> bytearray:
+def _flags_of(numbers: Iterable[int], count: int) -> bytearray:
     """Return `count` bytes, which are 1 at these numbers. They take less memory than a set."""
     flags = bytearray(count)
     for number in numbers:
@@ -550,7 +550,7 @@ def _enforce_limits(population: _Population, policy: PrunePolicy, removable: lis
         return ""
     if reasons:
         population.propagate_uses(reasons)
-    is_removable = _flags(removable, len(entries))
+    is_removable = _flags_of(removable, len(entries))
     for number in _removal_order(population, removable, alive):
         reason = excess()
         if not reason or (population.used[number] >= outside.horizon and not entries[number].parts):

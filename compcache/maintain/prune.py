@@ -191,8 +191,8 @@ def _make_report(
     """
     report = PruneReport(
         dry_run=dry_run,
-        removed=tuple([_describe(removal) for removal in plan.removed if not removal.entry.is_pack]),
-        removed_packs=tuple([_describe(removal) for removal in plan.removed if removal.entry.is_pack]),
+        removed=tuple([_row_of_removal(removal) for removal in plan.removed if not removal.entry.is_pack]),
+        removed_packs=tuple([_row_of_removal(removal) for removal in plan.removed if removal.entry.is_pack]),
         leftovers=leftovers,
         needed=tuple([entry.module_id.hex() for entry in plan.needed]),
         modules_before=modules,
@@ -203,7 +203,7 @@ def _make_report(
     return dataclasses.replace(report, within_limits=not _exceeds_limit(policy, report.modules_after, report.size_after))
 
 
-def _describe(removal: Removal) -> PrunedModule:
+def _row_of_removal(removal: Removal) -> PrunedModule:
     """Return the row of the report for a removal."""
     (module_id, size, created, last_used, functions, *_), reason = removal
     return _describe_fields((module_id.hex(), functions, size, created, last_used, reason))

@@ -101,7 +101,7 @@ class _Group:
         sources = [read for number, source in enumerate(self._all_sources) if (read := self._read_source(number, source)) is not None]
         module_ids = self._find_unchanged(sources) if not self._failures else ()
         if not module_ids:
-            sources, built = self._build(sources)
+            sources, built = self._build_module(sources)
             if self._failures and replace:  # an incomplete group must not replace a complete one
                 sources, built = [], None
             if built is not None:
@@ -144,7 +144,7 @@ class _Group:
         """
         wanted_digest, stored = _digest_of(sources), []
         names: dict[str, None] = {}
-        for module_id, requirement, entry in self._entries(GROUP, self._name):
+        for module_id, requirement, entry in self._stored_entries(GROUP, self._name):
             group = decode_group(entry.data)
             if group.digest != wanted_digest:
                 return ()
@@ -155,7 +155,7 @@ class _Group:
             return ()
         return tuple([module_id for _, module_id in sorted(stored, reverse=True)])
 
-    def _entries(self, kind: str, name: str) -> Iterator[tuple[bytes, str, EntryRecord]]:
+    def _stored_entries(self, kind: str, name: str) -> Iterator[tuple[bytes, str, EntryRecord]]:
         """Yield the readable stored entries with this kind and name as (module_id, requirement of the code, entry)."""
         for module_id, offset in self._store.find(index_name(kind, name)):
             try:
@@ -168,7 +168,7 @@ class _Group:
             if (entry.kind, entry.name) == (kind, name):
                 yield module_id, requirement, entry
 
-    def _build(self, sources: list[_Source]) -> tuple[list[_Source], BuiltModule | None]:
+    def _build_module(self, sources: list[_Source]) -> tuple[list[_Source], BuiltModule | None]:
         """Build the group's module from the sources that can be compiled and linked.
 
         Sources that use a missing symbol are left out. Other link errors are raised.
@@ -177,16 +177,16 @@ class _Group:
             The sources in the module, and the module. Without any source, the module is None.
         """
         while True:
-            sources = [source for source in sources if self._compile(source)]
+            sources = [source for source in sources if self._compile_source(source)]
             _require_same_processors(sources)
             if not sources:
                 return [], None
             try:
-                return sources, self._link(sources)
+                return sources, self._link_members(sources)
             except UndefinedSymbolError as error:
                 sources = self._without_users(sources, error)
 
-    def _compile(self, source: _Source) -> bool:
+    def _compile_source(self, source: _Source) -> bool:
         """Compile a source for each target whose code is not stored. If that fails, record the error and return False."""
         try:
             for request in source.requests:
@@ -201,7 +201,7 @@ class _Group:
         """Return the member for a source and a target. It is compiled unless this object or the group's file has it."""
         label = _member_digest(source, request)
         if label not in self._compiled:
-            stored = next(iter(self._entries(MEMBER, label)), None)
+            stored = next(iter(self._stored_entries(MEMBER, label)), None)
             if stored is not None:
                 self._compiled[label] = decode_member(stored[2].data)
             else:
@@ -235,7 +235,7 @@ class _Group:
         message = f"the source uses {names}, which no source that could be added defines: add one, or use imports="
         return UndefinedSymbolError(message, symbols=sorted(used_symbols))
 
-    def _link(self, sources: Sequence[_Source]) -> BuiltModule:
+    def _link_members(self, sources: Sequence[_Source]) -> BuiltModule:
         """Link the members of all sources for each target, and check the types of their imports.
 
         Raises:

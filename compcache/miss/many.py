@@ -95,7 +95,7 @@ class _Addition:
     def add(self, number: int, source: ModuleSource) -> None:
         """Compile a source and start linking it. Publish the linked modules after each `_GROUP` sources."""
         self._count = number + 1
-        unknown = self._compile(number, source)
+        unknown = self._compile_source(number, source)
         if unknown:
             self._doubtful.append((number, source, unknown))
         if self._count % _GROUP == 0:  # `_waiting` also has modules that wait for later sources
@@ -112,7 +112,7 @@ class _Addition:
         self._waiting = [item for item in self._waiting if item.number not in outdated]
         replaced = {module_id for number in outdated for module_id in self._published.pop(number, ())}
         for number, source in outdated.items():
-            self._compile(number, source)
+            self._compile_source(number, source)
         for item in self._waiting:
             missing = [name for name in self._undefined_symbols(item) if not self._session.can_import(name)]
             if missing:
@@ -124,7 +124,7 @@ class _Addition:
             with suppress(StorageError):  # the newer module is found first anyway
                 remove_modules(self._session.store, [bytes.fromhex(module_id)])
 
-    def _compile(self, number: int, source: ModuleSource) -> frozenset[str]:
+    def _compile_source(self, number: int, source: ModuleSource) -> frozenset[str]:
         """Compile a source, start linking it, and note the functions that it defines. If that fails, record the failure.
 
         Return the imports that no source has defined yet; none after a failure.
@@ -213,11 +213,11 @@ class _Addition:
                 look_ups.update(warn_of_shadowed(store, built))
         warn_of_repeated([built for _, built in linked])
         try:
-            self._publish(linked, look_ups)
+            self._publish_linked(linked, look_ups)
         except StorageError:
             for item, built in linked:  # one by one, so that a failure concerns one module
                 try:
-                    self._publish([(item, built)])
+                    self._publish_linked([(item, built)])
                 except StorageError as error:
                     self._record_failure(item.number, item.source, error)
 
@@ -263,7 +263,7 @@ class _Addition:
                 symbols=missing,
             )
 
-    def _publish(self, linked: list[tuple[_Linking, BuiltModule]], look_ups: LookUps | None = None) -> None:
+    def _publish_linked(self, linked: list[tuple[_Linking, BuiltModule]], look_ups: LookUps | None = None) -> None:
         """Publish linked modules together, and record their module_ids by the positions of their sources.
 
         Raise `StorageError` if the modules could not be stored.

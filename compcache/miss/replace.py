@@ -44,12 +44,12 @@ def _remove_superseded(store: Store, module_ids: Iterable[str]) -> None:
     """
     store.renew_index()
     added = {bytes.fromhex(module_id) for module_id in module_ids}
-    names = {name for module_id in added for name in _names(store, module_id)}
+    names = {name for module_id in added for name in _function_names(store, module_id)}
     older_ids = {module_id for name in names for module_id in _addition_numbers(store, name)} - added
     remove_modules(store, sorted(module_id for module_id in older_ids if _is_superseded(store, module_id)))
 
 
-def _names(store: Store, module_id: bytes) -> tuple[str, ...]:
+def _function_names(store: Store, module_id: bytes) -> tuple[str, ...]:
     """Return the names of a module's functions. The result is empty if the module cannot be read."""
     row = read_row(store, module_id)
     return tuple(row.names) if row is not None else ()
@@ -65,6 +65,6 @@ def _addition_numbers(store: Store, name: str) -> dict[bytes, int]:
 
 def _is_superseded(store: Store, module_id: bytes) -> bool:
     """Return whether all names of a module have newer realizations."""
-    names = _names(store, module_id)
+    names = _function_names(store, module_id)
     numbers_by_name = [_addition_numbers(store, name) for name in names]
     return bool(names) and all(module_id in numbers and max(numbers.values()) > numbers[module_id] for numbers in numbers_by_name)

@@ -61,11 +61,11 @@ def read_settings(root: str) -> Settings | None:
     if unknown:
         valid = ", ".join(sorted(BUILD_KEYS | PROJECT_KEYS))
         raise ValueError(f"[tool.compcache] in pyproject.toml has the unknown setting {min(unknown)!r}; valid settings: {valid}")
-    kernels = _texts(table, "kernels")
-    return Settings(kernels, _texts(table, "targets") if "targets" in table else (architecture(platform_name()).package_target,))
+    kernels = _setting_texts(table, "kernels")
+    return Settings(kernels, _setting_texts(table, "targets") if "targets" in table else (architecture(platform_name()).package_target,))
 
 
-def _texts(table: dict[str, Any], name: str) -> tuple[str, ...]:
+def _setting_texts(table: dict[str, Any], name: str) -> tuple[str, ...]:
     """Return a setting, which is a string or a list of strings, as a tuple. Raise `ValueError` for other values."""
     value = table[name]
     if isinstance(value, str):

@@ -138,7 +138,7 @@ class _Draft:
         """Rename the file to its final name, and return its `fstat` result. Raise `OSError` if it cannot be renamed."""
         path = self._path if isinstance(self._path, str) else self._path()
         try:
-            _rename(self._files, self._scratch, path)
+            _rename_scratch(self._files, self._scratch, path)
         except FileNotFoundError as error:
             reraise_interrupt(error)
             if not self._was_renamed(path):
@@ -160,7 +160,7 @@ class _Draft:
         """Close the file, and remove it unless it was published."""
         try:
             if not self._is_published:
-                _discard(self._files, self._scratch)
+                _remove_scratch(self._files, self._scratch)
         finally:
             self._opened = None
 
@@ -213,7 +213,7 @@ def _write_all(files: Files, descriptor: int, part: bytes | bytearray | memoryvi
         view = view[written:]
 
 
-def _rename(files: Files, scratch: str, path: str) -> None:
+def _rename_scratch(files: Files, scratch: str, path: str) -> None:
     """Rename the scratch file to its final path. The directory is created only if it is missing.
 
     Raise `OSError` if the file cannot be renamed, or the directory cannot be created.
@@ -226,7 +226,7 @@ def _rename(files: Files, scratch: str, path: str) -> None:
         files.rename(scratch, path)
 
 
-def _discard(files: Files, scratch: str) -> None:
+def _remove_scratch(files: Files, scratch: str) -> None:
     """Remove a temporary file if it still exists. Failures are ignored, because prunes remove leftover files."""
     with suppress(OSError):
         files.unlink(scratch)

@@ -50,12 +50,12 @@ def describe_and_store_host(store: Store) -> Host:
 
     _, stored = store.host_file()
     described = HostFile(host.cpu, llvm_version(), host.features, _identify_library())
-    if stored is None or _rank(stored) < _rank(described):
+    if stored is None or _rank_of_description(stored) < _rank_of_description(described):
         _write_host_file(store, described)
     return host
 
 
-def _rank(host: HostFile) -> tuple[tuple[int, ...], bool]:
+def _rank_of_description(host: HostFile) -> tuple[tuple[int, ...], bool]:
     """Return a key by which the description of the latest LLVM is the greatest, preferably one that names LLVM's library."""
     return version_numbers(host.llvm_version), bool(host.library)
 

@@ -428,10 +428,10 @@ def keep_newest(modules: dict[bytes, bytes], data: bytes) -> None:
     """
     key = data[:DIGEST_SIZE]
     present = modules.get(key)
-    modules[key] = data if present is None else _newer(present, data)
+    modules[key] = data if present is None else _newer_entry(present, data)
 
 
-def _newer(first: bytes, second: bytes) -> bytes:
+def _newer_entry(first: bytes, second: bytes) -> bytes:
     """Return the entry for the later state of a module's file."""
     return max(first, second, key=_change_key)
 

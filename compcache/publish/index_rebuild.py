@@ -212,7 +212,7 @@ class IndexedModules:
         if len(intact) < len(modules):
             return False
         for module_id, module in intact:
-            self._collect(module_id, module)
+            self._add_entries(module_id, module)
         self._begun = start_time
         self._fans.append(fan)
         return True
@@ -226,9 +226,9 @@ class IndexedModules:
         """
         module = _read_module(store, module_id)
         if module is not None:
-            self._collect(module_id, module)
+            self._add_entries(module_id, module)
 
-    def _collect(self, module_id: bytes, module: IndexedModule) -> None:
+    def _add_entries(self, module_id: bytes, module: IndexedModule) -> None:
         """Add the entries of a module to the tables."""
         indexed, entry, order, row, size = module
         self.modules[module_id] = entry

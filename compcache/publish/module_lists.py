@@ -244,7 +244,7 @@ class _List:
     def keys(self) -> SortedKeys | _InMemory:
         """Return the list's keys. The first call opens the file or creates the list."""
         if self._keys is None:
-            self._keys = self.open() or self._make()
+            self._keys = self.open() or self._create_keys()
         return self._keys
 
     def open(self) -> SortedKeys | _InMemory | None:
@@ -277,10 +277,10 @@ class _List:
         """Discard the list, recreate it from the modules, and return its keys."""
         remove_lists_of(self._store, [self.segment.name])
         self.segment.listed = None
-        self._keys = self._make()
+        self._keys = self._create_keys()
         return self._keys
 
-    def _make(self) -> SortedKeys | _InMemory:
+    def _create_keys(self) -> SortedKeys | _InMemory:
         """Create the list from the modules, and return its keys.
 
         The list of a small segment, and a list that cannot be stored, are kept in memory.
@@ -376,10 +376,10 @@ def merge_list(store: Store, segment: str, merged: Iterable[Segment], gone: Cont
         return
     with suppress(OSError, FormatError):
         items = merge_keys([module_list.between(b"", _END) for module_list in lists])
-        _publish_list(store, segment, items if size_of is None else _resized(items, size_of), gone)
+        _publish_list(store, segment, items if size_of is None else _with_new_sizes(items, size_of), gone)
 
 
-def _resized(items: Iterable[Item], size_of: SizeOf) -> Iterator[Item]:
+def _with_new_sizes(items: Iterable[Item], size_of: SizeOf) -> Iterator[Item]:
     """Yield the items, with the sizes of modules replaced by the results of `size_of`."""
     for key, value in items:
         if key[:1] == b"m":
@@ -438,16 +438,16 @@ class ModuleLists:
 
     def counts(self) -> ListCounts:
         """Return the sums of all lists' counts. A module in two segments is counted twice, and removed modules are still counted."""
-        counts = [_COUNTS.unpack(_summary(module_list)) for module_list in self._lists]
+        counts = [_COUNTS.unpack(_encoded_counts(module_list)) for module_list in self._lists]
         return ListCounts(*map(sum, zip(*counts, strict=True))) if counts else ListCounts()
 
-    def _between(self, start: bytes, end: bytes) -> Iterator[Item]:
+    def _items_between(self, start: bytes, end: bytes) -> Iterator[Item]:
         """Yield the items of all lists whose keys are from `start` to `end`, in order."""
         return merge_keys([module_list.between(start, end) for module_list in self._lists])
 
     def _starting_with(self, prefix: bytes) -> Iterator[Item]:
         """Yield the items of all lists whose keys begin with a prefix, in order."""
-        return self._between(prefix, prefix + _AFTER_ALL)
+        return self._items_between(prefix, prefix + _AFTER_ALL)
 
     def bases(self, prefix: str = "") -> Iterator[str]:
         """Yield the bases of functions and groups that begin with a prefix, in UTF-8 order, without duplicates."""
@@ -529,11 +529,11 @@ class ModuleLists:
 
         The entry is None if the row of the module contains it.
         """
-        return self._entries(b"e" + _encode_name(first_base) + b"\0", b"e" + _encode_name(last_base) + b"\1")
+        return self._entries_between(b"e" + _encode_name(first_base) + b"\0", b"e" + _encode_name(last_base) + b"\1")
 
     def entries_requiring(self, module_id: bytes) -> Iterator[tuple[bytes, RowEntry | None]]:
         """Yield the entries of data that require a module. See `entries`."""
-        return self._entries(b"r" + module_id, b"r" + module_id + _AFTER_ALL)
+        return self._entries_between(b"r" + module_id, b"r" + module_id + _AFTER_ALL)
 
     def has_members(self) -> bool:
         """Return whether a function is part of another function or of a group."""
@@ -545,19 +545,19 @@ class ModuleLists:
 
     def all_entries(self) -> Iterator[tuple[bytes, RowEntry | None]]:
         """Yield all entries of data. See `entries`."""
-        return self._entries(b"e", b"f")
+        return self._entries_between(b"e", b"f")
 
-    def _entries(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, RowEntry | None]]:
+    def _entries_between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, RowEntry | None]]:
         """Yield the entries of data with keys from `start` to `end`, as (module_id, entry). The entry is None outside packs.
 
         Raise `FormatError` if the list is damaged.
         """
-        for key, value in self._between(start, end):
+        for key, value in self._items_between(start, end):
             yield _module_of(key), module_rows.decode_entry_of(value) if value else None
 
     def module_ids(self, prefix: bytes = b"") -> Iterator[bytes]:
         """Yield the module_ids of listed modules that begin with a prefix, sorted."""
-        return (key[1:] for key, _ in self._between(b"m" + prefix, b"m" + prefix + _AFTER_ALL))
+        return (key[1:] for key, _ in self._items_between(b"m" + prefix, b"m" + prefix + _AFTER_ALL))
 
     def rows(self, module_ids: Iterable[bytes]) -> dict[bytes, Row]:
         """Return the rows of listed modules, without the entries of packs. Modules that are not listed are left out."""
@@ -568,7 +568,7 @@ class ModuleLists:
                 break
             values = [(module_id, value) for module_id in missing if (value := module_list.find(b"m" + module_id)) is not None]
             if values:
-                rows.update(self._decode(module_list, values))
+                rows.update(self._decode_rows(module_list, values))
                 missing = [module_id for module_id in missing if module_id not in rows]
         return rows
 
@@ -579,19 +579,22 @@ class ModuleLists:
         for module_list in self._lists:
             items = module_list.between(start, end)
             while batch := [(key[1:], value) for key, value in islice(items, _ROWS_PER_BATCH)]:
-                rows.update(self._decode(module_list, [(module_id, value) for module_id, value in batch if module_id not in rows]))
+                rows.update(self._decode_rows(module_list, [(module_id, value) for module_id, value in batch if module_id not in rows]))
         return rows
 
     def kinds_of_directory(self, first_byte: int) -> dict[bytes, bool]:
         """Return, for each module whose id begins with this byte, whether it is a pack. If a list is damaged, the rows are read instead."""
         try:
-            return {key[1:]: self._platform(value[:CHECK_SIZE]).is_pack for key, value in self._between(*_module_keys(first_byte))}
+            return {
+                key[1:]: self._platform_of_digest(value[:CHECK_SIZE]).is_pack
+                for key, value in self._items_between(*_module_keys(first_byte))
+            }
         except FormatError:
             return {module_id: row.is_pack for module_id, row in self.rows_of_directory(first_byte).items()}
 
     def requirements_of_directory(self, first_byte: int) -> Iterator[tuple[bytes, bytes]]:
         """Yield (required module_id, module_id of the entry) for the entries of data that require a module in this directory."""
-        for key, _ in self._between(b"r%c" % first_byte, b"r%b" % _next_byte(first_byte)):
+        for key, _ in self._items_between(b"r%c" % first_byte, b"r%b" % _next_byte(first_byte)):
             yield key[1 : DIGEST_SIZE + 1], _module_of(key)
 
     def has_imports(self) -> bool:
@@ -608,7 +611,7 @@ class ModuleLists:
                 last_name, holders = key[:-DIGEST_SIZE], []
             holders.append(key[-DIGEST_SIZE:])
 
-    def _decode(self, module_list: _List, values: list[tuple[bytes, bytes]]) -> dict[bytes, Row]:
+    def _decode_rows(self, module_list: _List, values: list[tuple[bytes, bytes]]) -> dict[bytes, Row]:
         """Decode the rows in these values of a list. If a value is malformed, recreate the list first."""
         try:
             return self._decode_values(values)
@@ -620,11 +623,11 @@ class ModuleLists:
     def _decode_values(self, values: Iterable[tuple[bytes, bytes]]) -> dict[bytes, Row]:
         """Decode the rows in these values of a list. Raise `FormatError` if a value is malformed."""
         start = CHECK_SIZE + _SIZE.size
-        parts = ((module_id, self._platform(value[:CHECK_SIZE]), memoryview(value)[start:]) for module_id, value in values)
+        parts = ((module_id, self._platform_of_digest(value[:CHECK_SIZE]), memoryview(value)[start:]) for module_id, value in values)
         rows = module_rows.decode_rows(parts)
         return {row.module_id: row for row in rows}
 
-    def _platform(self, digest: bytes) -> Platform:
+    def _platform_of_digest(self, digest: bytes) -> Platform:
         """Return the platform with a digest, from the first list that has it. Raise `FormatError` if it is malformed."""
         platform = self._platforms.get(digest)
         if platform is None:
@@ -648,7 +651,7 @@ def _decode_name(data: bytes) -> str:
     return data.decode("utf-8", "surrogatepass")
 
 
-def _summary(module_list: _List) -> bytes:
+def _encoded_counts(module_list: _List) -> bytes:
     """Return the encoded counts of a list, or zeros if another version of compcache wrote the list."""
     try:
         summary = module_list.keys().summary

@@ -138,14 +138,14 @@ def _copy_to_memory(module: ModuleFile) -> ModuleFile:
     from compcache.images.anonymous_file import anonymous_file
 
     copy = ModuleFile(module._files, module.path, module.module_id)
-    copy.adopt(anonymous_file(*_chunks(module, module.size)))
+    copy.adopt(anonymous_file(*_iterate_chunks(module, module.size)))
     copy.size = module.size
     copy.copied = True
     module.close()
     return copy
 
 
-def _chunks(module: ModuleFile, size: int) -> Iterator[bytes]:
+def _iterate_chunks(module: ModuleFile, size: int) -> Iterator[bytes]:
     """Yield the first `size` bytes of a module in parts."""
     for offset in range(0, size, _CHUNK):
         yield module.read(offset, min(_CHUNK, size - offset))

@@ -122,7 +122,7 @@ def _find_removed(store: Store, sources: Scratch, volumes: Sequence[Volume]) -> 
 
     Raise `StorageError` if the directory cannot be read.
     """
-    removed_by_volume = [volume.removed_ids() if _exists(store, store.path(VOLUMES, volume.name)) else None for volume in volumes]
+    removed_by_volume = [volume.removed_ids() if _path_exists(store, store.path(VOLUMES, volume.name)) else None for volume in volumes]
     gone_ids = []
     for first_byte, rows in groupby(map(_SOURCE.unpack, sources.pieces(_SOURCE.size)), key=lambda row: row[0][0]):
         present = {module_id_of(name) for name in store.present_names(store.path(MODULES, f"{first_byte:02x}"))}
@@ -137,7 +137,7 @@ def _find_removed(store: Store, sources: Scratch, volumes: Sequence[Volume]) -> 
     return gone_ids
 
 
-def _exists(store: Store, path: str) -> bool:
+def _path_exists(store: Store, path: str) -> bool:
     """Return whether a path exists. Raise `OSError` if that cannot be determined."""
     try:
         store.files.stat(path)

@@ -63,7 +63,7 @@ def publish_modules(store: Store, modules: Sequence[BuiltModule | Publication], 
         StorageError: the modules could not be stored. The index is unchanged. Some of the files may exist.
     """
     drafts = [_make_draft(store, module, order_of(decode_notes(module.sections.notes))) for module in modules]
-    _publish(store, drafts, noted_numbers(store) if any(draft.order.number for draft in drafts) else [], signs=signs)
+    _publish_drafts(store, drafts, noted_numbers(store) if any(draft.order.number for draft in drafts) else [], signs=signs)
     return [draft.module_id for draft in drafts]
 
 
@@ -93,11 +93,11 @@ def publish_additions(
         ]
         for group, number in zip(modules_with_ids, assign_numbers(store, list(map(dict, modules_with_ids)), noted, look_ups), strict=True)
     ]
-    written = _publish(store, [draft for group in groups for draft, _ in group], noted, signs=signs)
+    written = _publish_drafts(store, [draft for group in groups for draft, _ in group], noted, signs=signs)
     return [[(draft.module_id, module) for draft, module in group] for group in groups], written
 
 
-def _publish(store: Store, drafts: Sequence[_Draft], noted: Noted, *, signs: bool) -> frozenset[bytes]:
+def _publish_drafts(store: Store, drafts: Sequence[_Draft], noted: Noted, *, signs: bool) -> frozenset[bytes]:
     """Publish modules and their index entries, and return the ids of the written files. See `publish_modules` for the exceptions."""
     path = store.module_path(drafts[0].module_id) if len(drafts) == 1 else store.directory(MODULES)
     store.require_writable(path)

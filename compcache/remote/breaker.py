@@ -52,28 +52,28 @@ class Breaker:
 
     def is_open(self) -> bool:
         """Read the file, and return whether the store must get no request now."""
-        _, pause_end, _ = self._read()
+        _, pause_end, _ = self._read_state()
         return time.time() < pause_end
 
     def is_half_open(self) -> bool:
         """Return whether the store must be probed before it gets another request."""
-        _, pause_end, _ = self._read()
+        _, pause_end, _ = self._read_state()
         return 0 < pause_end <= time.time()
 
     def is_doubtful(self) -> bool:
         """Return whether the store must be probed first, although it has failed too few times to open the breaker."""
-        failures, pause_end, _ = self._read()
+        failures, pause_end, _ = self._read_state()
         return failures < _FAILURES and pause_end > 0
 
     def allows_lookups(self) -> bool:
         """Return whether look-ups may ask the store. Probes are always allowed."""
-        _, pause_end, _ = self._read()
+        _, pause_end, _ = self._read_state()
         return not pause_end
 
     def record_success(self) -> None:
         """Record that a request was answered."""
-        if self._read() != (0, 0.0, 0.0):
-            self._write(0, 0.0, 0.0)
+        if self._read_state() != (0, 0.0, 0.0):
+            self._write_state(0, 0.0, 0.0)
 
     def record_failure(self, *, is_doubtful: bool = False, probe: bool = False) -> None:
         """Record that all tries of a request timed out or failed with an error of the store.
@@ -81,7 +81,7 @@ class Breaker:
         With `is_doubtful`, the store is doubtful until the helper has probed it. `probe` says that the request was a probe. While look-ups
         may not ask the store, only failures of probes count.
         """
-        failures, pause_end, pause = self._read()
+        failures, pause_end, pause = self._read_state()
         if pause_end and not probe:
             return  # a concurrent request has already recorded its failure
         failures += 1
@@ -90,14 +90,14 @@ class Breaker:
             pause_end = time.time() + pause
         elif probe or is_doubtful:
             pause_end = time.time() + _DOUBT
-        self._write(failures, pause_end, pause)
+        self._write_state(failures, pause_end, pause)
 
     def state(self) -> tuple[int, float]:
         """Return the number of consecutive failures, and the remaining seconds of the pause without requests."""
-        failures, pause_end, _ = self._read()
+        failures, pause_end, _ = self._read_state()
         return failures, max(0.0, pause_end - time.time())
 
-    def _read(self) -> tuple[int, float, float]:
+    def _read_state(self) -> tuple[int, float, float]:
         """Return the failures in a row, the end of the pause, and the pause in seconds.
 
         All are 0 if there is no valid file, or if the pause would end too late, because the clock was set back.
@@ -110,7 +110,7 @@ class Breaker:
             return values if pause_end - time.time() <= _LONGEST_PAUSE else (0, 0.0, 0.0)
         return 0, 0.0, 0.0
 
-    def _write(self, failures: int, pause_end: float, pause: float) -> None:
+    def _write_state(self, failures: int, pause_end: float, pause: float) -> None:
         """Share the failures, the end of the pause and its length in seconds with other processes. A failed write is ignored."""
         content = f"{failures} {pause_end} {pause}".encode("ascii")
         from compcache.processes.detached import LateFiles

@@ -198,7 +198,7 @@ class RemoteStore:
             probe.close()
         return False
 
-    def _request(self, seconds: float, *message: Any) -> tuple[Any, str]:
+    def _send_question(self, seconds: float, *message: Any) -> tuple[Any, str]:
         """Send a question to the helper, and wait at most `seconds` for the answer.
 
         Return the answer and "". Without an answer, return None and the reason, which is "" if the time is over.
@@ -237,7 +237,7 @@ class RemoteStore:
             if not self._check_service(waits=insists):
                 self.count("remote_skipped")
                 return None
-            patience = _patience(requested) if insists else 0.0
+            patience = _answer_timeout(requested) if insists else 0.0
             compile_seconds = self.estimate_compile_time(requested) if compiles else None
             question = ask(
                 self.settings, "find", list(requested), *self._platform_and_shelves(), self._process_token(), self.settings.writable,
@@ -261,7 +261,7 @@ class RemoteStore:
             inquiry = self.inquire(batch, plain=plain, insists=insists, first=first)
             if inquiry is None:
                 continue
-            inquiry.wait_for_functions(_patience(batch) + _MARGIN)
+            inquiry.wait_for_functions(_answer_timeout(batch) + _MARGIN)
             if inquiry.fetched is None:
                 inquiry.record_late_answer()
                 inquiry.close()
@@ -277,7 +277,7 @@ class RemoteStore:
         A function that the stores did not answer for counts as False. A warning is issued once per cache.
         """
         self._check_service(waits=True)
-        answer, problem = self._request(_patience(names) + _MARGIN, "has", list(names), *self._platform_and_shelves())
+        answer, problem = self._send_question(_answer_timeout(names) + _MARGIN, "has", list(names), *self._platform_and_shelves())
         answers = answer or [None] * len(names)
         unknown = answers.count(None)
         if unknown:
@@ -301,7 +301,7 @@ class RemoteStore:
             failures, seconds = min(states, key=itemgetter(1))  # of the store that is asked again first
             return skipped_answer(self.settings.shown, name, failures, seconds)
         message = "find", [name], *self._platform_and_shelves(), b"", (), time.monotonic(), _PATIENCE, None, "", 0
-        answer, problem = self._request(_PATIENCE + _MARGIN, *message)
+        answer, problem = self._send_question(_PATIENCE + _MARGIN, *message)
         if answer is not None:
             (row,), _seconds = answer
             answer = HelperAnswer(*row)
@@ -326,7 +326,7 @@ class RemoteStore:
                 self.count("remote_errors" if answer.outcome == UNAVAILABLE else "remote_misses")
                 continue
             self._store.stats.remote_answered(name, FOUND)
-            adopted = self._adopt(name, answer.data, answer.signatures, answer.store)
+            adopted = self._adopt_module(name, answer.data, answer.signatures, answer.store)
             if adopted is not None:
                 fetched.append(name)
                 imports.update(dict.fromkeys([*adopted.imports, *self._adopt_imports(answer)]))
@@ -334,7 +334,7 @@ class RemoteStore:
                 distrusts_pack |= answer.packed
                 rejected.setdefault(0 if answer.packed else answer.store + 1, []).append(name)
         if distrusts_pack:
-            self._request(_PATIENCE, "distrust", self._process_token())
+            self._send_question(_PATIENCE, "distrust", self._process_token())
         for first, retry in rejected.items():
             if first < len(self.settings.each):
                 fetched += self.fetch(retry, plain=True, insists=insists, first=first)
@@ -347,11 +347,11 @@ class RemoteStore:
         """Publish the imported modules in an answer that the cache lacks. Yield the names that these modules import."""
         for name, data, signatures in answer.imports:
             is_stored = next(self._store.find(name), None) is not None
-            adopted = self._adopt(name, data, signatures, answer.store) if not is_stored else None
+            adopted = self._adopt_module(name, data, signatures, answer.store) if not is_stored else None
             if adopted is not None:
                 yield from adopted.imports
 
-    def _adopt(self, name: str, data: bytes | str, signatures: bytes, store: int) -> Adopted | None:
+    def _adopt_module(self, name: str, data: bytes | str, signatures: bytes, store: int) -> Adopted | None:
         """Publish a module, given as bytes or as the path of a file that the helper has written.
 
         Return None if the module is not accepted.
@@ -384,14 +384,14 @@ class RemoteStore:
 
     def record_compile_time(self, names: Iterable[str], seconds: float) -> None:
         """Record the seconds that compiling these functions took."""
-        self._compile_times.update(dict.fromkeys(map(_label, names), seconds))
+        self._compile_times.update(dict.fromkeys(map(_label_or_name, names), seconds))
 
     def estimate_compile_time(self, names: Iterable[str]) -> float:
         """Estimate how many seconds compiling these functions takes, from earlier compilations with the same labels.
 
         The estimate is 0.0 if there were none, and at most `_PATIENCE`.
         """
-        return min(max([self._compile_times.get(_label(name), 0.0) for name in names], default=0.0), _PATIENCE)
+        return min(max([self._compile_times.get(_label_or_name(name), 0.0) for name in names], default=0.0), _PATIENCE)
 
     # --------------------------------------------------------------- uploading
 
@@ -420,7 +420,7 @@ class RemoteStore:
 
     def pack(self, names: Iterable[str]) -> None:
         """Request that these offered functions are also stored as one pack, for hosts that fetch them together. Report a failure."""
-        _, problem = self._request(_PATIENCE, "pack", list(names), *self._platform_and_shelves(), self.settings.writable)
+        _, problem = self._send_question(_PATIENCE, "pack", list(names), *self._platform_and_shelves(), self.settings.writable)
         if problem:
             self.report_failure(problem)
 
@@ -437,7 +437,7 @@ class RemoteStore:
         waiting = [boxes[position] for position in self.settings.writable]
         if not self._start_up[1] and not any(map(Outbox.names, waiting)):
             return True  # this process has nothing to add to a pack either
-        answer, problem = self._request(seconds + 0.5, "flush", seconds, self.settings.writable)
+        answer, problem = self._send_question(seconds + 0.5, "flush", seconds, self.settings.writable)
         if answer is None:
             self.report_failure(problem)
             return not any(map(Outbox.names, waiting))
@@ -576,11 +576,11 @@ def _platform_of(manifest: WholeManifest) -> str:
     return platform_shelf(manifest.header.triple, manifest.header.abi)
 
 
-def _label(name: str) -> str:
+def _label_or_name(name: str) -> str:
     """Return the label of a content name; the name itself if it is no content name."""
     return label_of(name) or name
 
 
-def _patience(names: Collection[str]) -> float:
+def _answer_timeout(names: Collection[str]) -> float:
     """Return for how many seconds to wait for an answer about these functions."""
     return _PATIENCE + _PATIENCE_PER_NAME * len(names)

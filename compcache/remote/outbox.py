@@ -74,11 +74,11 @@ class Outbox:
 
     def names(self) -> list[str]:
         """Return the file names of the waiting uploads, the oldest first."""
-        return [name for name in self._files() if name.endswith(_ENDING)]
+        return [name for name in self._upload_files() if name.endswith(_ENDING)]
 
     def finished(self) -> list[str]:
         """Return the file names of the finished uploads that must still be checked, the oldest first."""
-        return [name for name in self._files() if name.endswith(_ENDING + _STORED)]
+        return [name for name in self._upload_files() if name.endswith(_ENDING + _STORED)]
 
     def mark_finished(self, name: str) -> str:
         """Mark an upload as finished without removing it. Return its new file name. A failure to rename the file is ignored."""
@@ -91,11 +91,11 @@ class Outbox:
         with suppress(OSError):
             os.rename(os.path.join(self._directory, name), os.path.join(self._directory, name.removesuffix(_STORED)))
 
-    def _files(self) -> list[str]:
+    def _upload_files(self) -> list[str]:
         """Return the file names of uploads in all versions of the format, the oldest first."""
-        return sorted(name for name in self._listed() if ".upload" in name)
+        return sorted(name for name in self._listed_names() if ".upload" in name)
 
-    def _listed(self) -> list[str]:
+    def _listed_names(self) -> list[str]:
         """Return the names of all files in the directory. The list is empty if the directory cannot be read."""
         with suppress(OSError):
             return os.listdir(self._directory)
@@ -129,14 +129,14 @@ class Outbox:
     def size(self, *, waiting: bool = False) -> int:
         """Return the total size of the files in bytes. With `waiting`, finished uploads are not counted."""
         total = 0
-        for name in self.names() if waiting else self._files():
+        for name in self.names() if waiting else self._upload_files():
             with suppress(OSError):
                 total += os.stat(os.path.join(self._directory, name)).st_size
         return total
 
     def sweep(self) -> None:
         """Remove the partially written files of killed processes. Files that cannot be removed stay."""
-        for name in [name for name in self._listed() if ".upload" not in name]:
+        for name in [name for name in self._listed_names() if ".upload" not in name]:
             path = os.path.join(self._directory, name)
             with suppress(OSError):  # another helper has removed the file
                 if time.time() - os.stat(path).st_mtime > _SETTLED:
@@ -149,7 +149,7 @@ class Outbox:
         """
         excess_size = self.size() + size - self._limit
         dropped = 0
-        for name in sorted(self._files(), key=lambda name: not name.endswith(_STORED)) if excess_size > 0 else ():
+        for name in sorted(self._upload_files(), key=lambda name: not name.endswith(_STORED)) if excess_size > 0 else ():
             if excess_size <= 0:
                 break
             with suppress(OSError):

@@ -36,7 +36,7 @@ def shelf_of(requirement: str) -> str:
     It is the lowest CPU level that can run the code. If no level can, it is the processor model that the code was compiled for.
     """
     _, platform, _, _, made_for, made_on, features = requirement.split("\0")
-    for level in _levels(platform):
+    for level in _cpu_levels(platform):
         if level.processor.meets(features):
             return level.name
     return _SAME + (made_on or digest([made_for.encode()], size=8).hex())
@@ -44,13 +44,13 @@ def shelf_of(requirement: str) -> str:
 
 def usable_shelves(processor: Processor) -> tuple[str, ...]:
     """Return the shelves whose code a processor can run, the best first."""
-    levels = [level.name for level in _levels(platform_name()) if processor.meets(level.words)]
+    levels = [level.name for level in _cpu_levels(platform_name()) if processor.meets(level.words)]
     return (_SAME + processor.identity, *reversed(levels))
 
 
 def includes(shelf: str, other: str, platform: str | None = None) -> bool:
     """Return whether every processor that can run the code on a shelf can also run the code on the shelf `other`."""
-    levels = [level.name for level in _levels(platform or platform_name())]
+    levels = [level.name for level in _cpu_levels(platform or platform_name())]
     return shelf == other or (shelf in levels and other in levels[: levels.index(shelf)])
 
 
@@ -93,7 +93,7 @@ class _Level(NamedTuple):
 
 
 @cache
-def _levels(platform: str) -> tuple[_Level, ...]:
+def _cpu_levels(platform: str) -> tuple[_Level, ...]:
     """Return the CPU levels of a platform, the lowest first; none if there is no table of its CPUs."""
     arch = platform.partition("-")[0]
     table = cpu_table(arch, _TABLE_VERSION)

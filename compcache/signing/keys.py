@@ -135,10 +135,10 @@ def parse_public_keys(keys: Any) -> tuple[PublicKey, ...]:
     """
     if isinstance(keys, (bytes, bytearray)) or not hasattr(keys, "__iter__"):
         raise TypeError(f"trusted keys must be text of the form name:base64, or a list of such texts, not {type(keys).__name__}")
-    return _parse_words(_split([keys] if isinstance(keys, str) else keys))
+    return _parse_words(_split_words([keys] if isinstance(keys, str) else keys))
 
 
-def _split(texts: Iterable[Any]) -> list[str]:
+def _split_words(texts: Iterable[Any]) -> list[str]:
     """Return the words of texts, which are separated by spaces, commas or line breaks."""
     return " ".join(map(str, texts)).replace(",", " ").split()
 
@@ -161,7 +161,7 @@ def _parse_words(words: list[str]) -> tuple[PublicKey, ...]:
 
 def _words_in(path: str) -> list[str]:
     """Return the words in a file of keys, without comments."""
-    return _split(line.partition("#")[0] for line in _read_text(path).splitlines())
+    return _split_words(line.partition("#")[0] for line in _read_text(path).splitlines())
 
 
 def read_public_keys(path: str) -> tuple[PublicKey, ...]:

@@ -61,12 +61,12 @@ class CpuTable:
                 )
             if not self.knows(feature[1:]):
                 names = [*self._implies, *self._other]
-                similar = _similar(feature[1:], names) or "correct the name, or remove the feature"
+                similar = _suggest_similar(feature[1:], names) or "correct the name, or remove the feature"
                 raise CompileError(f"a target names {feature[1:]!r}, which is not a CPU feature of {self.arch} that LLVM knows: {similar}")
 
     def suggest_cpu(self, cpu: str) -> str:
         """Return advice for the end of a message about an unknown CPU: the names similar to `cpu`, or else the CPU levels."""
-        return _similar(cpu, self.cpus) or f"use {' or '.join(architecture(self.arch).levels)}, for example"
+        return _suggest_similar(cpu, self.cpus) or f"use {' or '.join(architecture(self.arch).levels)}, for example"
 
     def knows(self, feature: str) -> bool:
         """Return whether LLVM knows a feature of this name."""
@@ -81,17 +81,17 @@ class CpuTable:
         """
         enabled: set[str] = set()
         for name in (*architecture(self.arch).first_features, *self.cpus.get(cpu, ())):
-            enabled |= self._reachable(name, self._implies)
+            enabled |= self._reachable_names(name, self._implies)
         for feature in filter(None, features.split(",")):
             if feature[0] == "-":
-                enabled -= self._reachable(feature[1:], self._implied_by)
+                enabled -= self._reachable_names(feature[1:], self._implied_by)
             elif feature[1:] in self._implies:  # LLVM ignores unknown features
-                enabled |= self._reachable(feature[1:], self._implies)
+                enabled |= self._reachable_names(feature[1:], self._implies)
         return frozenset(enabled & self.required)
 
     def closure(self, names: Iterable[str]) -> frozenset[str]:
         """Return these features and all features that they imply."""
-        return frozenset().union(*[self._reachable(name, self._implies) for name in names])
+        return frozenset().union(*[self._reachable_names(name, self._implies) for name in names])
 
     def supported(self, features: Iterable[str]) -> frozenset[str]:
         """Return the features of a host that LLVM can use: those whose implied features the host also has.
@@ -99,9 +99,9 @@ class CpuTable:
         A hypervisor may hide a feature but not the features that imply it. If LLVM enables a feature, it also enables the implied features.
         """
         enabled = set(features)
-        return frozenset(name for name in enabled & self.required if self._reachable(name, self._implies) & self.required <= enabled)
+        return frozenset(name for name in enabled & self.required if self._reachable_names(name, self._implies) & self.required <= enabled)
 
-    def _reachable(self, name: str, edges: Mapping[str, Iterable[str]]) -> set[str]:
+    def _reachable_names(self, name: str, edges: Mapping[str, Iterable[str]]) -> set[str]:
         """Return a name and all names that `edges` connects to it, directly or indirectly."""
         reached, stack = {name}, [name]
         while stack:
@@ -111,7 +111,7 @@ class CpuTable:
         return reached
 
 
-def _similar(name: str, names: Iterable[str]) -> str:
+def _suggest_similar(name: str, names: Iterable[str]) -> str:
     """Return a question with the names similar to `name`, or "" if no name is similar."""
     similar = difflib.get_close_matches(name, list(names), n=3)
     return f"did you mean {' or '.join(similar)}?" if similar else ""

@@ -130,7 +130,7 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
     if optional:
         module.link_in(codegen.parse(stubs_text(optional, {export.symbol: export.name for export in prepared.exports}), context))
     distance = architecture(platform_name()).relocations.distance if request.shared else None
-    describe = partial(_describe, text, code, written, definitions, prepared, request, tuple(optional), startup)
+    describe = partial(_describe_module, text, code, written, definitions, prepared, request, tuple(optional), startup)
     if distance is None:
         table, translated = describe()
         module.link_in(codegen.parse(table_text(table.key, table.symbols, table.points, table.slots, table.variables), context))
@@ -177,7 +177,7 @@ class _Table(NamedTuple):
     renamed: dict[str, str]
 
 
-def _describe(
+def _describe_module(
     text: str,
     code: bytes,
     written: Mapping[str, Definition],

@@ -77,7 +77,7 @@ def translate(context: Any, request: Request) -> Translated:
         module, values = codegen.parse(rewritten, context), ir_text.read_values(rewritten)
     with codegen.borrow_machine(request.machine.cpu, request.machine.features, request.level) as target:
         digests = partial(symbol_digests, printed, data.values())
-        translated = _compile(context, module, _Checked(rewritten, values, attributes, data), request, target, digests)
+        translated = _compile_module(context, module, _Checked(rewritten, values, attributes, data), request, target, digests)
     return translated._replace(weak=weak - overridden, beside_code=request.beside_code)
 
 
@@ -111,7 +111,7 @@ def _find_value(module: Any, name: str) -> Any:
 
 
 def _translate_group(context: Any, request: Request) -> Translated:
-    """Link the members of a group and compile them to one object. See `link_members` and `_compile` for the exceptions."""
+    """Link the members of a group and compile them to one object. See `link_members` and `_compile_module` for the exceptions."""
     module = link_members(request.members, context)
     printed = str(module)
     values = ir_text.read_values(printed)
@@ -122,7 +122,7 @@ def _translate_group(context: Any, request: Request) -> Translated:
         module, values = codegen.parse(rewritten, context), ir_text.read_values(rewritten)
     data = {section: content for member in request.members for section, content in member.data.items()}
     with codegen.borrow_machine(request.machine.cpu, request.machine.features, request.level) as target:
-        return _compile(context, module, _Checked(rewritten, values, attributes, data), request, target)
+        return _compile_module(context, module, _Checked(rewritten, values, attributes, data), request, target)
 
 
 def _read_source(context: Any, request: Request, label: str = "") -> tuple[Any, _Checked, Request]:
@@ -202,7 +202,7 @@ def _with_thread_locals(printed: str, request: Request) -> tuple[str, Request]:
     return pic.with_addresses(printed, sorted(imported), sorted(provided)), request._replace(requests=requests._replace(imports=imports))
 
 
-def _compile(
+def _compile_module(
     context: Any, module: Any, source: _Checked, request: Request, target: Any, digests: Callable[[], dict[str, bytes]] = dict
 ) -> Translated:
     """Compile a checked module, which is changed, to its object. See `translate` for the exceptions.
@@ -235,12 +235,12 @@ def _compile(
             module, context, printed, values, exports, resolution, request.provided, request.is_beside
         )
     _set_linkages(module, values, exports, resolution, context, hide_others=hides, kept_symbols=assembly.mentioned)
-    optimized, portable_code = _optimize(context, module, printed, request, target)
+    optimized, portable_code = _optimize_module(context, module, printed, request, target)
     prepared = Prepared(exports, function_aliases, resolution, encoded, portable_code, source.data, inlined, bodies, digests)
     return emit(module, optimized, context, target, request, prepared)
 
 
-def _optimize(context: Any, module: Any, printed: str, request: Request, target: Any) -> tuple[str, bytes]:
+def _optimize_module(context: Any, module: Any, printed: str, request: Request, target: Any) -> tuple[str, bytes]:
     """Optimize a module, in place. Return its new text, and its bitcode before optimization for other CPUs, or b"" if none is stored."""
     # Code with assembly is never compiled for another CPU, and writing bitcode with invalid assembly aborts the process.
     may_be_portable = request.keep_bitcode and request.level and not has_assembly(printed) and not request.members
@@ -315,7 +315,7 @@ def translate_again(
     _require_portable(text, values, machine)
     attributes = _target_attributes(text, values)
     machine = _safe_machine(machine, attributes)
-    if _intrinsics(values) or codegen.is_suspicious(used_features.TARGET_ATTRIBUTE.findall("\n".join(attributes.values()))):
+    if _cpu_intrinsics(values) or codegen.is_suspicious(used_features.TARGET_ATTRIBUTE.findall("\n".join(attributes.values()))):
         codegen.call_in_caller(try_in_child, recipe.code, machine, 0 if recipe.optimized else recipe.level)
     names = pic.aliases(text)
     request = Request(recipe.code, recipe.exports, Requests({}, {}), recipe.level, machine, shared)
@@ -329,14 +329,14 @@ def translate_again(
         return emit(module, str(module), context, emitter, request, prepared)
 
 
-def _intrinsics(values: ir_text.GlobalValues) -> list[str]:
+def _cpu_intrinsics(values: ir_text.GlobalValues) -> list[str]:
     """Return the intrinsics of CPUs that a module uses."""
     return used_features.own_intrinsics([function.name for function in values.functions])
 
 
 def _require_portable(text: str, values: ir_text.GlobalValues, machine: Machine) -> None:
     """Raise `CompileError` if stored code may need features of another CPU than this host's."""
-    if used_features.requires_more_than(_intrinsics(values), machine.requires):
+    if used_features.requires_more_than(_cpu_intrinsics(values), machine.requires):
         raise CompileError("the stored code uses intrinsics for CPU features that this host does not have: compile it from its source")
     if has_assembly(text):
         raise CompileError("the stored code contains inline assembly, which may need features of another CPU: compile it from its source")
@@ -359,7 +359,7 @@ def _try_if_suspicious(printed: str, values: ir_text.GlobalValues, request: Requ
     machine = request.machine
     pairs = {("target-cpu", machine.cpu), ("target-features", machine.features)}
     pairs |= {pair for text in set(attributes.values()) for pair in used_features.TARGET_ATTRIBUTE.findall(text)}
-    is_for_others = used_features.requires_more_than(_intrinsics(values), machine.requires)
+    is_for_others = used_features.requires_more_than(_cpu_intrinsics(values), machine.requires)
     if codegen.is_suspicious(pairs) or is_for_others or is_rare(printed, values.functions):
         codegen.call_in_caller(try_in_child, printed, machine, request.level)
 

@@ -122,7 +122,7 @@ def _fold_groups(
 
 def _fold_group(name: str, rows: Sequence[FunctionSummary], modules: Sequence[str], size: int) -> FunctionSummary:
     """Return one row for a group of functions. `size` is the total size of its modules in bytes."""
-    return _representative(rows)._replace(
+    return _choose_representative(rows)._replace(
         func_name=name,
         signature=GROUP,
         realizations=len(modules),
@@ -137,7 +137,7 @@ def _fold_group(name: str, rows: Sequence[FunctionSummary], modules: Sequence[st
     )
 
 
-def _representative(rows: Sequence[FunctionSummary]) -> FunctionSummary:
+def _choose_representative(rows: Sequence[FunctionSummary]) -> FunctionSummary:
     """Return the newest function that this host can use, or the newest function if it can use none."""
     return min(rows, key=lambda row: (bool(row.problem), -row.created))
 
@@ -211,7 +211,7 @@ class _Groups:
 
 def _fold_row(variants: Sequence[FunctionSummary], parts: Sequence[FunctionSummary], entries: Sequence[EntrySummary]) -> FunctionSummary:
     """Merge the variants of a function, with their parts and entries of data, into one row."""
-    representative = _representative(variants)
+    representative = _choose_representative(variants)
     if len(variants) == 1 and not parts and not entries:
         return representative
     name = representative.func_name

@@ -46,8 +46,8 @@ class LastUses:
                 for relation, functions in ((REALIZES, row.names), (IMPORTS, row.imports)):
                     for name in functions:
                         names.add(relation_key(name, relation, number))
-        starts, targets = self._imports(names)
-        self._spread(starts, targets)
+        starts, targets = self._index_imports(names)
+        self._spread_uses(starts, targets)
 
     def of_directory(self, first_byte: int) -> dict[bytes, float]:
         """Return the time of the last use of each used module whose module_id begins with `first_byte`."""
@@ -61,7 +61,7 @@ class LastUses:
                 last_uses[module_id] = self._latest[number]
         return last_uses
 
-    def _imports(self, names: SortedItems) -> tuple[array[int], array[int]]:
+    def _index_imports(self, names: SortedItems) -> tuple[array[int], array[int]]:
         """Return two arrays: for each module the position of its first provider in the second array, and the numbers of all providers.
 
         Of several modules that realize a function, the module used last is its provider.
@@ -87,10 +87,10 @@ class LastUses:
             targets[starts[number]] = provider
         return starts, targets
 
-    def _spread(self, starts: array[int], targets: array[int]) -> None:
+    def _spread_uses(self, starts: array[int], targets: array[int]) -> None:
         """Set the last use of each module to the latest use of a module that needs it, directly or indirectly.
 
-        `_imports` returns the arguments.
+        `_index_imports` returns the arguments.
         """
         latest = self._latest
         visited = bytearray(len(latest))

@@ -134,14 +134,14 @@ class Uses:
     def __init__(self, store: Store, names: Iterable[str] | None = None, *, verify: bool = False, since: Uses | None = None) -> None:
         current = _statistics_files(store, since) if names is None else list(names)
         for _ in range(_ATTEMPTS):
-            self._open(store, current, verify=verify)
+            self._open_files(store, current, verify=verify)
             if names is not None:
                 break
             opened, current = current, _statistics_files(store, since)
             if current == opened:
                 break  # if the names differ, files were sealed or folded in the meantime
 
-    def _open(self, store: Store, names: Iterable[str], *, verify: bool) -> None:
+    def _open_files(self, store: Store, names: Iterable[str], *, verify: bool) -> None:
         """Read the short files, open the long files (see `_open_long`), and set the fields to their sum. Add damaged files to `torn`."""
         short: dict[str, StatsFile] = {}
         long: dict[str, list[UsesInSum]] = {}
@@ -375,7 +375,7 @@ def fold(
         if not (owned or (owned is None and force)):
             uses = Uses(store, verify=True)
             return uses, uses.counters_with_loads(seconds_of, now)
-        names = _seal(store)
+        names = _seal_journals(store)
         uses = Uses(store, names, verify=True)
         counters = uses.counters_with_loads(seconds_of, now)
         settled = [name for name in uses.files if _is_settled(store, name, uses.inputs[name], now)]
@@ -418,7 +418,7 @@ def fold_long(store: Store) -> None:
     from compcache.publish.locks import wait_lock
 
     with wait_lock(store, _LOCK, timeout=0) as owned:
-        for name in _seal(store, long) if owned else ():
+        for name in _seal_journals(store, long) if owned else ():
             if _is_settled(store, name, (), now):
                 uses = Uses(store, [name])
                 _replace_by_sum(store, uses, [name], uses.counters, uses.sorted_uses())
@@ -436,7 +436,7 @@ def _is_long_journal(store: Store, name: str, now: float) -> bool:
     return False
 
 
-def _seal(store: Store, names: Iterable[str] | None = None) -> list[str]:
+def _seal_journals(store: Store, names: Iterable[str] | None = None) -> list[str]:
     """Rename journals to statistics files, so that processes start new journals. A journal that cannot be renamed stays.
 
     Return the sorted names after renaming: of the files `names`, or of all statistics files and journals if `names` is None.
@@ -501,7 +501,7 @@ def zero_counters(store: Store, now: float) -> bool:
     with wait_lock(store, _LOCK, timeout=5.0) as owned:
         if owned is False:
             return False
-        names = _seal(store)
+        names = _seal_journals(store)
         uses = Uses(store, names, verify=True)
         last_uses = (
             ((module_id, key), 0, last_use)
@@ -528,7 +528,7 @@ def fold_small(files: Files, root: str) -> None:
     with wait_lock(store, _LOCK, timeout=0) as owned:
         if not owned:
             return
-        names = _seal(store)
+        names = _seal_journals(store)
         if len(names) < _MANY:
             return
         small = _smallest_files(store, names)

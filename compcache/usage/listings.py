@@ -69,7 +69,7 @@ def _all_modules(directory: Store, uses: Uses, progress: Progress | None) -> Ite
                 size, modified = slice_.present[module_id]
                 count, _ = directory_uses.get(module_id, _NEVER)
                 last_use = last.get(module_id, 0.0)
-                yield _summary(row, size, min(modified, now), problem_of[row.platform], (count, last_use), directory.source)
+                yield _summary_of_row(row, size, min(modified, now), problem_of[row.platform], (count, last_use), directory.source)
 
 
 def look_over_all(store: Store, progress: Progress | None = None) -> list[tuple[Store, Overview]]:
@@ -92,7 +92,7 @@ def _modules_in(store: Store, overview: Overview) -> list[ModuleSummary]:
             continue
         size, modified = present[module_id]
         uses = counts.get(module_id, 0), last_uses.get(module_id, 0.0)
-        summaries.append(_summary(row, size, min(modified, now), problem_of[row.platform], uses, store.source))
+        summaries.append(_summary_of_row(row, size, min(modified, now), problem_of[row.platform], uses, store.source))
     return summaries
 
 
@@ -140,17 +140,19 @@ def describe_module(store: Store, module_id: str) -> ModuleSummary:
     ledger = Uses(store).of([key])
     counts = [count for (name, used_id), (count, _) in ledger.uses.items() if used_id == key and name != LOADS_KEY]
     uses = sum(counts), ledger.last_uses().get(key, 0.0)
-    return _summary(row, size, modified, _platform_problem(store, row.platform), uses, holder.source)
+    return _summary_of_row(row, size, modified, _platform_problem(store, row.platform), uses, holder.source)
 
 
 def functions(
     store: Store, progress: Progress | None = None, select: Callable[[str], object] | None = None, *, folded: bool = False
 ) -> list[FunctionSummary]:
     """Return all cached functions, or the functions whose names `select` accepts, sorted by name; see `Cache.functions`."""
-    return sorted(_select(look_over_all(store, progress), select, folded=folded), key=itemgetter(0))
+    return sorted(_select_functions(look_over_all(store, progress), select, folded=folded), key=itemgetter(0))
 
 
-def _select(overviews: list[tuple[Store, Overview]], select: Callable[[str], object] | None, *, folded: bool) -> Iterable[FunctionSummary]:
+def _select_functions(
+    overviews: list[tuple[Store, Overview]], select: Callable[[str], object] | None, *, folded: bool
+) -> Iterable[FunctionSummary]:
     """Return the functions whose names `select` accepts; if `folded` is true, one row for each group and label instead."""
     if not folded:
         return functions_of(overviews, select)
@@ -173,7 +175,7 @@ def listed_functions(
     while batch := list(islice(bases, size)):
         size = min(2 * size, _MOST_AT_ONCE)
         chosen = set(batch)
-        rows = _select(excerpts.of_bases(batch[0], batch[-1]), select, folded=folded)
+        rows = _select_functions(excerpts.of_bases(batch[0], batch[-1]), select, folded=folded)
         chosen_rows = [row for row in rows if base_of(row.func_name) in chosen]
         yield from sorted(chosen_rows, key=lambda row: (base_of(row.func_name), row))
 
@@ -326,7 +328,7 @@ def _last_uses(ledger: Ledger, rows: Mapping[bytes, Row]) -> tuple[dict[bytes, f
     return latest, imported
 
 
-def _summary(row: Row, size: int, created: float, problem: str, uses: tuple[int, float], directory: str) -> ModuleSummary:
+def _summary_of_row(row: Row, size: int, created: float, problem: str, uses: tuple[int, float], directory: str) -> ModuleSummary:
     """Return the summary of a module. `uses` has the number of uses and the time of the last use, in seconds since the epoch."""
     platform = row.platform
     signatures = [signature.removeprefix(LINK_ONLY) for signature in row.signatures]

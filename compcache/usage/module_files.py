@@ -131,14 +131,14 @@ def files_of_directory(store: Store, fan: str) -> dict[bytes, os.stat_result]:
 def _module_statuses(store: Store, directory: str, fan: str) -> dict[bytes, os.stat_result]:
     """Return the status of every module file in a directory. Files with other names are left out."""
     by_module_id = {}
-    for name, status in _statuses(store, directory).items():
+    for name, status in _file_statuses(store, directory).items():
         module_id = module_id_of(name)
         if module_id is not None and name[:_FAN] == fan:
             by_module_id[module_id] = status
     return by_module_id
 
 
-def _statuses(store: Store, directory: str) -> dict[str, os.stat_result]:
+def _file_statuses(store: Store, directory: str) -> dict[str, os.stat_result]:
     """Return the status of every file in a directory by name. A missing directory has no files. An unreadable directory is reported."""
     try:
         return store.files.statuses(directory)
@@ -162,17 +162,17 @@ class _StoredList:
         with suppress(OSError):
             self._opened = store.files.open_owned(store.path(MODULE_FILES), READ_FLAGS)
             status = store.files.fstat(self._opened.number)
-            if status.st_size <= _MAX_SIZE and not store.is_foreign(status) and self._read(0, len(_MAGIC)) == _MAGIC:
+            if status.st_size <= _MAX_SIZE and not store.is_foreign(status) and self._read_bytes(0, len(_MAGIC)) == _MAGIC:
                 self._index_directories(status.st_size)
 
-    def _read(self, offset: int, size: int) -> bytes:
+    def _read_bytes(self, offset: int, size: int) -> bytes:
         return read_at(self._files, self._opened, offset, size)
 
     def _index_directories(self, size: int) -> None:
         """Record the position of each directory in the stored list, up to the first incomplete directory."""
         offset = len(_MAGIC)
         while offset < size:
-            head = self._read(offset, _DIRECTORY.size)
+            head = self._read_bytes(offset, _DIRECTORY.size)
             if len(head) < _DIRECTORY.size or len(self._directories) >= 1 << 8:
                 return
             name, changed, count, expected = _DIRECTORY.unpack(head)
@@ -189,18 +189,18 @@ class _StoredList:
         if stored_time != changed:
             return None
         try:
-            data = self._read(offset, count * _FILE.size)
+            data = self._read_bytes(offset, count * _FILE.size)
         except OSError as error:
             reraise_interrupt(error)
             return None
-        if len(data) != count * _FILE.size or _checksum(name, changed, data) != expected:
+        if len(data) != count * _FILE.size or _directory_checksum(name, changed, data) != expected:
             return None
         files = _FILE.iter_unpack(data)
         statuses = {module_id: _status((size, modified)) for module_id, size, modified in files if abs(modified) < _MAX_TIME}
         return statuses if len(statuses) == count else None
 
 
-def _checksum(name: str, changed: int, data: bytes) -> bytes:
+def _directory_checksum(name: str, changed: int, data: bytes) -> bytes:
     """Return the checksum of a directory in the stored list: of its name, its modification time and its encoded files."""
     return check(b"%b%d\0%b" % (name.encode("latin-1"), changed, data))
 
@@ -208,7 +208,7 @@ def _checksum(name: str, changed: int, data: bytes) -> bytes:
 def _encode_directory(name: str, changed: int, modules: dict[bytes, FileStatus]) -> bytes:
     """Encode a directory of the stored list. `changed` is its modification time in nanoseconds."""
     data = b"".join([_FILE.pack(module_id, *status) for module_id, status in modules.items()])
-    return _DIRECTORY.pack(name.encode("ascii"), changed, len(modules), _checksum(name, changed, data)) + data
+    return _DIRECTORY.pack(name.encode("ascii"), changed, len(modules), _directory_checksum(name, changed, data)) + data
 
 
 def _write_list(store: Store, content: Scratch) -> None:

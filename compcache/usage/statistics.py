@@ -37,7 +37,7 @@ def cache_stats(store: Store, max_size: int | None, since: float | None = None, 
     counts = count_modules(store, progress)
     slices = Slices(store, progress)
     _, counters = fold(store, seconds_of(store, slices.lists), now=time.time(), present=Present(slices), force=True)
-    totals, start = _totals(counters, since)
+    totals, start = _sum_counters(counters, since)
 
     def count_of(counter: str) -> int:
         return round(totals.get(counter, 0))
@@ -93,11 +93,11 @@ def _remote_stats(totals: dict[str, float]) -> RemoteStats:
 
 def hits_and_misses(store: Store) -> tuple[int, int]:
     """Return the hits and misses of all processes since the statistics were zeroed."""
-    totals, _ = _totals(Uses(store).counters, None)
+    totals, _ = _sum_counters(Uses(store).counters, None)
     return round(totals.get("hits", 0)), sum(_miss_reasons(totals).values())
 
 
-def _totals(counters: Mapping[tuple[int, str], float], since: float | None) -> tuple[dict[str, float], float]:
+def _sum_counters(counters: Mapping[tuple[int, str], float], since: float | None) -> tuple[dict[str, float], float]:
     """Add up the counters from `since` on. Return the sums by name, and the later of `since` and the time of the last zeroing.
 
     Raise `TypeError` if `since` is not a time.
@@ -136,10 +136,10 @@ def history(store: Store, since: float | None = None, progress: Progress | None 
     for (hour, name), value in counters.items():
         if hour >= first_hour and name != "zeroed":
             hours.setdefault(hour, {})[name] = value
-    return tuple(_period(hour, hours[hour]) for hour in sorted(hours))
+    return tuple(_period_of_hour(hour, hours[hour]) for hour in sorted(hours))
 
 
-def _period(hour: int, counters: Mapping[str, float]) -> StatsPeriod:
+def _period_of_hour(hour: int, counters: Mapping[str, float]) -> StatsPeriod:
     """Return the counters of an hour as a period."""
     reasons = _miss_reasons(counters)
     return StatsPeriod(

@@ -88,7 +88,7 @@ def test_it_is_the_plan_for_all_modules(seed: int, tmp_path: Path, monkeypatch: 
                 census.add(each)
             policy = some_policy(choose, census.size)
             chooser = Chooser(slices, Uses(store), policy, NOW, census, ())
-            entries = sorted(chooser._entries())
+            entries = sorted(chooser._all_entries())
             assert sum(entry.size for entry in entries) == census.size
             marked = {entry.module_id: entry for entry in entries}
             chooser._mark_newest(marked)

@@ -45,7 +45,7 @@ def noted(cache: Cache, site: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
     assert site.exists()
     cache.add_module(ModuleSource(constant("one", 1)))
     read = []
-    reading = distributions._read
+    reading = distributions._read_file
 
     def counting(path: str) -> bytes:
         read.append(path)
@@ -56,7 +56,7 @@ def noted(cache: Cache, site: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
         read.clear()
         return installation.settings_and_packages(lambda: cache), len(read)
 
-    monkeypatch.setattr(distributions, "_read", counting)
+    monkeypatch.setattr(distributions, "_read_file", counting)
     time.sleep(0.15)  # what changed just now is read again
     return start
 

@@ -243,14 +243,14 @@ class _Reader:
 
     def read(self) -> Body:
         """Return the body. Raise `_NotOffered`, `ValueError` or `KeyError` if it contains an unknown part."""
-        functions = [self._function(self._module.functions[self._symbol], quoted(self._name), is_local=False)]
+        functions = [self._function_text(self._module.functions[self._symbol], quoted(self._name), is_local=False)]
         constants = []
         for symbol in self._waiting:  # grows during the iteration
             written = self._local[symbol]
             if symbol in self._module.functions:
-                functions.append(self._function(self._module.functions[symbol], written, is_local=True))
+                functions.append(self._function_text(self._module.functions[symbol], written, is_local=True))
             else:
-                constants.append(self._constant(self._module.variables[symbol], written))
+                constants.append(self._constant_text(self._module.variables[symbol], written))
         metadata = [f"{token} = {self._module.nodes[token]}" for token in self._nodes]
         lines = [*constants, *functions, *self._declared.values(), *metadata]
         code = "\n".join([*self._module.types_in(lines), *lines, ""])
@@ -258,7 +258,7 @@ class _Reader:
             raise _NotOffered
         return Body(self._name, self._instructions, code, tuple(self._natives), tuple(self._imports))
 
-    def _function(self, chunk: str, written: str, *, is_local: bool) -> str:
+    def _function_text(self, chunk: str, written: str, *, is_local: bool) -> str:
         """Return the text by which a function is offered, and count its instructions.
 
         Raise `_NotOffered` if other modules cannot use its body, or the body has too many instructions.
@@ -271,10 +271,10 @@ class _Reader:
         plain = _STRING.sub('""', inside)
         if _FORBIDDEN.search(plain):
             raise _NotOffered
-        first = self._head(head.removeprefix("define ").removesuffix("{").strip(), written, is_local=is_local)
-        return "\n".join([first, *[self._line(line) for line in lines if not line.lstrip().startswith("#dbg_")], "}"])
+        first = self._head_line(head.removeprefix("define ").removesuffix("{").strip(), written, is_local=is_local)
+        return "\n".join([first, *[self._rewritten_line(line) for line in lines if not line.lstrip().startswith("#dbg_")], "}"])
 
-    def _head(self, head: str, written: str, *, is_local: bool) -> str:
+    def _head_line(self, head: str, written: str, *, is_local: bool) -> str:
         """Return the first line of an offered definition. Raise `_NotOffered` if it has attributes that other modules cannot keep."""
         head = re.sub(r" !dbg !\d+", "", head)
         before, parameters, after = parse_head(head)
@@ -285,7 +285,7 @@ class _Reader:
                 raise _NotOffered
             before, linkage = before.removeprefix(words[0]).strip(), "internal"
         result = " ".join(_passed_types(before, is_result=True))
-        passed = [self._parameter(parameter) for parameter in parameters]
+        passed = [self._parameter_text(parameter) for parameter in parameters]
         words_after = re.sub(r" #\d+", "", f" {after}").split()
         if not frozenset(words_after) <= {"unnamed_addr", "local_unnamed_addr"}:
             raise _NotOffered
@@ -295,12 +295,12 @@ class _Reader:
         return f"define {linkage} {result} {written}({', '.join(passed)}) {attributes} {{"
 
     @staticmethod
-    def _parameter(text: str) -> str:
+    def _parameter_text(text: str) -> str:
         """Return a parameter with the types and attributes that an offered body may have. Raise `_NotOffered` for others."""
         last = split_at(text, " ")[-1]
         return " ".join([*_passed_types(text, is_result=False), *([last] if last.strip()[0] == "%" else [])])
 
-    def _line(self, line: str) -> str:
+    def _rewritten_line(self, line: str) -> str:
         """Return a line of a function with the names of the offered text. Raise `_NotOffered` for an instruction that cannot be offered."""
         plain = line.strip()
         if not plain or plain[0] == ";" or _LABEL.match(plain) or _CASE.match(plain):
@@ -396,7 +396,7 @@ class _Reader:
         attribute_words = [word for word in _split_attributes(attributes) if word[0] != '"']
         return " ".join([line[:end], *dict.fromkeys(attribute_words)]) + line[end:]
 
-    def _constant(self, line: str, written: str) -> str:
+    def _constant_text(self, line: str, written: str) -> str:
         """Return the definition of a private constant under another name. Raise `_NotOffered` if its address may be compared."""
         head = line.partition(" = ")[2]
         match = _CONSTANT.match(head)

@@ -94,7 +94,10 @@ def replace_large_variables(module: Any, context: Any, size: int, check: Callabl
     values = data_of(_emit_variables(module, context, names, has_aliases=_has_aliases(outline)), names, _PLACES)
     values = {name: datum for name, datum in values.items() if len(datum.content) >= _LARGE}
     sections = {name: f"{_PREFIX}{label}{number}" for number, name in enumerate(sorted(values))}
-    lines = [_placeholder(name, len(d.content), sections[name], d.alignment, writable=d.writable) for name, d in values.items()]
+    lines = [
+        _placeholder_line(name, len(value.content), sections[name], value.alignment, writable=value.writable)
+        for name, value in values.items()
+    ]
     _replace_definitions(module, context, set(values), lines)
     return {section: values[name].content for name, section in sections.items()}
 
@@ -117,7 +120,7 @@ def read_large_values(image: bytes) -> dict[str, bytes]:
 def _placeholder_text(module: Any, context: Any, sizes: Mapping[str, int]) -> str:
     """Return the module's text with placeholders instead of the values."""
     copy = codegen.copy(module, context)
-    placeholders = [_placeholder(name, size, f"{_PREFIX}0", 1, writable=True) for name, size in sizes.items()]
+    placeholders = [_placeholder_line(name, size, f"{_PREFIX}0", 1, writable=True) for name, size in sizes.items()]
     _replace_definitions(copy, context, set(sizes), placeholders)
     return str(copy)
 
@@ -151,7 +154,7 @@ def _emit_variables(module: Any, context: Any, names: set[str], *, has_aliases: 
     return codegen.emit_object(copy, machine)
 
 
-def _placeholder(name: str, size: int, section: str, alignment: int, *, writable: bool) -> str:
+def _placeholder_line(name: str, size: int, section: str, alignment: int, *, writable: bool) -> str:
     """Return the line of a variable without its value, in the section from which the value is read. It is constant unless `writable`."""
     kind = "global" if writable else "constant"
     return f'@{quote(name)} = externally_initialized {kind} [{size} x i8] zeroinitializer, section "{section}", align {alignment}'
@@ -159,7 +162,7 @@ def _placeholder(name: str, size: int, section: str, alignment: int, *, writable
 
 def _replace_definitions(module: Any, context: Any, names: set[str], placeholders: list[str]) -> None:
     """Replace definitions in a module by placeholders of the same names, by making them weak and linking the strong placeholders."""
-    before = {v.name: (v.linkage, v.visibility) for v in module.global_variables if v.name in names}
+    before = {value.name: (value.linkage, value.visibility) for value in module.global_variables if value.name in names}
     for variable in module.global_variables:
         if variable.name in names:
             variable.visibility = "default"

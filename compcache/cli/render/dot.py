@@ -21,14 +21,14 @@ def dot(graph: FunctionGraph) -> Iterator[str]:
     yield "digraph compcache {"
     yield '  rankdir=LR; node [fontname="sans-serif", style=filled];'
     for number, node in enumerate(graph.nodes):
-        yield f"  n{number} [{_attributes(node)}];"
+        yield f"  n{number} [{_node_attributes(node)}];"
     for start, end in graph.edges:
         style = "" if graph.nodes[end].kind in ("function", "missing") else " [style=dashed, color=gray50]"
         yield f"  n{start} -> n{end}{style};"
     yield "}"
 
 
-def _attributes(node: GraphNode) -> str:
+def _node_attributes(node: GraphNode) -> str:
     """Return the attributes of a node in DOT."""
     text = f"{node.name}\n{node.signature}" if node.signature else node.name
     parts = [f"label={_quote(text)}", f"shape={_SHAPES[node.kind]}", f"fillcolor={_quote(fill(node))}"]

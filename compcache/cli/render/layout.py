@@ -66,7 +66,7 @@ def _assign_layers(graph: FunctionGraph) -> list[list[int]]:
     for start, end in graph.edges:
         if is_code[start] and is_code[end]:
             edges[str(start)].append(str(end))
-    height = _heights(edges)
+    height = _heights_above_leaves(edges)
     greatest_height = max(height.values(), default=-1)
     layers: list[list[int]] = [[] for _ in range(greatest_height + 1)]
     for name, level in height.items():
@@ -76,7 +76,7 @@ def _assign_layers(graph: FunctionGraph) -> list[list[int]]:
     return [sorted(layer) for layer in layers if layer]
 
 
-def _heights(edges: dict[str, list[str]]) -> dict[str, int]:
+def _heights_above_leaves(edges: dict[str, list[str]]) -> dict[str, int]:
     """Return the height of each node above the leaves. The nodes of a cycle have the same height."""
     height: dict[str, int] = {}
     for component in DependencyGraph(edges).components():  # after the components that it refers to

@@ -68,7 +68,7 @@ def can_draw() -> bool:
 
 def charts(story: Story) -> list[Chart]:
     """Return the charts of a story, without charts that have no data."""
-    steps = _steps(story)
+    steps = _equal_steps(story)
     drawable = []
     if any(step.hits or step.misses for step in steps):
         drawable += [_hit_rate_chart(steps), _requests_chart(steps)]
@@ -88,10 +88,10 @@ def charts(story: Story) -> list[Chart]:
 
 def draw(chart: Chart) -> str:
     """Return the HTML of a chart: an SVG element for wide windows and one for narrow windows."""
-    return "".join(f'<div class="{name}">{_svg(chart, width)}</div>' for name, width in (("wide", _WIDE), ("narrow", _NARROW)))
+    return "".join(f'<div class="{name}">{_chart_as_svg(chart, width)}</div>' for name, width in (("wide", _WIDE), ("narrow", _NARROW)))
 
 
-def _svg(chart: Chart, width: int) -> str:
+def _chart_as_svg(chart: Chart, width: int) -> str:
     """Return a chart as an SVG element of `width` pixels, with its summary and the text of each mark for screen readers."""
     import vl_convert
 
@@ -110,7 +110,7 @@ def _svg(chart: Chart, width: int) -> str:
     return _MARK.sub(r"<\1\2><title>\3</title></\1>", text.replace("<svg ", f"<svg {label} ", 1))
 
 
-def _steps(story: Story) -> list[_Step]:
+def _equal_steps(story: Story) -> list[_Step]:
     """Return the counters of a story in steps of equal length, empty steps included."""
     if not story.periods:
         return []
@@ -161,7 +161,7 @@ def _local_ms(seconds: float) -> int:
     return round((seconds + _utc_offset(seconds)) * 1000)
 
 
-def _times(step: _Step) -> dict[str, Any]:
+def _times_of_step(step: _Step) -> dict[str, Any]:
     """Return the times of a step for a chart, in milliseconds, and its text."""
     return {
         "start": _local_ms(step.start),
@@ -187,7 +187,7 @@ def _hit_rate_chart(steps: Sequence[_Step]) -> Chart:
     requested = [step for step in steps if step.hits or step.misses]
     rates = [step.hits / (step.hits + step.misses) for step in requested]
     rated = list(zip(requested, rates, strict=True))
-    values = [{**_times(step), "rate": rate, "text": f"{step.label}: {rate:.1%} hits"} for step, rate in rated]
+    values = [{**_times_of_step(step), "rate": rate, "text": f"{step.label}: {rate:.1%} hits"} for step, rate in rated]
     total = sum(step.hits for step in requested) / sum(step.hits + step.misses for step in requested)
     y_axis = _vertical_axis("rate", "", "%", scale={"domain": [0, 1]})
     y_axis["axis"] = {"title": None, "format": "%", "tickCount": 4}
@@ -225,7 +225,7 @@ def _stacked_bars(
             low = base if value > 0 else 0.0
             if value:
                 values.append({
-                    **_times(step), "kind": name, "low": low / factor, "high": (low + value) / factor,
+                    **_times_of_step(step), "kind": name, "low": low / factor, "high": (low + value) / factor,
                     "text": f"{step.label}: {text(abs(value))} {name}",
                 })  # fmt: skip
             base = max(base, low + value)
@@ -256,7 +256,9 @@ def _seconds_chart(steps: Sequence[_Step]) -> Chart:
     for step in steps:
         saved, spent = saved + step.saved, spent + step.spent
         for kind, value in (("saved by loads", saved), ("spent on compilation", spent)):
-            values.append({**_times(step), "kind": kind, "value": value, "text": f"{step.label}: {seconds_text(value)} {kind} so far"})
+            values.append(
+                {**_times_of_step(step), "kind": kind, "value": value, "text": f"{step.label}: {seconds_text(value)} {kind} so far"}
+            )
     x_axis = {**_time_axis(steps), "field": "end"}
     y_axis = _vertical_axis("value", "seconds, summed up")
     colour = {

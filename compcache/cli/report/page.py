@@ -39,11 +39,11 @@ def page(story: Story, *, drawn: bool) -> Iterator[str]:
     template = resources.files(__package__).joinpath("report.html").read_text(encoding="utf-8")
     head, _, tail = template.replace("<!--TITLE-->", _escape(f"compcache: {story.directory}")).partition("<!--STORY-->")
     yield head
-    yield from _heading(story)
-    yield from _tiles(story)
+    yield from _heading_parts(story)
+    yield from _tile_parts(story)
     yield from _advice_section(story)
     for chart in charts(story):
-        yield from _figure(chart, drawn=drawn)
+        yield from _figure_parts(chart, drawn=drawn)
     yield from _list_sections(story)
     yield tail
 
@@ -52,7 +52,7 @@ def _escape(text: str) -> str:
     return escape(printable(text))
 
 
-def _heading(story: Story) -> Iterator[str]:
+def _heading_parts(story: Story) -> Iterator[str]:
     """Yield the heading of the page, with the directory and the time from which it counts."""
     since = f"counted since {time_text(story.since)}" if story.since else "counted since its creation"
     yield (
@@ -61,7 +61,7 @@ def _heading(story: Story) -> Iterator[str]:
     )
 
 
-def _tiles(story: Story) -> Iterator[str]:
+def _tile_parts(story: Story) -> Iterator[str]:
     """Yield the four main numbers: hit rate, time saved, functions and size."""
     stats = story.stats
     requests = stats.hits + stats.misses
@@ -127,10 +127,10 @@ def _proposals(story: Story) -> Iterator[str]:
         yield "Hosts with other CPUs use this cache: <code>compcache add --targets</code> compiles for several CPUs."
 
 
-def _figure(chart: Chart, *, drawn: bool) -> Iterator[str]:
+def _figure_parts(chart: Chart, *, drawn: bool) -> Iterator[str]:
     """Yield the HTML of a chart and its table, or of the table alone if `drawn` is false."""
-    table = "".join(_table(chart.title, chart.heads, chart.rows, numeric=range(1, len(chart.heads))))
-    notes = _meanings(chart) if chart.key == "reasons" else ""
+    table = "".join(_table_parts(chart.title, chart.heads, chart.rows, numeric=range(1, len(chart.heads))))
+    notes = _reason_meanings(chart) if chart.key == "reasons" else ""
     yield f'<figure id="{chart.key}"><figcaption><h2>{chart.title}</h2><p>{_escape(chart.summary)}</p></figcaption>\n'
     if drawn:
         yield f"{draw(chart)}\n{notes}<details><summary>Table</summary>{table}</details></figure>\n"
@@ -138,7 +138,7 @@ def _figure(chart: Chart, *, drawn: bool) -> Iterator[str]:
         yield f"{table}{notes}</figure>\n"
 
 
-def _meanings(chart: Chart) -> str:
+def _reason_meanings(chart: Chart) -> str:
     """Return the explanation of each reason in a chart, as HTML."""
     items = (f"<dt>{_escape(name)}</dt><dd>{_escape(_REASONS.get(name, _REASONS['other']))}</dd>" for name, _ in chart.rows)
     return f'<dl class="reasons">{"".join(items)}</dl>'
@@ -163,7 +163,7 @@ def _module_section(title: str, rows: Sequence[ModuleRow]) -> Iterator[str]:
         ", ".join(row.functions) + (f" and {row.more} more" if row.more else ""), size_text(row.size), seconds_text(row.seconds),
         age_text(row.created), f"{row.uses:,}", f"{age_text(row.last_used)} ago" if row.last_used else "never", row.module_id[:12],
     )  # fmt: skip
-    yield from _section(title, _table(title, heads, map(cells, rows), numeric=(1, 2, 3, 4, 5)) if rows else ())
+    yield from _section_parts(title, _table_parts(title, heads, map(cells, rows), numeric=(1, 2, 3, 4, 5)) if rows else ())
 
 
 def _function_section(title: str, rows: Sequence[Cost]) -> Iterator[str]:
@@ -172,30 +172,32 @@ def _function_section(title: str, rows: Sequence[Cost]) -> Iterator[str]:
     cells = (
         (row.name, f"{row.uses:,}", f"{row.misses:,}", seconds_text(row.seconds), size_text(row.size), f"{row.realizations:,}") for row in rows  # noqa: E501
     )  # fmt: skip
-    yield from _section(title, _table(title, heads, cells, numeric=range(1, 6)) if rows else ())
+    yield from _section_parts(title, _table_parts(title, heads, cells, numeric=range(1, 6)) if rows else ())
 
 
 def _duplicate_section(rows: Sequence[Duplicate]) -> Iterator[str]:
     """Yield a section with a table of functions that several modules realize; nothing without such functions."""
     heads = ("function", "realizations", "size")
     cells = ((row.name, f"{row.realizations:,}", size_text(row.size)) for row in rows)
-    yield from _section("Stored several times", _table("Functions with several realizations", heads, cells, numeric=(1, 2)) if rows else ())
+    yield from _section_parts(
+        "Stored several times", _table_parts("Functions with several realizations", heads, cells, numeric=(1, 2)) if rows else ()
+    )
 
 
 def _group_section(title: str, head: str, rows: Sequence[Group]) -> Iterator[str]:
     """Yield a section with a table of groups of modules; nothing without groups."""
     cells = ((row.name, f"{row.number:,}", size_text(row.size)) for row in rows)
-    yield from _section(title, _table(title, (head, "modules", "size"), cells, numeric=(1, 2)) if rows else ())
+    yield from _section_parts(title, _table_parts(title, (head, "modules", "size"), cells, numeric=(1, 2)) if rows else ())
 
 
-def _section(title: str, parts: Iterable[str]) -> Iterator[str]:
+def _section_parts(title: str, parts: Iterable[str]) -> Iterator[str]:
     """Yield a section with a heading; nothing if `parts` are empty."""
     text = "".join(parts)
     if text:
         yield f"<section><h2>{title}</h2>{text}</section>\n"
 
 
-def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, numeric: Iterable[int]) -> Iterator[str]:
+def _table_parts(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, numeric: Iterable[int]) -> Iterator[str]:
     """Yield the parts of a table that scrolls in a narrow window. The first column holds names; `numeric` columns hold numbers."""
     right = set(numeric)
     kinds = [' class="number"' if column in right else "" for column in range(len(heads))]

@@ -31,12 +31,12 @@ def version_of(linker: Linker) -> tuple[str, str]:
     """Return the name of a linker, one of `NAMES`, and its version, or "" if it is unknown. The linker is run once per process."""
     with suppress(OSError):
         status = os.stat(linker.argv[0])
-        return _run_version(linker.argv, (status.st_ino, status.st_size, status.st_mtime_ns))
+        return _query_version(linker.argv, (status.st_ino, status.st_size, status.st_mtime_ns))
     return "linker", ""
 
 
 @functools.lru_cache(maxsize=16)
-def _run_version(argv: tuple[str, ...], state: tuple[int, ...]) -> tuple[str, str]:  # noqa: ARG001 - part of the cache's key
+def _query_version(argv: tuple[str, ...], state: tuple[int, ...]) -> tuple[str, str]:  # noqa: ARG001 - part of the cache's key
     """Return the name and version that a linker prints, or "linker" and "" if it cannot be run or is not known."""
     with suppress(OSError, subprocess.TimeoutExpired):
         completed = subprocess.run(

@@ -80,7 +80,7 @@ class Dynamic:
         self._tags: list[tuple[int, int]] = [(_NEEDED, self._strings.add(library)) for library in needed]
         if run_paths:
             self._tags.append((_RUNPATH, self._strings.add(":".join(run_paths))))
-        versions, self._needs = self._versions(needed)
+        versions, self._needs = self._encode_versions(needed)
         count = len(symbols) + 2
         self.hash = Output(".gnu.hash", _SHT_GNU_HASH, SHF_ALLOC, 8, 0, _HASH.size)
         self.symbols = Output(".dynsym", SHT_DYNSYM, SHF_ALLOC, 8, SYMBOL.size, count * SYMBOL.size)
@@ -101,7 +101,7 @@ class Dynamic:
         sections = [self.hash, self.symbols, self.strings, self.table]
         return sections + [output for output in (self.relocations, self.versions, self.needs) if output.size]
 
-    def _versions(self, needed: Iterable[str]) -> tuple[bytes, bytes]:
+    def _encode_versions(self, needed: Iterable[str]) -> tuple[bytes, bytes]:
         """Return the content of ``.gnu.version`` (a version number for each symbol) and of ``.gnu.version_r`` (the versions of libraries).
 
         Both are empty if no symbol has a version. Add the names to the strings, and set `_needs_count` to the number of the libraries.

@@ -108,9 +108,9 @@ def _read_object(data: bytes) -> Input:
     names = [parts.read_string(strings, section.name) for section in sections]
     tables = _read_relocations(data, sections)
     usable = [
-        _read_section(data, number, names[number], s, tables.get(number, ()), linking)
-        for number, s in enumerate(sections)
-        if _is_part(names[number], s)
+        _read_section(data, number, names[number], candidate, tables.get(number, ()), linking)
+        for number, candidate in enumerate(sections)
+        if _is_part(names[number], candidate)
     ]
     symbols, table = _read_symbols(data, sections)
     return Input(header.machine, linking, tuple(usable), symbols, table, _PROPERTIES in names)

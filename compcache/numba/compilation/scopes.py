@@ -358,7 +358,7 @@ def record_tried(function: Any) -> bool:
 def record_run(function: Any) -> None:
     """Record that one of the user's implementations is about to run, and that Numba does not keep its result."""
     if record_tried(function):
-        _use(function, _begin_run(function, ""))
+        _record_use_of_run(function, _begin_run(function, ""))
 
 
 def record_use(function: Any, template: type, keys: Iterable[Any], kept: Any, args: Iterable[Any], kws: Mapping[str, Any]) -> Any:
@@ -393,9 +393,9 @@ def record_use(function: Any, template: type, keys: Iterable[Any], kept: Any, ar
         runs.update(dict.fromkeys(keys, run))
         if run.content is not None:
             note_results([Result(run.content, run.arguments)])
-        _use(function, run)
+        _record_use_of_run(function, run)
     elif kept in runs:
-        _use(function, runs[kept])
+        _record_use_of_run(function, runs[kept])
     else:
         _record_problem(f"{name_of(function)} was run before compilations were recorded: install compcache.numba first")
     return read
@@ -414,7 +414,7 @@ def _begin_run(function: Any, arguments: str) -> Run:
     return Run(content, arguments, compilation=_stack.scopes[0].token)
 
 
-def _use(function: Any, run: Run) -> None:
+def _record_use_of_run(function: Any, run: Run) -> None:
     """Record in all running compilations that they use the result of a run.
 
     Implementations may change themselves. The content that a process needs to repeat a compilation is the one before their first run.

@@ -47,7 +47,7 @@ class Declared:
         Numba compares the numbers of unsafe, safe and promoting conversions, in this order. The result is None if no signature accepts the
         types, or if Numba's choice is ambiguous.
         """
-        ratings = sorted(filter(None, (_rate(row, types, number) for number, row in enumerate(self.rows))))
+        ratings = sorted(filter(None, (_rate_conversions(row, types, number) for number, row in enumerate(self.rows))))
         conversions = [counts for counts, _ in ratings]
         if not ratings or conversions[1:2] == conversions[:1]:  # the second is as good as the first
             return None
@@ -55,7 +55,7 @@ class Declared:
         return self.loaded[chosen]
 
 
-def _rate(row: Sequence[Mapping[str, int]], types: Sequence[str], number: int) -> tuple[tuple[int, ...], int] | None:
+def _rate_conversions(row: Sequence[Mapping[str, int]], types: Sequence[str], number: int) -> tuple[tuple[int, ...], int] | None:
     """Return the numbers of unsafe, safe and promoting conversions, with the number of the row; None if the row rejects the types."""
     ranks = [accepted.get(type_, -1) for accepted, type_ in zip(row, types, strict=False)]
     if len(row) != len(types) or -1 in ranks:

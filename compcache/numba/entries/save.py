@@ -90,7 +90,7 @@ def save_result(cache: Cache, identity: Identity, name: str, cres: Any, targets:
     source, payload = _prepare_image_source(cres, text)
     if source is not None:
         bitcode = zlib.compress(_make_linkable_bitcode(cres), 1)
-        pickled = _pickle((KIND_IMAGE, token, source.symbols, payload), cres, text)
+        pickled = _pickle_metadata((KIND_IMAGE, token, source.symbols, payload), cres, text)
         description = Description(*checked, pickled, bitcode)
         try:
             publish_entry(cache, identity, name, cres.signature, source, description, targets, seconds=seconds)
@@ -105,7 +105,7 @@ def save_result(cache: Cache, identity: Identity, name: str, cres: Any, targets:
             raise NotCacheable("the function calls a recursive function that Numba has compiled separately: pass the result as an argument")
         declared = [function.name for function in library._final_module.functions if function.is_declaration]
         thread_functions = tuple(name for name in declared if name in THREADING)
-        pickled = _pickle((KIND_OBJECT, token, thread_functions, (next_symbol(cres), _reduce_result(cres))), cres, text)
+        pickled = _pickle_metadata((KIND_OBJECT, token, thread_functions, (next_symbol(cres), _reduce_result(cres))), cres, text)
         publish_entry(cache, identity, name, cres.signature, None, Description(*checked, pickled, b""), seconds=seconds)
 
 
@@ -168,7 +168,7 @@ def _name_linked(recorded: libraries.Recorded, identity: Identity) -> libraries.
     return recorded._replace(dependencies=recorded.dependencies | rows | loops)
 
 
-def _pickle(value: Any, cres: Any, text: str) -> bytes:
+def _pickle_metadata(value: Any, cres: Any, text: str) -> bytes:
     """Return the pickled metadata of an entry, for a compile result and the LLVM assembly of its code.
 
     Raise `NotCacheable` if the metadata cannot be pickled, or other processes would have copies of its objects.

@@ -58,7 +58,7 @@ def export(func: Any, signature: Any, *, cache: Cache, name: str | None = None, 
     portable = cpu is None and frontend.targets_of(targets) is not None
     # Numba recognizes a recursive call by this state of the dispatcher.
     with getattr(func, "_compiling_counter", nullcontext()), _without_vectorizer() if portable else nullcontext():
-        cres = _compile(func_name, function, options, local_types, all_types, result)
+        cres = _compile_kernel(func_name, function, options, local_types, all_types, result)
         returned = describe_result(func_name, cres.signature.return_type)
         if any(map(has_containers, (*args, returned.caller_type))):
             cres = _compile_with_lists(func_name, function, options, local_types, args, returned.caller_type)
@@ -134,7 +134,7 @@ def _compile_with_lists(func_name: str, function: Any, options: dict[str, Any], 
         adapter = make_list_adapter(kernel, args, types.unliteral(make_created_type(result)))
     except NotImplementedError as error:
         raise export_error(func_name, str(error)) from error
-    return _compile(func_name, adapter, {}, {}, tuple(map(replace_containers, args)), None)
+    return _compile_kernel(func_name, adapter, {}, {}, tuple(map(replace_containers, args)), None)
 
 
 def _make_fixed_arguments_function(function: Any, names: list[str], options: dict[str, Any], local_types: dict[str, Any]) -> Any:
@@ -154,7 +154,7 @@ def _jit_kernel(function: Any, options: dict[str, Any], local_types: dict[str, A
     return njit(*signature, locals=local_types, **njit_options | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True})(function)
 
 
-def _compile(func_name: str, function: Any, options: dict[str, Any], local_types: dict[str, Any], args: Any, result: Any) -> Any:
+def _compile_kernel(func_name: str, function: Any, options: dict[str, Any], local_types: dict[str, Any], args: Any, result: Any) -> Any:
     """Compile a function for these argument types, without wrappers, and return Numba's compile result.
 
     Raise `CompileError` if Numba cannot compile the function, or compiles it in object mode.

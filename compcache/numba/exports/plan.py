@@ -127,11 +127,11 @@ class _Planner:
             self._add_items(node, type_, is_parameter=False)
         return number
 
-    def _size(self, type_: Any) -> int:
+    def _size_of(self, type_: Any) -> int:
         """Return the size in bytes of a value of this type in memory, with lists in place of containers."""
         return int(self._context.get_abi_sizeof(self._context.get_data_type(replace_containers(type_))))
 
-    def _alignment(self, type_: Any) -> int:
+    def _alignment_of(self, type_: Any) -> int:
         """Return the alignment in bytes of a value of this type in memory, with lists in place of containers."""
         return int(self._context.get_abi_alignment(self._context.get_data_type(replace_containers(type_))))
 
@@ -143,7 +143,7 @@ class _Planner:
         kind = _find_kind(type_)
         if kind is None or (is_parameter and kind in (_FIXED_TEXT, _FIXED_BYTES)):
             raise Unsupported(f"the type {type_} has no conversion")
-        size = 0 if kind == _NONE else self._size(type_)
+        size = 0 if kind == _NONE else self._size_of(type_)
         if kind == _ARRAY:
             return self._create_array_node(type_, size, is_parameter=is_parameter, in_list=in_list)
         if kind in _LISTS:
@@ -175,7 +175,7 @@ class _Planner:
             flags |= _OWNED if in_list else self._flags
         text = _require_text(element_text(type_.dtype), f"array of {type_.dtype}")
         return _Node(
-            _ARRAY, size, detail=type_.ndim, flags=flags, itemsize=self._size(type_.dtype), text=self.add_text(text),
+            _ARRAY, size, detail=type_.ndim, flags=flags, itemsize=self._size_of(type_.dtype), text=self.add_text(text),
             format=self.add_text(element_format(type_.dtype)),
         )  # fmt: skip
 
@@ -188,8 +188,8 @@ class _Planner:
 
         if is_parameter and (isinstance(type_.dtype, types.Record) or contains_type(type_.dtype, (types.List,))):
             raise Unsupported(f"the type list of {type_.dtype} has no conversion in a parameter")
-        items_offset = _PAYLOAD_HEAD + -_PAYLOAD_HEAD % self._alignment(type_.dtype)
-        return _Node(kind, size, detail=items_offset, itemsize=self._size(type_.dtype))
+        items_offset = _PAYLOAD_HEAD + -_PAYLOAD_HEAD % self._alignment_of(type_.dtype)
+        return _Node(kind, size, detail=items_offset, itemsize=self._size_of(type_.dtype))
 
     def _add_class_name(self, cls: Any, description: str) -> int:
         """Add the module and the name of a class, and return the offset of these two texts.
@@ -210,7 +210,7 @@ class _Planner:
             return
         is_list = node.kind in _LISTS
         if node.kind == _OPTIONAL:
-            node.detail = self._size(type_.type)
+            node.detail = self._size_of(type_.type)
         nodes = [self._create_node(item, is_parameter=is_parameter, in_list=in_list or is_list) for item in items]
         if is_parameter and any(item_node.kind == _RECORD for item_node in nodes):
             raise Unsupported(f"the type {type_} contains a record")
@@ -218,9 +218,9 @@ class _Planner:
         offset = 0
         for item, item_node in zip(items, nodes, strict=True):
             if not is_list:
-                offset += -offset % self._alignment(item)
+                offset += -offset % self._alignment_of(item)
                 item_node.offset = offset
-                offset += self._size(item)
+                offset += self._size_of(item)
         self.nodes += nodes
         for item, item_node in zip(items, nodes, strict=True):
             self._add_items(item_node, item, is_parameter=is_parameter, in_list=in_list or is_list)

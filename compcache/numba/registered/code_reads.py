@@ -186,7 +186,7 @@ _WITHOUT_MEANING = frozenset(("CACHE", "EXTENDED_ARG", "NOP", "SET_FUNCTION_ATTR
 
 def _steps_of(code: CodeType) -> Iterator[tuple[str, int]]:
     """Yield the name and the argument of each instruction, without instructions that change neither the stack's order nor a variable."""
-    for instruction, argument in _decode(code):
+    for instruction, argument in _decode_instructions(code):
         if opname[instruction] not in _WITHOUT_MEANING:
             yield opname[instruction], argument
 
@@ -201,7 +201,7 @@ def _argument_at(raw: bytes, position: int) -> int:
     return argument
 
 
-def _decode(code: CodeType) -> Iterator[tuple[int, int]]:
+def _decode_instructions(code: CodeType) -> Iterator[tuple[int, int]]:
     """Yield the opcode and the argument of each instruction, with the bits of preceding `EXTENDED_ARG` instructions in the argument."""
     raw, high = code.co_code, 0
     for at in range(0, len(raw), 2):

@@ -68,7 +68,7 @@ def distributions() -> Iterator[tuple[str, str]]:
     """
     for directory in dict.fromkeys(sys.path):
         names = metadata_in(directory)
-        if names is None and b"entry_points.txt" in _read(directory):
+        if names is None and b"entry_points.txt" in _read_file(directory):
             raise NotLazy(f"the archive {directory} on sys.path may register packages with Numba: unpack it")
         for name in names or ():
             if name == "EGG-INFO":
@@ -96,10 +96,10 @@ def metadata_in(directory: str) -> list[str] | None:
 def _has_entry_point(directory: str) -> bool:
     """Return whether a distribution, given by its metadata, has an entry point in Numba's group."""
     if directory.endswith(".egg-link"):
-        source = os.fsdecode(_read(directory).partition(b"\n")[0].strip())
+        source = os.fsdecode(_read_file(directory).partition(b"\n")[0].strip())
         infos = [name for name in _list_directory(source) if name.endswith(".egg-info")]
         return any(_has_entry_point(os.path.join(source, name)) for name in infos)
-    return _GROUP in _read(f"{directory}/entry_points.txt")
+    return _GROUP in _read_file(f"{directory}/entry_points.txt")
 
 
 def _list_directory(directory: str) -> list[str]:
@@ -111,7 +111,7 @@ def _list_directory(directory: str) -> list[str]:
     return []
 
 
-def _read(path: str) -> bytes:
+def _read_file(path: str) -> bytes:
     """Return the content of a file; empty if it cannot be read. A start reads a file of each distribution, so use few system calls."""
     try:
         file = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
@@ -137,10 +137,10 @@ def _distribution_digest(directory: str) -> str:
 
     Raise `NotLazy` if the distribution has no record, too many files, or a `direct_url.json` that is not valid.
     """
-    record = _read(f"{directory}/RECORD")
+    record = _read_file(f"{directory}/RECORD")
     if record and not is_editable(directory):
         return blake2b(record, digest_size=16).hexdigest()
-    origin = _read(f"{directory}/direct_url.json")
+    origin = _read_file(f"{directory}/direct_url.json")
     if b"file://" in origin:
         import json
         from urllib.parse import unquote, urlparse
@@ -156,7 +156,7 @@ def _distribution_digest(directory: str) -> str:
 
 def is_editable(directory: str) -> bool:
     """Return whether a distribution, given by the directory of its metadata, is installed in editable mode."""
-    return b'"editable"' in _read(f"{directory}/direct_url.json")
+    return b'"editable"' in _read_file(f"{directory}/direct_url.json")
 
 
 def _digest_of_files(root: str) -> str:
@@ -174,7 +174,7 @@ def _digest_of_files(root: str) -> str:
                 if count > _MAX_FILES:
                     raise NotLazy(f"the checkout {root} has more than {_MAX_FILES} files: install it without --editable")
                 path = os.path.join(folder, name)
-                state.update(f"{os.path.relpath(path, root)}\0".encode() + _read(path))
+                state.update(f"{os.path.relpath(path, root)}\0".encode() + _read_file(path))
     return state.hexdigest()
 
 

@@ -105,8 +105,8 @@ class GarbageCollector:
             TimeoutError: a decision took longer than `DECISION_SECONDS`.
             Exception: an error of the store's client.
         """
-        deliveries = await self._list(DELIVERIES)
-        cards, packs, modules = [await self._list(f"{LAYOUT}/{kind}/") for kind in (_CARDS, _PACK, _MODULE)]
+        deliveries = await self._list_objects(DELIVERIES)
+        cards, packs, modules = [await self._list_objects(f"{LAYOUT}/{kind}/") for kind in (_CARDS, _PACK, _MODULE)]
         self._delivered = await read_deliveries(self._backend, deliveries)
         garbage = await self._find_garbage(cards, packs, modules)
         marks = await self._read_marks()
@@ -125,13 +125,13 @@ class GarbageCollector:
         if unused_for is not None:
             expired += await self._find_unused(card_files, now, unused_for)
         chosen = dict.fromkeys([*confirmed, *expired])
-        removed = [item for item in chosen if dry_run or await self._remove(item, only_garbage=item in confirmed)]
+        removed = [item for item in chosen if dry_run or await self._remove_object(item, only_garbage=item in confirmed)]
         if not dry_run:
             for mark in _marks_to_remove(marks, confirming, grace):
                 await self._backend.delete(mark.place.key)
         return Collected(removed, [item for item in garbage if item not in removed])
 
-    async def _list(self, prefix: str) -> dict[str, RemoteObject]:
+    async def _list_objects(self, prefix: str) -> dict[str, RemoteObject]:
         """Return the objects whose keys begin with a prefix, by key. If a key is listed several times, the newest object is returned."""
         objects: dict[str, RemoteObject] = {}
         async for item in self._backend.list(prefix):
@@ -161,7 +161,7 @@ class GarbageCollector:
                 named.update(row.modules)
                 self._surveyed[item.key] = row
                 return False
-            data = await self._get(item.key, MAX_CARDS)
+            data = await self._get_object(item.key, MAX_CARDS)
             if data is None:
                 return False
             try:
@@ -183,7 +183,7 @@ class GarbageCollector:
         garbage_cards = await _select_concurrently(cards.values(), lacks_modules)
         damaged_packs = await _select_concurrently(packs.values(), is_damaged)
         unnamed_modules = [item for key, item in modules.items() if key not in named]
-        leases = await self._list(f"{LAYOUT}/{_LEASE}/")  # all count as garbage: the holder of a lease changes it each second
+        leases = await self._list_objects(f"{LAYOUT}/{_LEASE}/")  # all count as garbage: the holder of a lease changes it each second
         return [*garbage_cards, *damaged_packs, *unnamed_modules, *leases.values()]
 
     def _find_survey(self, item: RemoteObject) -> Survey | None:
@@ -199,7 +199,7 @@ class GarbageCollector:
 
         Notes that are older than `LONGEST_UNUSED` come last. Objects without a modification time are left out.
         """
-        notes = await self._list(USES)
+        notes = await self._list_objects(USES)
         used_keys = await self._read_uses([note for note in notes.values() if note.modified >= now - seconds])
         unused = [item for item in card_files if 0 < item.modified < now - seconds and shortened_key(item.key) not in used_keys]
         return unused + [note for note in notes.values() if 0 < note.modified < now - LONGEST_UNUSED]
@@ -208,18 +208,18 @@ class GarbageCollector:
         """Read notes of uses, and return the shortened keys of the functions that they name."""
 
         async def read(note: RemoteObject) -> set[bytes]:
-            return decode_uses(await self._get(note.key, _LARGEST_MARK) or b"")
+            return decode_uses(await self._get_object(note.key, _LARGEST_MARK) or b"")
 
         return set[bytes]().union(*await call_concurrently(read, notes))
 
-    async def _get(self, key: str, max_size: int) -> bytes | None:
+    async def _get_object(self, key: str, max_size: int) -> bytes | None:
         """Return an object, or None if it does not exist. Return b"" for an object that is too large, which then counts as damaged."""
         try:
             return await self._backend.get(key, max_size)
         except TooLargeError:
             return b""
 
-    async def _remove(self, item: RemoteObject, *, only_garbage: bool) -> bool:
+    async def _remove_object(self, item: RemoteObject, *, only_garbage: bool) -> bool:
         """Remove an object if it has not changed since the listing; with `only_garbage`, only if it still is garbage.
 
         Return whether the object was removed.
@@ -242,7 +242,7 @@ class GarbageCollector:
         Damaged objects and leases are garbage. Missing objects, and modules for platforms that this version does not know, are not.
         """
         kind = key.removeprefix(f"{LAYOUT}/")[:1]
-        data = await self._get(key, _MAX_SIZES[kind])
+        data = await self._get_object(key, _MAX_SIZES[kind])
         if data is None or kind == _LEASE:
             return data is not None  # the holder of a lease would have changed it since the listing
         try:
@@ -266,7 +266,7 @@ class GarbageCollector:
 
     async def _names_module(self, cards_key: str, key: str) -> bool:
         """Return whether one of the cards at the key `cards_key` names the module at `key`. Missing and damaged cards name none."""
-        data = await self._get(cards_key, MAX_CARDS)
+        data = await self._get_object(cards_key, MAX_CARDS)
         try:
             return data is not None and any(module_key(card.module_id) == key for card in decode_cards(data).values())
         except FormatError:
@@ -289,12 +289,12 @@ class GarbageCollector:
 
     async def _read_marks(self) -> list[_Mark]:
         """Return the marks of earlier collections. Marks that another collection removes in the meantime are left out."""
-        marks = [await self._read_mark(item) for item in (await self._list(MARKS)).values()]
+        marks = [await self._read_mark(item) for item in (await self._list_objects(MARKS)).values()]
         return [mark for mark in marks if mark is not None]
 
     async def _read_mark(self, item: RemoteObject) -> _Mark | None:
         """Read and decode a mark. Return None if it was removed. A damaged mark has no rows."""
-        data = await self._get(item.key, _LARGEST_MARK)
+        data = await self._get_object(item.key, _LARGEST_MARK)
         stored = await self._backend.stat(item.key)
         if data is None or stored is None:
             return None

@@ -86,7 +86,7 @@ class Leases:
                 is_acquired = await self._requests.exchange(key, own_content, other_content)
                 unchanged_since = loop_time()
             if is_acquired:
-                self._hold(key, own_content, is_client_gone)
+                self._renew_in_background(key, own_content, is_client_gone)
             has_ended = is_acquired or (current_content is None and other_content)
             if has_ended and await is_stored():  # another host has stored the function, and then released the lease
                 return
@@ -99,7 +99,7 @@ class Leases:
             await asyncio.sleep(min(pause * random.uniform(0.5, 1.5), max(0.0, end - loop_time())))  # noqa: S311 - hosts must not ask in step
             pause = min(2 * pause, _LAST_LOOK)
 
-    def _hold(self, key: str, content: bytes, is_client_gone: Callable[[], bool]) -> None:
+    def _renew_in_background(self, key: str, content: bytes, is_client_gone: Callable[[], bool]) -> None:
         """Renew an acquired lease in the background, and release it when the client has disconnected and the uploads are done."""
         self._held[key] = asyncio.ensure_future(self._renew_lease(key, content, is_client_gone))
         self._held[key].add_done_callback(lambda task: self._end_holding(key, task))

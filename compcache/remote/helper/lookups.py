@@ -94,12 +94,12 @@ class LookUp:
         lease_store = self._choose_lease_store() if not question.patience else None
         time_limit = question.patience - self._waited if question.patience else None
         try:
-            finds = [self._find(name, lease_store) for name in question.names]
+            finds = [self._find_function(name, lease_store) for name in question.names]
             return await _gather_answers(finds, time_limit, len(self._chain.tiers))
         finally:
             asyncio.get_running_loop().call_later(_REMOVAL_SECONDS, remove_files, self._room.files)
 
-    async def _find(self, name: str, lease_store: Tier | None) -> HelperAnswer:
+    async def _find_function(self, name: str, lease_store: Tier | None) -> HelperAnswer:
         """Return the answer for one function: from the start-up pack, or from the stores. The first name also takes the lease."""
         answer = await self._find_in_pack(name)
         if answer is not None:

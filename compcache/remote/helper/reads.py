@@ -235,7 +235,7 @@ class Reads:
         except FormatError:
             self.count("rejected")
             if not card.module:
-                _remember(self._damaged, module_key(card.module_id), None, _MOST_DAMAGED)
+                _remember_value(self._damaged, module_key(card.module_id), None, _MOST_DAMAGED)
             return None
         return module
 
@@ -280,7 +280,7 @@ class Reads:
         limit, stored_count = max(seconds, patience), self._stored_count
         data = await self._count_request(self.requests.get(key, max_size, seconds=seconds, patience=limit, require=self._require_service))
         if data is None and stored_count == self._stored_count:  # otherwise the object may have been stored meanwhile
-            _remember(self._missed, key, loop_time(), _MOST_MISSED)
+            _remember_value(self._missed, key, loop_time(), _MOST_MISSED)
         elif data is not None:
             self._missed.pop(key, None)
         return data
@@ -362,7 +362,7 @@ class Reads:
         self.counts[counter] = self.counts.get(counter, 0) + amount
 
 
-def _remember(values: OrderedDict[str, _V], key: str, value: _V, most: int) -> None:
+def _remember_value(values: OrderedDict[str, _V], key: str, value: _V, most: int) -> None:
     """Remember a value. Beyond `most` values, the oldest is forgotten."""
     values[key] = value
     values.move_to_end(key)

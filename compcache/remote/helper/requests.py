@@ -120,15 +120,15 @@ class Requests:
 
     async def create(self, key: str, data: bytes) -> bool:
         """See `Backend.create`. The result is also False if an unanswered try has stored the object."""
-        return await self._send(lambda _: self._backend.create(key, data), *_limits(data), size=len(data))
+        return await self._send(lambda _: self._backend.create(key, data), *_upload_limits(data), size=len(data))
 
     async def exchange(self, key: str, data: bytes, expected: bytes) -> bool:
         """See `Backend.exchange`. The result is also False if an unanswered try has stored the object."""
-        return await self._send(lambda _: self._backend.exchange(key, data, expected), *_limits(data), size=len(data))
+        return await self._send(lambda _: self._backend.exchange(key, data, expected), *_upload_limits(data), size=len(data))
 
     async def replace(self, key: str, data: bytes) -> None:
         """See `Backend.replace`."""
-        await self._send(lambda _: self._backend.replace(key, data), *_limits(data), size=len(data))
+        await self._send(lambda _: self._backend.replace(key, data), *_upload_limits(data), size=len(data))
 
     async def stat(self, key: str) -> RemoteObject | None:
         """See `Backend.stat`."""
@@ -234,7 +234,7 @@ class Requests:
             self.rate = rate if not self.rate else 0.9 * self.rate + 0.1 * rate
 
 
-def _limits(data: bytes) -> tuple[float, float]:
+def _upload_limits(data: bytes) -> tuple[float, float]:
     """Return the time limit of a try that stores this object, and the limit of all tries together, in seconds."""
     seconds = _SECONDS_PER_BYTE * len(data)
     return _SECONDS + seconds, _PATIENCE + seconds

@@ -132,7 +132,7 @@ class Chain:
                         results[position] = STORE_ERROR
                         continue
                     look_up = tier.reads.find(name, platform, shelves, room, seconds=seconds, patience=patience, fresh=fresh)
-                    running[asyncio.ensure_future(self._measure(position, look_up))] = position
+                    running[asyncio.ensure_future(self._measure_answer(position, look_up))] = position
                 silence = max([self.tiers[position].silence() for position in running.values()], default=0.0) if waiting else None
                 finished, _ = await asyncio.wait(running, timeout=silence, return_when=asyncio.FIRST_COMPLETED) if running else ((), ())
                 for task in finished:
@@ -142,7 +142,7 @@ class Chain:
                         results[position] = STORE_HIT
                         for target in writes:
                             if target < first or (target < position and results[target] == STORE_MISS):
-                                self._copy(target, key, answer.shelf, answer.card, answer.module, replaces=target < first)
+                                self._copy_to_nearer(target, key, answer.shelf, answer.card, answer.module, replaces=target < first)
                         return _found_result(answer, answer.card, position, "".join(results))
                     results[position] = STORE_MISS if answer.outcome == MISSING else STORE_ERROR
                     problems += [answer.problem] if answer.outcome == UNAVAILABLE else []
@@ -152,7 +152,7 @@ class Chain:
         outcome, problem = (UNAVAILABLE, problems[0]) if problems else (MISSING, "")
         return LookupResult(HelperAnswer(outcome, problem, by_store="".join(results)))
 
-    async def _measure(self, position: int, look_up: Awaitable[StoreAnswer]) -> StoreAnswer:
+    async def _measure_answer(self, position: int, look_up: Awaitable[StoreAnswer]) -> StoreAnswer:
         """Await and return a store's answer. Add the time that it takes to the store's total."""
         started = loop_time()
         try:
@@ -197,7 +197,7 @@ class Chain:
             for shelf, card in cards.items():
                 for target in tiers_without:
                     if card.module:
-                        self._copy(target, card_key(platform, name), shelf, card, card.module)
+                        self._copy_to_nearer(target, card_key(platform, name), shelf, card, card.module)
             if cards:
                 return cards
             if position in writes:
@@ -222,7 +222,7 @@ class Chain:
                     tiers_without.append(position)
         return None
 
-    def _copy(self, position: int, key: str, shelf: str, card: Card, module: bytes | str, *, replaces: bool = False) -> None:
+    def _copy_to_nearer(self, position: int, key: str, shelf: str, card: Card, module: bytes | str, *, replaces: bool = False) -> None:
         """Put a card from a farther store, with its module, into the outbox of the nearer store at `position`.
 
         A card that was copied less than `_COPIED_SECONDS` ago, or whose module cannot be read, is ignored. With `replaces`, the card

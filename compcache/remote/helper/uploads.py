@@ -74,9 +74,9 @@ class Uploads:
         """Upload waiting files for at most `seconds`, even during a pause. Probe the store first if its breaker is not closed."""
         self._until = 0.0
         with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._flush(), seconds)
+            await asyncio.wait_for(self._upload_waiting(), seconds)
 
-    async def _flush(self) -> None:
+    async def _upload_waiting(self) -> None:
         """Upload what is waiting, again after each failure that may be temporary."""
         breaker = self._reads.breaker
         while True:
@@ -146,7 +146,7 @@ class Uploads:
                 self._outbox.remove(name)
                 self._reads.count("uploads_refused")
 
-    def _read(self, name: str) -> Upload | None:
+    def _read_upload(self, name: str) -> Upload | None:
         """Read an upload. Return None if its file is missing or damaged, and removed now, or if it cannot be read, which may pass."""
         try:
             return self._outbox.read(name)
@@ -162,13 +162,13 @@ class Uploads:
 
         Return False if the upload failed and must be retried, and None if the file could not be read.
         """
-        upload = self._read(name)
+        upload = self._read_upload(name)
         if upload is None:
             return None
-        self._remember(upload)
+        self._remember_functions(upload)
         if not self._is_worthwhile(upload):
             self._reads.count("not_worth_uploading")
-        elif await self._upload(upload):
+        elif await self._store_upload(upload):
             self._stored[self._outbox.mark_finished(name)] = loop_time()
             return True
         else:
@@ -186,7 +186,7 @@ class Uploads:
         for name in files:
             if loop_time() - self._stored[name] < SETTLE_SECONDS:
                 continue
-            upload = self._read(name)
+            upload = self._read_upload(name)
             if upload is None:
                 continue
             is_complete = True
@@ -223,7 +223,7 @@ class Uploads:
             return data, decode_cards(data or b"")
         return data, {}
 
-    def _remember(self, upload: Upload) -> None:
+    def _remember_functions(self, upload: Upload) -> None:
         """Remember the functions of an upload for packs, even if the upload itself is dropped."""
         for key, data in upload.cards:
             _layout, _kind, platform, *_ = key.split("/")
@@ -239,7 +239,7 @@ class Uploads:
         requests = self._reads.requests
         return upload.always or upload.seconds > requests.latency + size * requests.rate
 
-    async def _upload(self, upload: Upload) -> bool:
+    async def _store_upload(self, upload: Upload) -> bool:
         """Store the module, then its cards, so that no card names a missing module. Return False if the store fails."""
         try:
             if upload.module and (upload.replaces or self._reads.forget_damaged(upload.key)):

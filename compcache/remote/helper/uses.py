@@ -60,15 +60,15 @@ class Uses:
         """
         if not self._names:
             return
-        waiting, stored = self._load()
+        waiting, stored = self._load_names()
         self._names |= waiting
         is_due = not 0 <= time.time() - stored < _DAY
         if is_due:
             await self._requests.replace(USES + os.urandom(12).hex(), encode_uses(self._names))
             self._names.clear()
-        self._save(None if is_due else (stored, stored))
+        self._save_names(None if is_due else (stored, stored))
 
-    def _save(self, times: tuple[float, float] | None) -> None:
+    def _save_names(self, times: tuple[float, float] | None) -> None:
         """Write the names to the file. `times` are its access and modification times; None means the current time.
 
         Raise `OSError` if the file cannot be written.
@@ -78,7 +78,7 @@ class Uses:
         os.utime(f"{self._path}.new", times)
         os.replace(f"{self._path}.new", self._path)
 
-    def _load(self) -> tuple[set[bytes], float]:
+    def _load_names(self) -> tuple[set[bytes], float]:
         """Return the names in the file, and the time of the last note. Without a file, return an empty set and minus infinity."""
         with suppress(OSError), open(self._path, "rb") as file:
             data = file.read(_MOST * _SIZE)

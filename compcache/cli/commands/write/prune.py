@@ -76,7 +76,7 @@ def command(session: Session, /, dry_run: bool, yes: bool, as_json: bool, as_lin
         report = replace(proposal.report, dry_run=dry_run)
         if cache.exists and not dry_run:
             if (report.removed or report.removed_packs) and not yes:
-                _confirm(report, session.directory)
+                _confirm_prune(report, session.directory)
             report = cache.carry_out(proposal)
     if as_lines:
         print_json_lines([*report.removed, *report.removed_packs, *report.leftovers])
@@ -87,7 +87,7 @@ def command(session: Session, /, dry_run: bool, yes: bool, as_json: bool, as_lin
         _print_report(report)
 
 
-def _confirm(plan: PruneReport, directory: str) -> None:
+def _confirm_prune(plan: PruneReport, directory: str) -> None:
     """Ask whether to remove the modules of a planned prune. Raise the errors of `confirm_removal`."""
     size = size_text(plan.size_before - plan.size_after)
     packs = f" and {plural(len(plan.removed_packs), 'pack')} of data" if plan.removed_packs else ""
