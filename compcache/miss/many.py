@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
+from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.build.slots import read_requests, undefined_symbols_error
 from compcache.errors import ModulesNotAddedError, SignatureMismatchError, StorageError, UndefinedSymbolError
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.linker import link_module, translate_module
 from compcache.maintain.remove import remove_modules
 from compcache.miss.build import add
@@ -156,16 +156,24 @@ class _Addition:
 
     def _start_linking(self, translation: Translation) -> Future[BuiltModule]:
         """Link a module in another thread, or at once if no thread can be started. Return the future module."""
-        try:
-            return self._executor.submit(link_module, translation)
-        except RuntimeError as error:  # the system has no more threads, or the process exits
-            reraise_interrupt(error)
         module: Future[BuiltModule] = Future()
+        unclaimed = Lock()
+
+        def link() -> None:
+            if unclaimed.acquire(blocking=False):
+                try:
+                    built = link_module(translation)
+                except BaseException as error:  # raised where the module is awaited
+                    module.set_exception(error)
+                    raise
+                module.set_result(built)
+
         try:
-            module.set_result(link_module(translation))
-        except Exception as error:  # noqa: BLE001 - raised where the module is awaited
+            self._executor.submit(link)
+        except RuntimeError as error:  # the system has no more threads, but an earlier thread may take the task; or the process exits
             reraise_interrupt(error)
-            module.set_exception(error)
+            with suppress(Exception):
+                link()
         return module
 
     def _undefined_symbols(self, item: _Linking) -> list[str]:
