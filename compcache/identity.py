@@ -69,7 +69,7 @@ class Identity:
 
     def components(self) -> dict[str, str]:
         """Return the components as canonical texts that UTF-8 can encode, by name. Digests replace texts above 65536 characters."""
-        return {encodable(name): encodable(_shorten(text)) for name, text in self._parts}
+        return {_shown_name(name): encodable(_shorten(text)) for name, text in self._parts}
 
     def extend(self, **named: Any) -> Identity:
         """Return a new identity with more components. Existing components of the same names are replaced in their positions.
@@ -165,6 +165,14 @@ def _quoted(text: str) -> str:
 def encodable(text: str) -> str:
     """Return a text with escapes for the characters that UTF-8 cannot encode, such as those of file names in another encoding."""
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _shown_name(name: str) -> str:
+    """Return the name of a component as text that UTF-8 can encode. Different names have different texts.
+
+    The backslashes of a name are doubled if its text would contain an escape, or looks as if it did.
+    """
+    return encodable(name.replace("\\", "\\\\")) if "\\ud" in encodable(name) else name
 
 
 def _shorten(text: str) -> str:

@@ -64,6 +64,13 @@ def test_components_need_not_be_utf_8(directory: Path) -> None:
     assert identities[0].components() == {"path": '"a\\udcff"', "\\udcfe": "1"}
 
 
+def test_names_of_components_that_look_like_escapes_stay_apart() -> None:
+    names = ["\udcff", "\\udcff", "\\\\udcff", "\\\udcff", "\\", "\\u", "\\\\"]
+    identity = Identity("f", {name: number for number, name in enumerate(names)})
+    assert list(identity.components().values()) == [str(number) for number in range(len(names))]
+    assert {name: name in identity.components() for name in names[-3:]} == dict.fromkeys(names[-3:], True)
+
+
 def test_names_and_order_of_components_count() -> None:
     assert Identity("f", {"a": 1, "b": 2}).func_name != Identity("f", {"b": 2, "a": 1}).func_name
     assert Identity("f", a=1).func_name != Identity("f", b=1).func_name

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
+from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.build.slots import read_requests, undefined_symbols_error
 from compcache.errors import ModulesNotAddedError, SignatureMismatchError, StorageError, UndefinedSymbolError
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import reraise_interrupt, suppress
 from compcache.linker import link_module, translate_module
 from compcache.maintain.remove import remove_modules
 from compcache.miss.build import add
@@ -95,7 +95,7 @@ class _Addition:
     def add(self, number: int, source: ModuleSource) -> None:
         """Compile a source and start linking it. Publish the linked modules after each `_GROUP` sources."""
         self._count = number + 1
-        unknown = self._compile_source(number, source)
+        unknown = self._compile(number, source)
         if unknown:
             self._doubtful.append((number, source, unknown))
         if self._count % _GROUP == 0:  # `_waiting` also has modules that wait for later sources
@@ -112,7 +112,7 @@ class _Addition:
         self._waiting = [item for item in self._waiting if item.number not in outdated]
         replaced = {module_id for number in outdated for module_id in self._published.pop(number, ())}
         for number, source in outdated.items():
-            self._compile_source(number, source)
+            self._compile(number, source)
         for item in self._waiting:
             missing = [name for name in self._undefined_symbols(item) if not self._session.can_import(name)]
             if missing:
@@ -124,7 +124,7 @@ class _Addition:
             with suppress(StorageError):  # the newer module is found first anyway
                 remove_modules(self._session.store, [bytes.fromhex(module_id)])
 
-    def _compile_source(self, number: int, source: ModuleSource) -> frozenset[str]:
+    def _compile(self, number: int, source: ModuleSource) -> frozenset[str]:
         """Compile a source, start linking it, and note the functions that it defines. If that fails, record the failure.
 
         Return the imports that no source has defined yet; none after a failure.
@@ -155,17 +155,25 @@ class _Addition:
         return frozenset(unknown.difference(assumed))
 
     def _start_linking(self, translation: Translation) -> Future[BuiltModule]:
-        """Link a module in another thread, or in this thread if no thread can be started. Return the future module."""
-        try:
-            return self._executor.submit(link_module, translation)
-        except RuntimeError as error:  # the system has no more threads, or the process exits
-            reraise_interrupt(error)
+        """Link a module in another thread, or at once if no thread can be started. Return the future module."""
         module: Future[BuiltModule] = Future()
+        unclaimed = Lock()
+
+        def link() -> None:
+            if unclaimed.acquire(blocking=False):
+                try:
+                    built = link_module(translation)
+                except BaseException as error:  # raised where the module is awaited
+                    module.set_exception(error)
+                    raise
+                module.set_result(built)
+
         try:
-            module.set_result(link_module(translation))
-        except Exception as error:  # noqa: BLE001 - raised where the module is awaited
+            self._executor.submit(link)
+        except RuntimeError as error:  # the system has no more threads, but an earlier thread may take the task; or the process exits
             reraise_interrupt(error)
-            module.set_exception(error)
+            with suppress(Exception):
+                link()
         return module
 
     def _undefined_symbols(self, item: _Linking) -> list[str]:
@@ -213,11 +221,11 @@ class _Addition:
                 look_ups.update(warn_of_shadowed(store, built))
         warn_of_repeated([built for _, built in linked])
         try:
-            self._publish_linked(linked, look_ups)
+            self._publish(linked, look_ups)
         except StorageError:
             for item, built in linked:  # one by one, so that a failure concerns one module
                 try:
-                    self._publish_linked([(item, built)])
+                    self._publish([(item, built)])
                 except StorageError as error:
                     self._record_failure(item.number, item.source, error)
 
@@ -263,7 +271,7 @@ class _Addition:
                 symbols=missing,
             )
 
-    def _publish_linked(self, linked: list[tuple[_Linking, BuiltModule]], look_ups: LookUps | None = None) -> None:
+    def _publish(self, linked: list[tuple[_Linking, BuiltModule]], look_ups: LookUps | None = None) -> None:
         """Publish linked modules together, and record their module_ids by the positions of their sources.
 
         Raise `StorageError` if the modules could not be stored.

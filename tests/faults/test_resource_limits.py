@@ -156,3 +156,37 @@ def test_a_hit_without_memory_is_an_error_and_no_damage(directory: Path, room: i
     assert limited in ((42, 3), "MemoryError", "StorageError", "NotCachedError", "LinkError", "LibraryError")
     assert free == (42, 3)
     assert not list((directory / "quarantine").glob("*"))
+
+
+#: A process that may have one more thread. The pool keeps the task for which it could not start another one, and its thread takes it.
+WITH_ONE_THREAD = """
+import threading
+from collections import Counter
+import compcache.miss.many as many
+from compcache import Cache, ModuleSource
+link = many.link_module
+linked, may_go_on, second = Counter(), threading.Event(), threading.Event()
+def counted_link(translation):
+    linked[min(translation.functions)] += 1
+    if threading.current_thread() is not threading.main_thread() and not second.is_set():
+        second.set()
+        may_go_on.wait()
+    return link(translation)
+def fail(_):
+    raise RuntimeError("can't start new thread")
+def sources():
+    yield ModuleSource("define i64 @f() {\\nret i64 1\\n}\\n")
+    second.wait()
+    threading.Thread.start = fail
+    yield ModuleSource("define i64 @g() {\\nret i64 2\\n}\\n")
+    yield ModuleSource("define i64 @h() {\\nret i64 3\\n}\\n")
+    may_go_on.set()
+many.link_module = counted_link
+with Cache(directory) as cache:
+    ids = cache.add_modules(sources())
+    result = len(set(ids)), dict(linked), [cache.get_target(name)() for name in "fgh"]
+"""
+
+
+def test_a_process_with_one_more_thread_links_each_module_once(directory: Path) -> None:
+    assert run_fresh(directory, WITH_ONE_THREAD) == (3, {"f": 1, "g": 1, "h": 1}, [1, 2, 3])

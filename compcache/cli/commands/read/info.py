@@ -20,7 +20,10 @@ __all__ = ["command"]
 @json_option
 @pass_session
 def command(session: Session, as_json: bool) -> None:
-    """Show where the cache is, its content and size, and the linker, loader and host that it uses."""
+    """Show where the cache is, its content and size, and the linker, loader and host that it uses.
+
+    In a cache of thousands of modules, removed modules count until the next prune.
+    """
     with session.open_or_empty() as cache:
         info = cache.info(progress=show_progress)
     if as_json:

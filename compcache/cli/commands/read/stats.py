@@ -26,7 +26,7 @@ def command(session: Session, since: float | None, zero: bool, as_json: bool) ->
     """Show hits, misses and their reasons, compilation times spent and saved, additions and evictions.
 
     The numbers cover all processes and hosts that use the directory; a killed process may lose its last second.
-    Requests answered from memory are not counted.
+    Requests answered from memory are not counted. In a cache of thousands of modules, removed modules count until the next prune.
     """
     if zero:
         with session.open_existing() as cache:
