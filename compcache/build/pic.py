@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ADDRESS_OF", "INITIALIZE", "TERMINATE", "Alias", "Constructors", "aliases", "find_constructors", "for_shared_object",
     "functions_run_by_mapping", "merged_variables", "shared_thread_locals", "thread_locals", "variable_aliases", "with_addresses",
-    "with_deferred_start", "with_init_arrays",
+    "with_deferred_start", "with_init_arrays", "with_used",
 ]  # fmt: skip
 
 _NAME = r'@(?:"[^"]*"|[-$._A-Za-z0-9]+)'
@@ -282,18 +282,25 @@ def with_init_arrays(text: str, constructors: Constructors, keep: Iterable[str] 
     """Return the module's text with its constructors and destructors as pointers in ``.init_array`` and ``.fini_array`` sections.
 
     The lists ``llvm.global_ctors`` and ``llvm.global_dtors`` are removed: LLVM may write them as ``.ctors``, which GNU ld converts and
-    other linkers drop. ``llvm.used`` is rewritten, so that LLVM also keeps the pointers and the functions in `keep`.
+    other linkers drop. LLVM keeps the pointers and the functions in `keep`.
     """
     pointers = _pointers_in(".init_array", constructors.constructors) | _pointers_in(".fini_array", constructors.destructors)
-    used_pointers = [f"ptr @{quote(symbol)}" for symbol in (*keep, *pointers)]
-    replaced_lines = [line for line in lines_from(text, "@llvm.") if _LIST.match(line) or _USED.match(line)]
-    kept_list = next(filter(None, map(_USED.match, replaced_lines)), None)
+    for line in lines_from(text, "@llvm."):
+        if _LIST.match(line):
+            text = text.replace(line + "\n", "\n", 1)
+    return with_used("\n".join([text, *pointers.values()]), [*keep, *pointers])
+
+
+def with_used(text: str, symbols: Iterable[str]) -> str:
+    """Return the text of a printed module in which LLVM keeps these symbols, even without a use, and those that it kept before."""
+    used = [f"ptr @{quote(symbol)}" for symbol in symbols]
+    if not used:
+        return text
+    kept_list = next(filter(None, map(_USED.match, lines_from(text, "@llvm.used"))), None)
     if kept_list:
-        used_pointers = [*re.findall(rf"ptr {_NAME}", kept_list[1]), *used_pointers]
-    for line in replaced_lines:
-        text = text.replace(line + "\n", "\n", 1)
-    used_line = f'@llvm.used = appending global [{len(used_pointers)} x ptr] [{", ".join(used_pointers)}], section "llvm.metadata"'
-    return "\n".join([text, *pointers.values(), used_line, ""])
+        used = [*re.findall(rf"ptr {_NAME}", kept_list[1]), *used]
+        text = text.replace(kept_list[0] + "\n", "\n", 1)
+    return f'{text}\n@llvm.used = appending global [{len(used)} x ptr] [{", ".join(used)}], section "llvm.metadata"\n'
 
 
 def _pointers_in(section: str, functions: Iterable[tuple[int, str]]) -> dict[str, str]:

@@ -79,7 +79,7 @@ class ModuleSource:
         optimize: the level of LLVM's pipeline, 1, 2 or 3; 0 does not optimize the code.
         cpu, features: the CPU to compile for, and changes to its features (``"+avx2,-fma"``), in LLVM's terms; None selects this machine.
             Only hosts with all required features use the code; features for tuning are ignored. For a cache that hosts share, choose
-            a CPU that all of them support (``cpu="x86-64-v3"``).
+            a CPU that all of them support (``cpu="x86-64-v3"``). Functions that name a CPU by attributes keep it; compilers write them.
         targets: several CPUs to compile for, with a realization for each: ``("x86-64-v2", "x86-64-v3", "native")``. An item is the name of
             a CPU, optionally with changes after commas (``"haswell,-avx2"``), or "native". A text contains items separated by commas.
             Each host uses the best realization that it can run. None reads $COMPCACHE_TARGETS, which is such a text, unless `cpu` or

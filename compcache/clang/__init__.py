@@ -42,13 +42,14 @@ def compile(  # noqa: A001 - the public name
     Args:
         source: source code, or the path of a source file: a `pathlib.Path`, or a text without newlines that has the suffix of a source
             file (``"kernels/scale.c"``).
-        flags: the flags for the compiler's command line. None selects optimization level 2. Flags without a level select level 0.
+        flags: the flags for the compiler's command line. None selects optimization level 2. Flags without a level select level 0. The flags
+            also select the CPU (``-march=``).
         cc: the compiler: a path, or a name to find in PATH. None selects clang, clang++, flang or rustc, by the language.
         language: "c", "c++", "fortran" or "rust". None derives the language from the file's suffix; code without a file is C.
         functions: the functions to export with their signatures, in the form of `ModuleSource.functions`. None exports every visible
             function, with the signature of its LLVM type.
         cache: the cache for the functions; None opens the default cache.
-        options: further options of `ModuleSource`: ``globals``, ``imports``, ``libraries``, ``cpu``.
+        options: further options of `ModuleSource`: ``globals``, ``imports``, ``libraries``.
 
     Returns:
         A mapping of the functions' names in the source to call targets; ``kernels["scale"]`` is ``kernels.scale``.

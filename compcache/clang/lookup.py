@@ -33,7 +33,7 @@ _LIST = "compcache.functions"
 _KIND = "clang"
 _TEXT = """\
 @compcache.text = private constant [{size} x i8] c"{text}"
-define ptr @{name}() {{ ret ptr @compcache.text }}
+define ptr @{name}() {attributes} {{ ret ptr @compcache.text }}
 """
 
 
@@ -188,6 +188,11 @@ def source_of_unit(
 
 
 def _list_function(text: str) -> str:
-    """Return LLVM assembly of the function that returns a unit's list of functions, the text."""
+    """Return LLVM assembly of the function that returns a unit's list of functions, the text. It runs on the CPUs of the unit's code."""
+    from compcache.formats.host import platform_name
+    from compcache.targets.cpu_table import baseline, table_of
+
+    platform = platform_name()
+    attributes = f'"target-cpu"="{baseline(platform)}" "target-features"' if table_of(platform) else ""
     data = text.encode("utf-8", "surrogateescape") + b"\0"
-    return _TEXT.format(size=len(data), text="".join(f"\\{byte:02X}" for byte in data), name=_LIST)
+    return _TEXT.format(size=len(data), text="".join(f"\\{byte:02X}" for byte in data), name=_LIST, attributes=attributes)

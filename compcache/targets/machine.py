@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from compcache.arch.known import architecture
 from compcache.errors import CompileError
 from compcache.targets.cpu_table import baseline, table_of
-from compcache.targets.processor_words import as_text, required
+from compcache.targets.processor_words import required
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,10 +47,6 @@ class Machine(NamedTuple):
     explicit: frozenset[str]
     processor: str = ""
     is_exact: bool = False
-
-    def by_features(self, platform: str) -> Machine:
-        """Return the same machine as the baseline CPU with a list of all features, so that the CPU name implies no features or tuning."""
-        return self._replace(cpu=baseline(platform), features=as_text(self.requires))
 
 
 def machine_for(cpu: str | None, features: str | None, host: Host, platform: str) -> Machine:

@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING
 from compcache.arch.known import KNOWN, architecture
 from compcache.errors import CompileError
 from compcache.formats.host import platform_name
-from compcache.targets.cpu_table import table_of
+from compcache.targets.cpu_table import baseline, table_of
 from compcache.targets.processor_words import required
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from compcache.build.ir_text import GlobalValue
-    from compcache.targets.machine import Machine
+    from compcache.targets.cpu_table import CpuTable
 
 __all__ = [
     "TARGET_ATTRIBUTE", "check_attributes", "function_features", "own_intrinsics", "requires_more_than", "target_attributes", "used_by",
-    "without_unknown_features",
+    "with_complete_attributes",
 ]  # fmt: skip
 
 #: The attributes of a function that select the CPU for which it is compiled.
 TARGET_ATTRIBUTE = re.compile(r'"(target-cpu|target-features|tune-cpu)"="([^"]*)"')
-_GROUP = re.compile(r"attributes #(\d+) = \{(.*)\}")
+_GROUP = re.compile(r"^attributes #(\d+) = \{(.*)\}", re.MULTILINE)
 #: The reference to an attribute group in the line of a function. Strings must be removed from the line first.
 _GROUP_REFERENCE = re.compile(r"#(\d+)")
 _STRING = re.compile(r'"[^"]*"')
@@ -68,36 +68,44 @@ def check_attributes(attributes: Mapping[str, str], platform: str) -> None:
             )
 
 
-def without_unknown_features(text: str, attributes: Mapping[str, str], platform: str) -> str:
-    """Return a printed module without disabled features that this LLVM does not know.
+def with_complete_attributes(text: str, attributes: Mapping[str, str], platform: str) -> str:
+    """Return a printed module whose target attributes describe CPUs completely.
 
-    With ``-march=``, compilers write all features that they know into the code. Older compilers know features that newer versions of LLVM
-    do not have. LLVM prints a warning for each of these features and each function.
+    LLVM takes a missing attribute from the target machine, whose features are changes to another CPU than the function's. So functions
+    with ``target-cpu`` alone, like those of flang and rustc, get ``target-features`` without changes, and functions with
+    ``target-features`` alone get the baseline. Disabled features that this LLVM does not know are left out, because LLVM prints a warning
+    for each of them and each function; with ``-march=``, older compilers write features that newer versions of LLVM do not have.
     """
     table = table_of(platform)
-    names = {part for group in set(attributes.values()) for _, value in TARGET_ATTRIBUTE.findall(group) for part in value.split(",")}
-    if table is None or all(table.knows(name[1:]) for name in names if name[:1] == "-"):
+    if table is None or all(_complete(group, table) == group for group in set(attributes.values())):
         return text
-    knows = table.knows
+    return _GROUP.sub(lambda match: f"attributes #{match[1]} = {{{_complete(match[2], table)}}}", text)
+
+
+def _complete(group: str, table: CpuTable) -> str:
+    """Return an attribute group with both target attributes or none, and without disabled features that LLVM does not know."""
+    if '"target-cpu"' in group and '"target-features"' not in group:
+        return f'{group}"target-features"="" '
+    if '"target-features"' in group and '"target-cpu"' not in group:
+        group = f'{group}"target-cpu"="{baseline(table.arch)}" '
 
     def known(match: re.Match[str]) -> str:
         """Return the attribute without features that this LLVM does not know and that the code only switches off."""
-        features = [feature for feature in match[2].split(",") if feature[:1] != "-" or knows(feature[1:])]
+        features = [feature for feature in match[2].split(",") if feature[:1] != "-" or table.knows(feature[1:])]
         return match[1] + ",".join(features) + match[3]
 
-    return _FEATURES.sub(known, text)
+    return _FEATURES.sub(known, group)
 
 
-def function_features(attributes: str, machine: Machine, platform: str) -> frozenset[str]:
+def function_features(attributes: str, platform: str) -> frozenset[str]:
     """Return the features that a function may use according to its attributes ``target-cpu`` and ``target-features``.
 
-    As in LLVM, the attributes replace the CPU and the features of the machine. `used_by` selects the features that the code really uses.
+    The attributes are complete (`with_complete_attributes`). `used_by` selects the features that the code really uses.
     """
     target_values = dict(TARGET_ATTRIBUTE.findall(attributes))
+    features = target_values.get("target-features", "")
     table = table_of(platform)
-    if table is None or not target_values.keys() - {"tune-cpu"}:
-        return required(target_values.get("target-features", ""))
-    return table.expand(target_values.get("target-cpu", machine.cpu), target_values.get("target-features", machine.features))
+    return required(features) if table is None else table.expand(target_values.get("target-cpu", ""), features)
 
 
 def used_by(code: str, features: frozenset[str]) -> frozenset[str]:

@@ -125,7 +125,7 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
     definitions = with_image_symbols(written, text)
     startup = _startup_functions(definitions, constructors, prepared.resolution)
     code, module = _prepare_module(module, text, context, constructors, request)
-    allowed = allowed_features(text, request.machine)
+    allowed = allowed_features(text)
     optional = own_features(allowed, prepared.exports, prepared.aliases, request.machine)
     if optional:
         module.link_in(codegen.parse(stubs_text(optional, {export.symbol: export.name for export in prepared.exports}), context))

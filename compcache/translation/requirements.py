@@ -65,14 +65,22 @@ def requirements_of(code: Code, exports: Iterable[Export], startup: Iterable[str
     functions = {export.symbol: _aliased_function(code, export.symbol) for export in exports}
     used_by_symbol = used_by_functions(code.object)
     if used_by_symbol is None or has_module_assembly(code.text) or passes_vectors(code.text):
-        all_features = used_by(code.text, machine.requires) | (machine.requires & machine.explicit)
-        return {symbol: all_features | used_by(code.text, code.allowed.get(name, all_features)) for symbol, name in functions.items()}
+        common = _without_own_cpu(code, machine)
+        named = common.union(*code.allowed.values())  # for functions that assembly defines
+        return {symbol: common | used_by(code.text, code.allowed.get(name, named)) for symbol, name in functions.items()}
     own_requirements = _own_requirements(code, used_by_symbol, machine)
     reached = _Reached(code, own_requirements, code.allowed, machine.requires)
     # No definition tells who calls this code, so all exports require its features.
     unnamed_features = frozenset[str]().union(*[features for name, features in own_requirements.items() if name not in code.definitions])
     at_start = unnamed_features.union(*[reached.of(name) for name in startup])
     return {symbol: at_start | reached.of(name) for symbol, name in functions.items()}
+
+
+def _without_own_cpu(code: Code, machine: Machine) -> _Features:
+    """Return the features that functions without attributes for their CPU may use; none if all functions have attributes, as in C."""
+    if all(function.name in code.allowed or function.is_declaration for function in read_functions(code.text)):
+        return frozenset()
+    return used_by(code.text, machine.requires) | (machine.requires & machine.explicit)
 
 
 def _own_requirements(code: Code, used_by_symbol: Mapping[str, _Features], machine: Machine) -> dict[str, _Features]:
@@ -121,18 +129,17 @@ def own_features(
     return {symbol: features for symbol, features in strongest.items() if features}
 
 
-def allowed_features(text: str, machine: Machine) -> dict[str, _Features]:
-    """Return the features that functions with target attributes may use, by function name; {} without such functions.
+def allowed_features(text: str) -> dict[str, _Features]:
+    """Return the features that functions with attributes for their CPU may use, by function name; {} without such functions.
 
     `text` is the printed module.
     """
     if '"target-' not in text:
         return {}
     attributes = target_attributes(lines_from(text, "attributes #"), read_functions(text))
-    features_by_group: dict[str, _Features] = {}
-    for group in set(attributes.values()):
-        features_by_group[group] = function_features(group, machine, platform_name())
-    return {name: features_by_group[group] for name, group in attributes.items()}
+    groups = [group for group in set(attributes.values()) if '"target-' in group]  # others only tune the code
+    features_by_group = {group: function_features(group, platform_name()) for group in groups}
+    return {name: features_by_group[group] for name, group in attributes.items() if group in features_by_group}
 
 
 class _Reached:

@@ -54,7 +54,6 @@ class _Checked(NamedTuple):
 
     printed: str  # the module as LLVM prints it, rewritten for a shared object
     values: ir_text.GlobalValues
-    attributes: dict[str, str]  # the target attributes of functions that have them
     data: dict[str, bytes]  # values of large variables, by section (compcache.build.large_data)
 
 
@@ -66,8 +65,8 @@ def translate(context: Any, request: Request) -> Translated:
     """
     if request.members:
         return _translate_group(context, request)
-    module, (printed, values, attributes, data), request = _read_source(context, request)
-    rewritten = with_nobuiltin(pic.for_shared_object(printed), values.functions, request.requests.imports)
+    module, (printed, values, data) = _read_source(context, request)
+    rewritten = _rewrite(printed, values, request)
     rewritten, request = _with_thread_locals(rewritten, request)
     weak = weak_functions(rewritten) if request.exports is None else frozenset()
     overridden = weak.intersection(request.overridden)
@@ -77,7 +76,7 @@ def translate(context: Any, request: Request) -> Translated:
         module, values = codegen.parse(rewritten, context), ir_text.read_values(rewritten)
     with codegen.borrow_machine(request.machine.cpu, request.machine.features, request.level) as target:
         digests = partial(symbol_digests, printed, data.values())
-        translated = _compile_module(context, module, _Checked(rewritten, values, attributes, data), request, target, digests)
+        translated = _compile_module(context, module, _Checked(rewritten, values, data), request, target, digests)
     return translated._replace(weak=weak - overridden, beside_code=request.beside_code)
 
 
@@ -86,8 +85,8 @@ def translate_member(context: Any, request: Request, label: str) -> Member:
 
     Raise `CompileError` if the source cannot be compiled, or `IncompatibleTargetError` if it is for another platform.
     """
-    module, (printed, values, _, data), request = _read_source(context, request, f"{label}.")
-    rewritten = with_nobuiltin(pic.for_shared_object(printed), values.functions, request.requests.imports)
+    module, (printed, values, data) = _read_source(context, request, f"{label}.")
+    rewritten = _rewrite(printed, values, request)
     if rewritten is not printed:
         module = codegen.parse(rewritten, context)
     copied = {value.name for value in (*values.functions, *values.variables) if value.linkage == "available_externally"}
@@ -100,6 +99,13 @@ def translate_member(context: Any, request: Request, label: str) -> Member:
         module.data_layout = codegen.data_layout(target)
         codegen.optimize(module, target, request.level)
     return make_member(module, str(module), copied.difference(request.copies), data)
+
+
+def _rewrite(printed: str, values: ir_text.GlobalValues, request: Request) -> str:
+    """Return the text of a printed module with constructs that suit a shared object, and with all that its assembly defines."""
+    assembly = ir_text.read_assembly(printed).defined
+    declared = [value.name for value in (*values.functions, *values.variables) if value.is_declaration and value.name in assembly]
+    return with_nobuiltin(pic.for_shared_object(pic.with_used(printed, declared)), values.functions, request.requests.imports)
 
 
 def _find_value(module: Any, name: str) -> Any:
@@ -115,21 +121,19 @@ def _translate_group(context: Any, request: Request) -> Translated:
     module = link_members(request.members, context)
     printed = str(module)
     values = ir_text.read_values(printed)
-    attributes = _target_attributes(printed, values)
-    request = request._replace(machine=_safe_machine(request.machine, attributes))
     rewritten, request = _with_thread_locals(printed, request)
     if rewritten is not printed:
         module, values = codegen.parse(rewritten, context), ir_text.read_values(rewritten)
     data = {section: content for member in request.members for section, content in member.data.items()}
     with codegen.borrow_machine(request.machine.cpu, request.machine.features, request.level) as target:
-        return _compile_module(context, module, _Checked(rewritten, values, attributes, data), request, target)
+        return _compile_module(context, module, _Checked(rewritten, values, data), request, target)
 
 
-def _read_source(context: Any, request: Request, label: str = "") -> tuple[Any, _Checked, Request]:
+def _read_source(context: Any, request: Request, label: str = "") -> tuple[Any, _Checked]:
     """Parse and check a source.
 
     Returns:
-        The module, its properties, and the request with a suitable machine.
+        The module and its properties.
 
     Raises:
         CompileError: LLVM rejects the source.
@@ -146,13 +150,12 @@ def _read_source(context: Any, request: Request, label: str = "") -> tuple[Any, 
     _check_names(values)
     attributes = _target_attributes(printed, values)
     used_features.check_attributes(attributes, host.platform_name())
-    readable = ir_text.with_symbols(used_features.without_unknown_features(printed, attributes, host.platform_name()))
+    readable = ir_text.with_symbols(used_features.with_complete_attributes(printed, attributes, host.platform_name()))
     if readable is not printed:
         module, printed, values = codegen.parse(readable, context), readable, ir_text.read_values(readable)
         attributes = _target_attributes(printed, values)
-    request = request._replace(machine=_safe_machine(request.machine, attributes))
     _try_if_suspicious(printed, values, request, attributes)
-    return module, _Checked(printed, values, attributes, data), request
+    return module, _Checked(printed, values, data)
 
 
 def _check_names(values: ir_text.GlobalValues) -> None:
@@ -314,9 +317,11 @@ def translate_again(
     slots = {symbol: name for symbol, name in recipe.slots.items() if symbol not in copied}
     _require_portable(text, values, machine)
     attributes = _target_attributes(text, values)
-    machine = _safe_machine(machine, attributes)
+    complete = used_features.with_complete_attributes(text, attributes, host.platform_name())
+    if complete is not text:
+        module = codegen.parse(complete, context)
     if _cpu_intrinsics(values) or codegen.is_suspicious(used_features.TARGET_ATTRIBUTE.findall("\n".join(attributes.values()))):
-        codegen.call_in_caller(try_in_child, recipe.code, machine, 0 if recipe.optimized else recipe.level)
+        codegen.call_in_caller(try_in_child, complete, machine, 0 if recipe.optimized else recipe.level)
     names = pic.aliases(text)
     request = Request(recipe.code, recipe.exports, Requests({}, {}), recipe.level, machine, shared)
     with codegen.borrow_machine(machine.cpu, machine.features, recipe.level) as emitter:
@@ -342,16 +347,6 @@ def _require_portable(text: str, values: ir_text.GlobalValues, machine: Machine)
         raise CompileError("the stored code contains inline assembly, which may need features of another CPU: compile it from its source")
     if ir_text.passes_vectors(text):
         raise CompileError("the stored code passes vectors to other modules in a way that depends on the CPU: compile it from its source")
-
-
-def _safe_machine(machine: Machine, attributes: Mapping[str, str]) -> Machine:
-    """Return a machine that is safe for functions with their own features. Such a machine has a list of features instead of a CPU name.
-
-    In LLVM, a function's own features replace the machine's features, including those that disable features of the named CPU which the
-    host does not have.
-    """
-    bare = any('"target-features"' in text and '"target-cpu"' not in text for text in attributes.values())
-    return machine.by_features(host.platform_name()) if bare else machine
 
 
 def _try_if_suspicious(printed: str, values: ir_text.GlobalValues, request: Request, attributes: Mapping[str, str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from helpers import REFUSED_AS_OBJECT, run_fresh, store_objects
+from helpers import REFUSED_AS_OBJECT, constant, run_fresh, store_objects
 
 from compcache import Cache, CompileError, ModuleSource
 from compcache.formats.host import platform_name
@@ -139,6 +139,24 @@ def test_thread_local_variables_of_code_for_executables(cache: Cache) -> None:
     cache.add_module(ModuleSource(_PIE))
     bump = cache.get_target("bump")
     assert [bump(), bump()] == [4, 5]
+
+
+_UNUSED = _ASSEMBLY.replace("call i64 @by_assembly(i64 %x)", "add i64 %x, 1")
+_KEPT = '@keep = internal global i64 0\n@llvm.used = appending global [1 x ptr] [ptr @keep], section "llvm.metadata"\n'
+
+
+@on_x86
+@pytest.mark.parametrize("extra", ["", _KEPT], ids=["alone", "beside-others"])
+@pytest.mark.parametrize("functions", [None, {"through": None, "by_assembly": "i64(i64)"}], ids=["all", "named"])
+@pytest.mark.parametrize("group", [False, True], ids=["one", "group"])
+def test_assembly_that_optimized_code_does_not_call_is_exported(
+    cache: Cache, extra: str, functions: dict[str, str | None] | None, group: bool
+) -> None:
+    """LLVM removes declarations without uses."""
+    source = ModuleSource(_UNUSED + extra, functions)
+    cache.add_modules([source, ModuleSource(constant("other", 3))], group="both") if group else cache.add_module(source)
+    assert cache.get_target("by_assembly")(4) == 9
+    assert cache.get_target("through")(4) == 10
 
 
 @pytest.mark.parametrize("find", [is_platform_symbol, in_process])

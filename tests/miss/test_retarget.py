@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from helpers import caller, frees_callers, run_fresh
-from hosts import NEEDS_AVX2, SUM, host_like, on_host
+from hosts import LOOP, NEEDS_AVX2, SUM, host_like, on_host
 from processes import Crowd
 
 from compcache import Cache, Function, ModuleSource, NotCachedError, frontend
 from compcache.formats.graph import decode_notes
 from compcache.formats.host import platform_name
+from compcache.targets import used_features
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,6 +102,28 @@ def test_code_that_was_not_optimized_yet_gets_the_width_of_the_host(cache: Cache
     with older(directory) as nehalem:
         module_id = nehalem.get_target("sum").module_id
         assert "ymm" not in read_code(nehalem._store, module_id).assembly(2)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "cpu", "changes"),
+    [('"target-cpu"="x86-64"', "nehalem", "+avx"), ('"target-features"="+sse3"', "haswell", "-avx2")],
+)
+def test_code_of_earlier_versions_does_not_take_half_of_its_cpu_from_this_one(
+    cache: Cache, directory: Path, attribute: str, cpu: str, changes: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their stored code may name a CPU without features, or features without a CPU. A hypervisor may hide features of this CPU."""
+    from compcache.build.kept_code import read_code
+
+    own = LOOP.replace("@scale(ptr noalias %a, i64 %n)", f"@own(ptr noalias %a, i64 %n) {attribute}")
+    for_any_cpu = LOOP.replace("double", "i64").replace("fmul", "mul").replace("3.0", "3")
+    with monkeypatch.context() as patch:
+        patch.setattr(used_features, "with_complete_attributes", lambda text, *_: text)
+        cache.add_module(ModuleSource(for_any_cpu + own, cpu="x86-64-v4"))
+    with on_host(Cache(directory), host_like(cpu, changes)) as host:
+        code = read_code(host._store, host.get_target("scale").module_id)
+        assert "mulpd" in code.assembly(2)
+        assert "vmulpd" not in code.assembly(2)
+        assert "avx" not in host.realizations("own")[0].features
 
 
 def test_imports_globals_and_tables_are_what_they_were(cache: Cache, directory: Path) -> None:

@@ -536,14 +536,10 @@ def _without_own_names(path: str, folder: str) -> bytes:
 _CODE = re.compile(r"(?m)^[^*!c\n].*")
 
 
-_ROUNDED = "-ffp-contract=off"
-
-
-def lapack(places: Places) -> Library:
+def lapack(places: Places, *cpu: str) -> Library:
     """Three routines of LAPACK and all that they call, files of Fortran modules before those that use them.
 
-    Each product and each sum is rounded. Flang permits to fuse them unless it is told not to, and names a CPU without its features:
-    so bits would depend on this processor's instructions, and in linked closures on what is inlined and made vectors of.
+    Flang permits products to be fused with sums. Without a flag for a CPU it compiles for processors that cannot do so.
     """
     compiler, runtime = flang(places)
     root = places.source("lapack")
@@ -560,18 +556,10 @@ def lapack(places: Places) -> Library:
     files = sorted(found.values(), key=lambda path: (not path.stem.startswith("la_"), path.name))
     modules = places.out / "lapack-modules"
     modules.mkdir(exist_ok=True)
-    flags = ("-O2", "-fPIC", _ROUNDED, "-module-dir", str(modules))
+    flags = ("-O2", "-fPIC", *cpu, "-module-dir", str(modules))
     first = sum(path.stem.startswith("la_") for path in files)
-    return Library(
-        "lapack", str(compiler), tuple(map(File, files)), flags, _LAPACK_FUNCTIONS, _use_lapack, archives=(str(runtime),), first=first
-    )
-
-
-def fused_lapack(places: Places, *flags: str) -> Library:
-    """The same as flang compiles it with these flags: products and sums are fused where the processor that they name can do so."""
-    library = lapack(places)
-    kept = [flag for flag in library.flags if flag != _ROUNDED]
-    return library._replace(name="".join(["fused", *flags]), flags=(*kept, *flags))
+    parts = tuple(map(File, files))
+    return Library("lapack", str(compiler), parts, flags, _LAPACK_FUNCTIONS, _use_lapack, archives=(str(runtime),), first=first)
 
 
 _LAPACK_FUNCTIONS = {"dgesv_": "v:pppppppp", "dsyev_": "v:pppppppppqq", "dgeev_": "v:ppppppppppppppqq"}

@@ -150,12 +150,22 @@ attributes #0 = {{ nounwind {attributes} }}
 _CPU = '"target-cpu"="x86-64"'
 
 
+#: A target with changes to its CPU's features, like this host where its CPU's name does not say everything.
+_WITH_FMA = "x86-64+fma"
+
+
 @pytest.mark.parametrize(
     ("permitted", "attributes", "cpu", "fused"),
     [
         ("contract", "", "haswell", True),
         ("contract", "", "x86-64", False),
-        ("contract", _CPU, "x86-64", False),  # as flang writes it
+        ("contract", "", _WITH_FMA, True),
+        ("contract", '"tune-cpu"="skylake"', _WITH_FMA, True),
+        ("contract", _CPU, "haswell", False),  # as flang and rustc write it
+        ("contract", _CPU, _WITH_FMA, False),
+        ("contract", '"target-features"="+sse3"', _WITH_FMA, False),
+        ("contract", '"target-features"="+sse3"', "haswell", False),
+        ("contract", '"target-features"="+fma"', "x86-64", True),
         ("contract", f'{_CPU} "target-features"="+cx8,+sse2"', "haswell", False),  # as clang does
         ("contract", f'{_CPU} "target-features"="+cx8,+sse2"', None, False),
         ("contract", f'{_CPU} "target-features"="+avx2,+fma"', None, True),
@@ -167,6 +177,24 @@ def test_the_target_decides_whether_products_are_fused(cache: Cache, permitted: 
     """With sums, as `docs/platforms.md` says. A fused product is not rounded."""
     if not llvm.get_host_cpu_features().get("fma"):
         pytest.skip("this processor cannot fuse products with sums")
-    cache.add_module(ModuleSource(_FUSABLE.format(permitted=permitted, attributes=attributes), cpu=cpu))
+    name, _, added = (cpu or "").partition("+")
+    text = _FUSABLE.format(permitted=permitted, attributes=attributes)
+    cache.add_module(ModuleSource(text, cpu=name or None, features=added and f"+{added}"))
     one = 1 + 2.0**-30
     assert cache.get_target("f")(one, one, -1 - 2.0**-29) == (2.0**-60 if fused else 0.0)
+
+
+@pytest.mark.parametrize("attributes", [_CPU, '"target-features"="+sse3"'])
+def test_code_with_its_own_cpu_is_the_same_for_all_targets(directory: Path, attributes: str) -> None:
+    """Beside code that has none."""
+    text = _FUSABLE.format(permitted="contract", attributes=attributes)
+    texts = [text, _FUSABLE.format(permitted="contract", attributes="").replace("@f(", "@g(")]
+    codes = set()
+    for number, (cpu, features) in enumerate([("x86-64", "+fma"), ("haswell", None), ("x86-64-v4", None)]):
+        with Cache(directory / str(number)) as cache:
+            cache.add_modules([ModuleSource(text, cpu=cpu, features=features) for text in texts], group="both")
+            codes.add(cache.asm("f"))
+            assert "vfmadd" in cache.asm("g")
+            assert not cache.realizations("f")[0].features
+    (code,) = codes
+    assert "mulsd" in code
