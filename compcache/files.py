@@ -336,10 +336,7 @@ class Tree(Files):
         return number
 
     def open_owned(self, path: str, flags: int, mode: int = FILE_MODE) -> Opened:
-        """Open a file as `os.open` does. A new file gets this mode, independent of the umask.
-
-        Paths outside the root are opened directly.
-        """
+        """Open a file as `os.open` does. A new file gets this mode despite the umask. Paths outside the root are opened directly."""
         if self._is_outside(path):
             return self._open_outside(path, flags, mode)
         creates = bool(flags & os.O_CREAT)

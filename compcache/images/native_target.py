@@ -78,8 +78,5 @@ def data_layout(machine: Any) -> str:
 
 @functools.lru_cache(maxsize=8)
 def _idle_machines(cpu: str, features: str, level: int) -> list[Any]:  # noqa: ARG001 - the key of the cache
-    """Return the list of unused machines for these arguments.
-
-    The list grows to the greatest number of threads that have translated at the same time.
-    """
+    """Return the list of unused machines for these arguments. It grows to the greatest number of concurrent translations."""
     return []

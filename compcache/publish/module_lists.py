@@ -502,10 +502,7 @@ class ModuleLists:
     def _modules_of(
         self, names: Collection[str], modules_of: Callable[[str], set[bytes]], start: bytes, end: bytes
     ) -> Iterator[tuple[str, bytes]]:
-        """Yield (name, module_id) for the keys from `start` to `end` with one of these names.
-
-        `modules_of` finds the modules of one name.
-        """
+        """Yield (name, module_id) for the keys from `start` to `end` with one of these names. `modules_of` searches for one name."""
         if len(names) < _MANY_NAMES:
             yield from [(name, module_id) for name in sorted(names) for module_id in modules_of(name)]
             return
