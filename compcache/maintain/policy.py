@@ -452,7 +452,7 @@ class Criteria:
         self._oldest_llvm = version_numbers(policy.min_llvm) if policy.min_llvm is not None else ()
 
     def reason(self, entry: Entry, used: float, *, is_stale: bool) -> str:
-        """Return the reason to remove an entry that was last used at the time `used`, as in `Removal`; "" if no criterion selects it.
+        """Return why an entry that was last used at the time `used` is removed (`Removal.reason`), or "" if no criterion selects it.
 
         `is_stale` is whether the entry's generation (CPU, LLVM version and platform) is stale.
         """
