@@ -524,7 +524,7 @@ def _flags_of(numbers: Iterable[int], count: int) -> bytearray:
 
 
 def _removal_order(population: _Population, removable: list[int], alive: bytearray) -> list[int]:
-    """Return the entries of `removable` that are alive, in the order of removal: linked closures first, then the least recently used."""
+    """Return the numbers in `removable` of live entries in the order of removal: linked closures, then the least recently used entries."""
     order = sorted([number for number in removable if alive[number]], key=population.rank.__getitem__)
     order.sort(key=lambda number: not population.entries[number].parts)
     return order

@@ -487,7 +487,7 @@ class ModuleLists:
         return self._module_ids_of(b"i%b\0" % _encode_name(name))
 
     def _module_ids_of(self, prefix: bytes) -> set[bytes]:
-        """Return the module_ids with which the keys that begin with a prefix end."""
+        """Return the module_ids at the ends of the keys that begin with a prefix."""
         end = prefix + _AFTER_ALL
         return {key[-DIGEST_SIZE:] for module_list in self._lists for key, _ in module_list.between(prefix, end)}
 
