@@ -84,11 +84,14 @@ class Files:
     fchmod = staticmethod(os.fchmod)
 
     def open_owned(self, path: str, flags: int, mode: int = FILE_MODE) -> Opened:
-        """Open a file as `os.open` does. The file is closed with the last reference to the result, even if a signal handler raises."""
+        """Open a file as `os.open` does.
+
+        The file is closed when the last reference to the result is dropped, even if a signal handler raises.
+        """
         return _Opened(self, self.open(path, flags, mode))
 
     def own(self, descriptor: int) -> Opened:
-        """Return a descriptor that is closed with the last reference to the result."""
+        """Return an object that closes a descriptor when its last reference is dropped."""
         return _Opened(self, descriptor)
 
 
@@ -336,10 +339,7 @@ class Tree(Files):
         return number
 
     def open_owned(self, path: str, flags: int, mode: int = FILE_MODE) -> Opened:
-        """Open a file as `os.open` does. A new file gets this mode, independent of the umask.
-
-        Paths outside the root are opened directly.
-        """
+        """Open a file as `os.open` does. A new file gets this mode despite the umask. Paths outside the root are opened directly."""
         if self._is_outside(path):
             return self._open_outside(path, flags, mode)
         creates = bool(flags & os.O_CREAT)

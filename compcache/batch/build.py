@@ -105,8 +105,7 @@ def _error_location(error: BaseException) -> str:
 def _build_functions(cache: Cache, job: Job, functions: tuple[str, ...], started: float) -> Outcome:
     """Compile and store a job unless it is cached, and return the outcome "built" or "cached". Raise the errors of the job.
 
-    `functions` is empty if the function names are known only after the source is built or LLVM has parsed it. `started` is the start on
-    `time.perf_counter`.
+    `functions` is empty if only `build` or LLVM can determine the names. `started` is the start on `time.perf_counter`.
     """
     known_source = job.given_source()
     if functions:

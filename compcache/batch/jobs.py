@@ -126,7 +126,10 @@ def _prepare_job(number: int, item: Any) -> PreparedJob:
 
 
 def _as_job(number: int, item: Any) -> Job:
-    """Return an item of a batch as a job with a frozen source. Raise `TypeError` if it is not a job, or `InvalidNameError` for its name."""
+    """Return an item of a batch as a job with a frozen source.
+
+    Raise `TypeError` if it is not a job, or `InvalidNameError` for a bad name.
+    """
     if isinstance(item, tuple) and len(item) in (2, 3):
         item = Job(*item)
     if isinstance(item, ModuleSource):

@@ -137,8 +137,7 @@ class _Worker:
     def _wait_after_hang_up(self) -> bool:
         """Return whether a worker with a closed channel has ended, or has passed its deadline.
 
-        A job that closes descriptors may still finish its work. Therefore the first call sets a deadline for the worker, and waits 0.2
-        seconds.
+        A job that closes descriptors may still finish its work. Hence the first call sets a deadline for the worker, and waits 0.2 seconds.
         """
         if not self._is_cut_off:
             self._is_cut_off = True

@@ -195,10 +195,7 @@ class _Batch:
         """Run the jobs in a pool and record them. Repeat jobs whose workers died, and jobs that lack functions of other jobs."""
 
         def run_once(jobs: list[PreparedJob]) -> _Ended:
-            """Run the jobs, then run each job whose process died once more, alone.
-
-            Return the jobs whose imports no job has compiled yet.
-            """
+            """Run the jobs, then each job whose process died again, alone. Return the jobs whose imports no job has compiled yet."""
             died, unsatisfied = self.record_final(pool.run(jobs), unrecorded=("died", "timeout"))
             for job, _ in died:
                 for _, outcome in self._ended_jobs(pool.run_alone(job)):

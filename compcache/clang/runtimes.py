@@ -128,7 +128,7 @@ def _find_library(name: str, directories: Iterable[str]) -> str | None:
 
 
 def _is_elf(path: str) -> bool:
-    """Return whether a file can be read and is an ELF file; a file with the suffix of a library may be a linker script."""
+    """Return whether a file can be read and is an ELF file. A file with the suffix of a library may be a linker script."""
     with suppress(OSError), open(path, "rb") as file:
         return is_elf(file.read(len(ELF_MAGIC)))
     return False

@@ -319,7 +319,7 @@ class _Linker:
     def finish(self, module: Any, roots: Mapping[str, tuple[int, str]]) -> tuple[Export, ...]:
         """Make all definitions internal except the exports, and return the exports. `roots` has (part number, symbol) by name.
 
-        LLVM assumes that two declarations have two addresses, unless one is weak. So imports that may have one address become weak.
+        LLVM assumes that two declarations have two addresses, unless one is weak. Therefore imports that may have one address become weak.
         """
         exported = {_copy_symbol(*place) for place in roots.values()}
         for value, _ in _iterate_values(module):

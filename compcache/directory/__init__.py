@@ -171,10 +171,7 @@ class Directory:
         return [f"{number:02x}" for number in range(256)] if self.volumes.has_volumes() else directories
 
     def directories(self) -> list[str]:
-        """Return the sorted names of the directories with module files. Each name has two digits.
-
-        See `present_names` for the exception.
-        """
+        """Return the sorted names of the directories with module files. Each name has two digits. See `present_names` for the exception."""
         names = self.present_names(self.directory(MODULES))
         return sorted(name for name in names if len(name) == _FAN and not name.strip("0123456789abcdef"))
 

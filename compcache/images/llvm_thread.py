@@ -78,7 +78,7 @@ def in_llvm_thread(work: Callable[[], _T], clean: Callable[[], None] = _nothing)
     """Run `work` in an LLVM thread if the caller is the main thread, and return its result or raise its exception.
 
     `work` runs to its end or, after an interrupt, to its next `check_abandoned`. Then the interrupt is raised. Other threads run no signal
-    handlers, and call `work` directly. So does the main thread if LLVM has called it, or if no thread can be started.
+    handlers, and call `work` directly. The main thread also calls `work` directly if LLVM has called it, or if no thread can be started.
 
     `clean` runs after `work` in the same thread, once or twice. It frees LLVM objects. The caller of successful work does not wait for it.
     """

@@ -70,16 +70,13 @@ def borrow_machine(cpu: str, features: str, level: int) -> Iterator[Any]:
 def data_layout(machine: Any) -> str:
     """Return the data layout of a machine, as the text in modules.
 
-    LLVM's object for a layout keeps the layouts of structures by the addresses of their types, which another module's types may have
-    later. So no such object is kept here.
+    LLVM's object for a layout keeps the layouts of structures by the addresses of their types, which another module's types may have later.
+    Therefore no such object is kept here.
     """
     return str(machine.target_data)
 
 
 @functools.lru_cache(maxsize=8)
 def _idle_machines(cpu: str, features: str, level: int) -> list[Any]:  # noqa: ARG001 - the key of the cache
-    """Return the list of unused machines for these arguments.
-
-    The list grows to the greatest number of threads that have translated at the same time.
-    """
+    """Return the list of unused machines for these arguments. It grows to the greatest number of concurrent translations."""
     return []

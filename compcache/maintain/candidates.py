@@ -254,9 +254,7 @@ class Chooser:
         return {entry.module_id: entry for entry in self._entries_of(present, rows, self._uses.of(present).last_uses())}
 
     def _select_or_offer(self, entry: Entry, fresh: Container[object], copies: Container[bytes], by_recency: _ByRecency) -> bool:
-        """Return whether a criterion of the policy may select an entry.
-
-        Otherwise add it to `by_recency`, the candidates for removal by a limit.
+        """Return whether a criterion may select an entry. Otherwise add it to `by_recency`, the candidates for removal by a limit.
 
         Pinned entries, and entries that `match` excludes, are not selected and not added.
         """

@@ -452,7 +452,7 @@ class Criteria:
         self._oldest_llvm = version_numbers(policy.min_llvm) if policy.min_llvm is not None else ()
 
     def reason(self, entry: Entry, used: float, *, is_stale: bool) -> str:
-        """Return the reason to remove an entry that was last used at the time `used`, as in `Removal`; "" if no criterion selects it.
+        """Return why an entry that was last used at the time `used` is removed (`Removal.reason`), or "" if no criterion selects it.
 
         `is_stale` is whether the entry's generation (CPU, LLVM version and platform) is stale.
         """
@@ -524,7 +524,7 @@ def _flags_of(numbers: Iterable[int], count: int) -> bytearray:
 
 
 def _removal_order(population: _Population, removable: list[int], alive: bytearray) -> list[int]:
-    """Return the entries of `removable` that are alive, in the order of removal: linked closures first, then the least recently used."""
+    """Return the numbers in `removable` of live entries in the order of removal: linked closures, then the least recently used entries."""
     order = sorted([number for number in removable if alive[number]], key=population.rank.__getitem__)
     order.sort(key=lambda number: not population.entries[number].parts)
     return order

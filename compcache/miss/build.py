@@ -53,7 +53,7 @@ def build_source(session: Session, source: ModuleSource, maker: str = "", *, alo
 
 
 def add(session: Session, source: ModuleSource, *, alone: bool = False, for_others: bool = False, seconds: float = 0.0) -> tuple[str, ...]:
-    """Compile and publish a module. Return the module_ids for all its targets, this host's first.
+    """Compile and publish a module. Return the module_ids for all its targets, beginning with this host.
 
     With `for_others`, there is no warning if the module has no callable functions. See `build_source` for the other arguments, and
     `Cache.add_module` for the exceptions.

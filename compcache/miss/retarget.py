@@ -51,7 +51,7 @@ def load_retargeted(session: Session, func_name: str, owner: object, accept: Acc
         while True:
             if not accept_own_llvm(session.store):
                 name = _function_to_compile(error, func_name)
-                if name is None or name in tried or not _retarget(session, name):
+                if name is None or name in tried or not _retarget_function(session, name):
                     raise error
                 tried.add(name)
             try:
@@ -91,7 +91,7 @@ def _function_to_compile(error: CompcacheError, func_name: str) -> str | None:
     return func_name if isinstance(error, NotCachedError) else None
 
 
-def _retarget(session: Session, func_name: str) -> bool:
+def _retarget_function(session: Session, func_name: str) -> bool:
     """Compile a stored realization for this host and publish it, or keep it in memory if it cannot be stored.
 
     Return False if no realization could be compiled.
@@ -181,4 +181,4 @@ def tune(session: Session, func_name: str) -> bool:
     Nothing is compiled if the realization exists, or if another process is compiling it.
     """
     with wait_lock(session.store, "tune " + (session.store.processor().identity or "host"), timeout=0) as owned:
-        return owned is not False and not loads_native_code(session, func_name) and _retarget(session, func_name)
+        return owned is not False and not loads_native_code(session, func_name) and _retarget_function(session, func_name)

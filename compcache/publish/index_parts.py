@@ -80,10 +80,7 @@ def is_current(store: Store, part: str) -> bool:
 
 
 def _is_trusted(store: Store, part: str) -> bool:
-    """Return whether a part of the index is intact and belongs to this user.
-
-    False for all parts if other users can write to the directory.
-    """
+    """Return whether a part of the index is intact and belongs to this user. False if other users can write to the directory."""
     if store.stamp_key or store.exposed:
         return False
     with suppress(FormatError, OSError):

@@ -487,7 +487,7 @@ class ModuleLists:
         return self._module_ids_of(b"i%b\0" % _encode_name(name))
 
     def _module_ids_of(self, prefix: bytes) -> set[bytes]:
-        """Return the module_ids with which the keys that begin with a prefix end."""
+        """Return the module_ids at the ends of the keys that begin with a prefix."""
         end = prefix + _AFTER_ALL
         return {key[-DIGEST_SIZE:] for module_list in self._lists for key, _ in module_list.between(prefix, end)}
 
@@ -502,10 +502,7 @@ class ModuleLists:
     def _modules_of(
         self, names: Collection[str], modules_of: Callable[[str], set[bytes]], start: bytes, end: bytes
     ) -> Iterator[tuple[str, bytes]]:
-        """Yield (name, module_id) for the keys from `start` to `end` with one of these names.
-
-        `modules_of` finds the modules of one name.
-        """
+        """Yield (name, module_id) for the keys from `start` to `end` with one of these names. `modules_of` searches for one name."""
         if len(names) < _MANY_NAMES:
             yield from [(name, module_id) for name in sorted(names) for module_id in modules_of(name)]
             return

@@ -349,7 +349,7 @@ def _write_and_read_back(module: Any, context: Any) -> tuple[bytes, Any]:
     """Convert a module to bitcode and back. Return the bitcode and the module that was read from the bitcode.
 
     The image must be compiled from the returned module. Bitcode does not contain the order of a value's uses, which affects machine code.
-    So compiling the stored bitcode (`compcache.build.kept_code`) would not reproduce an image of the original module.
+    Therefore compiling the stored bitcode (`compcache.build.kept_code`) would not reproduce an image of the original module.
     """
     code = module.as_bitcode()
     return code, codegen.read_back(code, context)

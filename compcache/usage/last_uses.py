@@ -88,10 +88,7 @@ class LastUses:
         return starts, targets
 
     def _spread_uses(self, starts: array[int], targets: array[int]) -> None:
-        """Set the last use of each module to the latest use of a module that needs it, directly or indirectly.
-
-        `_index_imports` returns the arguments.
-        """
+        """Set the last use of each module to the latest use of itself and of all modules that need it. See `_index_imports`."""
         latest = self._latest
         visited = bytearray(len(latest))
         used_modules = [number for number, last_use in enumerate(latest) if last_use]

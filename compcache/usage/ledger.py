@@ -232,9 +232,7 @@ class Uses:
         return Ledger({}, uses, {}, ())
 
     def counters_with_loads(self, seconds_of: SecondsOf, now: float) -> dict[tuple[int, str], float]:
-        """Return the counters, with counts of the loads and of the seconds that they saved.
-
-        Hours that are old at `now` are merged into days.
+        """Return the counters, with the loads and the seconds that they saved. Hours that are old at `now` are merged into days.
 
         `seconds_of` is called for the modules of one directory at a time, in the order of module_ids.
         """
@@ -387,9 +385,7 @@ def fold(
 
 
 def _kept_uses(uses: Uses, present: Container[bytes] | None, now: float) -> Iterator[Use]:
-    """Yield the uses that a fold at the time `now` keeps: uses of the modules in `present`, and misses of the last month.
-
-    None keeps all uses.
+    """Yield the uses that a fold at the time `now` keeps: uses of modules in `present`, and misses of the last month. None keeps all.
 
     Older misses are dropped, because the number of requested names has no limit.
     """

@@ -183,8 +183,7 @@ def listed_functions(
 def listed_modules(store: Store, prefix: str = "", progress: Progress | None = None) -> Iterator[ModuleSummary]:
     """Yield the modules whose module_ids begin with `prefix`, in the order of `modules`.
 
-    The first rows do not wait until all modules are read. After the first rows of a listing without a prefix, all modules are read
-    together.
+    The first rows do not wait until all modules are read. After them, a listing without a prefix reads all modules together.
     """
     excerpts = Excerpts(store, progress)
     for number, (lists, directory) in enumerate(zip(excerpts.lists, (store, *store.layers), strict=True)):

@@ -390,7 +390,7 @@ def test_a_group_serves_other_processors(cache: Cache) -> None:
     """Its code is compiled for this host from what is kept, as one module; its name and its members stay."""
     given = library(5)
     cache.add_modules(given, group="lib")
-    assert retarget._retarget(cache._session(), "run5")
+    assert retarget._retarget_function(cache._session(), "run5")
     assert cache.get_target("run5")(0) == 55
     assert [(group.name, len(group.members)) for group in list_groups(cache)] == [("lib", 2)]
     assert not cache.check(recompile=True).findings

@@ -26,8 +26,7 @@ def entry_object(entries: Sequence[EntryPoint], elf_machine: int | None = None) 
     """Assemble entry points. Return the object, or b"" if none can be assembled, and the entry points that LLVM must compile.
 
     LLVM compiles entry points for other calling conventions or with large frames (`Assembler.most_frame`), and all entry points on
-    architectures other than x86-64 and AArch64. `elf_machine` is the ELF number of the architecture, or None for the architecture of this
-    process.
+    architectures other than x86-64 and AArch64. `elf_machine` is the ELF number of the architecture; None stands for this process.
     """
     machine = _MACHINES.get(architecture(platform_name()).elf_machine if elf_machine is None else elf_machine)
     if machine is None:

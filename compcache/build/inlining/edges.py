@@ -19,7 +19,7 @@ __all__ = ["inlined_of", "with_inlined"]
 def with_inlined(nodes: Iterable[SymbolNode], inlined: Inlined) -> list[SymbolNode]:
     """Return the nodes of an optimized module's graph, with edges from its functions to the bodies that they may contain.
 
-    LLVM does not report which bodies it inlined. So edges refer to all bodies that the function reached before it was optimized. A
+    LLVM does not report which bodies it inlined. Therefore edges refer to all bodies that the function reached before it was optimized. A
     function without an edge to a body does not contain the body.
     """
     extended = list(nodes)

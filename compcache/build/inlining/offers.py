@@ -382,10 +382,7 @@ class _Reader:
         return f"declare {' '.join(_passed_types(before, is_result=True))} {written}({', '.join(passed)})"
 
     def _with_attributes(self, line: str, callee: str) -> str:
-        """Return a call with its own attributes and those of its declaration written out.
-
-        Raise `_NotOffered` if an attribute is not harmless.
-        """
+        """Return a call with its own and its declaration's attributes written out. Raise `_NotOffered` if one is not harmless."""
         attributes = self._module.attributes(line)
         line = _GROUP.sub("", line)
         if callee in self._natives:

@@ -41,11 +41,10 @@ _SECTION_PLACE = Struct("<QQ")
 def weaken_undefined(data: bytes, keep: Collection[str] = ()) -> bytes:
     """Return the object with its undefined symbols made weak, except those in `keep`.
 
-    `dlopen(RTLD_NOW)` refuses an image if a strong symbol is missing from the process. A missing weak symbol is null,
-    and only the code that uses the symbol is affected. Thread-local symbols keep their binding, because null has no
-    meaning for them. Linkers record a needed library, and the version of its symbol, only for a strong reference.
-    Without a version, glibc binds to the oldest version (`pow`, `memcpy`). So `keep` should contain the symbols that
-    libraries define. Raise `FormatError` for a malformed file.
+    `dlopen(RTLD_NOW)` refuses an image if a strong symbol is missing from the process. A missing weak symbol is null, and only the code
+    that uses the symbol is affected. Thread-local symbols keep their binding, because null has no meaning for them. Linkers record a needed
+    library, and the version of its symbol, only for a strong reference. Without a version, glibc binds to the oldest version (`pow`,
+    `memcpy`). Therefore `keep` should contain the symbols that libraries define. Raise `FormatError` for a malformed file.
     """
     kept = frozenset(keep)
     edits = []

@@ -231,10 +231,7 @@ class Relocator:
             store(content, offset, 0 if value is None else value + addend)
 
     def _add_reference(self, name: str, location: int, kind: int, addend: int) -> None:
-        """Record a location that needs the address of a symbol outside the image.
-
-        Another module or the dynamic linker provides the symbol.
-        """
+        """Record a location that needs the address of a symbol outside the image, from another module or the dynamic linker."""
         if name in self._imports:
             self.places.setdefault(name, []).append((location, addend))
         else:

@@ -65,7 +65,7 @@ def check_index(state: CheckState) -> tuple[int, dict[str, int]]:
 
 
 def _still_missing(state: CheckState, entries: set[bytes]) -> set[bytes]:
-    """Return the entries that the index still lacks. Before, wait for additions that may be about to index new modules."""
+    """Return the entries that the index still lacks. First wait for additions that may be about to index new modules."""
     store, now = state.store, time.time()
     module_ids = {entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE] for entry in entries}
     latest_change = max([_change_time(store, module_id) for module_id in module_ids], default=0.0)

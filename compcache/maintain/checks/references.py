@@ -45,7 +45,7 @@ def check_imports(state: CheckState) -> tuple[int, dict[str, int]]:
                 compared.add(holder_or_importer + name)
             if not holders:
                 unprovided.append(module_id)
-        dangling += bool(unprovided) and _report_dangling(state, _decode(name), unprovided)
+        dangling += bool(unprovided) and _report_dangling(state, _decode_name(name), unprovided)
     mismatched, unchecked = _check_types(state, SortedItems(_read_types(state, compared)) if state.types is None else state.types)
     return edges, {"dangling": dangling + mismatched, "unchecked": unchecked}
 
@@ -60,7 +60,7 @@ def _realizes(key: bytes) -> bool:
     return key[-DIGEST_SIZE - 1 : -DIGEST_SIZE] == REALIZES
 
 
-def _decode(text: bytes) -> str:
+def _decode_name(text: bytes) -> str:
     return text.decode("utf-8", "surrogatepass")
 
 
@@ -81,12 +81,12 @@ def _read_types(state: CheckState, compared: Iterable[Item]) -> Iterator[Item]:
     Each module is read once. An unreadable module is skipped, because another step reports it.
     """
     for number, (module_id, keys) in enumerate(groupby((key for key, _ in compared), lambda key: key[:DIGEST_SIZE])):
-        names = {_decode(key[DIGEST_SIZE:]) for key in keys}
+        names = {_decode_name(key[DIGEST_SIZE:]) for key in keys}
         with suppress(OSError, FormatError, KeyError):
             with ModuleSections(state.store, module_id) as reader:
                 payloads = dict(iterate_frames(reader.records()))
             for key, text in link_types(module_id, payloads):
-                if _decode(_name_of(key)) in names:
+                if _decode_name(_name_of(key)) in names:
                     yield key, text
         if number % 256 == 0:
             state.show(number, max(number, state.total))
@@ -122,14 +122,14 @@ def _check_types(state: CheckState, types: Iterable[Item]) -> tuple[int, int]:
     for name, items in groupby(sound, lambda item: _name_of(item[0])):
         realizations: list[tuple[bytes, str]] = []
         for key, value in items:
-            module_id, expected = key[-DIGEST_SIZE:], _decode(value)
+            module_id, expected = key[-DIGEST_SIZE:], _decode_name(value)
             if _realizes(key):
                 realizations.append((module_id, expected))
             elif not expected or not all(text for _, text in realizations):
                 unchecked += 1
-            elif realizations and not _fits_any(expected, realizations) and _has_only(state, _decode(name), module_id, realizations):
+            elif realizations and not _fits_any(expected, realizations) and _has_only(state, _decode_name(name), module_id, realizations):
                 mismatched += 1
-                _report_mismatch(state, _decode(name), module_id, expected, realizations[0])
+                _report_mismatch(state, _decode_name(name), module_id, expected, realizations[0])
     return mismatched, unchecked
 
 

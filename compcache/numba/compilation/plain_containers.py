@@ -91,24 +91,24 @@ def make_list_adapter(kernel: Any, args: Sequence[Any], result: Any) -> Any:
     """
     names = [f"given{number}" for number in range(len(args))]
     note, forget = _make_note_functions()
-    scope: dict[str, Any] = {"kernel": kernel, "note": note, "forget": forget, "replace": _jit(_replace_items)}
+    scope: dict[str, Any] = {"kernel": kernel, "note": note, "forget": forget, "replace": _jit_without_wrappers(_replace_items)}
     create, passed, write_back = [], [], []
     for name, type_ in zip(names, args, strict=True):
         if not has_containers(type_):
             passed.append(name)
             continue
-        scope[f"take_{name}"] = _jit(_make_creator(type_))
+        scope[f"take_{name}"] = _jit_without_wrappers(_make_creator(type_))
         create += [f"    made_{name} = take_{name}({name})", f"    note({name}, made_{name})"]
         passed.append(f"made_{name}")
-        scope[f"items_{name}"] = _jit(_make_lister(type_))
+        scope[f"items_{name}"] = _jit_without_wrappers(_make_lister(type_))
         write_back += [f"    forget({name})", f"    replace({name}, items_{name}(made_{name}))"]
-    scope["items_of_result"] = _jit(_make_lister(result))
+    scope["items_of_result"] = _jit_without_wrappers(_make_lister(result))
     returned = "items_of_result(result)" if has_containers(result) else "result"
     lines = [f"def with_lists({', '.join(names)}):", *create, f"    result = kernel({', '.join(passed)})", *write_back]
     return _define("\n".join([*lines, f"    return {returned}"]), "with_lists", scope)
 
 
-def _jit(function: Any) -> Any:
+def _jit_without_wrappers(function: Any) -> Any:
     """Return a jitted function that only compiled code can call, because some of its types have no conversion from Python objects."""
     from numba import njit
 
@@ -227,10 +227,10 @@ def _make_lister(type_: Any) -> Any:
     if isinstance(type_, (types.ListType, types.Set, types.List)):
         return _make_items_lister(type_.dtype)
     if isinstance(type_, types.Optional):
-        return _make_optional_lister(_jit(_make_lister(type_.type)))
+        return _make_optional_lister(_jit_without_wrappers(_make_lister(type_.type)))
     if isinstance(type_, types.BaseNamedTuple):
         raise NotImplementedError(f"compcache has no conversion for the type {type_}, a named tuple with a container; use another type")
-    scope = {f"of{number}": _jit(_make_lister(item)) for number, item in enumerate(type_)}
+    scope = {f"of{number}": _jit_without_wrappers(_make_lister(item)) for number, item in enumerate(type_)}
     items = "".join(f"of{number}(value[{number}]), " for number in range(len(scope)))
     return _define(f"def listed(value):\n    return ({items})", "listed", scope)
 
@@ -239,7 +239,7 @@ def _make_pairs_lister(value_type: Any) -> Any:
     """Return a function that lists the (key, value) pairs of a dictionary. `value_type` is the type of the dictionary's values."""
     if not has_containers(value_type):
         return lambda dictionary: [(key, value) for key, value in dictionary.items()]
-    of_value = _jit(_make_lister(value_type))
+    of_value = _jit_without_wrappers(_make_lister(value_type))
     return lambda dictionary: [(key, of_value(value)) for key, value in dictionary.items()]
 
 
@@ -247,7 +247,7 @@ def _make_items_lister(item_type: Any) -> Any:
     """Return a function that lists the items of a list or set. `item_type` is the type of the items."""
     if not has_containers(item_type):
         return lambda container: [item for item in container]  # noqa: C416 - Numba has no list() of a set
-    of_item = _jit(_make_lister(item_type))
+    of_item = _jit_without_wrappers(_make_lister(item_type))
     return lambda container: [of_item(item) for item in container]
 
 

@@ -110,7 +110,7 @@ def _select_result(function: Any) -> Any:
 
 
 def _real_dispatcher(function: Any) -> Any:
-    """Return Numba's dispatcher of a lazy function (`takeover.dispatchers`)."""
+    """Return Numba's dispatcher for a lazy function (`takeover.dispatchers`)."""
     from compcache.numba.takeover.dispatchers import real_dispatcher
 
     return real_dispatcher(function)

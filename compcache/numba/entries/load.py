@@ -107,8 +107,8 @@ def load_result(
     if cres is not None:
         libraries.remember_library(cres.fndesc.llvm_func_name, cres.library)
         cres = _replace_argument_types(cres, adapt_args(tuple(cres.signature.args)))
-        itself = linked_overload(function, owner, cres.signature.args)
-        libraries.set_dependencies(cres.library, _decode_dependencies(description, functions, itself))
+        own_overload = linked_overload(function, owner, cres.signature.args)
+        libraries.set_dependencies(cres.library, _decode_dependencies(description, functions, own_overload))
         add_loops(description, functions)
     return cres
 
@@ -191,10 +191,10 @@ def _environment_globals(module: str | None) -> dict[str, Any]:
     return import_module(module).__dict__
 
 
-def _decode_dependencies(description: Description, functions: Functions, itself: Linked) -> libraries.Recorded:
+def _decode_dependencies(description: Description, functions: Functions, own_overload: Linked) -> libraries.Recorded:
     """Return the dependencies that an entry's description contains."""
     rows = frozenset([Dependency(*row) for row in description.used])
-    linked = decode_linked(description, functions) | {itself}
+    linked = decode_linked(description, functions) | {own_overload}
     return libraries.Recorded(rows, decode_names(description.asked), None, linked, frozenset(decode_results(description)))
 
 

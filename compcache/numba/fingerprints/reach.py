@@ -124,7 +124,7 @@ class Reach:
                 self.refer_to_owner(walk, module, f"the module {candidate} that {where} imports")
 
     def _forget_attributes(self) -> None:
-        """Read the attributes of all owners again, because code of the program may have changed them."""
+        """Discard the attributes that were read from owners, because code of the program may have changed them."""
         for owner in self._owners:
             owner.forget()
 

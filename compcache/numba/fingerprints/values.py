@@ -265,7 +265,7 @@ def _feed_dict(walk: Walk, value: Any, where: str) -> None:
 
 
 def is_defined_by_text(value: Any, namespace: Any) -> bool:
-    """Return whether a value is a function that was defined by text that was executed in this namespace."""
+    """Return whether a value is a function that `exec` has defined from text in this namespace."""
     return type(value) is python_types.FunctionType and value.__globals__ is namespace and value.__code__.co_filename.startswith("<")
 
 

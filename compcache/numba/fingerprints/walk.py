@@ -185,7 +185,10 @@ class Walk:
         return False
 
     def refer_to(self, kind: str, number: int, *texts: object) -> None:
-        """Feed a reference. The total contains the number, which depends on where the walk began; the digest of the part does not."""
+        """Feed a reference.
+
+        The digest of the walk covers the number, which depends on the start of the walk; the part's digest does not.
+        """
         self._references.append(number)
         self.feed_token(kind, *texts)
 

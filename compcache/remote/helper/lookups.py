@@ -157,7 +157,7 @@ class LookUp:
     async def _acquire_lease(self, tier: Tier, name: str) -> None:
         """Acquire the lease of a function, so that the client compiles it, or wait for another host that is compiling it.
 
-        The client is told the longest wait when the wait begins. Errors of the store are ignored: the client compiles.
+        When the wait begins, the client is told its maximum length. Errors of the store are ignored, and the client then compiles.
         """
         question = self._question
         seconds = 2 * question.compile_seconds + 1.0 if question.compile_seconds else LONGEST_WAIT

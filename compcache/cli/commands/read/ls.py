@@ -97,10 +97,7 @@ def _nothing_found_text(directory: str, patterns: tuple[str, ...], *, is_refused
 
 
 def _sort_rows(rows: Iterator[Any], sort: str, *, reverse: bool, limit: int | None, is_refused: bool) -> Iterator[Any]:
-    """Return the rows in the order of --sort.
-
-    Of functions and modules, which may not fit into memory, return only the first `limit` rows.
-    """
+    """Return the rows in the order of --sort. Functions and modules may not fit into memory, so return only the first `limit` of them."""
     if sort == "name" and not reverse:
         return rows  # rows are read in the order of their names
     key = _SORTS[sort] if sort != "name" else lambda _: 0
