@@ -7,11 +7,12 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from compcache.errors import CacheWarning
+from compcache.errors import CacheWarning, StorageError
 from compcache.maintain.size_limit import note_additions
 from compcache.miss.held import keep_stored, modules_in_use
 from compcache.publish.additions import merge
-from compcache.publish.writer import publish_additions
+from compcache.publish.quarantine import warn_not_stored
+from compcache.publish.writer import keep_in_memory, publish_additions
 from compcache.store import is_ordered
 from compcache.warning import warn
 from compcache.wording import join_first
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from compcache.publish.numbering import LookUps
     from compcache.session import Session
 
-__all__ = ["publish_built"]
+__all__ = ["publish_built", "publish_or_keep"]
 
 _RESERVED = re.compile("_[_A-Z]")
 _MOST_NAMED = 3
@@ -58,6 +59,16 @@ def publish_built(
             remote.offer(module_id)
     merge(session.store, is_listed=True)  # also merges packs among the modules with others
     return [tuple([module_id.hex() for module_id, _ in addition]) for addition in additions]
+
+
+def publish_or_keep(session: Session, func_name: str, built: BuiltModule, *, signs: bool = True) -> None:
+    """Publish a module, or keep it in memory if it cannot be stored. Warn about `func_name`, unless the cache is read-only."""
+    try:
+        publish_built(session, [built], signs=signs)
+    except StorageError as error:
+        if not session.store.readonly:
+            warn_not_stored(func_name, error)
+        keep_in_memory(session.store, built)
 
 
 def _forget_older_names(session: Session, modules: Iterable[BuiltModule], published: Iterable[tuple[bytes, BuiltModule]]) -> None:
