@@ -83,9 +83,8 @@ def requests_of(source: ModuleSource, machine: Host, maker: str) -> list[Request
         raise CompileError(f"optimize must be 0, 1, 2 or 3, not {source.optimize!r}")
     targets = _requested_targets(source, machine)
     ir, exports, requests = codegen.plain_source(source.ir), read_exports(source), read_requests(source)
-    digests = {"maker": maker}
-    if isinstance(source.ir, (str, bytes)):
-        digests |= dict(zip(("code", "source"), [digest_bytes.hex() for digest_bytes in source_digests(source)], strict=True))
+    code_digest, source_digest = source_digests(source)
+    digests = {"maker": maker, "code": code_digest.hex(), "source": source_digest.hex()}
     machines = [machine_for(cpu, features, machine, host.platform_name()) for cpu, features in targets]
     for_first_target = Request(
         ir,
