@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import sources
 
@@ -13,8 +13,9 @@ from compcache import Cache, ModuleSource
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from compcache.formats.built_module import BuiltModule, Sections
+    from compcache.formats.built_module import BuiltModule
     from compcache.formats.manifest import FunctionRecord
+    from compcache.publish.writer import Publication
     from compcache.store import Store
 
 PER_MODULE = 10
@@ -57,7 +58,8 @@ def fill(directory: str, modules: int, *, sync: bool, first: int = 0, functions:
     `sync` off nothing waits for the disk, which would take minutes for a hundred thousand files.
     """
     from compcache.files import Files
-    from compcache.publish.additions import add_module
+    from compcache.publish.additions import merge
+    from compcache.publish.writer import publish_modules
     from compcache.store import Store
 
     class Unsynced(Files):
@@ -68,9 +70,10 @@ def fill(directory: str, modules: int, *, sync: bool, first: int = 0, functions:
     publications = _publications(store, modules, first, functions)
     slowest = 0.0
     taken = 0.0
-    for sections, indexed, keywords in publications:
+    for publication in publications:
         started = time.perf_counter()
-        add_module(store, sections, indexed, **keywords)
+        publish_modules(store, [publication])
+        merge(store)
         elapsed = time.perf_counter() - started
         taken += elapsed
         slowest = max(slowest, elapsed)
@@ -91,13 +94,11 @@ def compile_template(store: Store, functions: int) -> tuple[list[bytes], list[Fu
     return payloads, [manifest.decode_function(payload) for payload in payloads if payload[:1] == b"F"], built
 
 
-def _publications(
-    store: Store, modules: int, first: int, per_module: int
-) -> Iterator[tuple[Sections, list[tuple[str, int, str]], dict[str, Any]]]:
+def _publications(store: Store, modules: int, first: int, per_module: int) -> Iterator[Publication]:
     from compcache.formats import manifest, manifest_writer, records
+    from compcache.publish.writer import Publication
 
     payloads, templates, built = compile_template(store, per_module)
-    keywords = {"target": built.target, "flags": built.flags, "key": built.key}
     header = records.decode_module(payloads[0])
     for module in range(first, first + modules):
         writer = manifest_writer.ManifestWriter()
@@ -108,4 +109,4 @@ def _publications(
             fields = (template.symbol, template.signature, template.target_id, template.function, template.entry, template.needs)
             offset = writer.add(manifest_writer.encode_function(manifest.FunctionRecord(name, *fields)))
             functions.append((name, offset, header.requirement(header.features_of(template))))
-        yield built.sections._replace(records=writer.content()), functions, keywords
+        yield Publication(built.sections._replace(records=writer.content()), functions, built.target, built.flags, built.key)

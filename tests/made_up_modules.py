@@ -13,7 +13,8 @@ from compcache.formats.manifest import IMAGE_SHARED, NO_ENTRY, FunctionRecord, N
 from compcache.formats.manifest_writer import ManifestWriter, encode_function, encode_module, encode_needs
 from compcache.formats.order import with_number
 from compcache.formats.records import ModuleRecord
-from compcache.publish.additions import add_module
+from compcache.publish.additions import merge
+from compcache.publish.writer import Publication, publish_modules
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,4 +56,6 @@ def publish_module(
     image = b"\x7fELF" + bytes(60) + b"CCMODULE" + ABI_VERSION.to_bytes(4, "little") + (2).to_bytes(4, "little") + key + bytes(100 + size)
     notes = pack_notes(with_number(decode_notes(encode_notes(0.05, None, {})), addition))
     sections = Sections(image, writer.content(), encode_graph(()), b"", notes)
-    return add_module(store, sections, indexed, target=bytes(8), flags=IMAGE_SHARED, key=key)
+    (module_id,) = publish_modules(store, [Publication(sections, indexed, bytes(8), IMAGE_SHARED, key)])
+    merge(store)
+    return module_id

@@ -13,7 +13,7 @@ from cli_process import compcache
 from helpers import PACKAGE_ROOT, adder, caller, constant
 
 from compcache import Cache, ModuleSource, PrunePolicy, frontend
-from compcache.directory.places import BUNDLES, FORMER_DIRECTORIES, MODULES, PARTS, PLACES, QUARANTINE, TAG, TEMPORARY, Place
+from compcache.directory.places import BUNDLES, MODULES, PARTS, PLACES, QUARANTINE, TAG, TEMPORARY, Place
 from compcache.inspect.uncached import record_refusal
 from compcache.publish.module_lists import ModuleLists, write_list
 from compcache.signing.keys import generate_key
@@ -197,7 +197,7 @@ def test_check_names_what_is_of_no_kind(cache: Cache) -> None:
 
 def test_prune_of_stale_formats_removes_former_and_other_versions_only(cache: Cache) -> None:
     cache.add_module(ModuleSource(constant("one", 1)))
-    theirs = [f"{stem}1" for stem in FORMER_DIRECTORIES] + ["modules-v7", "index-v0", "pins-v9"]
+    theirs = ["modules-v7", "index-v0", "pins-v9", "uncached-v1"]
     strange = ["mine", "modules", "stats-v1"]
     for name in [*theirs, *strange]:
         os.mkdir(f"{cache.path}/{name}")

@@ -32,7 +32,7 @@ __all__ = [
 ]  # fmt: skip
 
 _T = TypeVar("_T")
-_Plain: TypeAlias = "str | bytes | tuple[bytes, ...] | llvm.ModuleRef"
+_Plain: TypeAlias = "str | bytes | tuple[bytes, ...]"
 _NO_TRIPLE = ("", "unknown-unknown-unknown")  # `llvmlite.ir.Module` writes the second by default
 
 
@@ -93,30 +93,19 @@ def new_context() -> Iterator[Any]:
         context.close()
 
 
-def plain_source(ir: Any) -> Any:
-    """Return LLVM code in a form that `parse` reads: text, bitcode, bitcode of several modules, or an LLVM module.
-
-    Reading the result runs no code of the caller.
+def plain_source(ir: Any) -> _Plain:
+    """Return the code of a frozen source in a form that `parse` reads: text, bitcode, or bitcode of several modules.
 
     Raise `CompileError` if `ir` has another type, or its bytes contain no LLVM code.
     """
-    if isinstance(ir, (str, llvm.ModuleRef)):
+    if isinstance(ir, str):
         return ir
-    if isinstance(ir, (bytes, bytearray, memoryview)):
-        return _read_bytes(bytes(ir))
-    from llvmlite import ir as llvm_ir
-
-    if not isinstance(ir, llvm_ir.Module):
+    if not isinstance(ir, bytes):
         raise CompileError(f"ir must be LLVM assembly (str), bitcode (bytes) or an llvmlite module, not {type(ir).__name__}")
-    return str(ir)
-
-
-def _read_bytes(data: bytes) -> str | bytes | tuple[bytes, ...]:
-    """Return LLVM assembly as text, and bitcode or the parts of embedded bitcode as bytes. Raise `CompileError` for other data."""
-    if data.startswith(BITCODE_MAGIC):
-        return data
+    if ir.startswith(BITCODE_MAGIC):
+        return ir
     try:
-        return embedded_bitcode(data) if holds_machine_code(data) else data.decode()
+        return embedded_bitcode(ir) if holds_machine_code(ir) else ir.decode()
     except FormatError as error:
         raise CompileError(f"no LLVM bitcode can be read from the code: {error}") from error
     except UnicodeDecodeError as error:
@@ -126,7 +115,7 @@ def _read_bytes(data: bytes) -> str | bytes | tuple[bytes, ...]:
 def parse(ir: _Plain, context: Any) -> Any:
     """Parse and verify the result of `plain_source`, and add the module to the context's modules.
 
-    An LLVM module is copied. Bitcode of several modules becomes one module.
+    Bitcode of several modules becomes one module.
 
     Raise `CompileError` if LLVM rejects the code, or the text contains NUL or characters that UTF-8 cannot encode.
     """
@@ -150,8 +139,6 @@ def parse(ir: _Plain, context: Any) -> Any:
 
 def _parse_unverified(ir: _Plain, context: Any) -> Any:
     """Return a module from IR in any accepted form, without a check of its content. Raise `CompileError` for a NUL character."""
-    if isinstance(ir, llvm.ModuleRef):
-        return _copy_module(ir, context)
     if isinstance(ir, tuple):
         return _link_parts(ir, context)
     if isinstance(ir, bytes):
@@ -183,19 +170,6 @@ def copy(module: Any, context: Any) -> Any:
     """Return a copy of a module in its own context, and add the copy to the context's modules."""
     copied = module.clone()
     context.modules.append(copied)
-    return copied
-
-
-def _copy_module(module: Any, context: Any) -> Any:
-    """Return a copy of a module in another context.
-
-    The copied bitcode has no triple. With a triple, LLVM assembles the inline assembly to write bitcode, and ends the
-    process if the assembly is invalid.
-    """
-    with module.clone() as neutral:
-        neutral.triple = ""
-        copied = llvm.parse_bitcode(neutral.as_bitcode(), context)
-    copied.triple = module.triple
     return copied
 
 

@@ -44,7 +44,7 @@ from compcache.usage.ledger import read_ledger
 from compcache.usage.limits import effective_limit
 from compcache.usage.linked import linked_closures
 from compcache.usage.module_files import list_modules
-from compcache.usage.snapshot import load_rows
+from compcache.usage.snapshot import Slices
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -111,10 +111,10 @@ def link(session: Session, names: Iterable[str] | None, into: str | None) -> Lin
 
 def _all_functions(store: Store) -> list[str]:
     """Return the names of all stored functions that can be called, sorted."""
-    rows = load_rows(store, list_modules(store))
     return sorted({
         name
-        for row in rows.values()
+        for slice_ in Slices(store)
+        for row in slice_.rows().values()
         for name, signature in zip(row.names, row.signatures, strict=True)
         if signature[:1] not in ("!", "=")
     })  # fmt: skip

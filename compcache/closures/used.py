@@ -14,8 +14,7 @@ from compcache.hit.closures import HEAD, keep_sealed
 from compcache.hit.closures.validity import valid_parts
 from compcache.publish.locks import wait_lock
 from compcache.usage.ledger import read_ledger
-from compcache.usage.module_files import list_modules
-from compcache.usage.snapshot import load_rows
+from compcache.usage.snapshot import Slices
 
 if TYPE_CHECKING:
     from compcache.session import Session
@@ -55,8 +54,8 @@ def _functions_to_link(store: Store, func_name: str) -> list[str]:
     counts: dict[bytes, int] = {}
     for (key, _), (count, _) in read_ledger(store).uses.items():
         counts[key] = counts.get(key, 0) + count
-    rows = load_rows(store, list_modules(store)).values()
-    names = {name for row in rows if row.imports for name in row.names if counts.get(name_key(name), 0) >= _OFTEN}
+    rows = (row for slice_ in Slices(store) for row in slice_.rows().values() if row.imports)
+    names = {name for row in rows for name in row.names if counts.get(name_key(name), 0) >= _OFTEN}
     return [func_name, *sorted(names - {func_name}, key=lambda name: (-counts[name_key(name)], name))]
 
 

@@ -7,7 +7,7 @@ from compcache.interrupts import reraise_interrupt
 from compcache.record import Record, set_field
 
 __all__ = [
-    "BUNDLES", "CLOSURES", "FORMER_DIRECTORIES", "GONE", "HOSTS", "INDEX", "JOURNALS", "LAYERS", "LOCKS", "MERGED_LAYERS", "MODULES",
+    "BUNDLES", "CLOSURES", "GONE", "HOSTS", "INDEX", "JOURNALS", "LAYERS", "LOCKS", "MERGED_LAYERS", "MODULES",
     "MODULE_FILES", "MODULE_LISTS", "NUMBERS", "PARTS", "PINS", "PLACES", "QUARANTINE", "SIGNATURES", "SIZE", "STATISTICS", "TAG",
     "TEMPORARY", "UNCACHED", "VOLUMES", "Place", "module_id_of",
 ]  # fmt: skip
@@ -81,8 +81,6 @@ PLACES = (
     TAG, MODULES, NUMBERS, INDEX, PARTS, HOSTS, LAYERS, MERGED_LAYERS, BUNDLES, CLOSURES, SIGNATURES, MODULE_LISTS, MODULE_FILES, JOURNALS,
     STATISTICS, SIZE, PINS, UNCACHED, VOLUMES, GONE, LOCKS, TEMPORARY, QUARANTINE,
 )  # fmt: skip
-#: The directories of earlier versions of the package, without the version of the format.
-FORMER_DIRECTORIES = ("runtime-v", "catalog-v", "roster-v", "refusals-v", "notes-v")
 
 
 def module_id_of(name: str) -> bytes | None:

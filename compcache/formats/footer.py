@@ -32,8 +32,6 @@ __all__ = [
 
 _MAGIC = b"CCMODULE"
 _VERSION = 6
-#: The supported versions. Records of version 5 have no link types.
-_READABLE = (5, 6)
 _FOOTER = Struct("<8sII5Q16s16s")
 FOOTER_SIZE = _FOOTER.size + MAC_SIZE + CHECK_SIZE
 #: The size limit in bytes of module files of other users. Such a file is read whole, and may have holes.
@@ -98,11 +96,10 @@ def decode_footer(data: bytes, file_size: int) -> Footer:
     if check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
         raise FormatError("the module footer is damaged: its checksum does not match")
     _, version, _, *sizes, module_id, notes_digest = _FOOTER.unpack_from(data)
-    if version not in _READABLE:
-        readable = " and ".join(map(str, _READABLE))
+    if version != _VERSION:
         raise UnknownVersionError(
-            f"the module has format version {version}, but this release of compcache reads the versions {readable}: use the release that "
-            "wrote the module, or compile the module again"
+            f"the module has format version {version}, but this release of compcache reads version {_VERSION}: use the release that wrote "
+            "the module, or compile the module again"
         )
     if sum(sizes) + FOOTER_SIZE != file_size:
         raise FormatError(f"the module footer describes a file of {sum(sizes) + FOOTER_SIZE} bytes, but the file has {file_size} bytes")

@@ -8,8 +8,7 @@ addition causes `8 * levels / 2` rewrites of its entries, amortized.
 A segment (little-endian) is ``"CCINDEX3" | size of the function table u64 | size of the requirements u64 | greatest number
 of an addition u64 | function table | module table | requirements``. Both tables have the format `compcache.formats.table`.
 A function entry is the key of the name, a module_id, the offset of the function's record, the first four bytes of the digest of
-the function's requirement, the number of the addition, and a digest of the function's content or zeros. Segments of version 2
-have neither the last two fields nor the greatest number; the numbers of their additions are 0. A module entry is a
+the function's requirement, the number of the addition, and a digest of the function's content or zeros. A module entry is a
 `ModuleEntry`: the stamp of the verified file, and sizes for readers. The requirements are a check, and texts preceded by their
 numbers and lengths (`compcache.formats.host.requirement`). They let a host choose among realizations without reading modules.
 

@@ -12,8 +12,7 @@ A sum is published once, as a complete file::
 *Uses* are rows of ``name key | module_id | count u64 | last use f64``. A name key of zeros counts the processes that loaded
 the module and whose saved seconds are not yet in the counters. A module_id of zeros counts the misses of the name. *Inputs*
 are the names, one per line, of the files whose counts are in the sum. A reader that finds a sum and its inputs counts only
-the sum, so an interrupted summation counts nothing twice. The last section is empty; in earlier versions, it had rows of
-modules.
+the sum, so an interrupted summation counts nothing twice. The last section is empty.
 """
 
 from __future__ import annotations
@@ -157,8 +156,6 @@ def _add_batch(counters: dict[tuple[int, str], float], uses: dict[tuple[bytes, b
     with suppress(ValueError, IndexError):  # another version has written the batch
         for line in lines:
             time_text, counter, *fields = line.split(" ")
-            if time_text == "row":  # from an earlier version, which stored rows of modules in journals
-                continue
             if _AT in counter:  # earlier versions wrote addresses of any length
                 counter = counter_of(*store_of(counter))
             seconds = float(time_text)

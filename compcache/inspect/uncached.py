@@ -16,6 +16,7 @@ from compcache.directory.places import UNCACHED
 from compcache.errors import StorageError
 from compcache.interrupts import suppress
 from compcache.messagepack import pack, unpack
+from compcache.publish.atomic_file import remove_oldest
 from compcache.publish.writer import publish_file
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def record_refusal(store: Store, name: str, reason: str) -> None:
     packed = pack([name, reason, time.time()])
     with contextlib.suppress(StorageError):
         publish_file(store, UNCACHED, _file_name(name), check(packed) + packed)
-        _remove_oldest(store)
+        remove_oldest(store, UNCACHED, _file_name(name), _MAX_KEPT)
 
 
 def remove_refusal(store: Store, name: str) -> None:
@@ -88,18 +89,3 @@ def _read_refusal(store: Store, file_name: str) -> Refusal | None:
         refusal = Refusal(str(name), str(reason), float(created) if 0 <= float(created) < _MAX_TIME else 0.0)
         return refusal if _file_name(refusal.name) == file_name else None
     return None
-
-
-def _remove_oldest(store: Store) -> None:
-    """Remove the oldest files until at most `_MAX_KEPT` files remain. Files that cannot be removed stay."""
-    names = store.names(UNCACHED)
-    if len(names) <= _MAX_KEPT:
-        return
-    ages = []
-    for name in names:
-        path = store.path(UNCACHED, name)
-        with suppress(OSError):
-            ages.append((store.files.stat(path).st_mtime_ns, path))
-    for _, path in sorted(ages)[: len(names) - _MAX_KEPT]:
-        with suppress(OSError):
-            store.files.unlink(path)

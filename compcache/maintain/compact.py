@@ -166,7 +166,7 @@ def _function_entries(store: Store) -> Iterator[bytes]:
     segments = readable_segments(store.index)
     bits = (sum(segment.functions.count for segment in segments) // _RANGE).bit_length()
     for number in range(1 << bits):
-        entries = {entry.ljust(FUNCTION.size, b"\0") for segment in segments for entry in segment.functions.entries_of_range(number, bits)}
+        entries = {entry for segment in segments for entry in segment.functions.entries_of_range(number, bits)}
         yield from sorted(index_merge.newest_additions(entries), key=_content_key)
 
 

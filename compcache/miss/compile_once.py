@@ -12,10 +12,9 @@ from compcache.errors import CompcacheError, CompileError, IncompatibleTargetErr
 from compcache.interrupts import suppress
 from compcache.miss.claim import note_use, single_flight
 from compcache.miss.held import keep_received
-from compcache.miss.publication import publish_built
+from compcache.miss.publication import publish_built, publish_or_keep
 from compcache.miss.retarget import accept_own_llvm, load_retargeted
 from compcache.miss.staleness import maker_digest, names_with_other_source
-from compcache.publish.quarantine import warn_not_stored
 from compcache.publish.writer import keep_in_memory
 from compcache.wording import join_first
 
@@ -77,9 +76,12 @@ def _compile_once(session: Session, name: str | Identity, func_name: str, build:
         with _inquire(session, (func_name,)) as inquiry:
             if inquiry is not None and inquiry.wait_for_functions(HEDGE_SECONDS):
                 try:
-                    return _load_fetched(session, func_name, miss)
+                    target: TypedCallTarget = session.loader.load(func_name)
                 except CompcacheError as error:
                     miss = error
+                else:
+                    session.store.stats.missed(miss)
+                    return target
             identity = None if isinstance(name, str) else name
             session.store.stats.missed(miss)
             return _build_and_use(
@@ -136,7 +138,7 @@ def compile_missing(
 
         def publish(built: BuiltModule) -> bool:
             """Store the compiled module. Return True: functions were compiled."""
-            _publish_or_keep(session, functions[0], built)
+            publish_or_keep(session, functions[0], built)
             return True
 
         def fetched() -> bool | None:
@@ -201,14 +203,9 @@ def fetch_and_load(session: Session, func_name: str, error: CompcacheError, acce
         The call target, or None if the function is not fetched in the time that compiling takes, or cannot be loaded. Nothing is fetched
         if `error` is not about a missing function.
     """
-    if not isinstance(error, (NotCachedError, UndefinedSymbolError)):
+    if not isinstance(error, (NotCachedError, UndefinedSymbolError)) or not fetch_soon(session, func_name):
         return None
-    if not fetch_soon(session, func_name):
-        return None
-    try:
-        return session.loader.load(func_name, accept=accept)
-    except CompcacheError:
-        return None
+    return _try_load(session, func_name, accept)
 
 
 def fetch_soon(session: Session, name: str) -> bool:
@@ -260,13 +257,6 @@ def _load_stored(session: Session, func_name: str) -> TypedCallTarget:
         target = load_retargeted(session, func_name, None, None, error)
         session.store.stats.missed(error)
     session.store.stats.hit(func_name, target._context.module.module_id, perf_counter() - started)
-    return target
-
-
-def _load_fetched(session: Session, func_name: str, miss: Exception) -> TypedCallTarget:
-    """Load a function that was just fetched from the remote store, and count a miss of this cache."""
-    target: TypedCallTarget = session.loader.load(func_name)
-    session.store.stats.missed(miss)
     return target
 
 
@@ -353,23 +343,13 @@ def _retry_with_received(session: Session, action: Callable[[], _Result]) -> _Re
             names.update(error.symbols)
 
 
-def _try_load(session: Session, func_name: str) -> TypedCallTarget | None:
+def _try_load(session: Session, func_name: str, accept: Accept | None = None) -> TypedCallTarget | None:
     """Load a function that was fetched from the remote store. Return None if this host cannot use it."""
     try:
-        target: TypedCallTarget = session.loader.load(func_name)
+        target: TypedCallTarget = session.loader.load(func_name, accept=accept)
     except CompcacheError:
         return None
     return target
-
-
-def _publish_or_keep(session: Session, func_name: str, built: BuiltModule) -> None:
-    """Publish a module, or keep it in memory with a warning if it cannot be stored."""
-    try:
-        publish_built(session, [built])
-    except StorageError as error:
-        if not session.store.readonly:
-            warn_not_stored(func_name, error)
-        keep_in_memory(session.store, built)
 
 
 def _publish_and_load(session: Session, func_name: str, miss: Exception, built: BuiltModule) -> TypedCallTarget:
@@ -377,7 +357,7 @@ def _publish_and_load(session: Session, func_name: str, miss: Exception, built: 
 
     If other processes have removed the module, or functions that the build received, keep them in memory.
     """
-    _publish_or_keep(session, func_name, built)
+    publish_or_keep(session, func_name, built)
     load: Callable[[], TypedCallTarget] = partial(session.loader.load, func_name)
     try:
         try:

@@ -6,14 +6,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from compcache.content.names import NAMES, NamedSource, encode_names, read_names
-from compcache.errors import StorageError
 from compcache.formats.entry import EntryRecord, index_name, sequence_after
 from compcache.miss.claim import single_flight
 from compcache.miss.compile_once import compile_missing, fetch_soon
-from compcache.miss.publication import publish_built
+from compcache.miss.publication import publish_or_keep
 from compcache.publish.packs import encode_pack
-from compcache.publish.quarantine import warn_not_stored
-from compcache.publish.writer import keep_in_memory
 
 if TYPE_CHECKING:
     from compcache.content.names import SealedSource
@@ -59,14 +56,7 @@ def _missing_functions(session: Session, units: tuple[tuple[str, ...], ...]) -> 
 
 def _store_names(session: Session, entry: str, names: dict[str, str]) -> None:
     """Store the entry with the names of a source. If that fails, issue a warning and keep the entry in memory."""
-    store = session.store
-    realizations = [next(store.find(name), None) for name in names.values()]
-    modules = dict.fromkeys([candidate[0] for candidate in realizations if candidate is not None])
+    stored = [next(session.store.find(name), None) for name in names.values()]
+    modules = dict.fromkeys([candidate[0] for candidate in stored if candidate is not None])
     record = EntryRecord(NAMES, entry, sequence_after(None), tuple(modules), encode_names(names), gone=False)
-    pack = encode_pack([record])
-    try:
-        publish_built(session, [pack])
-    except StorageError as error:
-        if not store.readonly:
-            warn_not_stored(next(iter(names.values())), error)
-        keep_in_memory(store, pack)
+    publish_or_keep(session, next(iter(names.values())), encode_pack([record]))

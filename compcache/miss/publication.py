@@ -7,11 +7,12 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from compcache.errors import CacheWarning
+from compcache.errors import CacheWarning, StorageError
 from compcache.maintain.size_limit import note_additions
 from compcache.miss.held import keep_stored, modules_in_use
 from compcache.publish.additions import merge
-from compcache.publish.writer import publish_additions
+from compcache.publish.quarantine import warn_not_stored
+from compcache.publish.writer import keep_in_memory, publish_additions
 from compcache.store import is_ordered
 from compcache.warning import warn
 from compcache.wording import join_first
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from compcache.publish.numbering import LookUps
     from compcache.session import Session
 
-__all__ = ["publish_built"]
+__all__ = ["publish_built", "publish_or_keep"]
 
 _RESERVED = re.compile("_[_A-Z]")
 _MOST_NAMED = 3
@@ -60,6 +61,16 @@ def publish_built(
     return [tuple([module_id.hex() for module_id, _ in addition]) for addition in additions]
 
 
+def publish_or_keep(session: Session, func_name: str, built: BuiltModule, *, signs: bool = True) -> None:
+    """Publish a module, or keep it in memory if it cannot be stored. Warn about `func_name`, unless the cache is read-only."""
+    try:
+        publish_built(session, [built], signs=signs)
+    except StorageError as error:
+        if not session.store.readonly:
+            warn_not_stored(func_name, error)
+        keep_in_memory(session.store, built)
+
+
 def _forget_older_names(session: Session, modules: Iterable[BuiltModule], published: Iterable[tuple[bytes, BuiltModule]]) -> None:
     """Forget loaded functions whose plain names have newer modules now. Existing call targets stay valid."""
     for module, (module_id, published_module) in zip(modules, published, strict=True):
@@ -73,7 +84,7 @@ def _warn_of_null(modules: Iterable[BuiltModule]) -> None:
     if names:
         warn(
             f"weak references to {join_first(map(repr, names), _MOST_NAMED)} are null: no module defines them now, and later definitions "
-            "will not be used; unless they are hooks that may be absent, add the module that defines them together with the module that uses "
-            "them, or name them in imports=",
+            "will not be used; unless they are hooks that may be absent, add the module that defines them together with the module that "
+            "uses them, or name them in imports=",
             CacheWarning,
         )

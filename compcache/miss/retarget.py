@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from compcache.errors import CompcacheError, FormatError, IncompatibleTargetError, NotCachedError, StorageError, UndefinedSymbolError
+from compcache.errors import CompcacheError, FormatError, IncompatibleTargetError, NotCachedError, UndefinedSymbolError
 from compcache.formats import host
 from compcache.formats.bodies import read_bodies
 from compcache.formats.entry import may_be_read
@@ -19,11 +19,9 @@ from compcache.formats.manifest_writer import WholeManifest
 from compcache.formats.records import decode_module, version_numbers
 from compcache.images.kinds import is_known
 from compcache.interrupts import reraise_interrupt, suppress
-from compcache.miss.publication import publish_built
+from compcache.miss.publication import publish_or_keep
 from compcache.publish.locks import wait_lock
 from compcache.publish.module_reader import read_graph
-from compcache.publish.quarantine import warn_not_stored
-from compcache.publish.writer import keep_in_memory
 from compcache.warning import warn
 
 if TYPE_CHECKING:
@@ -106,12 +104,7 @@ def _retarget_function(session: Session, func_name: str) -> bool:
         if built is None or func_name not in [name for name, *_ in built.functions]:
             continue
         store.stats.compiled(built.seconds)
-        try:
-            publish_built(session, [built], signs=is_trusted)
-        except StorageError as error:
-            if not store.readonly:
-                warn_not_stored(func_name, error)
-            keep_in_memory(store, built)
+        publish_or_keep(session, func_name, built, signs=is_trusted)
         return True
     return False
 

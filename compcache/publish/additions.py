@@ -1,9 +1,8 @@
-"""Publishes a module, and merges segments and packs if many have accumulated (miss path)."""
+"""Merges segments and packs if many have accumulated (miss path)."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from compcache.interrupts import reraise_interrupt, suppress
 from compcache.processes.detached import LateFiles
@@ -12,17 +11,10 @@ from compcache.publish.index_merge import ALL_LEVELS, LARGE_LEVELS, SMALL_LEVELS
 from compcache.publish.index_merge import merge as merge_segments
 from compcache.publish.locks import try_lock
 from compcache.publish.packs import merge_packs
-from compcache.publish.writer import Publication, publish_modules
 from compcache.store import Store
 from compcache.warning import warn
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from compcache.formats.built_module import Sections
-
-
-__all__ = ["add_module", "compact", "merge", "merge_large"]
+__all__ = ["compact", "merge", "merge_large"]
 
 #: The most segments of a large level that are not merged.
 _MOST_LARGE_SEGMENTS = 3
@@ -69,28 +61,6 @@ def merge_large(root: str, *, trust: bool) -> None:
                 break  # the remaining segments cannot be read
     fold_long(store)
     fold_small(store.files.system, root)
-
-
-def add_module(
-    store: Store, sections: Sections, indexed: Iterable[tuple[str, int, str]], *, target: bytes, flags: int, key: bytes, signs: bool = True
-) -> bytes:
-    """Publish a module and its index entries, and return its module_id.
-
-    Args:
-        store: the cache directory.
-        sections: the sections of the module.
-        indexed: the function entries, as (name, record offset, requirement).
-        target: the target id in the module entry.
-        flags: the flags in the module entry.
-        key: the key in the module entry.
-        signs: see `publish_modules`.
-
-    Raises:
-        StorageError: the module could not be stored.
-    """
-    (module_id,) = publish_modules(store, [Publication(sections, tuple(indexed), target, flags, key)], signs=signs)
-    merge(store)
-    return module_id
 
 
 def compact(store: Store) -> None:

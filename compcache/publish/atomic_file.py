@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Path = str | Callable[[], str]
 
-__all__ = ["has_settled", "is_settled", "keep_file", "make_directories", "publish", "publish_all", "unique_name"]
+__all__ = ["has_settled", "is_settled", "keep_file", "make_directories", "publish", "publish_all", "remove_oldest", "unique_name"]
 
 _CHUNK = 1 << 20
 #: The number of files synchronized at a time. With eight, a hundred files take a tenth of the time of one after another.
@@ -251,18 +251,21 @@ def has_settled(newest: int) -> bool:
 
 
 def keep_file(store: Store, place: Place, name: str, data: bytes, limit: int) -> None:
-    """Write a derived file, and remove the oldest files in its directory if there are more than `limit`. Ignore `OSError`."""
+    """Write a derived file, and remove the oldest other files of its place beyond `limit`. Ignore `OSError`."""
     with suppress(OSError):
         publish(store.files, store.temporary, store.path(place, name), [data], sync=False)
-        names = store.names(place)
-        if len(names) > limit:
-            _remove_oldest(store, place, len(names) - limit)
+        remove_oldest(store, place, name, limit)
 
 
-def _remove_oldest(store: Store, place: Place, count: int) -> None:
-    """Remove the `count` oldest files in a directory of the cache. Files that cannot be removed stay."""
-    directory = store.directory(place)
-    ages = sorted((status.st_mtime_ns, name) for name, status in store.files.statuses(directory).items() if place.includes(name))
-    for _, name in ages[:count]:
-        with suppress(OSError):
-            store.files.unlink(f"{directory}/{name}")
+def remove_oldest(store: Store, place: Place, name: str, limit: int) -> None:
+    """Remove the oldest files of a place, except the file `name`, until at most `limit` files remain. Files that cannot be removed stay."""
+    with suppress(OSError):
+        others = [other for other in store.names(place) if other != name]
+        if len(others) < limit:
+            return
+        directory = store.directory(place)
+        statuses = store.files.statuses(directory)
+        others = sorted([other for other in others if other in statuses], key=lambda other: statuses[other].st_mtime_ns)
+        for other in others[: max(len(others) - limit + 1, 0)]:
+            with suppress(OSError):
+                store.files.unlink(f"{directory}/{other}")

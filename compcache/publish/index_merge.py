@@ -22,7 +22,6 @@ from compcache.formats.index import (
     ModuleEntry,
     requirement_number,
 )  # fmt: skip
-from compcache.formats.table import all_entries
 from compcache.formats.table_writer import encoded_size, table_parts
 from compcache.interrupts import reraise_interrupt, suppress
 from compcache.publish.atomic_file import publish
@@ -44,9 +43,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ALL_LEVELS", "FANOUT", "LARGE_LEVELS", "SMALL_LEVELS", "add_all", "encode_function_entry", "encode_requirements",
-    "encode_segment", "entries_of", "entries_of_modules", "full_level", "function_entries", "greatest_number", "keep_newest", "merge",
+    "encode_segment", "entries_of", "full_level", "greatest_number", "keep_newest", "merge",
     "merge_additions", "merge_all", "newest_additions", "publish_addition", "publish_segment", "remove_damaged", "replace_segments",
-    "segment_level", "segments_to_merge", "with_order",
+    "segment_level", "segments_to_merge", "with_own_stamps",
 ]  # fmt: skip
 
 FANOUT = 8
@@ -74,25 +73,6 @@ def encode_function_entry(name: str, module_id: bytes, offset: int, requirement:
         content: a digest of the function's content.
     """
     return FUNCTION.pack(name_key(name), module_id, offset, requirement_number(requirement), order, content)
-
-
-def function_entries(segment: Segment) -> list[bytes]:
-    """Return the function entries of a segment. Entries of former versions are converted.
-
-    Raise `FormatError` if the segment is damaged, or `OSError` if the segment cannot be read.
-    """
-    return _convert_entries(all_entries(segment.functions))
-
-
-def _convert_entries(entries: Iterable[bytes]) -> list[bytes]:
-    """Return function entries in the present size. Entries of older segments are shorter."""
-    return [entry.ljust(FUNCTION.size, b"\0") for entry in entries]
-
-
-def with_order(entry: bytes, change: Callable[[int], int]) -> bytes:
-    """Return a function entry with the number of its addition replaced by `change(number)`."""
-    *fields, order, content = FUNCTION.unpack(entry)
-    return FUNCTION.pack(*fields, change(order), content)
 
 
 def newest_additions(entries: Iterable[bytes]) -> list[bytes]:
@@ -202,8 +182,8 @@ def publish_segment(
     requirements: Iterable[str],
     greatest: int = 0,
     prepare: Callable[[str], object] | None = None,
-) -> str:
-    """Publish a segment whose size determines its level, and return its name. See `encode_segment` for the content.
+) -> tuple[str, int]:
+    """Publish a segment whose size determines its level. Return its name, and the number of modules. See `encode_segment` for the content.
 
     `prepare` is called with the name before the segment becomes visible. `modules` is consumed before `functions`.
 
@@ -229,29 +209,17 @@ def publish_segment(
         return f"{index.directory}/{name}"
 
     publish(index.files, index.temporary, path, parts())
-    return name
+    return name, spooled_modules.size // MODULE.size
 
 
-def entries_of_modules(index: Index, segment: Segment) -> Iterator[bytes]:
-    """Return the module entries of a segment, for copying to a new segment. If the writer is not trusted, stamps are set to zero.
+def with_own_stamps(index: Index, segment: Segment, entries: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield module entries of a segment, for copying to a new segment.
 
-    Raise `FormatError` if the segment is damaged, or `OSError` if the segment cannot be read.
+    The stamps are set to zero if they are not trusted: the owner of the segment has to be a user who vouches for files.
     """
-    return _with_own_stamps(index, segment, all_entries(segment.modules))
-
-
-def _with_own_stamps(index: Index, segment: Segment, entries: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield entries of modules, without their stamps if the segment belongs to a user whose stamps are not trusted."""
-    if _is_trusted(index, segment):
-        yield from entries
-        return
+    is_trusted = index.vouching is None or segment.owner in index.vouching
     for entry in entries:
-        yield entry[:DIGEST_SIZE] + bytes(STAMP_SIZE) + entry[DIGEST_SIZE + STAMP_SIZE :]
-
-
-def _is_trusted(index: Index, segment: Segment) -> bool:
-    """Return whether the stamps in a segment are trusted, because its owner is a user who vouches for files."""
-    return index.vouching is None or segment.owner in index.vouching
+        yield entry if is_trusted else entry[:DIGEST_SIZE] + bytes(STAMP_SIZE) + entry[DIGEST_SIZE + STAMP_SIZE :]
 
 
 def full_level(segments: Iterable[Segment], levels: range = ALL_LEVELS, most: int = FANOUT) -> int | None:
@@ -306,7 +274,7 @@ def merge(
         index.refresh()
         chosen += [segment for segment in index.segments if segment.name not in before and segment.level in levels]
     while chosen:
-        prepare = _make_no_list if levels is SMALL_LEVELS else None
+        prepare: Callable[[str], object] | None = (lambda _: None) if levels is SMALL_LEVELS else None  # writes no list
         modules, functions = _merge_modules(index, chosen, gone), _merge_functions(chosen, gone)
         try:
             requirements = _merge_requirements(chosen)
@@ -332,26 +300,17 @@ def merge_all(store: Store, gone: set[bytes], present: Container[bytes], size_of
         OSError: a segment could not be read or written. Nothing is lost.
         FormatError: a segment is damaged.
     """
-    index = store.index
-    segments = readable_segments(index)
+    segments = readable_segments(store.index)
 
     def modules() -> Iterator[bytes]:
-        """Yield the entries of modules that are still stored, and add the other modules to `gone`."""
-        for entry in _merge_modules(index, segments, ()):
+        """Yield the entries of modules that are still stored, and note the others."""
+        for entry in _merge_modules(store.index, segments, ()):
             if entry[:DIGEST_SIZE] in gone or entry[:DIGEST_SIZE] not in present:
                 gone.add(entry[:DIGEST_SIZE])
             else:
                 yield entry
 
-    try:
-        functions, requirements = _merge_functions(segments, gone), _merge_requirements(segments)
-        replace_segments(index, functions, modules(), requirements, segments, store=store, gone=gone, size_of=size_of)
-    except _UnreadableError as problem:
-        raise problem.error from problem
-
-
-def _make_no_list(_: str) -> None:
-    """Do nothing. Passed as `prepare`, this prevents that a list is written."""
+    _replace_by_merged(store, segments, modules(), segments, gone, size_of)
 
 
 class _UnreadableError(Exception):
@@ -368,7 +327,7 @@ def _merge_modules(index: Index, segments: Sequence[Segment], gone: Container[by
     for parts in _read_ranges(segments, attrgetter("modules")):
         newest: dict[bytes, bytes] = {}
         for segment, entries in zip(segments, parts, strict=True):
-            for entry in _with_own_stamps(index, segment, entries):
+            for entry in with_own_stamps(index, segment, entries):
                 keep_newest(newest, entry)
         yield from [newest[module_id] for module_id in sorted(newest) if module_id not in gone]
 
@@ -389,7 +348,7 @@ def _merge_functions(segments: Sequence[Segment], gone: Container[bytes]) -> Ite
     Each item contains some thousands of entries.
     """
     for parts in _read_ranges(segments, attrgetter("functions")):
-        entries = set(_convert_entries(chain.from_iterable(parts)))
+        entries = set(chain.from_iterable(parts))
         remaining_entries = [entry for entry in entries if entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE] not in gone] if gone else entries
         yield b"".join(newest_additions(remaining_entries))
 
@@ -427,13 +386,7 @@ def keep_newest(modules: dict[bytes, bytes], data: bytes) -> None:
     If the times are equal, an entry with a MAC is preferred. Only caches with a key use MACs.
     """
     key = data[:DIGEST_SIZE]
-    present = modules.get(key)
-    modules[key] = data if present is None else _newer_entry(present, data)
-
-
-def _newer_entry(first: bytes, second: bytes) -> bytes:
-    """Return the entry for the later state of a module's file."""
-    return max(first, second, key=_change_key)
+    modules[key] = max(modules.get(key, data), data, key=_change_key)
 
 
 def _change_key(data: bytes) -> tuple[int, bytes]:
@@ -454,11 +407,12 @@ def replace_segments(
     store: Store | None = None,
     gone: Container[bytes] = (),
     size_of: SizeOf | None = None,
-) -> None:
-    """Publish a segment (see `encode_segment`), and remove the segments that it replaces.
+    parts: Sequence[Segment] | None = None,
+) -> int:
+    """Publish a segment (see `encode_segment`), and remove the segments that it replaces. Return the number of modules.
 
-    The module lists of a `store` are merged too, without modules in `gone` and with the sizes that `size_of` returns. If `prepare` is
-    given, it is called with the new segment's name instead.
+    The module lists of a `store` are merged too, without modules in `gone` and with the sizes that `size_of` returns. These are the lists
+    of `parts`, or of the replaced segments. If `prepare` is given, it is called with the new segment's name instead.
 
     Raise `OSError` if a segment could not be written or removed. No entry is lost.
     """
@@ -467,16 +421,17 @@ def replace_segments(
     def merge_lists(name: str) -> None:
         """Write the list of the new segment, unless a replaced segment has its content and name, and so its list."""
         if store is not None and name not in [segment.name for segment in replaced]:
-            merge_list(store, name, replaced, gone, size_of)
+            merge_list(store, name, replaced if parts is None else parts, gone, size_of)
 
     prepare = merge_lists if prepare is None else prepare
-    name = publish_segment(index, functions, modules, requirements, greatest, prepare)
+    name, modules_count = publish_segment(index, functions, modules, requirements, greatest, prepare)
     for segment in replaced:
         if segment.name != name:
             _remove_segment(index, segment.name)
     if store is not None:
         remove_lists_of(store, {segment.name for segment in replaced} - {name})
     index.refresh()
+    return modules_count
 
 
 def replace_by_merged(store: Store, parts: Sequence[Segment], replaced: Sequence[Segment]) -> int:
@@ -488,26 +443,26 @@ def replace_by_merged(store: Store, parts: Sequence[Segment], replaced: Sequence
         OSError: a segment could not be read, written or removed.
         FormatError: a part is damaged.
     """
-    greatest = max([part.greatest for part in parts])
-    modules, functions = _merge_modules(store.index, parts, ()), _merge_functions(parts, ())
-    count = 0
+    return _replace_by_merged(store, parts, _merge_modules(store.index, parts, ()), replaced)
 
-    def count_modules() -> Iterator[bytes]:
-        """Yield the entries of modules, and count them."""
-        nonlocal count
-        for entry in modules:
-            count += 1
-            yield entry
 
+def _replace_by_merged(
+    store: Store,
+    parts: Sequence[Segment],
+    modules: Iterable[bytes],
+    replaced: Sequence[Segment],
+    gone: Container[bytes] = (),
+    size_of: SizeOf | None = None,
+) -> int:
+    """Publish one segment with the `modules` of all `parts`, without functions of modules in `gone`. See `replace_by_merged`."""
+    greatest = max([part.greatest for part in parts], default=0)
     try:
-        requirements = _merge_requirements(parts)
-        replace_segments(
-            store.index, functions, count_modules(), requirements, replaced, greatest, lambda name: merge_list(store, name, parts)
+        functions, requirements = _merge_functions(parts, gone), _merge_requirements(parts)
+        return replace_segments(
+            store.index, functions, modules, requirements, replaced, greatest, store=store, gone=gone, size_of=size_of, parts=parts
         )
     except _UnreadableError as problem:
         raise problem.error from problem
-    remove_lists_of(store, [segment.name for segment in replaced])
-    return count
 
 
 def remove_damaged(index: Index) -> None:

@@ -117,10 +117,10 @@ def rebuild_index(store: Store) -> int:
     if parts:
         count = index_merge.replace_by_merged(store, [Segment(index, name) for name in parts], replaced)
     else:
-        count = len(reading.modules)
         rows = reading.rows
-        index_merge.replace_segments(index, *reading.entries(), replaced, reading.greatest, lambda name: write_list(store, name, rows))
-        remove_lists_of(store, [segment.name for segment in replaced])
+        count = index_merge.replace_segments(
+            index, *reading.entries(), replaced, reading.greatest, lambda name: write_list(store, name, rows), store=store
+        )
     finished = {*parts, *known_names, *known_parts(store), MARK}
     remove_lists_of(store, finished)
     for name in finished:

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 from compcache.errors import FormatError, StorageError
 from compcache.formats.built_module import Sections
 from compcache.formats.footer import intact_footer, sections_of
-from compcache.formats.host import target_id
-from compcache.formats.manifest_writer import WholeManifest, image_flag
+from compcache.formats.manifest_writer import WholeManifest
 from compcache.hit.memory import modules_behind
 from compcache.hit.target import load_runtime
 from compcache.publish.additions import merge
-from compcache.publish.writer import Publication, keep_in_memory, publish_modules
+from compcache.publish.writer import keep_in_memory, publication_of, publish_modules
 
 if TYPE_CHECKING:
     from compcache.hit.loader import LoadedModule, Loader
     from compcache.hit.target import TargetContext, TypedCallTarget
+    from compcache.publish.writer import Publication
     from compcache.store import Store
 
 __all__ = ["ensure_held", "ensure_stored"]
@@ -85,11 +85,9 @@ def _read_publication(store: Store, module: LoadedModule) -> Publication | None:
         manifest = WholeManifest(sections.records)
         if store.layers and not store.trusted_keys and manifest.is_pickled():
             return None
-        header = manifest.header
-        indexed = tuple(manifest.indexed())
+        return publication_of(sections, manifest)
     except FormatError:
         return None
-    return Publication(sections, indexed, target_id(header.requirement()), image_flag(header.image_kind), header.key)
 
 
 def _store_again(store: Store, publication: Publication) -> None:

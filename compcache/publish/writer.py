@@ -12,9 +12,11 @@ from compcache.directory.places import MODULES, SIGNATURES
 from compcache.errors import FormatError, IncompatibleTargetError, IntegrityError, StorageError
 from compcache.formats.footer import encode_container, module_digest
 from compcache.formats.graph import decode_notes, pack_notes
+from compcache.formats.host import target_id
 from compcache.formats.known_faults import fault_of
 from compcache.formats.makers import read_makers
 from compcache.formats.manifest import SUSPECT, read_frame
+from compcache.formats.manifest_writer import image_flag
 from compcache.formats.order import Order, order_of, with_number
 from compcache.formats.records import decode_module
 from compcache.interrupts import reraise_interrupt
@@ -33,11 +35,14 @@ if TYPE_CHECKING:
     from compcache.formats.built_module import BuiltModule, Sections
     from compcache.formats.index import ModuleEntry
     from compcache.formats.makers import Maker
+    from compcache.formats.manifest_writer import WholeManifest
     from compcache.publish.numbering import LookUps, Noted
 
     Addition = tuple[list[tuple[str, int, str]], ModuleEntry, Order]
 
-__all__ = ["Publication", "keep_in_memory", "publish_additions", "publish_file", "publish_modules", "sign_module"]
+__all__ = [
+    "Publication", "keep_in_memory", "publication_of", "publish_additions", "publish_file", "publish_modules", "sign_module",
+]  # fmt: skip
 
 
 class Publication(NamedTuple):
@@ -48,6 +53,12 @@ class Publication(NamedTuple):
     target: bytes
     flags: int
     key: bytes
+
+
+def publication_of(sections: Sections, manifest: WholeManifest) -> Publication:
+    """Return the publication of a module that exists. `manifest` has its decoded records. Raise `FormatError` for a damaged record."""
+    header = manifest.header
+    return Publication(sections, manifest.indexed(), target_id(header.requirement()), image_flag(header.image_kind), header.key)
 
 
 def publish_modules(store: Store, modules: Sequence[BuiltModule | Publication], *, signs: bool = True) -> list[bytes]:

@@ -9,10 +9,9 @@ from compcache.errors import IntegrityError, PickleNotAllowedError
 from compcache.formats.built_module import Sections
 from compcache.formats.footer import intact_footer, is_signed_with, sections_of
 from compcache.formats.graph import ORIGIN, decode_notes, pack_notes
-from compcache.formats.host import target_id
-from compcache.formats.manifest_writer import WholeManifest, image_flag
-from compcache.publish.additions import add_module
-from compcache.publish.writer import publish_file
+from compcache.formats.manifest_writer import WholeManifest
+from compcache.publish.additions import merge
+from compcache.publish.writer import publication_of, publish_file, publish_modules
 
 if TYPE_CHECKING:
     from compcache.formats.footer import Footer
@@ -61,20 +60,18 @@ def adopt_module(store: Store, data: bytes | memoryview, *, func_name: str, sign
         StorageError: the module could not be stored.
     """
     footer, sections, manifest = require_acceptable(store, data, func_name=func_name, signatures=signatures)
-    header, indexed, name = manifest.header, manifest.indexed(), footer.module_id.hex()
     keys = _accepted_keys(store)
     if signatures and keys:
         from compcache.signing.signatures import merge_signatures
 
         stored = store.signatures_of(footer.module_id)
-        merged = merge_signatures(stored, signatures, keys, footer.module_id, header.requirement())
-        publish_file(store, SIGNATURES, SIGNATURES.file_name(name), merged)
+        merged = merge_signatures(stored, signatures, keys, footer.module_id, manifest.header.requirement())
+        publish_file(store, SIGNATURES, SIGNATURES.file_name(footer.module_id.hex()), merged)
     own_notes = pack_notes({**decode_notes(sections.notes), ORIGIN: "remote"})
-    module_id = add_module(
-        store, sections._replace(notes=own_notes), indexed,
-        target=target_id(header.requirement()), flags=image_flag(header.image_kind), key=header.key, signs=False,
-    )  # fmt: skip
-    return Adopted(module_id, tuple(function for function, _, _ in indexed), manifest.imports())
+    publication = publication_of(sections._replace(notes=own_notes), manifest)
+    (module_id,) = publish_modules(store, [publication], signs=False)
+    merge(store)
+    return Adopted(module_id, tuple(function for function, _, _ in publication.indexed), manifest.imports())
 
 
 def _accepted_keys(store: Store) -> tuple[PublicKey, ...]:

@@ -18,12 +18,11 @@ from compcache.errors import CompileError
 from compcache.formats import host
 from compcache.formats.entry import PART_OF
 from compcache.images import making
-from compcache.images.llvm_thread import in_llvm_thread
 from compcache.settings import from_environment
 from compcache.targets.machine import NATIVE, TARGETS_VARIABLE, machine_for, parse_targets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from compcache.build.exports import Export
     from compcache.build.inlining.imported import Provided
@@ -84,9 +83,8 @@ def requests_of(source: ModuleSource, machine: Host, maker: str) -> list[Request
         raise CompileError(f"optimize must be 0, 1, 2 or 3, not {source.optimize!r}")
     targets = _requested_targets(source, machine)
     ir, exports, requests = codegen.plain_source(source.ir), read_exports(source), read_requests(source)
-    digests = {"maker": maker}
-    if isinstance(source.ir, (str, bytes)):
-        digests |= dict(zip(("code", "source"), [digest_bytes.hex() for digest_bytes in source_digests(source)], strict=True))
+    code_digest, source_digest = source_digests(source)
+    digests = {"maker": maker, "code": code_digest.hex(), "source": source_digest.hex()}
     machines = [machine_for(cpu, features, machine, host.platform_name()) for cpu, features in targets]
     for_first_target = Request(
         ir,
@@ -113,16 +111,14 @@ def requests_of(source: ModuleSource, machine: Host, maker: str) -> list[Request
     ]
 
 
-def code_pieces(ir: Any) -> Iterable[str | bytes]:
-    """Return the code as text or bitcode for a child process, in one or more pieces. This process does not parse it."""
-    if isinstance(ir, tuple):
-        return ir
-    return [ir if isinstance(ir, (str, bytes)) else in_llvm_thread(lambda: str(ir))]
+def code_pieces(ir: str | bytes | tuple[bytes, ...]) -> tuple[str | bytes, ...]:
+    """Return the code as text or bitcode, in one or more pieces."""
+    return ir if isinstance(ir, tuple) else (ir,)
 
 
-def size_of(ir: Any) -> int:
+def size_of(ir: str | bytes | tuple[bytes, ...]) -> int:
     """Return the length of a source's code, in characters of text or bytes of bitcode."""
-    return sum(map(len, ir)) if isinstance(ir, tuple) else len(ir)
+    return sum(map(len, code_pieces(ir)))
 
 
 def check_extremes(text: str, *, printed: bool) -> None:
@@ -144,17 +140,15 @@ def parse_safely(ir: Any, context: Any) -> Any:
     """
     if isinstance(ir, str):
         check_extremes(ir, printed=False)
-    for piece in ir if isinstance(ir, tuple) else (ir,):
+    for piece in code_pieces(ir):
         if _has_coroutines(piece):
             codegen.call_in_caller(_try_coroutines, piece)
     return codegen.parse(ir, context)
 
 
-def _has_coroutines(code: Any) -> bool:
-    """Return whether text or bitcode contains coroutines. Bitcode contains names as plain bytes. A parsed module is safe."""
-    if isinstance(code, bytes):
-        return _COROUTINES.encode() in code
-    return isinstance(code, str) and _COROUTINES in code
+def _has_coroutines(code: str | bytes) -> bool:
+    """Return whether text or bitcode contains coroutines. Bitcode contains names as plain bytes."""
+    return _COROUTINES in code if isinstance(code, str) else _COROUTINES.encode() in code
 
 
 def _try_coroutines(code: str | bytes) -> None:

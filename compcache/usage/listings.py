@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from compcache.usage.ledger import Ledger
-    from compcache.usage.module_files import Progress
+    from compcache.usage.module_files import FileStatus, Progress
     from compcache.usage.snapshot import Overview
     from compcache.usage.summaries import EntrySummary
 
@@ -58,18 +58,11 @@ def modules(store: Store, progress: Progress | None = None) -> list[ModuleSummar
 
 def _all_modules(directory: Store, uses: Uses, progress: Progress | None) -> Iterator[ModuleSummary]:
     """Yield the readable modules of a directory except packs, sorted by module_id. All modules are read twice."""
-    now = time.time()
     slices = Slices(directory, progress)
     last_uses = LastUses(slices, uses)
-    problem_of = _Problems(directory)
     for slice_ in slices:
-        directory_uses, last = uses.of_directory(slice_.first), last_uses.of_directory(slice_.first)
-        for module_id, row in slice_.rows().items():
-            if not row.is_pack:
-                size, modified = slice_.present[module_id]
-                count, _ = directory_uses.get(module_id, _NEVER)
-                last_use = last.get(module_id, 0.0)
-                yield _summary_of_row(row, size, min(modified, now), problem_of[row.platform], (count, last_use), directory.source)
+        counts = {module_id: count for module_id, (count, _) in uses.of_directory(slice_.first).items()}
+        yield from _summaries(directory, slice_.present, slice_.rows(), counts, last_uses.of_directory(slice_.first))
 
 
 def look_over_all(store: Store, progress: Progress | None = None) -> list[tuple[Store, Overview]]:
@@ -80,20 +73,23 @@ def look_over_all(store: Store, progress: Progress | None = None) -> list[tuple[
 
 def _modules_in(store: Store, overview: Overview) -> list[ModuleSummary]:
     """Return the modules of an overview except packs, sorted by module_id."""
-    now = time.time()
     present, rows, ledger = overview
     last_uses, _ = _last_uses(ledger, rows)
+    return list(_summaries(store, present, rows, uses_by_module(ledger), last_uses))
+
+
+def _summaries(
+    store: Store, present: Mapping[bytes, FileStatus], rows: Mapping[bytes, Row], counts: Mapping[bytes, int], last: Mapping[bytes, float]
+) -> Iterator[ModuleSummary]:
+    """Yield the summaries of the modules in `rows` except packs, sorted by module_id. `counts` and `last` have their uses."""
+    now = time.time()
     problem_of = _Problems(store)
-    counts = uses_by_module(ledger)
-    summaries = []
     for module_id in sorted(rows):
         row = rows[module_id]
-        if row.is_pack:
-            continue
-        size, modified = present[module_id]
-        uses = counts.get(module_id, 0), last_uses.get(module_id, 0.0)
-        summaries.append(_summary_of_row(row, size, min(modified, now), problem_of[row.platform], uses, store.source))
-    return summaries
+        if not row.is_pack:
+            size, modified = present[module_id]
+            uses = counts.get(module_id, 0), last.get(module_id, 0.0)
+            yield _summary_of_row(row, size, min(modified, now), problem_of[row.platform], uses, store.source)
 
 
 class _Problems(dict[Platform, str]):

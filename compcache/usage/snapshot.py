@@ -17,7 +17,7 @@ from compcache.interrupts import reraise_interrupt
 from compcache.publish.module_lists import ListCounts, ModuleLists, base_of
 from compcache.publish.module_rows import read_row
 from compcache.usage.ledger import Uses, fold_long, read_ledger
-from compcache.usage.module_files import FileStatus, list_modules, modules_by_directory
+from compcache.usage.module_files import FileStatus, modules_by_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     from compcache.usage.ledger import Ledger, SecondsOf
     from compcache.usage.module_files import Progress
 
-__all__ = [
-    "Excerpts", "Overview", "Present", "Slice", "Slices", "count_modules", "load_rows", "look_over", "seconds_of", "statuses_of",
-]  # fmt: skip
+__all__ = ["Excerpts", "Overview", "Present", "Slice", "Slices", "count_modules", "look_over", "seconds_of", "statuses_of"]
 
 #: The maximum number of modules that are counted exactly.
 _FEW = 4096
@@ -49,8 +47,14 @@ def look_over(store: Store, progress: Progress | None = None) -> Overview:
     `progress` is called now and then with the numbers of read modules and of all modules.
     """
     fold_long(store)
-    present = list_modules(store, progress)
-    return Overview(present, load_rows(store, present, progress), read_ledger(store))
+    slices = Slices(store, progress)
+    present: dict[bytes, FileStatus] = {}
+    rows: dict[bytes, Row] = {}
+    for slice_ in slices:
+        present.update(slice_.present)
+        rows.update(slice_.rows())
+    _fill_packs(rows, slices.lists.all_entries())
+    return Overview(present, rows, read_ledger(store))
 
 
 class Slices:
@@ -146,27 +150,6 @@ def seconds_of(store: Store, lists: ModuleLists) -> SecondsOf:
         return {module_id: row.seconds for module_id, row in rows.items() if row is not None}
 
     return seconds
-
-
-def load_rows(store: Store, module_ids: Iterable[bytes], progress: Progress | None = None) -> dict[bytes, Row]:
-    """Return the rows of modules, by module_id. Unreadable modules are left out.
-
-    Raise `StorageError` if a module cannot be read because of a shortage of descriptors or memory.
-    """
-    requested = dict.fromkeys(module_ids)  # a set that keeps the order
-    lists = ModuleLists(store, progress, recover=False)
-    rows: dict[bytes, Row] = {}
-    for first_byte in sorted({module_id[0] for module_id in requested}):
-        rows.update({module_id: row for module_id, row in lists.rows_of_directory(first_byte).items() if module_id in requested})
-    _fill_packs(rows, lists.all_entries())
-    missing = [module_id for module_id in requested if module_id not in rows]
-    for number, module_id in enumerate(missing):
-        row = read_row(store, module_id)
-        if row is not None:
-            rows[module_id] = row
-        if progress is not None and number % 256 == 0:
-            progress(number, len(missing))
-    return rows
 
 
 def count_modules(store: Store, progress: Progress | None = None) -> ListCounts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import stat
 from typing import TYPE_CHECKING
 
-from compcache.directory.places import BUNDLES, FORMER_DIRECTORIES, PLACES
+from compcache.directory.places import BUNDLES, PLACES
 from compcache.interrupts import reraise_interrupt, suppress
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def other_formats(store: Store) -> list[str]:
     This version does not use their formats.
     """
     names = store.names_in(store.root)
-    return [name for name in names if name not in _CURRENT and name.startswith((*_STEMS, *FORMER_DIRECTORIES))]
+    return [name for name in names if name not in _CURRENT and name.startswith(_STEMS)]
 
 
 def unused_bundles(store: Store, now: float) -> list[str]:

@@ -21,7 +21,7 @@ from compcache import Cache, CacheWarning, CompcacheError, ModuleSource
 from compcache.files import Files
 from compcache.formats.footer import FOOTER_SIZE, decode_footer
 from compcache.miss.build import build_source
-from compcache.publish.additions import add_module
+from compcache.publish.writer import Publication, publish_modules
 from compcache.store import Store
 
 if TYPE_CHECKING:
@@ -206,10 +206,7 @@ def test_a_change_in_the_same_tick_as_the_publication_is_noticed(directory: Path
         built = build_source(cache._session(), ModuleSource(adder("f", 1)))
     files = CoarseFiles()
     store = Store(str(directory), files=files)
-    sections = built.sections
-    module_id = add_module(
-        store, sections, built.functions, target=built.target, flags=built.flags, key=built.key
-    )
+    (module_id,) = publish_modules(store, [Publication(built.sections, built.functions, built.target, built.flags, built.key)])
     path = module_file(directory, module_id.hex())
     before = path.stat()
     store.open_module(module_id).close()

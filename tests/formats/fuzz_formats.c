@@ -59,13 +59,13 @@ static void read_segment(uint8_t *data, size_t size) {
     SegmentHead segment;
     TableHead tables[2];
     if (size >= 8) {
-        memcpy(data, size & 1 ? "CCINDEX3" : "CCINDEX2", 8);
+        memcpy(data, "CCINDEX3", 8);
     }
     if (decode_segment_head((Bytes){data, size}, &segment) != NULL || size < SEGMENT_HEAD_BYTES + sizeof tables) {
         return;
     }
     memcpy(tables, data + SEGMENT_HEAD_BYTES, sizeof tables);
-    tables[0].width = segment.former ? FORMER_ENTRY_BYTES : FUNCTION_ENTRY_BYTES; /* as those of segments are, and they can fit */
+    tables[0].width = FUNCTION_ENTRY_BYTES; /* as those of segments are, and they can fit */
     tables[1].width = MODULE_ENTRY_BYTES;
     segment.function_size = tables[0].size &= UINT8_MAX;
     tables[1].size &= UINT8_MAX;

@@ -199,7 +199,6 @@ def test_importers_of_what_nothing_fits_give_way_to_other_realizations(directory
 def test_modules_without_types_bind_by_name(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr("compcache.translation.emission.read_link_types", lambda *_: LinkTypes({}, {}))
-        patched.setattr("compcache.formats.footer._VERSION", 5)
         with Cache(directory) as cache:
             cache.add_module(ModuleSource(adder("f", 1)))
             cache.add_module(ModuleSource(caller("old", "f")))

@@ -41,6 +41,21 @@ _INSTALLED = "import compcache.numba\nbackend = compcache.numba.install({root!r}
 _LAST = "\nsys.stdout.write('\\n' + repr(result) + '\\n')\n"
 
 
+#: Runs commands of compcache where neither Numba nor LLVM can be imported; `cache` is the directory.
+WITHOUT_NUMBA = textwrap.dedent("""
+    import contextlib, io, json
+    sys.modules["numba"] = sys.modules["llvmlite"] = None
+    from compcache.cli import main
+    def run(*command):
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            try:
+                main(["--dir", {cache!r}, *command, "--json"])
+            except SystemExit:
+                pass
+        return json.loads(out.getvalue())
+    """)
+
+
 class Project:
     """A directory of modules, and a cache for each of the two backends."""
 

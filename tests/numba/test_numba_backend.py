@@ -1,4 +1,4 @@
-"""The backend as its users meet it: installing, hits and misses, what is not cached and why, races."""
+"""The backend as its users meet it: hits and misses, many processes, remote stores."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from numba_helpers import Project, finish
+from numba_helpers import WITHOUT_NUMBA, Project, finish
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,173 +31,6 @@ ADD = """
         return x + y
 """
 COUNT = ", backend.hits, backend.misses"
-
-
-# ------------------------------------------------------------------------- installing
-
-
-def test_uninstalling_restores_every_function_of_numba(project: Project) -> None:
-    script = """
-    import compcache.numba
-    from numba.core import bytecode, caching, ccallback, compiler, dispatcher
-    from numba.core.typing import templates
-    from numba.np.ufunc import ufuncbuilder, wrappers
-    places = [dispatcher.Dispatcher, ccallback.CFunc, ufuncbuilder.UFuncDispatcher, wrappers._GufuncWrapper, compiler,
-              bytecode.FunctionIdentity, templates._OverloadFunctionTemplate, templates._IntrinsicTemplate,
-              templates._OverloadAttributeTemplate, templates._OverloadMethodTemplate, caching.Cache]
-    def state():
-        return [dict(vars(place)) for place in places]
-    before = state()
-    with compcache.numba.installed("cache"):
-        changed = sum(now != then for now, then in zip(state(), before))
-    result = changed > 8, state() == before
-    """
-    assert project.run(script, backend=False) == (True, True)
-
-
-def test_functions_decorated_before_the_installation_take_part_until_its_end(project: Project) -> None:
-    project.write(adding=ADD)
-    script = """
-    import adding, compcache.numba
-    with compcache.numba.installed("cache") as backend:
-        total = adding.add(1, 2)
-        path = adding.add.stats.cache_path
-    result = total, path == backend.cache.path, backend.misses, adding.add.stats.cache_path.endswith("__pycache__")
-    """
-    assert project.run(script, backend=False) == (3, True, 1, True)
-
-
-def test_uninstalling_leaves_cache_objects_that_the_program_has_set_meanwhile(project: Project) -> None:
-    project.write(adding=ADD, other=ADD)
-    script = """
-    import adding, other, compcache.numba
-    from numba.core.caching import FunctionCache, NullCache
-    with compcache.numba.installed("cache"):
-        total = adding.add(1, 2) + other.add(3, 4)
-        adding.add._cache = own = NullCache()
-    result = total, adding.add._cache is own, type(other.add._cache) is FunctionCache
-    """
-    assert project.run(script, backend=False) == (10, True, True)
-
-
-def test_functions_decorated_meanwhile_keep_the_directory(project: Project) -> None:
-    project.write(adding=ADD)
-    script = "import adding\ncompcache.numba.uninstall()\nresult = adding.add(1, 2)" + COUNT
-    assert project.run(script, backend=True) == (3, 0, 1)
-    assert project.run(script, backend=True) == (3, 1, 0)
-
-
-def test_registrations_are_read_once_if_reading_is_interrupted_or_registers_more(project: Project) -> None:
-    script = """
-    from numba.core import imputils, types
-    from numba.core.typing import templates
-    from numba.extending import overload
-    from compcache.numba.fingerprints.implementations import find_overloads, registry
-
-    def stub(x): ...
-
-    @overload(stub)
-    def of_stub(x):
-        return lambda x: x
-
-    def generate(context, builder, signature, arguments): ...
-
-    class Registering:
-        @property
-        def templates(self):
-            imputils.builtin_registry.lower(stub, types.int64)(generate)
-            return ()
-
-    class Interrupting:
-        is_first = True
-
-        @property
-        def templates(self):
-            if self.is_first:
-                self.is_first = False
-                raise KeyboardInterrupt
-            return ()
-
-    templates.builtin_registry.globals += [(stub, Registering()), (stub, Interrupting())]
-    try:
-        find_overloads(stub)
-    except KeyboardInterrupt:
-        found = len(find_overloads(stub))
-    result = found, [len(rows) for name, rows in registry.by_name.items() if "generate" in name], len(find_overloads(stub))
-    """
-    assert project.run(script, backend=False) == (1, [1], 1)
-
-
-EAGER = """
-    from numba import cfunc, njit, vectorize
-
-    @njit("int64(int64)", cache=True)
-    def first(x):
-        return x + 1
-
-    @njit("int64(int64)")
-    def uncached(x):
-        return x * 2
-
-    @njit("int64(int64)", cache=True)
-    def second(x):
-        return uncached(x)
-
-    @vectorize(["int64(int64)"], cache=True)
-    def third(x):
-        return x + 3
-"""
-
-
-def test_an_environment_variable_installs_the_backend_for_every_function(project: Project) -> None:
-    project.register()
-    project.write(adding=ADD, eager=EAGER)
-    lazy = "import adding\nresult = adding.add(1, 2),"
-    eager = "import eager\nresult = eager.first(1), eager.second(1), int(eager.third(1)),"
-    count = "\nfrom compcache.numba.lazy import installed_backend\ninstallation = installed_backend()\n"
-    count += (
-        "result += (installation.hits, installation.misses) if installation else ('not installed',)"
-    )
-    where = {"COMPCACHE_DIR": str(project.cache)}
-    assert project.run(lazy + count, backend=False, COMPCACHE_NUMBA="0", **where) == (3, "not installed")
-    for script, values in ((lazy, (3,)), (eager, (2, 2, 4))):
-        found = [project.run(script + count, backend=False, COMPCACHE_NUMBA="1", **where) for _ in range(2)]
-        assert found == [(*values, 0, len(values)), (*values, len(values), 0)]
-
-
-def test_a_second_installation_elsewhere_is_an_error(project: Project) -> None:
-    script = """
-    compcache.numba.install(backend.cache.path)
-    try:
-        compcache.numba.install("elsewhere")
-    except RuntimeError as error:
-        result = "uninstall()" in str(error)
-    """
-    assert project.run(script, backend=True) is True
-
-
-def test_a_cache_without_permission_for_pickles_is_refused(project: Project) -> None:
-    script = """
-    import compcache, compcache.numba
-    try:
-        compcache.numba.install(compcache.Cache("cache"))
-    except ValueError as error:
-        result = "allow_pickle" in str(error)
-    """
-    assert project.run(script, backend=False) is True
-
-
-def test_a_directory_of_somebody_else_is_refused(project: Project) -> None:
-    project.cache.mkdir()
-    project.cache.chmod(0o777)
-    script = f"""
-    import compcache, compcache.numba
-    try:
-        compcache.numba.install({str(project.cache)!r})
-    except compcache.UntrustedDirectoryError:
-        result = "refused"
-    """
-    assert project.run(script, backend=False) == "refused"
 
 
 # ------------------------------------------------------------------------- hits and misses
@@ -528,95 +361,6 @@ def test_the_same_source_gives_the_same_modules(project: Project) -> None:
     assert project.run(script, backend=True, PYTHONHASHSEED="2") == first
 
 
-# ------------------------------------------------------------------------- what is not cached
-
-
-UNKNOWN = """
-    import ctypes
-    from numba import njit
-
-    absolute = ctypes.CDLL(None).abs
-    absolute.argtypes = [ctypes.c_int]
-    absolute.restype = ctypes.c_int
-
-    @njit(cache=True)
-    def f(x):
-        return absolute(x)
-"""
-
-
-def test_what_has_no_identity_is_compiled_and_not_cached_with_the_reason(project: Project) -> None:
-    project.write(unknown=UNKNOWN)
-    script = """
-    import warnings
-    warnings.simplefilter("ignore")
-    import unknown
-    result = unknown.f(-1), backend.refused
-    """
-    for _ in range(2):
-        value, refused = project.run(script, backend=True)
-        assert value == 1
-        assert refused == {"unknown.f(int64)": "it uses dynamic globals (such as ctypes pointers and large global arrays)"}
-
-
-WITHOUT_NUMBA = textwrap.dedent("""
-    import contextlib, io, json
-    sys.modules["numba"] = sys.modules["llvmlite"] = None
-    from compcache.cli import main
-    def run(*command):
-        with contextlib.redirect_stdout(io.StringIO()) as out:
-            try:
-                main(["--dir", {cache!r}, *command, "--json"])
-            except SystemExit:
-                pass
-        return json.loads(out.getvalue())
-    """)
-
-
-#: With Numba, whose C functions the code may need.
-EXPLAIN = WITHOUT_NUMBA.replace('sys.modules["numba"] = sys.modules["llvmlite"] = None\n', "") + (
-    "result = run('explain', {name!r})"
-)
-
-
-def test_explain_tells_why_a_function_is_not_cached(project: Project) -> None:
-    project.write(unknown=UNKNOWN)
-    project.run(
-        "import unknown, warnings\nwarnings.simplefilter('ignore')\nresult = unknown.f(-1)", backend=True
-    )
-    script = (
-        WITHOUT_NUMBA.format(cache=str(project.cache)) + "result = [run('explain', n) for n in {names!r}]"
-    )
-    names = ["unknown.f", "unknown.f(int64)", "unknown.f(int32)", "unknown"]
-    *found, other, module = project.run(script.replace("{names!r}", repr(names)), backend=False)
-    for explanation in found:
-        assert (explanation["hit"], explanation["reason"]) == (False, "refused")
-        assert explanation["message"].startswith(
-            "unknown.f(int64) was compiled and not cached: it uses dynamic globals"
-        )
-    assert other["reason"] == module["reason"] == "absent"
-
-
-def test_a_function_that_is_cached_at_last_is_refused_no_more(project: Project) -> None:
-    project.write(unknown=UNKNOWN)
-    script = "import unknown, warnings\nwarnings.simplefilter('ignore')\nresult = unknown.f(-1)"
-    project.run(script, backend=True)
-    project.write(unknown=UNKNOWN.replace("return absolute(x)", "return -x"))
-    project.run(script, backend=True)
-    explanation = project.run(EXPLAIN.format(cache=str(project.cache), name="unknown.f"), backend=False)
-    assert (explanation["hit"], explanation["reason"], explanation["refusals"]) == (True, "", [])
-    assert explanation["func_name"].startswith("unknown.f(int64)-")
-
-
-def test_explain_says_hit_for_each_signature(project: Project) -> None:
-    project.write(adding=ADD)
-    project.run("import adding\nresult = adding.add(1, 2), adding.add(1.0, 2)", backend=True)
-    explanation = project.run(EXPLAIN.format(cache=str(project.cache), name="adding.add"), backend=False)
-    assert (explanation["hit"], explanation["reason"]) == (True, "")
-    told = {overload["label"]: overload["hit"] for overload in explanation["overloads"]}
-    assert told == {"adding.add(float64, int64)": True, "adding.add(int64, int64)": True}
-
-
 def test_tools_know_entries_where_numba_is_not_installed(project: Project) -> None:
     project.write(kinds=KINDS)
     project.run(USE_KINDS, backend=True)
@@ -635,23 +379,6 @@ def test_tools_know_entries_where_numba_is_not_installed(project: Project) -> No
     )
     assert not [text for text in definitions if "is not registered" in text]
     assert set(reasons) <= {"", "global"}  # where Numba's C helpers are needed, it says so
-
-
-def test_code_that_was_compiled_before_the_installation_is_not_linked_into_entries(project: Project) -> None:
-    """What the compiler was told for it is not known, hence neither when it changes."""
-    outer = "from adding import add\nfrom numba import njit\n@njit(cache=True)\ndef outer(x):\n    return add(x, x)\n"
-    project.write(adding=ADD.replace("(cache=True)", ""), outer=outer)
-    script = """
-    import adding, compcache.numba, warnings
-    warnings.simplefilter("ignore")
-    adding.add(1, 2)
-    import outer
-    with compcache.numba.installed("cache") as backend:
-        outer.outer(1)
-    result = list(backend.refused.values())
-    """
-    (reason,) = project.run(script, backend=False)
-    assert reason == "the function calls add, which was compiled before compcache.numba was installed: install it first"
 
 
 # ------------------------------------------------------------------------- many processes, many functions

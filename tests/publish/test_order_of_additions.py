@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from encoded import encode_table
 from helpers import adder, constant, module_file, run_fresh, sum_of
 from hosts import host_like, on_host
 from hypothesis import HealthCheck, Phase, settings
@@ -18,10 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from compcache import Cache, CacheWarning, Function, ModuleSource, NotCachedError, frontend
-from compcache.digest import digest
 from compcache.formats.host import platform_name
-from compcache.formats.index import FUNCTION, HEADER, MAGIC, Index, Stamp
-from compcache.formats.table import Table, all_entries
+from compcache.formats.index import Index, Stamp
 from compcache.hit import Door
 from compcache.miss.retarget import tune
 from compcache.publish import numbering
@@ -368,35 +365,6 @@ def test_names_of_content_have_no_order(cache: Cache, directory: Path) -> None:
     name = f"f-{'0' * 32}"
     ids = [cache.add_module(ModuleSource(constant(name, 1), optimize=level)) for level in (0, 2)]
     assert not any(b"\xa5order" in module_file(directory, module_id).read_bytes() for module_id in ids)
-
-
-def former(segment: Path) -> None:
-    """Make a segment one of version 2, which knows nothing of an order."""
-    data = segment.read_bytes()
-    _, size, rows, _ = HEADER.unpack(data[: HEADER.size])
-    entries = [entry[:-16] for entry in all_entries(Table(data, HEADER.size))]
-    table = encode_table(entries, FUNCTION.size - 16)
-    content = data[HEADER.size + size :]
-    changed = b"".join([b"CCINDEX2", len(table).to_bytes(8, "little"), rows.to_bytes(8, "little"), table, content])
-    segment.unlink()
-    segment.with_name(f"{segment.name[:2]}-{digest([changed], size=12).hex()}.idx").write_bytes(changed)
-
-
-def test_segments_of_the_former_version_are_read_and_merged(cache: Cache, directory: Path) -> None:
-    cache.add_module(version(1))
-    cache.add_module(version(9, "g"))
-    for segment in (directory / "index-v1").iterdir():
-        former(segment)
-    with Cache(directory, readonly=True) as other:
-        assert (other.get_target("f")(), other.get_target("g")()) == (1, 9)
-    with Cache(directory) as other:
-        other.add_module(version(2))
-        assert other.get_target("f")() == 2
-        frontend.compact_index(other)
-        (segment,) = (directory / "index-v1").iterdir()
-        assert segment.read_bytes()[:8] == MAGIC
-        assert (other.get_target("f")(), other.get_target("g")()) == (2, 9)
-        assert other.check().findings == ()
 
 
 def test_what_is_added_after_a_merge_is_the_newest(cache: Cache, directory: Path) -> None:

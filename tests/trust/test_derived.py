@@ -21,6 +21,7 @@ from compcache.formats.host import platform_name
 from compcache.formats.index import FUNCTION, NAME_SIZE, ROW, requirement_number
 from compcache.formats.journal import HOUR
 from compcache.formats.statistics import encode_stats
+from compcache.formats.table import all_entries
 from compcache.globals.pickled import Pickled
 from compcache.inspect.uncached import read_refusals, record_refusal
 from compcache.layers.layered_store import LayeredStore
@@ -182,7 +183,7 @@ def test_an_index_that_no_writer_of_ours_makes_does_not_end_the_program(
     with Cache(theirs, publish_key=str(KEY)) as cache:
         cache.add_module(ModuleSource(adder("f", 1)))
         (segment,) = cache._store.index.segments
-        entries, (text,) = index_merge.function_entries(segment), segment.requirements.values()
+        entries, (text,) = list(all_entries(segment.functions)), segment.requirements.values()
     with monkeypatch.context() as patched:
         number = requirement_number(text)
         if kind != "a number beyond all":

@@ -62,19 +62,18 @@ Fault decode_bucket(Bytes ends, uint64_t number, const TableHead *table, uint64_
 /* ------------------------------------------------------------------------------------------------------ segments */
 
 Fault decode_segment_head(Bytes head, SegmentHead *segment) {
-    if (head.size < SEGMENT_HEAD_BYTES || (memcmp(head.at, "CCINDEX3", 8) != 0 && memcmp(head.at, "CCINDEX2", 8) != 0)) {
+    if (head.size < SEGMENT_HEAD_BYTES || memcmp(head.at, "CCINDEX3", 8) != 0) {
         return "is not an index segment of a known version";
     }
-    segment->former = head.at[7] == '2';
-    segment->functions = segment->former ? SEGMENT_HEAD_BYTES - 8 : SEGMENT_HEAD_BYTES;
+    segment->functions = SEGMENT_HEAD_BYTES;
     segment->function_size = long_at(head.at + 8);
     segment->rows_size = long_at(head.at + 16);
-    segment->greatest = segment->former ? 0 : long_at(head.at + 24);
+    segment->greatest = long_at(head.at + 24);
     return NULL;
 }
 
 Fault decode_segment(SegmentHead *segment, const TableHead *functions, const TableHead *modules, uint64_t size) {
-    if (functions->size != segment->function_size || functions->width != (segment->former ? FORMER_ENTRY_BYTES : FUNCTION_ENTRY_BYTES)) {
+    if (functions->size != segment->function_size || functions->width != FUNCTION_ENTRY_BYTES) {
         return "is damaged";
     }
     segment->modules = segment->functions + functions->size;
@@ -90,14 +89,14 @@ Fault decode_segment(SegmentHead *segment, const TableHead *functions, const Tab
 }
 
 Fault decode_function_entry(Bytes entry, FunctionEntry *function) {
-    if (entry.size != FUNCTION_ENTRY_BYTES - NAME_BYTES && entry.size != FORMER_ENTRY_BYTES - NAME_BYTES) {
+    if (entry.size != FUNCTION_ENTRY_BYTES - NAME_BYTES) {
         return "a function entry has another size";
     }
     function->module_id = entry.at;
     function->offset = number_at(entry.at + 16);
     function->number = entry.at + 20;
-    function->order = entry.size > 24 ? long_at(entry.at + 24) : 0;
-    function->content = entry.size > 24 ? part(entry, 32, 8) : part(entry, 24, 0);
+    function->order = long_at(entry.at + 24);
+    function->content = part(entry, 32, 8);
     return NULL;
 }
 

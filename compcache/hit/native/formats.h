@@ -44,14 +44,13 @@ uint64_t bucket_of(const uint8_t *key, const TableHead *table);
 
 /* A segment of the index (compcache/formats/index.py). */
 typedef struct {
-    int former; /* whether it has version 2 */
     uint64_t functions, function_size;
     uint64_t rows_size;
     uint64_t greatest;
     uint64_t modules, rows; /* set once the tables are known */
 } SegmentHead;
 
-enum { SEGMENT_HEAD_BYTES = 32, FUNCTION_ENTRY_BYTES = 56, FORMER_ENTRY_BYTES = 40, MODULE_ENTRY_BYTES = 112 };
+enum { SEGMENT_HEAD_BYTES = 32, FUNCTION_ENTRY_BYTES = 56, MODULE_ENTRY_BYTES = 112 };
 
 Fault decode_segment_head(Bytes head, SegmentHead *segment);
 /* Checks both tables of a segment of `size` bytes, and completes its head. */

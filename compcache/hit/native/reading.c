@@ -623,8 +623,7 @@ static int has_content(const FunctionEntry *entry) {
 /* Whether the numbers of two additions do not suffice to decide which realization takes precedence. */
 static int leaves_open(const FunctionEntry *one, const FunctionEntry *other, int ordered) {
     return !ordered || one->order == other->order
-        || (has_content(one) && one->content.size == other->content.size
-            && memcmp(one->content.at, other->content.at, one->content.size) == 0);
+        || (has_content(one) && memcmp(one->content.at, other->content.at, one->content.size) == 0);
 }
 
 static void look_at_linked(PyObject *kept, Py_ssize_t index, const FunctionEntry *entry, Newest *newest) {

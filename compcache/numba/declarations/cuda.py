@@ -11,7 +11,6 @@ import sys
 from functools import partial
 from importlib import import_module
 
-from compcache.interrupts import suppress
 from compcache.numba.lazy import has_numba
 from compcache.numba.lazy.stand_ins import COPIED, LazyWrapper, numbas_object, real_numba
 from compcache.numba.registered.refusals import NotLazy
@@ -92,22 +91,13 @@ def is_available() -> bool:
 
     Return False, without importing Numba, if there is no driver, and no setting of Numba that could name one; otherwise Numba's result.
     """
+    from compcache.numba.lazy.c_helpers import has_library
+
     has_settings = any(name.startswith("NUMBA_") and "CUDA" in name for name in os.environ) or os.path.exists(".numba_config.yaml")
-    if not has_numba() and not has_settings and not _has_driver():
+    if not has_numba() and not has_settings and not has_library(_DRIVERS.get(sys.platform, _DRIVERS_ELSEWHERE)):
         return False
     is_available_: bool = _import_cuda().is_available()
     return is_available_
-
-
-def _has_driver() -> bool:
-    """Return whether NVIDIA's driver can be loaded from one of the paths on which Numba looks for it."""
-    from ctypes import CDLL
-
-    for path in _DRIVERS.get(sys.platform, _DRIVERS_ELSEWHERE):
-        with suppress(OSError):
-            CDLL(path)
-            return True
-    return False
 
 
 CUDA_STAND_INS: dict[str, Any] = {"is_available": is_available, "jit": jit}

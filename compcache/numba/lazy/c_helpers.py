@@ -21,11 +21,12 @@ from compcache.numba.lazy import has_numba, when_imported
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
 __all__ = [
-    "THREADING", "address_in_numba", "configured_threads", "helper_address", "library_function", "load_extension", "number_of_threads",
-    "set_number_of_threads", "unpickle",
+    "THREADING", "address_in_numba", "configured_threads", "has_library", "helper_address", "library_function", "load_extension",
+    "number_of_threads", "set_number_of_threads", "unpickle",
 ]  # fmt: skip
 
 _LIBRARY = "numba._helperlib"
@@ -290,7 +291,7 @@ def _choose_layer() -> Any:
         return None
     for name in priority if requested == "default" else [requested]:
         if name == "tbb":
-            if _has_tbb():
+            if has_library((_TBB,)):
                 return None
             continue
         layer = _load_layer(name)
@@ -299,13 +300,14 @@ def _choose_layer() -> Any:
     return None
 
 
-def _has_tbb() -> bool:
-    """Return whether the library TBB can be loaded."""
+def has_library(paths: Iterable[str]) -> bool:
+    """Return whether one of these shared libraries can be loaded."""
     from ctypes import CDLL
 
-    with suppress(OSError):
-        CDLL(_TBB)
-        return True
+    for path in paths:
+        with suppress(OSError):
+            CDLL(path)
+            return True
     return False
 
 

@@ -1,0 +1,117 @@
+"""What is compiled and not cached, and how `explain` tells why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from numba_helpers import WITHOUT_NUMBA, Project
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.peer, pytest.mark.timeout(300)]
+pytest.importorskip("numba")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """Modules and caches of one test."""
+    return Project(tmp_path)
+
+
+ADD = """
+    from numba import njit
+
+    @njit(cache=True)
+    def add(x, y):
+        return x + y
+"""
+
+UNKNOWN = """
+    import ctypes
+    from numba import njit
+
+    absolute = ctypes.CDLL(None).abs
+    absolute.argtypes = [ctypes.c_int]
+    absolute.restype = ctypes.c_int
+
+    @njit(cache=True)
+    def f(x):
+        return absolute(x)
+"""
+
+
+def test_what_has_no_identity_is_compiled_and_not_cached_with_the_reason(project: Project) -> None:
+    project.write(unknown=UNKNOWN)
+    script = """
+    import warnings
+    warnings.simplefilter("ignore")
+    import unknown
+    result = unknown.f(-1), backend.refused
+    """
+    for _ in range(2):
+        value, refused = project.run(script, backend=True)
+        assert value == 1
+        assert refused == {"unknown.f(int64)": "it uses dynamic globals (such as ctypes pointers and large global arrays)"}
+
+
+#: With Numba, whose C functions the code may need.
+EXPLAIN = WITHOUT_NUMBA.replace('sys.modules["numba"] = sys.modules["llvmlite"] = None\n', "") + (
+    "result = run('explain', {name!r})"
+)
+
+
+def test_explain_tells_why_a_function_is_not_cached(project: Project) -> None:
+    project.write(unknown=UNKNOWN)
+    project.run(
+        "import unknown, warnings\nwarnings.simplefilter('ignore')\nresult = unknown.f(-1)", backend=True
+    )
+    script = (
+        WITHOUT_NUMBA.format(cache=str(project.cache)) + "result = [run('explain', n) for n in {names!r}]"
+    )
+    names = ["unknown.f", "unknown.f(int64)", "unknown.f(int32)", "unknown"]
+    *found, other, module = project.run(script.replace("{names!r}", repr(names)), backend=False)
+    for explanation in found:
+        assert (explanation["hit"], explanation["reason"]) == (False, "refused")
+        assert explanation["message"].startswith(
+            "unknown.f(int64) was compiled and not cached: it uses dynamic globals"
+        )
+    assert other["reason"] == module["reason"] == "absent"
+
+
+def test_a_function_that_is_cached_at_last_is_refused_no_more(project: Project) -> None:
+    project.write(unknown=UNKNOWN)
+    script = "import unknown, warnings\nwarnings.simplefilter('ignore')\nresult = unknown.f(-1)"
+    project.run(script, backend=True)
+    project.write(unknown=UNKNOWN.replace("return absolute(x)", "return -x"))
+    project.run(script, backend=True)
+    explanation = project.run(EXPLAIN.format(cache=str(project.cache), name="unknown.f"), backend=False)
+    assert (explanation["hit"], explanation["reason"], explanation["refusals"]) == (True, "", [])
+    assert explanation["func_name"].startswith("unknown.f(int64)-")
+
+
+def test_explain_says_hit_for_each_signature(project: Project) -> None:
+    project.write(adding=ADD)
+    project.run("import adding\nresult = adding.add(1, 2), adding.add(1.0, 2)", backend=True)
+    explanation = project.run(EXPLAIN.format(cache=str(project.cache), name="adding.add"), backend=False)
+    assert (explanation["hit"], explanation["reason"]) == (True, "")
+    told = {overload["label"]: overload["hit"] for overload in explanation["overloads"]}
+    assert told == {"adding.add(float64, int64)": True, "adding.add(int64, int64)": True}
+
+
+def test_code_that_was_compiled_before_the_installation_is_not_linked_into_entries(project: Project) -> None:
+    """What the compiler was told for it is not known, hence neither when it changes."""
+    outer = "from adding import add\nfrom numba import njit\n@njit(cache=True)\ndef outer(x):\n    return add(x, x)\n"
+    project.write(adding=ADD.replace("(cache=True)", ""), outer=outer)
+    script = """
+    import adding, compcache.numba, warnings
+    warnings.simplefilter("ignore")
+    adding.add(1, 2)
+    import outer
+    with compcache.numba.installed("cache") as backend:
+        outer.outer(1)
+    result = list(backend.refused.values())
+    """
+    (reason,) = project.run(script, backend=False)
+    assert reason == "the function calls add, which was compiled before compcache.numba was installed: install it first"
