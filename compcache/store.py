@@ -121,18 +121,17 @@ class Store(Directory):
 
     # --------------------------------------------------------------- look-ups
 
-    def find(
-        self, func_name: str, is_near: IsNear | None = None, *, again: bool = False, linked: bool = False
-    ) -> Iterator[tuple[bytes, int]]:
+    def find(self, func_name: str, is_near: IsNear | None = None, *, linked: bool = False) -> Iterator[tuple[bytes, int]]:
         """Yield the (module_id, record offset) of every realization of a function.
 
         Realizations of a content name are yielded in the order in which they fit this host, the best first. For a plain name, the newest
         addition is first, and within an addition the realization that fits best.
 
+        A name that the index does not have is searched in the present index.
+
         Args:
             func_name: the name of the function.
             is_near: returns whether a module is preferred. Its realizations precede realizations with the same content.
-            again: whether to read the index again, to find newer realizations. A missing name is always searched in the current index.
             linked: whether to yield realizations in linked closures, whose offsets contain `LINKED`.
 
         Raises:
@@ -142,13 +141,10 @@ class Store(Directory):
         if self._memory_names:
             yield from list(self._memory_names.get(func_name, ()))
         was_listed = self.index.is_listed
-        candidates = self.find_here(func_name, is_near, linked=linked)
-        if again and was_listed and self._renew_index():
-            candidates = self.find_here(func_name, is_near, linked=linked)
-        for candidate in candidates:
+        for candidate in self.find_here(func_name, is_near, linked=linked):
             is_found = True
             yield candidate
-        if not is_found and self._renew_index(look=was_listed and not again):
+        if not is_found and self._renew_index(look=was_listed):
             yield from self.find_here(func_name, is_near, linked=linked)
 
     def find_here(self, func_name: str, is_near: IsNear | None = None, *, linked: bool = False) -> Iterable[tuple[bytes, int]]:
@@ -205,6 +201,14 @@ class Store(Directory):
         self._in_memory[module.module_id] = module
         for name, offset, _ in functions:
             self._memory_names.setdefault(name, {})[module.module_id, offset] = None
+
+    def refresh(self) -> None:
+        """Read the index of the directory again if it was read before, to find what other processes have added.
+
+        Raise `StorageError` if the index cannot be read.
+        """
+        if self.index.is_listed:
+            self._renew_index()
 
     def renew_index(self) -> bool:
         """Read the indexes of the directory and its layers again; return whether an index has changed.

@@ -245,7 +245,7 @@ class PlainLoader:
         if closure is None or closure[4] is None or closure[1] is not self._index[0]:
             return None
         file, ordered = closure[4], runtime.is_ordered(func_name)
-        if ordered and not (self._is_unchanged(runtime) or self._refresh_index(runtime)):
+        if not (self._is_unchanged(runtime) or self._refresh_index(runtime)):
             return None
         names, functions, _, _ = self._index
         found = runtime.find_in_closure(functions, closure[0], file[0].number, file[3], func_name, ordered)
@@ -360,11 +360,10 @@ class PlainLoader:
 
         Return the row from `runtime.newest` and the linked closure, if any; None if the function is not plain.
         """
-        ordered = runtime.is_ordered(func_name)
-        if (ordered or self._index[0] is None) and not self._refresh_index(runtime):
+        if not self._refresh_index(runtime):
             return None
         names, functions, _, _ = self._index
-        row = runtime.newest(functions, func_name, ordered)
+        row = runtime.newest(functions, func_name, runtime.is_ordered(func_name))
         if row is None:
             return None
         closure = None

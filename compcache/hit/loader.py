@@ -218,32 +218,33 @@ class Loader(PlainLoader):
             raise add_name(error, func_name) from error.__cause__
 
     def _load_newest(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget:
-        """Load a function. If that fails and the index has changed since it was read, read it again and repeat. See `load` for `accept`."""
+        """Load a function as the present index binds it. If that fails and the index has changed, repeat. See `load` for `accept`."""
         store = self.store
-        again, segments = store.index.is_listed, store.index.segments  # of a former look-up
+        store.refresh()
+        segments = store.index.segments
         while True:
             try:
-                return self._load(func_name, owner, accept, again=again)
+                return self._load(func_name, owner, accept)
             except CompcacheError:
                 # If this directory has no realization, the look-up has just read the disk.
                 if not any(store.find_here(func_name)) or not (store.renew_index() or store.index.segments is not segments):
                     raise
-                again, segments = False, store.index.segments  # the index has changed meanwhile
+                segments = store.index.segments  # the index has changed meanwhile
 
-    def _load(self, func_name: str, owner: object, accept: Accept | None, *, again: bool) -> TypedCallTarget:
-        """Load a function, from a linked closure if possible. `again` reads the index again first.
+    def _load(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget:
+        """Load a function, from a linked closure if possible.
 
         The load is repeated if another thread has loaded or unloaded one of the modules.
         """
         target = self.linked.load_listed(func_name, owner) if self.linked is not None and accept is None else None
         while target is None:
-            target = self._load_once(func_name, owner, accept, again=again)
+            target = self._load_once(func_name, owner, accept)
         return target
 
-    def _load_once(self, func_name: str, owner: object, accept: Accept | None, *, again: bool) -> TypedCallTarget | None:
+    def _load_once(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget | None:
         """Load a function. Return None if another thread has replaced one of the modules. See `load` for the exceptions."""
         sources = Sources(func_name, accept, self.linked.bound.changes if self.linked is not None else 0)
-        candidates = self.candidates(func_name, again=again, linked=accept is None)
+        candidates = self.candidates(func_name, linked=accept is None)
         try:
             choice, error = self._open_first(func_name, candidates, sources)
             if choice is not None:
@@ -257,7 +258,7 @@ class Loader(PlainLoader):
                     choice, error = None, failure
             from compcache.hit.plan import Plan
 
-            plan = Plan(self, func_name, candidates, sources, choice, error, again)
+            plan = Plan(self, func_name, candidates, sources, choice, error)
             chosen = plan.choose()
             while not self._prepare(plan, chosen):
                 chosen = plan.choose()
@@ -304,24 +305,20 @@ class Loader(PlainLoader):
         choice.fills = self._decode(choice) if choice.globals else []
         return True
 
-    def candidates(
-        self, func_name: str, is_near: IsNear | None = None, *, again: bool = False, linked: bool = False
-    ) -> Iterator[tuple[bytes, int]]:
+    def candidates(self, func_name: str, is_near: IsNear | None = None, *, linked: bool = False) -> Iterator[tuple[bytes, int]]:
         """Yield (module_id, offset) for the realizations of a function.
 
         Among those with the same content, loaded or near modules come first.
 
-        `linked` includes realizations in linked closures. `again` is the parameter of `Store.find`.
+        `linked` includes realizations in linked closures.
         """
         # All realizations of a content name have the same content.
         if is_ordered(func_name):
-            realizations = self.store.find(func_name, is_near or (self.is_loaded if self._mine else None), again=again, linked=linked)
+            realizations = self.store.find(func_name, is_near or (self.is_loaded if self._mine else None), linked=linked)
             yield from self._admitted(func_name, realizations, linked=linked)
             return
         unloaded = []
-        # The functions of a closure may import plain names, so its validity needs the present index.
-        realizations = self.store.find(func_name, again=again and self.linked is not None, linked=linked)
-        for candidate in self._admitted(func_name, realizations, linked=linked):
+        for candidate in self._admitted(func_name, self.store.find(func_name, linked=linked), linked=linked):
             if not self._mine or self._loaded(candidate[0]) is not None:
                 yield candidate
             else:

@@ -167,7 +167,6 @@ class Plan:
         sources: the modules of the load.
         opened: the root's first realization, or None.
         error: the error of the first realization, or None.
-        again: whether the index was read before this load. The look-up of a plain name reads it again, once for each load.
     """
 
     def __init__(
@@ -178,7 +177,6 @@ class Plan:
         sources: Sources,
         opened: Choice | None,
         error: Exception | None,
-        again: bool,
     ) -> None:
         """Begin with the root."""
         self._loader = loader
@@ -188,7 +186,6 @@ class Plan:
         self._nodes: dict[str, _Node] = {root: _Node(candidates)}
         if error is not None:
             self._nodes[root].keep_error(error)
-        self._again = again and not is_ordered(root)
         self._pending: dict[str, None] = {root: None}  # an ordered set, because many imports are searched in it
         self._may_lack = False  # whether any function has run out of realizations
         self._apart: dict[tuple[str, bytes], str] = {}  # by name and digest: the nodes for users that expect another type
@@ -229,8 +226,7 @@ class Plan:
 
             provider = living_provider(loader, loader.merged, name)
         if is_ordered(name):
-            again, self._again = self._again, False
-            for candidate in loader.candidates(name, self._is_near, again=again, linked=True):
+            for candidate in loader.candidates(name, self._is_near, linked=True):
                 if provider is None or candidate[0] == provider.module_id:
                     yield candidate
             return

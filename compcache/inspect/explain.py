@@ -135,11 +135,9 @@ class _OneRealization(Loader):
         self._name = name
         self._candidate = candidate
 
-    def candidates(
-        self, func_name: str, is_near: IsNear | None = None, *, again: bool = False, linked: bool = False
-    ) -> Iterator[tuple[bytes, int]]:
+    def candidates(self, func_name: str, is_near: IsNear | None = None, *, linked: bool = False) -> Iterator[tuple[bytes, int]]:
         """Return the one realization for its function; for other functions, the result of `Loader.candidates`."""
-        return iter((self._candidate,)) if func_name == self._name else super().candidates(func_name, is_near, again=again, linked=linked)
+        return iter((self._candidate,)) if func_name == self._name else super().candidates(func_name, is_near, linked=linked)
 
 
 def explain(

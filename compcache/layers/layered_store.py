@@ -223,15 +223,11 @@ class LayeredStore(Store):
 
     # --------------------------------------------------------------- look-ups
 
-    def find(
-        self, func_name: str, is_near: IsNear | None = None, *, again: bool = False, linked: bool = False
-    ) -> Iterator[tuple[bytes, int]]:
+    def find(self, func_name: str, is_near: IsNear | None = None, *, linked: bool = False) -> Iterator[tuple[bytes, int]]:
         """See `Store`. For a content name, code for exactly this host comes first, then the best other code of all directories."""
         if self._memory_names:
             yield from list(self._memory_names.get(func_name, ()))
         is_found = False
-        if again and self.index.is_listed:
-            self._renew_index()
         if not self._is_merged_opened:
             self._open_merged()
         if self.merged is not None:

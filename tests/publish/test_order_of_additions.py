@@ -247,7 +247,7 @@ def test_an_absent_name_is_looked_for_in_the_new_index_once(cache: Cache, monkey
     monkeypatch.setattr(Index, "refresh", recorded_refresh)
     for name in ("absent", "cc1_absent-0000"):
         readings.clear()
-        assert not [*cache._store.find(name, again=True)]
+        assert not [*cache._store.find(name)]
         assert readings == [False]
 
 
@@ -274,19 +274,49 @@ def test_an_open_cache_imports_what_others_add(cache: Cache, directory: Path, na
         assert cache.get_target(name)(0) > before
 
 
-def test_a_closure_that_is_loaded_for_the_first_time_has_what_others_have_added(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "root-0123456789abcdef0123456789abcdef"
-    with Cache(directory) as other:
-        other.add_modules([ModuleSource(adder(each, 1)) for each in ("leaf", "another")])
-        functions = {name: Function("i64(i64)", symbol="root")}
-        other.add_module(ModuleSource(sum_of("root", ["leaf"]), functions, imports=["leaf"]))
-        other.link([name])
+_ROOTS = [f"root{number}-0123456789abcdef0123456789abcdef" for number in range(2)]
+_ADD = "from compcache import Cache, ModuleSource\nCache({!r}).add_module(ModuleSource({!r}))"
+_LOAD_ROOTS = """\
+import subprocess, sys
+from compcache import Cache
+cache = Cache(directory)
+held = cache.get_target({names[0]!r})
+result = [held(0), "compcache.hit.loader" in sys.modules]
+subprocess.run([sys.executable, "-W", "ignore", "-c", {add!r}], check=True)
+result.append(cache.get_target({names[1]!r})(0))
+"""
+
+
+def _add_roots(directory: Path, form: str) -> None:
+    """Add two functions named by their content that call ``leaf``, apart or linked, and load both."""
+    with Cache(directory) as cache:
+        cache.add_module(ModuleSource(adder("leaf", 1)))
+        for number, name in enumerate(_ROOTS):
+            functions = {name: Function("i64(i64)", symbol=f"root{number}")}
+            cache.add_module(ModuleSource(sum_of(f"root{number}", ["leaf"]), functions, imports=["leaf"]))
+        if form != "apart":
+            cache.link(_ROOTS, into="set" if form == "set" else None)
+    with Cache(directory) as cache:  # other processes know from now on which closures are valid
+        assert [cache.get_target(name)(0) for name in _ROOTS] == [1, 1]
+
+
+@pytest.mark.parametrize("form", ["apart", "linked", "set"])
+def test_what_is_loaded_for_the_first_time_has_what_others_have_added(directory: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    _add_roots(directory, form)
     monkeypatch.setenv("COMPCACHE_STATS", "0")  # hits are not plain
     with Cache(directory) as cache:
-        assert cache.get_target("another")(0) == 1
+        assert cache.get_target(_ROOTS[0])(0) == 1
         with Cache(directory) as other:
             other.add_module(ModuleSource(adder("leaf", 2)))
-        assert cache.get_target(name)(0) == 2
+        assert cache.get_target(_ROOTS[1])(0) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["apart", "linked", "set"])
+def test_a_plain_hit_has_what_others_have_added(directory: Path, form: str) -> None:
+    _add_roots(directory, form)
+    ask = _LOAD_ROOTS.format(names=_ROOTS, add=_ADD.format(str(directory), adder("leaf", 2)))
+    assert run_fresh(directory, ask) == [1, False, 2]
 
 
 def test_what_an_open_cache_adds_is_newer_than_what_others_have_added_meanwhile(cache: Cache, directory: Path) -> None:
