@@ -37,7 +37,7 @@ __all__ = ["Closure", "Linked", "Part", "link_code", "moving_modules", "read_par
 _EXTERNAL, _INTERNAL, _WEAK = "external", "internal", "external_weak"
 #: The suffix for definitions that are not copied, until LLVM drops them.
 _HOME = ".home"
-_COMDAT = re.compile(r',? comdat(?:\(\$(?:"[^"]*"|[-$._A-Za-z0-9]+)\))?')
+_COMDAT = re.compile(r',? comdat(?:\(\$(?:"[^"]*"|[-$._A-Za-z0-9]+)\))?|("[^"]*")')  # strings and quoted names (the group) stay
 _TOKEN = re.compile(r'@(?:"[^"]*"|[-$._A-Za-z0-9]+)')
 _WORDS = re.compile(
     r"\b(?:private|internal|available_externally|linkonce|linkonce_odr|weak|weak_odr|external|dso_local|dso_preemptable|hidden|protected"
@@ -384,13 +384,13 @@ def _with_shared_definitions(text: str, homes: set[str]) -> str:
         if line.startswith("$"):
             continue
         if line.startswith("define "):
-            line = _COMDAT.sub("", line)  # noqa: PLW2901 - the same line
+            line = _COMDAT.sub(r"\1", line)  # noqa: PLW2901 - the same line
             match = _TOKEN.search(line)
             if match is not None and referenced_name(match[0]) in homes:
                 declared.append(_declaration(line))
                 line = line.replace(match[0], f"@{quote(referenced_name(match[0]) + _HOME)}", 1)  # noqa: PLW2901
         elif line.startswith("@"):
-            line = _COMDAT.sub("", line)  # noqa: PLW2901
+            line = _COMDAT.sub(r"\1", line)  # noqa: PLW2901
             token, _, definition = line.partition(" = ")
             match = _VARIABLE.match(definition)
             if match is not None and (match[1] == "alias" or referenced_name(token) in homes):

@@ -234,7 +234,7 @@ class Loader(PlainLoader):
     def _load(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget:
         """Load a function, from a linked closure if possible.
 
-        The load is repeated if another thread has loaded or unloaded one of the modules.
+        The load is repeated if another thread has loaded or unloaded one of the modules, or if linked closures were ruled out.
         """
         target = self.linked.load_listed(func_name, owner) if self.linked is not None and accept is None else None
         while target is None:
@@ -242,7 +242,7 @@ class Loader(PlainLoader):
         return target
 
     def _load_once(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget | None:
-        """Load a function. Return None if another thread has replaced one of the modules. See `load` for the exceptions."""
+        """Load a function. Return None if the load must be repeated (`_load`). See `load` for the exceptions."""
         sources = Sources(func_name, accept, self.linked.bound.changes if self.linked is not None else 0)
         candidates = self.candidates(func_name, linked=accept is None)
         try:
@@ -263,6 +263,11 @@ class Loader(PlainLoader):
             while not self._prepare(plan, chosen):
                 chosen = plan.choose()
             return self._commit(func_name, chosen, owner, sources)
+        except (CompcacheError, OSError) as error:
+            reraise_interrupt(error)
+            if isinstance(error, ReentrantLoadError) or self.linked is None or not self.linked.rule_out(sources):
+                raise
+            return None
         finally:
             for source in [*sources.values(), *sources.bound]:
                 source.release()

@@ -426,6 +426,49 @@ define i64 @same(i64 %x) {
     assert load(directory, "top")[0] == [(closure.module_id, 1 + 1 + 4)]
 
 
+def test_a_function_is_loaded_where_its_closures_exclude_each_other(cache: Cache, directory: Path) -> None:
+    """One closure has a copy of the function, another has the function's whole module, which the function reaches again."""
+    home = sum_of("copied", ["plus", "reads", "calls"]) + """\
+@amount = global i64 5
+@seen = internal global i64 2
+define i64 @bump(i64 %x) {
+  %old = atomicrmw add ptr @seen, i64 %x seq_cst
+  ret i64 %old
+}
+"""
+    stays = """\
+@seen = internal global i64 0
+@other.NAME = alias i64 (i64), ptr @NAME
+define i64 @NAME(i64 %x) {
+  %r = VALUE
+  store volatile i64 %r, ptr @seen
+  ret i64 %r
+}
+"""
+    reads = "@amount = external global i64\n" + stays.replace("NAME", "reads").replace("VALUE", "load i64, ptr @amount")
+    calls = "declare i64 @bump(i64)\n" + stays.replace("NAME", "calls").replace("VALUE", "call i64 @bump(i64 %x)")
+    cache.add_modules([ModuleSource(text) for text in (home, reads, calls, adder("plus", 3), sum_of("moves", ["bump", "plus"]))])
+    assert len(cache.link(["moves", "copied"]).linked) == 2
+    assert [answer for _, answer in load(directory, "copied", "moves")[0]] == [4 + 5 + 2, 3 + 4]
+
+
+def test_strings_and_names_may_contain_words_of_llvm(cache: Cache, directory: Path) -> None:
+    text = "a comdat"
+    home = f"""\
+@"{text}" = internal unnamed_addr constant [{len(text) + 1} x i8] c"{text}\\00"
+define i64 @"the, comdat($k)"(i64 %x) {{
+  %p = getelementptr i8, ptr @"{text}", i64 %x
+  %c = load i8, ptr %p
+  %r = zext i8 %c to i64
+  ret i64 %r
+}}
+"""
+    user = sum_of("top", ["plus", "called"]).replace("@called", '@"the, comdat($k)"')
+    cache.add_modules([ModuleSource(code) for code in (home, adder("plus", 3), user)])
+    (closure,) = cache.link(["top"]).linked
+    assert load(directory, "top")[0] == [(closure.module_id, 4 + ord(" "))]
+
+
 def test_a_body_that_is_offered_and_a_second_name_are_linked(cache: Cache, directory: Path) -> None:
     """The stored code of vectorized functions contains the bodies of its imports: these are no declarations."""
     content = "0" * 32

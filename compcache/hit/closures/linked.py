@@ -245,6 +245,14 @@ class LinkedClosures:
                 list_functions(loader, self, module_id)
         return is_known_valid
 
+    def rule_out(self, modules: Iterable[bytes]) -> bool:
+        """Treat the closures among the modules of a failed load as invalid, except loaded ones. Return whether there are any."""
+        # Closures that exclude each other can leave an import without realizations, although its own module is usable.
+        loaded = {module.module_id for module in self._loader.loaded_modules() if module.committed}
+        invalid = [module_id for module_id in modules if self._valid.get(module_id) and module_id not in loaded]
+        self._valid.update(dict.fromkeys(invalid, False))
+        return bool(invalid)
+
     def _add_closure(self, module_id: bytes, parts: tuple[bytes, ...], homes: int) -> None:
         """Record a closure and its `parts`, unless it is recorded. It contains the first `homes` of these modules whole."""
         if module_id in self._parts:
