@@ -99,6 +99,7 @@ OTHERS = {
     ("remote/helper/requests.py", "Requests._slots"): "belongs to the helper process, which does not fork",
     ("batch/worker.py", "Thread"): "watches the parent of a worker process; children of a job are ended by the pool",
     ("miss/many.py", "ThreadPoolExecutor"): "belongs to one call; a child of its thread waits for no result",
+    ("miss/many.py", "unclaimed"): "belongs to one module, which one thread claims; nothing waits for it",
     ("publish/atomic_file.py", "ThreadPoolExecutor"): "belongs to one call; a child of its thread waits for no result",
     ("hit/native/linking.c", "lock"): "has its own pthread_atfork, also for forks that Python does not run",
     ("numba/exports/native/threads.c", "in_use"): "has its own pthread_atfork, also in programs without this package",

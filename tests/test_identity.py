@@ -11,7 +11,7 @@ from helpers import adder, run_fresh
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compcache import Cache, Function, Identity, ModuleSource
+from compcache import Cache, Function, Identity, ModuleSource, NotCachedError
 from compcache.identity import compare, label_of
 
 if TYPE_CHECKING:
@@ -150,3 +150,12 @@ def test_the_identity_is_kept_with_the_function(cache: Cache) -> None:
     assert variant.func_name == identity.func_name
     assert variant.differences is not None
     assert [str(d) for d in variant.differences] == ['source: "x + 1" -> "x + 2"']
+
+
+def test_a_function_that_was_stored_under_the_label_of_its_identity_is_named(cache: Cache) -> None:
+    identity = Identity("f", v=1)
+    cache.add_module(ModuleSource(adder("f", 1), identity=identity))
+    with pytest.raises(NotCachedError, match="there is 'f', a plain name: to store a function under an identity"):
+        cache.get_target(identity)
+    cache.add_module(ModuleSource(adder("f", 1), {identity.func_name: Function(symbol="f")}, identity=identity))
+    assert cache.get_target(identity)(1) == 2

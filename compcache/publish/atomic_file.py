@@ -38,9 +38,10 @@ def make_directories(files: Files, path: str) -> bool:
 
     The directories are private to this user, independent of the umask.
 
-    Raise `OSError` if a directory could not be created.
+    Raise `OSError` if a directory could not be created. If the root of `files` was removed, the error names `path`.
     """
     missing = []
+    lost: FileNotFoundError | None = None
     created = True
     while True:
         try:
@@ -52,10 +53,11 @@ def make_directories(files: Files, path: str) -> bool:
             break
         except FileNotFoundError as error:
             reraise_interrupt(error)
+            lost = lost or error
             missing.append(path)
             parent = os.path.dirname(path)
             if parent == path:
-                raise
+                raise lost from None
             path = parent
     for child in reversed(missing):
         try:

@@ -18,7 +18,7 @@ import pytest
 from helpers import PACKAGE_ROOT, constant
 from web_store import WebStore
 
-from compcache import Cache, CacheWarning, Identity, NotCachedError
+from compcache import Cache, CacheWarning, Identity, NotCachedError, StorageError
 from compcache.processes.detached import has_ended
 from compcache.remote.breaker import Breaker
 from compcache.remote.connection import SOCKET, ask
@@ -366,3 +366,14 @@ def test_a_helper_brings_no_directory_back_that_was_removed(tmp_path: Path, monk
             box.put(waiting)
         assert until(lambda: has_ended(process))
         assert not place.exists()
+
+
+def test_a_store_whose_directory_was_removed_is_named(tmp_path: Path) -> None:
+    with Cache(tmp_path / "a", remote=(tmp_path / "store").as_uri(), remote_mode="write") as cache:
+        compiled(cache, Identity("f"), 1)
+        cache.push([Identity("f")])
+        assert cache.flush_uploads(60)
+        shutil.rmtree(tmp_path / "store")
+        with pytest.raises(StorageError) as caught:
+            cache.remote.collect_garbage()  # type: ignore[union-attr]
+    assert f"No such file or directory: '{tmp_path / 'store'}'; try again later" in str(caught.value)
