@@ -73,7 +73,7 @@ def _warn_of_null(modules: Iterable[BuiltModule]) -> None:
     if names:
         warn(
             f"weak references to {join_first(map(repr, names), _MOST_NAMED)} are null: no module defines them now, and later definitions "
-            "will not be used; unless they are hooks that may be absent, add the module that defines them together with the module that uses "
-            "them, or name them in imports=",
+            "will not be used; unless they are hooks that may be absent, add the module that defines them together with the module that "
+            "uses them, or name them in imports=",
             CacheWarning,
         )
