@@ -65,22 +65,17 @@ def requirements_of(code: Code, exports: Iterable[Export], startup: Iterable[str
     functions = {export.symbol: _aliased_function(code, export.symbol) for export in exports}
     used_by_symbol = used_by_functions(code.object)
     if used_by_symbol is None or has_module_assembly(code.text) or passes_vectors(code.text):
-        common = _without_own_cpu(code, machine)
+        for_target = {value.name for value in read_functions(code.text) if not value.is_declaration and value.name not in code.allowed}
+        common = used_by(code.text, machine.requires) | (machine.requires & machine.explicit) if for_target else frozenset[str]()
+        allowed = dict.fromkeys(for_target, common) | dict(code.allowed)
         named = common.union(*code.allowed.values())  # for functions that assembly defines
-        return {symbol: common | used_by(code.text, code.allowed.get(name, named)) for symbol, name in functions.items()}
+        return {symbol: common | used_by(code.text, allowed.get(name, named)) for symbol, name in functions.items()}
     own_requirements = _own_requirements(code, used_by_symbol, machine)
     reached = _Reached(code, own_requirements, code.allowed, machine.requires)
     # No definition tells who calls this code, so all exports require its features.
     unnamed_features = frozenset[str]().union(*[features for name, features in own_requirements.items() if name not in code.definitions])
     at_start = unnamed_features.union(*[reached.of(name) for name in startup])
     return {symbol: at_start | reached.of(name) for symbol, name in functions.items()}
-
-
-def _without_own_cpu(code: Code, machine: Machine) -> _Features:
-    """Return the features that functions without attributes for their CPU may use; none if all functions have attributes, as in C."""
-    if all(function.name in code.allowed or function.is_declaration for function in read_functions(code.text)):
-        return frozenset()
-    return used_by(code.text, machine.requires) | (machine.requires & machine.explicit)
 
 
 def _own_requirements(code: Code, used_by_symbol: Mapping[str, _Features], machine: Machine) -> dict[str, _Features]:

@@ -108,3 +108,22 @@ def date(generator: Random) -> bytes:
     """A date, or bytes that stand for a number of nanoseconds."""
     parts = [generator.randrange(most) for most in (100, 14, 33, 1000)]
     return generator.choice([generator.randbytes(12), "20{:02}-{:02}-{:02}T01:02:03.{}Z".format(*parts).encode()])
+
+
+def document(generator: Random) -> bytes:
+    """An expression of XPath and a document, either of which may have an error."""
+    expressions = ("//b", "//a[@n > 1]/..", "//*[contains(., 'x')]/@n", "count(//b) + 1", "//[", "//b[position() = last()]", "id(", "//@n")
+    parts: list[str] = []
+
+    def element(depth: int) -> None:
+        name = generator.choice("abc")
+        parts.append(f"<{name} n='{generator.randrange(5)}'>")
+        for _ in range(generator.randrange(4) if depth < 4 else 0):
+            element(depth + 1)
+        parts.append(generator.choice(("x&lt;&#65;", "<![CDATA[<z>]]>", "<!-- no -->", "\u00e9")))
+        parts.append(f"</{name}>")
+
+    element(0)
+    if generator.randrange(8) == 0:
+        parts.pop(generator.randrange(len(parts)))
+    return f"{generator.choice(expressions)}\n{''.join(parts)}".encode()

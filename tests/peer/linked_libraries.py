@@ -536,10 +536,10 @@ def _without_own_names(path: str, folder: str) -> bytes:
 _CODE = re.compile(r"(?m)^[^*!c\n].*")
 
 
-def lapack(places: Places, *cpu: str) -> Library:
+def lapack(places: Places, rounding: str = "-ffp-contract=off") -> Library:
     """Three routines of LAPACK and all that they call, files of Fortran modules before those that use them.
 
-    Flang permits products to be fused with sums. Without a flag for a CPU it compiles for processors that cannot do so.
+    Each product and each sum is rounded, unless another flag is given: linked closures keep bits only of such code (`docs/linking.md`).
     """
     compiler, runtime = flang(places)
     root = places.source("lapack")
@@ -556,7 +556,7 @@ def lapack(places: Places, *cpu: str) -> Library:
     files = sorted(found.values(), key=lambda path: (not path.stem.startswith("la_"), path.name))
     modules = places.out / "lapack-modules"
     modules.mkdir(exist_ok=True)
-    flags = ("-O2", "-fPIC", *cpu, "-module-dir", str(modules))
+    flags = ("-O2", "-fPIC", rounding, "-module-dir", str(modules))
     first = sum(path.stem.startswith("la_") for path in files)
     parts = tuple(map(File, files))
     return Library("lapack", str(compiler), parts, flags, _LAPACK_FUNCTIONS, _use_lapack, archives=(str(runtime),), first=first)

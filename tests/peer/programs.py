@@ -245,6 +245,16 @@ def _expressions(places: Places) -> Built:
     return Built([ModuleSource(code, libraries=("stdc++",)) for code in codes if symbols_of(code)[0]], ordinary)
 
 
+def _xml(places: Places) -> Built:
+    """pugixml and a file of ours that calls it, added one after the other: exceptions of the one are caught in the other."""
+    root = places.source("pugixml") / "src"
+    flags = ("-std=c++17", "-fPIC", "-w", "-pthread", f"-I{root}", *places.level())
+    files = (root / "pugixml.cpp", CSRC / "xml.cpp")
+    codes = [_bitcode(places, "clang++", file, flags) for file in files]
+    ordinary = places.made("xml.so", "clang++", "-shared", *flags, *files)
+    return Built([ModuleSource(code, libraries=("stdc++",)) for code in codes], ordinary)
+
+
 def _fitpack(places: Places) -> Built:
     compiler, runtime = flang(places)
     flags = ("-fPIC", *places.level())
@@ -369,6 +379,9 @@ PROGRAMS = {
             "matrices", "Eigen",
             _own(inputs.bytes_of_matrices, "matrix_inverse", "matrix_singular_values", "matrix_product", "matrix_eigenvalues"),
             lambda places: places.packages("libeigen3-dev") / "usr/include/eigen3",
+        ),
+        Program(
+            "xml", "pugixml (C++), 2 modules", _xml, _own(inputs.document, "query_document", "query_in_threads"), REFUSED_AS_OBJECT,
         ),
         Program(
             "matcher", "memchr and aho-corasick (Rust, `std`)", _rust, _own(inputs.words, *MATCHER_FUNCTIONS),

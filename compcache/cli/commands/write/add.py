@@ -67,7 +67,7 @@ class _WithFlags(click.Command):
     "native:SYMBOL[@LIBRARY] or object:MODULE:NAME. Repeatable.",
 )  # fmt: skip
 @click.option("--nogil", is_flag=True, help="Release the GIL while the exported functions run.")
-@click.option("--cpu", metavar="NAME", help="Compile for this CPU, e.g. x86-64-v3, instead of the CPU of this machine.")
+@click.option("--cpu", metavar="NAME", help="Compile for this CPU, e.g. x86-64-v3, not for this machine. Compilers' code has its own CPU.")
 @click.option("--features", metavar="LIST", help="CPU features in LLVM's terms, e.g. +avx2,-avx512f.")
 @click.option("--targets", metavar="LIST", help="Compile for each of these CPUs, e.g. x86-64-v2,x86-64-v3,native (COMPCACHE_TARGETS).")
 @click.option(
