@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from compcache.build.llvm_types import Type
     from compcache.build.pic import Alias
 
-__all__ = ["LinkTypes", "TypeReader", "read_link_types"]
+__all__ = ["LinkTypes", "read_link_types"]
 
 _NAME = r'(?:"[^"]*"|[-$._A-Za-z0-9]+)'
 _CALL = re.compile(rf"\s*(?:(%{_NAME}) = )?(?:tail |musttail |notail )?(?:call|invoke|callbr) ([^\n]*)")
@@ -82,21 +82,21 @@ def read_link_types(
         imported: the symbols that the module imports.
         slots: {symbol of a slot: symbol of the function that the slot provides}.
     """
-    reader = TypeReader(text)
+    reader = _Reader(text)
     types = {symbol: reader.export_type(symbol, definitions, aliases) for symbol in exported}
     foreign = [symbol for symbol in imported if symbol in definitions and definitions[symbol].kind in ("declaration", "external")]
     uses = _Uses(reader, definitions, foreign, slots).read(text) if foreign or slots else {}
     return LinkTypes({symbol: link_type for symbol, link_type in types.items() if link_type}, uses)
 
 
-class TypeReader:
-    """Determines link types from the texts of one module. `is_rust` is whether a Rust compiler made it; None: the text says it."""
+class _Reader:
+    """Determines link types from the texts of one module."""
 
-    def __init__(self, text: str, *, is_rust: bool | None = None) -> None:
+    def __init__(self, text: str) -> None:
         self._types = Types(text)
         self._thunks = frozenset(_GROUP.findall(text)) if '"thunk"' in text else frozenset[str]()
         self._types_by_head: dict[str, str] = {}  # types of functions, by plain head
-        self.is_rust = '!{!"rustc version ' in text if is_rust is None else is_rust
+        self._is_rust = '!{!"rustc version ' in text
 
     def export_type(self, symbol: str, definitions: Mapping[str, Definition], aliases: Mapping[str, Alias]) -> str:
         """Return the type of an export, or "" if the type is not known."""
@@ -189,7 +189,7 @@ class TypeReader:
 
         Rust passes a structure of one pointer as an integer without `noundef`. All other integers of Rust have `noundef`.
         """
-        is_cast = self.is_rust and len(pieces) == 1 and pieces[0][1:].isdecimal() and "noundef" not in attributes
+        is_cast = self._is_rust and len(pieces) == 1 and pieces[0][1:].isdecimal() and "noundef" not in attributes
         return ["{" + ", ".join(pieces) + "}"] if pieces and (read.is_aggregate or is_cast) else pieces
 
     def _alias_type(self, definition: Definition, alias: re.Match[str], definitions: Mapping[str, Definition]) -> str:
@@ -259,9 +259,7 @@ class _Call(NamedTuple):
 class _Uses:
     """Finds the uses of imports in the functions of a module."""
 
-    def __init__(
-        self, reader: TypeReader, definitions: Mapping[str, Definition], imported: Collection[str], slots: Mapping[str, str]
-    ) -> None:
+    def __init__(self, reader: _Reader, definitions: Mapping[str, Definition], imported: Collection[str], slots: Mapping[str, str]) -> None:
         self._reader = reader
         self._definitions = definitions
         self._written_names = {"@" + quote(symbol): symbol for symbol in imported}

@@ -160,7 +160,7 @@ class Chooser:
             order_of_newest, _, _, _, newest = max(rows, default=(0, 0, b"", 0, b""))
             for order, _, module_id, _, content in rows:
                 entry = relevant[module_id]
-                need = (f"\\0{name}",)
+                need = (f"\0{name}",)
                 if order == order_of_newest or (any(content) and content == newest):
                     relevant[module_id] = entry._replace(newest=entry.newest + need)
                 else:

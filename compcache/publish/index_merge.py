@@ -386,7 +386,8 @@ def keep_newest(modules: dict[bytes, bytes], data: bytes) -> None:
     If the times are equal, an entry with a MAC is preferred. Only caches with a key use MACs.
     """
     key = data[:DIGEST_SIZE]
-    modules[key] = max(modules.get(key, data), data, key=_change_key)
+    present = modules.get(key)
+    modules[key] = data if present is None else max(present, data, key=_change_key)
 
 
 def _change_key(data: bytes) -> tuple[int, bytes]:
@@ -420,7 +421,7 @@ def replace_segments(
 
     def merge_lists(name: str) -> None:
         """Write the list of the new segment, unless a replaced segment has its content and name, and so its list."""
-        if store is not None and name not in [segment.name for segment in replaced]:
+        if store is not None and (parts is not None or name not in [segment.name for segment in replaced]):
             merge_list(store, name, replaced if parts is None else parts, gone, size_of)
 
     prepare = merge_lists if prepare is None else prepare

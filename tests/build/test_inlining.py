@@ -217,7 +217,7 @@ def test_nothing_is_inlined_into_code_of_another_mode(cache: Cache, mode: str) -
     assert inlined(cache, kernel) == []
 
 
-@pytest.mark.parametrize("declared", ["i64 @add(i32)", "i64 @add(i64 inreg)", "i64 @add(i64, i64)"])
+@pytest.mark.parametrize("declared", ["i64 @add(i32)", "i64 @add(i64 signext)", "i64 @add(i64, i64)"])
 @pytest.mark.filterwarnings("ignore")
 def test_a_body_of_another_type_does_not_take_the_place_of_a_declaration(cache: Cache, declared: str) -> None:
     add = cache.compile(ADD).add

@@ -11,8 +11,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from compcache.build.ir_text import function_texts, lines_from, parse_head, passes_vectors, quote, referenced_name, references
-from compcache.build.llvm_types import split_words
+from compcache.build.ir_text import function_texts, lines_from, parse_head, passes_vectors, quote, referenced_name, references, split_at
 from compcache.build.trial import has_module_assembly
 from compcache.digest import is_content_name
 from compcache.formats.bodies import Body
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from compcache.build.exports import Export
     from compcache.build.slots import Resolution
 
-__all__ = ["IS_MODE", "LOCAL", "MOST_INSTRUCTIONS", "offered_bodies", "quoted"]
+__all__ = ["IS_MODE", "LOCAL", "MOST_INSTRUCTIONS", "offered_bodies", "quoted", "type_of"]
 
 #: LLVM's own limit for functions that ThinLTO imports from other modules.
 MOST_INSTRUCTIONS = 100
@@ -70,6 +69,7 @@ _PASSED = re.compile(
     "zeroext|signext|inreg|noalias|byval|sret|noundef|nonnull|nocapture|captures|readonly|readnone|writeonly|returned|dereferenceable|"
     "dereferenceable_or_null|nofree|nofpclass|range|initializes|writable|dead_on_unwind|dead_on_return|align"
 )
+_ABI = frozenset(("zeroext", "signext", "inreg", "byval", "sret"))
 _INTRINSICS = re.compile(
     r"llvm\.(?:abs|assume|bitreverse|bswap|canonicalize|ceil|copysign|ctlz|ctpop|cttz|donothing|expect|fabs|floor|fma|fmuladd|fpto[su]i\.sat|"
     r"frexp|fsh[lr]|is\.fpclass|ldexp|lifetime\.(?:end|start)|ll?r(?:int|ound)|exp|exp2|exp10|log|log2|log10|pow|powi|a?(?:sin|cos|tan)h?|"
@@ -105,9 +105,43 @@ def quoted(name: str) -> str:
     return "@" + (written if written[0] == '"' else f'"{written}"')
 
 
+def type_of(head: str, types: Mapping[str, str]) -> str:
+    """Return the type of a function that its callers must agree on, with named types expanded.
+
+    `head` is the head of the function, without ``define`` or ``declare``.
+
+    Raise `ValueError` if the head has unknown attributes, or a type is opaque, unknown or recursive.
+    """
+    try:
+        before, parameters, _ = parse_head(head)
+        result = _abi_words(_passed_types(before, is_result=True))
+        passed = [_abi_words(_passed_types(parameter, is_result=False)) for parameter in parameters]
+    except _NotOffered:
+        raise ValueError(head) from None
+    return _expand_types(f"{result} ({', '.join(passed)})", types)
+
+
+def _abi_words(words: Iterable[str]) -> str:
+    """Return the type among the words of a parameter or result, with the attributes that change how it is passed."""
+    return " ".join([word for word in words if word.partition("(")[0] in _ABI or _TYPE.match(word)])
+
+
+def _expand_types(text: str, types: Mapping[str, str]) -> str:
+    """Replace named types by their definitions. Raise `ValueError` for an opaque or unknown type, or nesting of more than 8 types."""
+    for _ in range(8):
+        type_names = set(_TYPE_NAME.findall(text))
+        if not type_names:
+            return text
+        for name in sorted(type_names, key=len, reverse=True):
+            if name not in types or types[name] == "opaque":
+                raise ValueError(text)
+            text = re.sub(re.escape(name) + r'(?![-$._A-Za-z0-9"])', lambda _, name=name: types[name], text)  # type: ignore[misc]
+    raise ValueError(text)
+
+
 def _passed_types(text: str, *, is_result: bool) -> list[str]:
     """Return the type and the attributes of a parameter or a result. Raise `_NotOffered` if an attribute is unknown."""
-    words = split_words(text)
+    words = [word.strip() for word in split_at(text, " ") if word.strip()]
     passed: list[str] = []
     has_type = False
     position = 0
@@ -263,8 +297,8 @@ class _Reader:
     @staticmethod
     def _parameter_text(text: str) -> str:
         """Return a parameter with the types and attributes that an offered body may have. Raise `_NotOffered` for others."""
-        last = split_words(text)[-1]
-        return " ".join([*_passed_types(text, is_result=False), *([last] if last[0] == "%" else [])])
+        last = split_at(text, " ")[-1]
+        return " ".join([*_passed_types(text, is_result=False), *([last] if last.strip()[0] == "%" else [])])
 
     def _rewritten_line(self, line: str) -> str:
         """Return a line of a function with the names of the offered text. Raise `_NotOffered` for an instruction that cannot be offered."""
@@ -356,7 +390,7 @@ class _Reader:
         _check_attributes(attributes)
         end = line.find(", !")
         end = len(line) if end < 0 else end
-        attribute_words = [word for word in split_words(attributes) if word[0] != '"']
+        attribute_words = [word for word in _split_attributes(attributes) if word[0] != '"']
         return " ".join([line[:end], *dict.fromkeys(attribute_words)]) + line[end:]
 
     def _constant_text(self, line: str, written: str) -> str:
@@ -408,11 +442,16 @@ class _Reader:
         return True
 
 
+def _split_attributes(attributes: str) -> list[str]:
+    """Return the attributes of a group: words, words with brackets, and quoted texts with values."""
+    return [word.strip() for word in split_at(attributes, " ") if word.strip()]
+
+
 def _check_attributes(attributes: str) -> None:
     """Raise `_NotOffered` if an attribute changes the meaning of code or is not known to be harmless."""
     if IS_MODE.search(attributes):
         raise _NotOffered
-    for word in split_words(attributes):
+    for word in _split_attributes(attributes):
         name = word.partition("=")[0] if word[0] == '"' else word.partition("(")[0]
         if not _HARMLESS.fullmatch(name):
             raise _NotOffered
