@@ -7,16 +7,21 @@ of their own: the calling libraries contain the code, or the process runs the st
 
 from __future__ import annotations
 
+import threading
 import weakref
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.environment import lookup_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
-__all__ = ["address_in_image", "attach_image", "generate", "generate_all", "generate_for", "is_waiting", "postpone"]
+__all__ = [
+    "address_in_image", "announce_request", "attach_image", "before_requests", "generate", "generate_all", "generate_for", "is_waiting",
+    "postpone",
+]  # fmt: skip
 
 _ENVIRONMENT = "_ZN08NumbaEnv"
 _UNRESOLVED = ".numba.unresolved$"
@@ -106,6 +111,34 @@ def generate_for(library: Any, name: str) -> None:
         generate(library)
     elif not library.codegen._engine.is_symbol_defined(name):
         _generate_definers([name])
+
+
+class _Requests(threading.local):
+    """What this thread does before the address of a function in a library without machine code is determined (`before_requests`)."""
+
+    action: Callable[[Any, str], None] | None = None
+
+
+_requests = _Requests()
+
+
+@contextmanager
+def before_requests(action: Callable[[Any, str], None]) -> Iterator[None]:
+    """Call `action` with the library and the symbol whenever this thread requests a function of a library that has no machine code yet.
+
+    The action may attach an image to the library.
+    """
+    outer, _requests.action = _requests.action, action
+    try:
+        yield
+    finally:
+        _requests.action = outer
+
+
+def announce_request(library: Any, name: str) -> None:
+    """Perform the action of `before_requests` for a function whose address is requested, if its library has no machine code yet."""
+    if _requests.action is not None and library in _waiting:
+        _requests.action(library, name)
 
 
 def generate_all() -> None:

@@ -207,11 +207,16 @@ def list_public_names(module: Any) -> list[str]:
     return [name for name in vars(module) if not name.startswith("_")] if names is None else names
 
 
+#: The names of the stand-ins that imports have added to `sys.modules`.
+_imported: set[str] = set()
+
+
 def forget_modules() -> None:
     """Remove stand-ins for modules from `sys.modules`. Do nothing if other threads run, because a thread may be importing a stand-in."""
     if stand_in_of() is None or len(sys._current_frames()) > 1:
         return
-    for name in [name for name in sys.modules if name.startswith("numba.")]:
+    while _imported:
+        name = _imported.pop()
         if type(sys.modules.get(name)) is LazyModule:
             del sys.modules[name]
 
@@ -237,7 +242,7 @@ class _StandInLoader:
 
     def create_module(self, spec: Any) -> Any:
         """Return the module that exists already."""
-        del spec
+        _imported.add(spec.name)
         return self._module
 
     def exec_module(self, module: Any) -> None:

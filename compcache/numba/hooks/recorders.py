@@ -200,6 +200,7 @@ def _wrap_get_pointer(original: Any) -> Any:
     def get_pointer_to_function(self: Any, name: str) -> Any:
         """Return the address of a function: in the cached image if it is there, otherwise in code that LLVM generates now."""
         self._ensure_finalized()
+        native_code.announce_request(self, name)
         address = native_code.address_in_image(self, name)
         if address:
             return address

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache import frontend
 from compcache.errors import CompcacheError
+from compcache.numba.compilation import native_code
 from compcache.numba.dispatch.gufunc_cache import wrapper_symbol
 from compcache.numba.entries.starts import are_settings_from_environment, find_stored_entry, pickle_environments, store_fields
 from compcache.numba.lazy.description import Description
@@ -18,6 +20,7 @@ from compcache.numba.takeover import lazy_dispatchers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
     from compcache.numba.declarations.ufuncs import Loop
     from compcache.numba.dispatch import Backend
@@ -75,10 +78,13 @@ def _make_dufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
         ufunc._compile_for_argtys = partial(_compile_dufunc_loop, state, backend, ufunc, ufunc._compile_for_argtys)
         return ufunc
 
-    def make_fields() -> tuple[Any, ...] | None:
-        return _join_loop_fields([_record_dufunc_loop(ufunc, backend, cres) for cres in ufunc._dispatcher.overloads.values()])
+    stored = _StoredLoops(ufunc, backend)
 
-    _compile_declared(state, backend, ufunc, ufunc._dispatcher, make_fields)
+    def make_fields() -> tuple[Any, ...] | None:
+        return _join_loop_fields([stored.fields_of(cres) for cres in ufunc._dispatcher.overloads.values()])
+
+    with stored.storing() if state.declared is None and are_settings_from_environment() else nullcontext():
+        _compile_declared(state, backend, ufunc, ufunc._dispatcher, make_fields)
     return ufunc
 
 
@@ -114,10 +120,15 @@ def _numba_types(loop: Loop) -> tuple[Any, ...]:
 
 def _compile_dufunc_loop(state: State, backend: Backend, ufunc: Any, compile_for_types: Any, types: Any, return_type: Any = None) -> Any:
     """Make Numba compile a loop of a `vectorize` ufunc without signatures, and record the loop if possible. Return the compile result."""
-    key_types = None if return_type is not None else tuple(types)
-    return _compile_and_record_loop(
-        state, backend, key_types, lambda: compile_for_types(types, return_type), lambda cres: _record_dufunc_loop(ufunc, backend, cres)
-    )
+    if return_type is not None:
+        return _compile_and_record_loop(state, backend, None, lambda: compile_for_types(types, return_type), lambda _: None)
+    stored = _StoredLoops(ufunc, backend)
+
+    def compile_() -> Any:
+        with stored.storing():
+            return compile_for_types(types, return_type)
+
+    return _compile_and_record_loop(state, backend, tuple(types), compile_, stored.fields_of)
 
 
 def _compile_and_record_loop(
@@ -159,18 +170,70 @@ def _join_loop_fields(loops: Sequence[LoopFields | None]) -> tuple[Any, ...] | N
     return [], [record for record, _, _ in usable], ([numbers for _, numbers, _ in usable], [base for _, _, base in usable])
 
 
-def _record_dufunc_loop(ufunc: Any, backend: Backend, cres: Any) -> LoopFields | None:
-    """Store a loop of a `vectorize` ufunc, and return its fields, or None if only Numba can use the loop."""
-    from numba.np.ufunc.wrappers import build_ufunc_wrapper
+class _BuiltLoop(NamedTuple):
+    """A loop that Numba has built, with the names that Numba's description of it has.
 
-    build = partial(build_ufunc_wrapper, cres.library, cres.target_context, cres.fndesc.llvm_func_name, cres.signature, False, cres)
-    return _record_built_loop(ufunc._dispatcher.cache, backend, cres, build)
+    Attributes:
+        library: the library with the loop.
+        env: the environment of the function that the loop calls.
+        name: the symbol of the loop.
+    """
+
+    library: Any
+    env: Any
+    name: str
 
 
-def _record_built_loop(cache: Any, backend: Backend, cres: Any, build: Callable[[], Any]) -> LoopFields | None:
+class _StoredLoops:
+    """Stores the loops of a `vectorize` ufunc when Numba requests their addresses, so that this process runs the stored code.
+
+    Otherwise the code of each loop would be built and generated twice: for this process, and for later ones.
+    """
+
+    def __init__(self, ufunc: Any, backend: Backend) -> None:
+        self._ufunc = ufunc
+        self._backend = backend
+        self._fields: dict[str, LoopFields | CompcacheError | None] = {}  # by the symbol of the loop
+
+    def storing(self) -> AbstractContextManager[None]:
+        """Store the loops that this thread compiles."""
+        return native_code.before_requests(self._store)
+
+    def fields_of(self, cres: Any) -> LoopFields | None:
+        """Return the fields of the loop of a compiled function, or None if only Numba can use the loop.
+
+        Raise `CompcacheError` if the loop could not be stored.
+        """
+        fields = self._fields.get(_loop_symbol(cres))
+        if isinstance(fields, CompcacheError):
+            raise fields
+        return fields
+
+    def _store(self, library: Any, symbol: str) -> None:
+        """Store the loop with this symbol, if it is one of the ufunc's."""
+        dispatcher = self._ufunc._dispatcher
+        cres = next((cres for cres in dispatcher.overloads.values() if _loop_symbol(cres) == symbol), None)
+        if cres is None:
+            return
+        build = partial(_BuiltLoop, library, cres.environment, symbol)
+        try:
+            self._fields[symbol] = _record_built_loop(dispatcher.cache, self._backend, cres, build, is_requested=True)
+        except CompcacheError as error:
+            self._fields[symbol] = error
+
+
+def _loop_symbol(cres: Any) -> str:
+    """Return the symbol of the loop that Numba builds for a compiled function."""
+    return f"__ufunc__.{cres.fndesc.llvm_func_name}"
+
+
+def _record_built_loop(
+    cache: Any, backend: Backend, cres: Any, build: Callable[[], Any], *, is_requested: bool = False
+) -> LoopFields | None:
     """Store a loop that calls a function, and return the loop's fields, or None if only Numba can use the loop.
 
     `cache` and `cres` are the cache object and the compile result of the function. `build` builds the loop and returns Numba's description.
+    `is_requested` is as in `_store_loop`.
     """
     from numba.np.numpy_support import as_dtype
 
@@ -178,7 +241,7 @@ def _record_built_loop(cache: Any, backend: Backend, cres: Any, build: Callable[
     entry = find_stored_entry(cache, backend.cache, signature)
     if entry is None or cres.objectmode:
         return None
-    record = _store_loop(entry, backend, build(), signature, "ufunc loop")
+    record = _store_loop(entry, backend, build(), signature, "ufunc loop", is_requested=is_requested)
     numbers = [as_dtype(type_).num for type_ in (*signature.args, signature.return_type)]
     return None if record is None else (record, numbers, (entry.name, entry.identity.lines))
 
@@ -312,22 +375,25 @@ def _find_stored_loop(entry: Entry, library: Any, symbol: str) -> tuple[Any, ...
     return Record(stored.name, stored.lines, stored.description.implementations, number, environments).fields
 
 
-def _store_loop(entry: Entry, backend: Backend, info: Any, signature: Any, kind: str) -> tuple[Any, ...] | None:
+def _store_loop(
+    entry: Entry, backend: Backend, info: Any, signature: Any, kind: str, *, is_requested: bool = False
+) -> tuple[Any, ...] | None:
     """Store the code of a loop that NumPy calls, and return the fields of its record.
 
     The result is None if the code cannot be linked as an image, or if a constant needs Numba.
 
     `entry` is the entry of the function that the loop calls, and `info` is Numba's description of the loop. `signature` is only displayed.
-    `kind` becomes part of the entry's name.
+    `kind` becomes part of the entry's name. `is_requested` is whether this process is about to run the loop; then it runs the stored code.
     """
     from numba.core.compiler_lock import global_compiler_lock
     from numba.core.environment import lookup_environment
 
     from compcache.numba.entries.image_source import CannotLink, prepare_image
+    from compcache.numba.entries.load import run_image
     from compcache.numba.entries.save import assembly_of, publish_entry
 
     with global_compiler_lock:
-        info.library.finalize()
+        info.library._ensure_finalized()
     symbol = info.name.replace(_kernel_number(info), "")
     text = assembly_of(info.library, info.library._final_module, (info.name,))
     if text is None:
@@ -349,6 +415,8 @@ def _store_loop(entry: Entry, backend: Backend, info: Any, signature: Any, kind:
     # The digest distinguishes loops of the same function in other source lines.
     name = f"{entry.name} {kind}-{blake2b(source.text.encode(), digest_size=8).hexdigest()}"
     publish_entry(backend.cache, entry.identity, name, signature, source, description, part_of=entry.name)
+    if is_requested:
+        run_image(backend.cache, name, description, source.symbols, info.library)
     return Record(name, entry.identity.lines, description.implementations, source.symbols.index(symbol), environments).fields
 
 

@@ -289,6 +289,43 @@ def test_one_image_has_the_loop_for_starts_with_numba_and_without(tmp_path: Path
     assert not [name for name in names if " loop of " in name], "the loop is the wrapper"
 
 
+def test_loops_of_ufuncs_are_built_once_and_run_from_their_images(tmp_path: Path) -> None:
+    """One loop has declared signatures, the other one is compiled by a call."""
+    project = Project(tmp_path)
+    project.write(program="""
+        from compcache.numba import vectorize
+
+        @vectorize(["f8(f8, f8)", "i8(i8, i8)"])
+        def add(x, y):
+            return x + y
+
+        @vectorize
+        def doubled(x):
+            return x * 2
+    """)
+    script = """
+    import sys
+    import numpy as np
+    built = []
+    def record(frame, event, argument):
+        if event == "call" and frame.f_code.co_name == "build_ufunc_wrapper":
+            built.append(frame.f_locals["fname"])
+    sys.setprofile(record)
+    import program
+    results = [program.add(2.0, 3.0), program.add(2, 3), program.doubled(np.arange(3.0)).tolist()]
+    sys.setprofile(None)
+    results = [*map(float, results[:2]), results[2]], len(built)
+    if "numba" in sys.modules:
+        from numba.core.registry import cpu_target
+        engine = cpu_target.target_context.codegen()._engine
+        results += (any(engine.is_symbol_defined(f"__ufunc__.{name}") for name in built),)
+    result = results
+    """
+    answer = [5.0, 5.0, [0.0, 2.0, 4.0]]
+    assert project.run(script, backend=False, COMPCACHE_DIR=str(project.cache)) == (answer, 3, False)
+    assert project.run(script, backend=False, COMPCACHE_DIR=str(project.cache)) == (answer, 0), "the loops are stored"
+
+
 def test_listings_show_loops_and_wrappers_with_their_functions(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.write(program=KERNELS.format(decorators="compcache.numba"))
