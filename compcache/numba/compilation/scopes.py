@@ -378,7 +378,8 @@ def record_use(function: Any, template: type, keys: Iterable[Any], kept: Any, ar
     """
     if not record_tried(function):
         return None
-    copies, runs = None, _runs.setdefault(template, {})
+    copies: dict[Any, Any] | None = None
+    runs = _runs.setdefault(template, {})
     if kept is None:
         arguments = digest_arguments(function, args, kws)
         run, former = _begin_run(function, arguments), former_result(function, arguments)

@@ -28,7 +28,7 @@ def owner_of(value: Any) -> Any:
 
 
 def function_of(value: Any) -> Any:
-    """Return the function that a dispatcher or a lazy function compiles. Its attribute `py_func` may be another, because programs set it."""
+    """Return the function that a dispatcher or a lazy function compiles. A program may have set its attribute `py_func` to another one."""
     owner = owner_of(value)
     return getattr(owner, "function", None) or owner.py_func
 
