@@ -355,7 +355,7 @@ _CHANGING_RETURNED_FUNCTIONS = """
 
     answers = [make(1)(10)]
     K, CHOOSES = 5, False
-    answers += [make(2)(10), make(3)(1.5), jitted(10), njit(registered)(10), make(1)(10)]
+    answers += [make(2)(10), make(3)(1.5), jitted(10), njit(registered)(10)]
     print(repr(repr(answers)))
 """
 
