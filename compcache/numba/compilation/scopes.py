@@ -385,7 +385,7 @@ def record_use(function: Any, template: type, keys: Iterable[Any], kept: Any, ar
         run, former = _begin_run(function, arguments), former_result(function, arguments)
         if former is not None and former != run.content:
             copies = {}
-            copy = former_function(function, copies)
+            copy = copies.setdefault(function, former_function(function, copies))
             with former_attributes(function, copies):
                 is_former = has_content(former, function, copy)
             if is_former:
