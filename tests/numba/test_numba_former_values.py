@@ -290,6 +290,97 @@ _CALLED_IN_IMPLEMENTATIONS = """
 
     print(repr(repr([*answers, other(10), helper(10), list(count(3))])))
 """
+#: The second argument is the value that the global has once the helper has run.
+_CHANGING_BEFORE_A_CALLER = """
+    import sys
+    from DECORATORS import njit
+
+    K = int(sys.argv[1])
+
+    @njit(cache=True)
+    def helper(x):
+        return x * K
+
+    @njit(cache=True)
+    def caller(x):
+        return helper(x) + 1
+
+    answers = [helper(10)]
+    K = int(sys.argv[2])
+    print(repr(repr([*answers, caller(10)])))
+"""
+#: Overloads that return functions which they have not created. Numba inlines some of them, and reads the globals of these for each caller.
+_CHANGING_RETURNED_FUNCTIONS = """
+    import sys
+    from DECORATORS import njit
+    from numba.extending import overload, register_jitable
+
+    K, CHOOSES = 2, True
+
+    @njit
+    def jitted(x):
+        return x * K
+
+    def chosen(x):
+        return x * K
+
+    def other(x):
+        return x * K * 100
+
+    @register_jitable
+    def registered(x):
+        return x + K
+
+    @register_jitable(inline="always")
+    def registered_inline(x):
+        return x - K
+
+    def of_jitted(x): ...
+    def of_chosen(x): ...
+    def of_inlined(x): ...
+
+    @overload(of_jitted)
+    def implementation(x):
+        return jitted.py_func
+
+    @overload(of_chosen)
+    @overload(of_inlined, inline="always")
+    def choice(x):
+        return chosen if CHOOSES else other
+
+    def make(n):
+        @njit(cache=True)
+        def made(x):
+            return n, of_jitted(x), of_chosen(x), of_inlined(x), registered(x), registered_inline(x)
+        return made
+
+    answers = [make(1)(10)]
+    if sys.argv[1:]:
+        K, CHOOSES = 5, False
+        answers += [make(2)(10), make(3)(1.5), jitted(10), njit(registered)(10)]
+    print(repr(repr(answers)))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode", ["run", "variable"])
+def test_a_stored_caller_is_not_loaded_if_its_helper_ran_with_another_value(
+    tmp_path: Path, uncached: Callable[..., str], mode: str
+) -> None:
+    programs = Programs(tmp_path, _CHANGING_BEFORE_A_CALLER)
+    for given in ("5 5", "1 1", "1 5", "5 5"):
+        answer = programs.start(mode, tmp_path / "cache", *given.split()).answer
+        assert answer == uncached(_CHANGING_BEFORE_A_CALLER, *given.split())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode", ["run", "variable", "decorators"])
+def test_functions_that_overloads_return_keep_the_values_that_they_had(tmp_path: Path, uncached: Callable[..., str], mode: str) -> None:
+    programs = Programs(tmp_path, _CHANGING_RETURNED_FUNCTIONS)
+    for given in ((), ("changes",), ("changes",)):
+        assert programs.start(mode, tmp_path / "cache", *given).answer == uncached(_CHANGING_RETURNED_FUNCTIONS, *given)
 
 
 @pytest.mark.slow

@@ -69,3 +69,11 @@ def test_what_reads_the_world_is_not(path: str) -> None:
 
     value = _found(path)
     assert is_external_state(value) or external_state_of(value)
+
+
+@pytest.mark.parametrize("value", [True, False, 0, 1, "", ()])
+def test_no_constant_is_external_state(value: object) -> None:
+    """A constant is one object, wherever code reads it: an overload that reads a global would be refused because of another module."""
+    from compcache.numba.registered.purity import is_external_state
+
+    assert not is_external_state(value)

@@ -20,12 +20,13 @@ __all__ = ["former_attributes", "former_implementation"]
 
 
 @contextmanager
-def former_attributes(function: Any) -> Iterator[None]:
+def former_attributes(function: Any, copies: dict[Any, Any]) -> Iterator[None]:
     """Give attributes of the program's classes and objects that a function reads their former values while the block runs.
 
+    `copies` is that of `former_function`.
     Other threads of the program would read these values, too, so nothing is done if there are other threads.
     """
-    rows = changed_attributes(function) if threading.active_count() == 1 else []
+    rows = changed_attributes(function, copies) if threading.active_count() == 1 else []
     try:
         _set_all([(owner, name, former) for owner, name, former, _ in rows])
         yield
@@ -50,26 +51,29 @@ def _setter_of(owner: Any, name: str) -> Callable[[Any], None]:
     return partial(attributes.__setitem__, name) if name in attributes else partial(object.__setattr__, owner, name)
 
 
-def former_implementation(copy: Any, function: Any, *, is_compiled: bool) -> Callable[..., Any]:
-    """Return a function that calls a copy of an implementation with the former values of attributes.
+def former_implementation(function: Any, copies: dict[Any, Any], *, is_compiled: bool) -> Callable[..., Any]:
+    """Return a function that calls the copy of an implementation with the former values of attributes.
 
-    `is_compiled` is whether Numba has compiled the result of the implementation. If not, the functions that the copy returns read the
-    present globals of the implementation, because Numba inlines or calls these functions for each caller.
+    `copies` are the copies of the implementation and of functions that it refers to, by their functions. `is_compiled`: Numba has compiled
+    what the implementation returned. Otherwise, the functions that the copy returns read present globals, because Numba inlines them, or
+    calls them, for each caller.
     """
+    originals = {copy: original for original, copy in copies.items()}
+    namespaces = {id(copy.__globals__): original.__globals__ for copy, original in originals.items()}
 
     def with_present_globals(value: Any) -> Any:
-        """Return a function of the copy as a function that reads the present globals. Replace functions in tuples, too."""
+        """Return a function of a copy as a function that reads the present globals. Replace functions in tuples, too."""
         if type(value) is tuple:
             return tuple(map(with_present_globals, value))
-        if type(value) is not FunctionType or value.__globals__ is not copy.__globals__:
-            return value
-        return FunctionType(value.__code__, function.__globals__, value.__name__, value.__defaults__, value.__closure__)
+        if type(value) is not FunctionType or value in originals or id(value.__globals__) not in namespaces:
+            return originals.get(value, value) if type(value) is FunctionType else value
+        return FunctionType(value.__code__, namespaces[id(value.__globals__)], value.__name__, value.__defaults__, value.__closure__)
 
-    @wraps(copy)
+    @wraps(copies[function])
     def run(*args: Any, **kwargs: Any) -> Any:
         """Run the copy with former attributes, and return its result."""
-        with former_attributes(function):
-            returned = copy(*args, **kwargs)
+        with former_attributes(function, copies):
+            returned = copies[function](*args, **kwargs)
         return returned if is_compiled else with_present_globals(returned)
 
     return run

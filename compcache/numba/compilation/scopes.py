@@ -364,8 +364,8 @@ def record_run(function: Any) -> None:
 def record_use(function: Any, template: type, keys: Iterable[Any], kept: Any, args: Iterable[Any], kws: Mapping[str, Any]) -> Any:
     """Record that the compiler uses what one of the user's implementations returns for some types, or has returned.
 
-    If loaded code has its result for these types, from other values, return a copy that reads the former values, and must run with the
-    former attributes (`former_runs`). Otherwise return None: the implementation itself must run.
+    If loaded code has its result for these types, from other values, return the copies of it and of functions that it refers to, which read
+    the former values (`former_function`). The copy must run in place of it (`former_runs`). Otherwise return None: it must run itself.
     If Numba has kept the result of a run that was not recorded, the running compilations are not cached.
 
     Args:
@@ -378,18 +378,20 @@ def record_use(function: Any, template: type, keys: Iterable[Any], kept: Any, ar
     """
     if not record_tried(function):
         return None
-    read, runs = None, _runs.setdefault(template, {})
+    copies: dict[Any, Any] | None = None
+    runs = _runs.setdefault(template, {})
     if kept is None:
         arguments = digest_arguments(function, args, kws)
         run, former = _begin_run(function, arguments), former_result(function, arguments)
         if former is not None and former != run.content:
-            copy = former_function(function)
-            with former_attributes(function):
+            copies = {}
+            copy = copies.setdefault(function, former_function(function, copies))
+            with former_attributes(function, copies):
                 is_former = has_content(former, function, copy)
             if is_former:
-                run, read = run._replace(content=former, compilation=""), copy
+                run = run._replace(content=former, compilation="")
             else:
-                _record_problem(f"{name_of(function)} has changed since loaded code used it, and cannot run with its former values")
+                _record_problem(f"{name_of(function)} has changed since loaded code used it, and cannot run with all of its former values")
         runs.update(dict.fromkeys(keys, run))
         if run.content is not None:
             note_results([Result(run.content, run.arguments)])
@@ -398,7 +400,7 @@ def record_use(function: Any, template: type, keys: Iterable[Any], kept: Any, ar
         _record_use_of_run(function, runs[kept])
     else:
         _record_problem(f"{name_of(function)} was run before compilations were recorded: install compcache.numba first")
-    return read
+    return copies
 
 
 def _record_problem(problem: str) -> None:

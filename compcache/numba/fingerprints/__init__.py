@@ -5,7 +5,7 @@ This file names the modes of a walk: what the compiler does with the function th
 
 from __future__ import annotations
 
-__all__ = ["COMPILED", "NAMED", "REPLACED", "RUN"]
+__all__ = ["COMPILED", "NAMED", "REPLACED", "RUN", "STATE"]
 
 #: The compiler compiles the function.
 COMPILED = "compiled"
@@ -15,3 +15,5 @@ RUN = "run"
 NAMED = "named"
 #: The attribute of a Numba object that contains the lazy object that it has replaced.
 REPLACED = "_compcache_replaced"
+#: The attribute of a lazy function, and of Numba's dispatcher in its place, that contains the state.
+STATE = "_compcache_state"

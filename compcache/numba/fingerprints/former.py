@@ -14,7 +14,7 @@ from types import CellType
 
 from compcache.interrupts import suppress
 from compcache.numba.registered.code_reads import MISSING, cells_of
-from compcache.numba.registered.library import is_library_module, is_made_by_library
+from compcache.numba.registered.library import is_library_function, is_library_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -95,14 +95,19 @@ class _Reads:
         self.attributes.update({} if reads is None else reads.attributes)
 
     def _keep_attributes(self, value: Any, owners: int) -> None:
-        """Keep attributes of a class, or of an object and its classes: those that the function names, and those of plain types."""
+        """Keep attributes of a class, or of an object and its classes: those that the function names, and those of plain types.
+
+        Classes of libraries keep nothing, and neither does an object of such a class if the function names none of its attributes.
+        """
         for owner in value.__mro__ if issubclass(type(value), type) else (value, *type(value).__mro__):
-            if is_library_module((owner if issubclass(type(owner), (type, _Function)) else type(owner)).__module__):
+            described = owner if issubclass(type(owner), (type, _Function)) else type(owner)
+            is_read = described is not owner and not self.names.isdisjoint(getattr(owner, "__dict__", ()))
+            if is_library_module(described.__module__) and not is_read:
                 continue
             attributes = _attributes_of(owner)
             for name, item in attributes.items():
-                is_read = name in self.names or (type(item) in _PLAIN and len(attributes) <= _MAX_ITEMS)
-                if is_read and (id(owner), name) not in self.attributes:
+                is_kept = name in self.names or (type(item) in _PLAIN and len(attributes) <= _MAX_ITEMS)
+                if is_kept and (id(owner), name) not in self.attributes:
                     reference = _refer_to(owner)
                     self.attributes[id(owner), name] = reference, lambda _: MISSING  # the attribute may lead back to the owner
                     self.attributes[id(owner), name] = reference, self.keep(item, owners)
@@ -129,7 +134,7 @@ def keep_values(function: Any, calls: int = _MAX_CALLS) -> None:
 
     `calls` is the maximum length of a chain of functions.
     """
-    if not calls or type(function) is not _Function or is_made_by_library(function) or ref(function) in _reads:
+    if not calls or type(function) is not _Function or is_library_function(function) or ref(function) in _reads:
         return
     reads = _reads[ref(function, _reads.pop)] = _Reads(function.__code__, calls)
     reads.globals = reads.keep_named(function.__globals__, _MAX_OWNERS)
@@ -167,13 +172,13 @@ def former_function(function: Any, copies: dict[Any, Any] | None = None) -> Any:
     return copy
 
 
-def changed_attributes(function: Any) -> list[tuple[Any, str, Any, Any]]:
+def changed_attributes(function: Any, copies: dict[Any, Any]) -> list[tuple[Any, str, Any, Any]]:
     """Return the attributes of classes and objects that have changed since the values that a function reads were kept.
 
-    A row has the class or object, the name, the former value, and the present value. Attributes that no longer exist are omitted.
+    A row has the class or object, the name, the former value, and the present value. Attributes that are gone are omitted. `copies` is
+    that of `former_function`.
     """
     rows = []
-    copies: dict[Any, Any] = {}
     reads = _reads.get(ref(function)) if type(function) is _Function else None
     for (_, name), (reference, value_of) in () if reads is None else reads.attributes.items():
         owner, former = reference(), value_of(copies)

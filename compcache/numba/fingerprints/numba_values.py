@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from compcache.numba.fingerprints import RUN
 from compcache.numba.fingerprints.code_digest import replaced_defaults_reason
 from compcache.numba.fingerprints.fixed_code import fixed_code
-from compcache.numba.fingerprints.owners import note_ufunc, owner_of
+from compcache.numba.fingerprints.owners import function_of, note_ufunc, owner_of
 from compcache.numba.fingerprints.state import copy_function, state_of
 from compcache.numba.registered.library import is_found_by_name, is_generator_module, is_library_function, is_library_module
 from compcache.numba.registered.marks import is_marked
@@ -67,7 +67,7 @@ def _feed_jitted(walk: Walk, value: Any, where: str, *, is_frozen: bool = False)
 
     Raise `Unidentifiable` if the program has replaced default values of the function since its declaration.
     """
-    function = value.py_func
+    function = function_of(value)
     if walk.without_numba and is_library_function(function):
         walk.feed_token("jitted by a library", function.__module__, function.__qualname__)
         return
@@ -91,7 +91,7 @@ def _feed_jitted(walk: Walk, value: Any, where: str, *, is_frozen: bool = False)
 
 def _feed_compiling(walk: Walk, value: Any, where: str) -> None:
     """Feed a dispatcher that compiles its function for the types of calls, in the form that keys of entries have had since 1.0.0."""
-    function = value.py_func
+    function = function_of(value)
     walk.feed_token("jitted", value.__class__.__name__)  # a lazy function has the `__class__` of its dispatcher
     if is_library_function(function):
         walk.feed_token("library function", function.__module__, function.__qualname__)

@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["hashed_reference", "note_lazy_owner", "note_ufunc", "owner_of", "ufunc_of"]
+__all__ = ["function_of", "hashed_reference", "note_lazy_owner", "note_ufunc", "owner_of", "ufunc_of"]
 
 #: The attributes of Numba's objects that contain the owner of a lazy function's code, and a weak reference to the ufunc of a dispatcher.
 _OWNER, _UFUNC = "_compcache_owner", "_compcache_ufunc"
@@ -25,6 +25,12 @@ def owner_of(value: Any) -> Any:
         return type(value)._compcache_owner(value)
     compiler = getattr(value, "_compiler", value)
     return getattr(compiler, _OWNER, compiler)
+
+
+def function_of(value: Any) -> Any:
+    """Return the function that a dispatcher or a lazy function compiles. A program may have set its attribute `py_func` to another one."""
+    owner = owner_of(value)
+    return getattr(owner, "function", None) or owner.py_func
 
 
 def hashed_reference(value: Any) -> ref[Any]:

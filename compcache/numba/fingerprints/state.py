@@ -11,7 +11,7 @@ from opcode import opmap
 from operator import attrgetter, is_
 
 from compcache.interrupts import reraise_interrupt
-from compcache.numba.fingerprints import REPLACED
+from compcache.numba.fingerprints import REPLACED, STATE
 from compcache.numba.registered.code_reads import MISSING, names_used_by
 from compcache.numba.registered.library import has_own_code, is_found_by_name, is_library_module, is_made_by_library, is_of_generators
 from compcache.numba.registered.marks import is_marked, is_module
@@ -278,7 +278,7 @@ def names_stored_by(kind: type) -> frozenset[str]:
     names = _names_stored.get(kind)
     if names is None:
         bases = [base for cls in (kind, type(kind)) if is_of_generators(cls) for base in cls.__mro__ if base is not type]
-        names = _names_stored[kind] = _COPIED.union({REPLACED}, *map(_names_stored_in, bases)) if bases else frozenset()
+        names = _names_stored[kind] = _COPIED.union({REPLACED, STATE}, *map(_names_stored_in, bases)) if bases else frozenset()
     return names
 
 

@@ -358,7 +358,7 @@ def _record_address(*_: Any, **__: Any) -> None:
 def _record_use(function: Any, template: Any, args: Any, kws: Any) -> Any:
     """Record that the compiler is about to ask a template for the result of an implementation for these arguments.
 
-    Return the copy that the template must run, or None (`scopes.record_use`).
+    Return the copies of functions with which the template must run it, or None (`scopes.record_use`).
     """
     arguments = template.context, tuple(args), tuple(kws.items())
     # The keys under which the template keeps its results. Newer series of Numba add the compiler flags.
@@ -379,11 +379,11 @@ def _wrap_template(original: Any) -> Any:
         if is_attribute:
             scopes.record_tried(function)
         else:
-            read = _record_use(function, self, *args, **kwargs)
-            if read is not None:
+            copies = _record_use(function, self, *args, **kwargs)
+            if copies is not None:
                 is_overload = hasattr(self, "_overload_func")
                 is_compiled = is_overload and self._inline.is_never_inline
-                former = former_implementation(read, function, is_compiled=is_compiled)
+                former = former_implementation(function, copies, is_compiled=is_compiled)
                 setattr(self, "_overload_func" if is_overload else "_definition_func", former)
         result = original(self, *args, **kwargs)
         if result is not None:

@@ -61,6 +61,7 @@ def digest_arguments(function: Any, args: Iterable[Any], kws: Mapping[str, Any])
 
 def note_results(results: Iterable[Result]) -> None:
     """Record results that this process has, or would have if it had compiled the code that it has loaded."""
+    registry.refresh()
     for (name, content), arguments in results:
         for implementation in registry.by_name.get(name, ()):
             keep_values(implementation.function)

@@ -10,7 +10,7 @@ from numba.core import types
 
 from compcache.numba.fingerprints.fingerprint import fingerprint, fingerprint_of_value
 from compcache.numba.fingerprints.numba_values import is_plain_type
-from compcache.numba.fingerprints.owners import hashed_reference, owner_of
+from compcache.numba.fingerprints.owners import function_of, hashed_reference, owner_of
 from compcache.numba.identity.settings import config_text, platform_text, versions_text
 from compcache.numba.registered.refusals import Unidentifiable, examines_program
 
@@ -76,7 +76,7 @@ def identify(function: Any, *, sig: Any, flags: str, extra: Mapping[str, str], c
     shown_components = {"name": name, **components, **{f"read {where}": value for where, value in content.reads.items()}}
     parts = content.parts
     for dispatcher in _dispatchers_in(getattr(sig, "args", sig)):
-        argument_parts = fingerprint(dispatcher.py_func).parts
+        argument_parts = fingerprint(function_of(dispatcher)).parts
         argument_parts[0].owners.insert(0, hashed_reference(owner_of(dispatcher)))
         parts += argument_parts
     return Identity(state.hexdigest(), content.lines, name, shown_components, parts)

@@ -20,7 +20,7 @@ from compcache.numba.lazy.description import LINKED, LOOP
 from compcache.numba.registered.refusals import Unidentifiable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from compcache.numba.fingerprints.history import Functions
     from compcache.numba.lazy.description import Description
@@ -86,23 +86,15 @@ def note_linked(overloads: Iterable[Linked]) -> None:
 
 def is_linked(overload: Linked) -> bool:
     """Return whether loaded code contains an overload that this process has neither compiled nor loaded since."""
-    return any(overload.overload in digests for digests in _digests_for(overload))
+    return overload.overload in (_linked.get(overload.owner()) or ())
 
 
 def take_linked(overload: Linked) -> bool:
     """Return what `is_linked` returns, and forget the overload, because this process compiles it now."""
-    was_linked = is_linked(overload)
-    for digests in _digests_for(overload):
-        digests.discard(overload.overload)
+    digests = _linked.get(overload.owner()) or set()
+    was_linked = overload.overload in digests
+    digests.discard(overload.overload)
     return was_linked
-
-
-def _digests_for(overload: Linked) -> Iterator[set[str]]:
-    """Yield the digests of a dispatcher's overloads in loaded code, and of overloads of its function by Numba's own dispatchers."""
-    of_owner = _linked.get(overload.owner(), set())
-    if of_owner is not None:
-        yield of_owner
-        yield _linked.get(overload.function()) or set()
 
 
 def forget_linked(dispatcher: Any) -> None:

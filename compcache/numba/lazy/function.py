@@ -6,13 +6,14 @@ same content is stored, it is mapped and used from then on. Otherwise Numba is i
 
 from __future__ import annotations
 
+from compcache.numba.fingerprints import STATE
 from compcache.numba.fingerprints.code_digest import replaced_defaults_reason
 from compcache.numba.fingerprints.history import has_old_code, note_code
 from compcache.numba.lazy import _dispatch, has_numba
 from compcache.numba.lazy.argument_types import learn_numpy, type_text
 from compcache.numba.lazy.entries import count_hit, find_record, key_of, load_entry, open_cache
 from compcache.numba.lazy.stand_ins import is_probe
-from compcache.numba.lazy.state import STATE, State, state_of
+from compcache.numba.lazy.state import State, state_of
 from compcache.numba.registered.refusals import NotLazy, examines_program
 
 TYPE_CHECKING = False
@@ -32,14 +33,10 @@ class LazyFunction:
 
     if TYPE_CHECKING:
         __dict__: dict[str, Any]
+        py_func: Any
 
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             """Call the compiled function."""
-
-    @property
-    def py_func(self) -> Any:
-        """The Python function."""
-        return state_of(self).function
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
@@ -82,7 +79,6 @@ class LazyFunction:
 
     def __delattr__(self, name: str) -> None:
         delattr(_make_real(self), name)
-        self.__dict__.pop(name, None)
 
     def __repr__(self) -> str:
         return f"CPUDispatcher({self.py_func!r})"
@@ -120,8 +116,7 @@ class LazyFunction:
         from compcache.numba.fingerprints.state import state_of as attributes_of  # most keys do not need it
 
         real = _dispatch.get_real(self)
-        attributes = {name: item for name, item in self.__dict__.items() if name != STATE} if real is None else attributes_of(real)
-        return {"py_func": self.py_func, **attributes}
+        return {name: item for name, item in self.__dict__.items() if name != STATE} if real is None else attributes_of(real)
 
     def _compcache_real(self) -> Any:
         """Return Numba's dispatcher, or None if it was not created yet."""
@@ -147,7 +142,7 @@ def make_lazy_function(state: State) -> Any:
     function = state.function
     attributes = {name: getattr(function, name) for name in _COPIED if hasattr(function, name)}
     attributes |= function.__dict__
-    attributes |= {"__wrapped__": function, STATE: state}
+    attributes |= {"__wrapped__": function, "py_func": function, STATE: state}
     code = function.__code__
     is_variadic = bool(code.co_flags & _VARIADIC)
     by_keyword = code.co_kwonlyargcount  # they have no defaults (`State.reason`), and Numba also accepts them by position

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from compcache.numba.fingerprints import STATE
 from compcache.numba.fingerprints.code_digest import defaults_of, replaced_defaults_reason
 from compcache.numba.lazy import stand_in_of
 from compcache.numba.lazy.stand_ins import are_decorators_replaced
@@ -16,10 +17,8 @@ if TYPE_CHECKING:
     from compcache.numba.fingerprints.fixed_code import Compiled
     from compcache.numba.lazy.entries import Key, Loaded
 
-__all__ = ["STATE", "State", "state_of"]
+__all__ = ["State", "state_of"]
 
-#: The attribute of a lazy function that contains its state.
-STATE = "_compcache_state"
 _VARIADIC, _KEYWORDS = 0x04, 0x08  # flags of code objects: *args, **kwargs
 _GENERATOR = 0x20 | 0x80 | 0x200
 #: Options that only Numba supports.

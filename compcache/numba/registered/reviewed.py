@@ -66,7 +66,7 @@ NAMES = {
 }  # fmt: skip
 #: Values in libraries that represent a state outside of the program's code, by module and name.
 HELD = frozenset((
-    "gc.callbacks", "gc.garbage", "linecache.cache", "os.environ", "os.environb", "os.supports_bytes_environ", "sys.modules", "sys.stdin",
+    "gc.callbacks", "gc.garbage", "linecache.cache", "os.environ", "os.environb", "sys.modules", "sys.stdin",
     "sys.__stdin__", "sys.path_importer_cache", "sys.last_traceback", "sys.last_value", "sys.meta_path", "sys.path_hooks",
     "typing._overload_registry",
 ))  # fmt: skip

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from compcache.numba.fingerprints.code_digest import replaced_defaults_reason
 from compcache.numba.lazy import _dispatch
-from compcache.numba.lazy.state import STATE, state_of
+from compcache.numba.lazy.state import state_of
 from compcache.numba.takeover.lazy_dispatchers import apply_decorator, find_lazy_backend, unfinished
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ __all__ = ["real_dispatcher"]
 def real_dispatcher(function: Any) -> Any:
     """Return Numba's dispatcher of a lazy function. Create the dispatcher on the first call, importing Numba if necessary.
 
-    After that, the lazy function passes every call to the dispatcher, which has the attributes that the program has set on the function.
+    After that, the lazy function passes every call to the dispatcher, and shares its attributes.
     """
     existing = _dispatch.get_real(function)
     if existing is not None:
@@ -46,9 +46,8 @@ def real_dispatcher(function: Any) -> Any:
             dispatcher = _make_dispatcher_with_declared_defaults(state)
         finally:
             unfinished.pop(id(state), None)
-        for name, value in function.__dict__.items():
-            if name not in vars(dispatcher) and name != STATE:
-                setattr(dispatcher, name, value)
+        vars(dispatcher).update(function.__dict__)
+        object.__setattr__(function, "__dict__", vars(dispatcher))  # so that both have what the program sets on either of them
         return _dispatch.set_real(function, dispatcher)
 
 

@@ -35,6 +35,50 @@ def test_a_pickle_of_a_function_is_the_function_and_its_class_is_numbas(tmp_path
         assert project.run(SCRIPT, backend=False, COMPCACHE_DIR=str(project.cache)) == plain
 
 
+ATTRIBUTES = """
+import kernels
+f = kernels.f
+f.limit, f.__doc__ = 3, "one"
+before = f(1), f.limit, f.__doc__
+try:
+    f("text")  # only Numba can raise this error
+except Exception as error:
+    name = type(error).__name__
+f.limit, f.__doc__, f.__name__, f.other = 4, "two", "renamed", 5
+after = f.limit, f.__doc__, f.__name__, f.other, vars(f)["limit"], [hasattr(f, name) for name in ("limit", "py_func", "nothing")]
+del f.limit
+f.py_func = len
+result = before, name, after, hasattr(f, "limit"), f.py_func([1]), f(1), f(1.5), f.__wrapped__(2)
+"""
+
+
+@pytest.mark.slow
+def test_attributes_of_a_function_are_those_that_the_program_has_set_last(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write(kernels=KERNELS.format(decorators="numba"))
+    plain = project.run_in_fork(ATTRIBUTES)
+    project.write(kernels=KERNELS.format(decorators="compcache.numba"))
+    for _ in range(2):
+        assert project.run(ATTRIBUTES, backend=False, COMPCACHE_DIR=str(project.cache)) == plain
+
+
+USES_PY_FUNC = """
+import kernels
+kernels.f.py_func = lambda x: x
+result = kernels.g(1)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("decorators", ["numba", "compcache.numba"])
+def test_a_caller_is_compiled_again_if_a_function_changes_whose_py_func_is_another(tmp_path: Path, decorators: str) -> None:
+    project = Project(tmp_path)
+    uses = "\n@njit(cache=True)\ndef g(x):\n    return f(x) * 10\n"
+    for number, answer in ((1, 20), (2, 30)):
+        project.write(kernels=KERNELS.format(decorators=decorators).replace("x + 1", f"x + {number}") + uses)
+        assert project.run(USES_PY_FUNC, backend=decorators == "numba", COMPCACHE_DIR=str(project.cache)) == answer
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("value", "is_on"),
