@@ -296,7 +296,8 @@ def _preprocess_c(unit: Unit) -> tuple[subprocess.CompletedProcess[bytes], bytes
     Raise `CompileError` if the compiler fails.
     """
     target = os.urandom(16).hex()  # no diagnostic contains it
-    arguments = ["-E", *_POSITION_INDEPENDENT, *unit.flags, "-o", "-", "-v", "-MD", "-MF", "/dev/stderr", "-MT", target]
+    # A preprocessor that misses a header removes the rule's file. Nothing in /proc can be removed, but root's /dev/stderr can.
+    arguments = ["-E", *_POSITION_INDEPENDENT, *unit.flags, "-o", "-", "-v", "-MD", "-MF", "/dev/fd/2", "-MT", target]
     completed = _run_compiler(unit, arguments)
     _, found_target, prerequisites = completed.stderr.rpartition(target.encode())  # the first is in the compiler's command
     return completed, found_target + prerequisites if found_target else b""

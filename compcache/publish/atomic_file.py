@@ -40,8 +40,8 @@ def make_directories(files: Files, path: str) -> bool:
 
     Raise `OSError` if a directory could not be created. If the root of `files` was removed, the error names `path`.
     """
-    missing = []
-    lost: FileNotFoundError | None = None
+    missing: list[str] = []
+    first: tuple[int | None, str | None, str] | None = None  # the fields of the first error, without its traceback and frames
     created = True
     while True:
         try:
@@ -53,11 +53,11 @@ def make_directories(files: Files, path: str) -> bool:
             break
         except FileNotFoundError as error:
             reraise_interrupt(error)
-            lost = lost or error
+            first = first or (error.errno, error.strerror, error.filename)
             missing.append(path)
             parent = os.path.dirname(path)
             if parent == path:
-                raise lost from None
+                raise FileNotFoundError(*first) from None
             path = parent
     for child in reversed(missing):
         try:

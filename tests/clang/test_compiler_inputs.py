@@ -55,6 +55,17 @@ def test_a_changed_header_is_seen_whatever_its_name(cache: Cache, tmp_path: Path
     assert found == [20, 20, 30, 30]
 
 
+def test_preprocessors_know_no_file_that_they_could_remove(cache: Cache, tmp_path: Path) -> None:
+    """If a header is missing, clang removes the file of its list of headers, whatever file that is: as root also ``/dev/stderr``."""
+    compiler, paths = tmp_path / "clang", tmp_path / "paths"
+    record = f'case " $* " in *" -MF "*) echo "$*" | sed "s/.* -MF \\([^ ]*\\) .*/\\1/" >> "{paths}"; exit 1;; esac'
+    compiler.write_text(f'#!/bin/sh\n{record}\nexec clang "$@"\n', encoding="utf-8")
+    compiler.chmod(0o755)
+    with pytest.raises(CompileError):
+        clang.compile('#include "missing.h"\n', cc=str(compiler), cache=cache)
+    assert [path for path in paths.read_text().splitlines() if not os.path.realpath(os.path.dirname(path)).startswith("/proc/")] == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "restriction",

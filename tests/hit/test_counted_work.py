@@ -386,7 +386,7 @@ def _histogram(names: list[str]) -> dict[str, int]:
 
 #: A look-up, which asks again whether there is nothing at all, the number of the addition, which looks at no file of a module then, and the
 #: load of what was built; listing the index for each of them, before the lock and for the merge.
-LOOK_UPS_OF_A_MISS, LISTINGS_OF_A_MISS = 4, 5
+LOOK_UPS_OF_A_MISS, LISTINGS_OF_A_MISS = 4, 6
 #: For the sum, for what was used since, and again after reading, because others may have sealed a file meanwhile. Of files that were there
 #: before and did not change, each is read once.
 LISTINGS_OF_STATISTICS = 3
