@@ -270,7 +270,7 @@ def _is_segment_name(name: str, suffix: str) -> bool:
 class Index:
     """The segments of a directory, as this process last listed them.
 
-    Only a look-up that finds nothing lists the directory again. Realizations are ranked for the `processor`, which is determined at the
+    `refresh` lists the directory again. Realizations are ranked for the `processor`, which is determined at the
     first ranking. Without a processor, all realizations fit.
     """
 

@@ -116,9 +116,10 @@ class Sources(dict[bytes, Source]):
         listing: the lists of records of several modules, or None.
         opened: the modules whose files have not been closed since.
         bound: the modules of earlier bindings.
+        is_present: whether the index was read again during the load.
     """
 
-    __slots__ = ("accept", "bound", "listing", "opened", "root", "since")
+    __slots__ = ("accept", "bound", "is_present", "listing", "opened", "root", "since")
 
     def __init__(self, root: str, accept: Accept | None, since: int) -> None:
         self.root = root
@@ -127,6 +128,7 @@ class Sources(dict[bytes, Source]):
         self.listing: Listing | None = None
         self.opened: list[Source] = []
         self.bound: list[Source] = []
+        self.is_present = False
 
 
 class Choice:
@@ -220,14 +222,13 @@ class Loader(PlainLoader):
     def _load_newest(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget:
         """Load a function as the present index binds it. If that fails and the index has changed, repeat. See `load` for `accept`."""
         store = self.store
-        store.refresh()
-        segments = store.index.segments
+        segments = store.index.segments if store.index.is_listed else None
         while True:
             try:
                 return self._load(func_name, owner, accept)
             except CompcacheError:
                 # If this directory has no realization, the look-up has just read the disk.
-                if not any(store.find_here(func_name)) or not (store.renew_index() or store.index.segments is not segments):
+                if not any(store.find_here(func_name)) or not (store.renew_index() or segments not in (None, store.index.segments)):
                     raise
                 segments = store.index.segments  # the index has changed meanwhile
 
@@ -244,6 +245,8 @@ class Loader(PlainLoader):
     def _load_once(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget | None:
         """Load a function. Return None if the load must be repeated (`_load`). See `load` for the exceptions."""
         sources = Sources(func_name, accept, self.linked.bound.changes if self.linked is not None else 0)
+        if self.linked is not None or is_ordered(func_name):  # what a closure contains depends on the functions that its parts import
+            self.use_present_index(sources)
         candidates = self.candidates(func_name, linked=accept is None)
         try:
             choice, error = self._open_first(func_name, candidates, sources)
@@ -271,6 +274,12 @@ class Loader(PlainLoader):
         finally:
             for source in [*sources.values(), *sources.bound]:
                 source.release()
+
+    def use_present_index(self, sources: Sources) -> None:
+        """Read the index again, unless the load with these sources has done so. Raise `StorageError` if it cannot be read."""
+        if not sources.is_present:
+            sources.is_present = True
+            self.store.refresh()
 
     def _open_first(
         self, func_name: str, candidates: Iterator[tuple[bytes, int]], sources: Sources
@@ -346,6 +355,7 @@ class Loader(PlainLoader):
                     continue
                 from compcache.hit.closures.linked import LinkedClosures
 
+                self.store.refresh()  # the present index decides whether the closure is valid
                 with hit._lock:
                     self.linked = self.linked or LinkedClosures(self, (Choice, Source, Sources))
             admitted = self.linked.admitted(func_name, module_id, offset, is_bound=place is not None)

@@ -226,6 +226,7 @@ class Plan:
 
             provider = living_provider(loader, loader.merged, name)
         if is_ordered(name):
+            loader.use_present_index(self._sources)
             for candidate in loader.candidates(name, self._is_near, linked=True):
                 if provider is None or candidate[0] == provider.module_id:
                     yield candidate

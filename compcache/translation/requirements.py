@@ -65,11 +65,8 @@ def requirements_of(code: Code, exports: Iterable[Export], startup: Iterable[str
     functions = {export.symbol: _aliased_function(code, export.symbol) for export in exports}
     used_by_symbol = used_by_functions(code.object)
     if used_by_symbol is None or has_module_assembly(code.text) or passes_vectors(code.text):
-        for_target = {value.name for value in read_functions(code.text) if not value.is_declaration and value.name not in code.allowed}
-        common = used_by(code.text, machine.requires) | (machine.requires & machine.explicit) if for_target else frozenset[str]()
-        allowed = dict.fromkeys(for_target, common) | dict(code.allowed)
-        named = common.union(*code.allowed.values())  # for functions that assembly defines
-        return {symbol: common | used_by(code.text, allowed.get(name, named)) for symbol, name in functions.items()}
+        all_features = used_by(code.text, machine.requires) | (machine.requires & machine.explicit)
+        return {symbol: all_features | used_by(code.text, code.allowed.get(name, all_features)) for symbol, name in functions.items()}
     own_requirements = _own_requirements(code, used_by_symbol, machine)
     reached = _Reached(code, own_requirements, code.allowed, machine.requires)
     # No definition tells who calls this code, so all exports require its features.

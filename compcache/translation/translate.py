@@ -104,7 +104,7 @@ def translate_member(context: Any, request: Request, label: str) -> Member:
 def _rewrite(printed: str, values: ir_text.GlobalValues, request: Request) -> str:
     """Return the text of a printed module with constructs that suit a shared object, and with all that its assembly defines."""
     assembly = ir_text.read_assembly(printed).defined
-    declared = [value.name for value in (*values.functions, *values.variables) if value.is_declaration and value.name in assembly]
+    declared = [function.name for function in values.functions if function.is_declaration and function.name in assembly]
     return with_nobuiltin(pic.for_shared_object(pic.with_used(printed, declared)), values.functions, request.requests.imports)
 
 

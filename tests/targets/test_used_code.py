@@ -124,21 +124,6 @@ def test_where_something_cannot_be_told_all_is_required(cache: Cache, code: str)
     assert {"avx2", "fma", "bmi2"} <= features_of(cache, "f")
 
 
-_PASSED = "define <4 x double> @v(<4 x double> %x) {\n  ret <4 x double> %x\n}\n"
-_BESIDE = 'module asm ".text; .globl g; .type g, @function; g: ret; .size g, . - g"\ndeclare void @g()\n'
-
-
-@pytest.mark.parametrize(("extra", "attributes", "expected"), [
-    (_PASSED, '"target-cpu"="x86-64" "target-features"="+avx"', {"avx"}),
-    (_BESIDE, '"target-cpu"="x86-64"', set()),
-], ids=["wide-vectors", "assembly-beside"])  # fmt: skip
-def test_code_that_names_its_cpu_requires_no_other(cache: Cache, extra: str, attributes: str, expected: set[str]) -> None:
-    """As compilers write it: whatever cannot be told, it is not for the target."""
-    cache.add_module(ModuleSource((extra + constant("f", 1)).replace(" {\n", f" {attributes} {{\n"), cpu="haswell"))
-    for function in cache.functions():
-        assert features_of(cache, function.func_name) & {"avx", "avx2", "fma", "bmi2"} == expected
-
-
 def test_assembly_in_a_function_says_nothing_of_those_beside_it(cache: Cache, directory: Path) -> None:
     hiding = 'define i64 @hiding() {\n  %x = call i64 asm "movq $$1, $0", "=r"()\n  ret i64 %x\n}\n'
     calling = "define i64 @calling() {\n  %x = call i64 @hiding()\n  ret i64 %x\n}\n"

@@ -278,7 +278,7 @@ class LinkedClosures:
         if listed is None or loader.builds or loader.store._in_memory:
             return None
         loaded = loader._loaded(listed.module_id)
-        if loaded is None or loader.store.segments() != self._segments:
+        if loaded is None or loader.store.index.refresh() or loader.store.segments() != self._segments:
             return None
         if self.bound.place_of(func_name) not in (None, listed.module_id) or self._is_taken(func_name, listed.module_id):
             return None

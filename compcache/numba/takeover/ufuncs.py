@@ -83,7 +83,7 @@ def _make_dufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
     def make_fields() -> tuple[Any, ...] | None:
         return _join_loop_fields([stored.fields_of(cres) for cres in ufunc._dispatcher.overloads.values()])
 
-    with stored.storing() if state.declared is None and are_settings_from_environment() else nullcontext():
+    with stored.storing() if state.declared is None and state.key is not None and are_settings_from_environment() else nullcontext():
         _compile_declared(state, backend, ufunc, ufunc._dispatcher, make_fields)
     return ufunc
 
@@ -120,30 +120,28 @@ def _numba_types(loop: Loop) -> tuple[Any, ...]:
 
 def _compile_dufunc_loop(state: State, backend: Backend, ufunc: Any, compile_for_types: Any, types: Any, return_type: Any = None) -> Any:
     """Make Numba compile a loop of a `vectorize` ufunc without signatures, and record the loop if possible. Return the compile result."""
-    if return_type is not None:
-        return _compile_and_record_loop(state, backend, None, lambda: compile_for_types(types, return_type), lambda _: None)
     stored = _StoredLoops(ufunc, backend)
-
-    def compile_() -> Any:
-        with stored.storing():
-            return compile_for_types(types, return_type)
-
-    return _compile_and_record_loop(state, backend, tuple(types), compile_, stored.fields_of)
+    key_types = None if return_type is not None else tuple(types)
+    return _compile_and_record_loop(
+        state, backend, key_types, lambda: compile_for_types(types, return_type), stored.fields_of, stored.storing
+    )
 
 
 def _compile_and_record_loop(
     state: State, backend: Backend, types: tuple[Any, ...] | None, compile_: Callable[[], Any],
-    make_fields: Callable[[Any], tuple[Any, ...] | None],
+    make_fields: Callable[[Any], tuple[Any, ...] | None], storing: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Any:  # fmt: skip
     """Make Numba compile a loop with `compile_`, record the loop if possible, and return the compile result.
 
     Processes look up the loop by `types`; None if no process looks it up. `make_fields` returns the fields of the record for the compile
-    result, or None if only Numba can use the loop.
+    result, or None if only Numba can use the loop. A loop that may be recorded is compiled within `storing`.
     """
-    key = _find_loop_key(state, types) if types is not None else None
-    is_recorded = key is not None and frontend.get_entry(backend.cache, key.name, START) is not None
-    result = compile_()
-    if is_recorded or key is None or key.name != getattr(_find_loop_key(state, types), "name", None) or not are_settings_from_environment():
+    key = _find_loop_key(state, types) if types is not None and are_settings_from_environment() else None
+    if key is not None and frontend.get_entry(backend.cache, key.name, START) is not None:
+        key = None
+    with storing() if key is not None else nullcontext():
+        result = compile_()
+    if key is None or key.name != getattr(_find_loop_key(state, types), "name", None):
         return result
     try:
         fields = make_fields(result)
