@@ -101,8 +101,7 @@ class _Reads:
         """
         for owner in value.__mro__ if issubclass(type(value), type) else (value, *type(value).__mro__):
             described = owner if issubclass(type(owner), (type, _Function)) else type(owner)
-            is_read = described is not owner and not self.names.isdisjoint(getattr(owner, "__dict__", ()))
-            if is_library_module(described.__module__) and not is_read:
+            if is_library_module(described.__module__) and (described is owner or not self._names_attribute_of(owner)):
                 continue
             attributes = _attributes_of(owner)
             for name, item in attributes.items():
@@ -111,6 +110,12 @@ class _Reads:
                     reference = _refer_to(owner)
                     self.attributes[id(owner), name] = reference, lambda _: MISSING  # the attribute may lead back to the owner
                     self.attributes[id(owner), name] = reference, self.keep(item, owners)
+
+    def _names_attribute_of(self, value: Any) -> bool:
+        """Return whether the function names an attribute that an object has itself. Do not call `__getattr__`, which may import Numba."""
+        with suppress(AttributeError):
+            return not self.names.isdisjoint(object.__getattribute__(value, "__dict__"))
+        return False
 
 
 def _refer_to(value: Any) -> Callable[[], Any]:
