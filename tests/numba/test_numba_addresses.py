@@ -259,3 +259,28 @@ def test_functions_of_threads_are_numbas_own(project: Project, count: str) -> No
     assert run(project, LAZY + script + later + RESULT, NUMBA_NUM_THREADS=count)[0] == plain
     outer = script + "import numba\n@numba.njit\ndef outer():\n    return t.plain() + 1\nanswers = [outer()]\n"
     assert run(project, LAZY + outer + RESULT, NUMBA_NUM_THREADS=count)[0] == [plain[1] + 1]
+
+
+def test_exports_are_read_again_only_after_a_change(project: Project) -> None:
+    """The capsules of all modules are read once for any number of addresses that are not Cython's, and again if a module exports more."""
+    script = """
+import ctypes, sys
+from numba import njit
+from compcache.numba.registered.cython_functions import function_at
+import offers
+calls = []
+sys.setprofile(lambda frame, event, _: calls.append(frame.f_code.co_name) if event == "call" else None)
+unknown = [function_at(number) for number in range(1, 100)]
+sys.setprofile(None)
+counts = [calls.count("_functions_among") > 0, calls.count("_functions_among") < 99]
+first, last = (offers.address(name) for name in ("sqrt", "cosh"))
+answers = [function_at(first), function_at(last)]
+offers.__pyx_capi__["more"] = offers.capsule("cosh", "double (double)")
+answers += [function_at(last)]
+del offers.__pyx_capi__["more"]
+result = set(unknown), counts, answers + [function_at(last)]
+"""
+    project.write(offers=OFFERS + "\n    address = lambda name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value\n")
+    unknown, counts, answers = run(project, script)
+    assert (unknown, counts) == ({None}, [True, True])
+    assert answers == [("offers", "root", "double (double)"), None, ("offers", "more", "double (double)"), None]

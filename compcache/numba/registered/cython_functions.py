@@ -21,8 +21,8 @@ __all__ = ["CythonFunction", "describe_ctypes_function", "function_and_signature
 
 _API = "__pyx_capi__"
 _capsules: list[Any] = []
-#: The functions that were found, by address.
-_known: dict[int, tuple[str, str, str]] = {}
+#: What all modules exported when it was last read, by module, and the functions among it, by address.
+_latest: list[dict[Any, Any]] = [{}, {}]
 
 
 def function_at(address: int) -> tuple[str, str, str] | None:
@@ -30,22 +30,28 @@ def function_at(address: int) -> tuple[str, str, str] | None:
 
     Return the module, the name and the type (in Cython's spelling); None if no imported Cython module exports a function at this address.
     """
-    function = _known.get(address)
+    latest_exports, functions = _latest
+    function: tuple[str, str, str] | None = functions.get(address)
     if function is None or _address_in(sys.modules.get(function[0]), *function[1:]) != address:
-        functions: dict[int, tuple[str, str, str]] = {}
-        for module_name in sorted(sys.modules):
-            for name, type_, function_address in _exported_functions(sys.modules.get(module_name)):
-                functions.setdefault(function_address, (module_name, name, type_))
-        _known.update(functions)
+        exports = {name: exported.copy() for name in list(sys.modules) if (exported := _exports_of(sys.modules.get(name)))}
+        if exports != latest_exports:  # most addresses are not Cython's, and programs ask for many of them
+            functions = {}
+            for module_name in sorted(exports):
+                for name, type_, function_address in _functions_among(exports[module_name]):
+                    functions.setdefault(function_address, (module_name, name, type_))
+            _latest[:] = exports, functions
         function = functions.get(address)
     return function
 
 
-def _exported_functions(module: Any) -> Iterator[tuple[str, str, int]]:
-    """Yield the functions that a module exports, each with its name, its type and its address."""
-    exported: Any = getattr(module, "__dict__", {}).get(_API)
-    if not isinstance(exported, dict):
-        return
+def _exports_of(module: Any) -> dict[str, Any]:
+    """Return the capsules that a module exports, by name; none for modules that are not Cython's."""
+    exported = getattr(module, "__dict__", {}).get(_API)
+    return exported if isinstance(exported, dict) else {}
+
+
+def _functions_among(exported: dict[str, Any]) -> Iterator[tuple[str, str, int]]:
+    """Yield the functions among the capsules that a module exports, each with its name, its type and its address."""
     name_of, pointer_of = _capsule_readers()
     for name, capsule in sorted(exported.items()):
         type_ = name_of(capsule)
@@ -120,8 +126,7 @@ def _is_simple(kind: Any) -> bool:
 
 def _address_in(module: Any, name: str, type_: str) -> int:
     """Return the address of an exported function, or 0 if the module does not export it with this type."""
-    exported: Any = getattr(module, _API, None)
-    capsule = exported.get(name) if isinstance(exported, dict) else None
+    capsule = _exports_of(module).get(name)
     name_of, pointer_of = _capsule_readers()
     if capsule is None or name_of(capsule) != type_.encode():
         return 0

@@ -322,3 +322,17 @@ def test_attributes_are_those_of_dispatchers(project: Project) -> None:
     texts = ["import {module} as k" + ATTRIBUTES, "import {module} as k\nk.calls(1.5)" + ATTRIBUTES]
     plain = [project.run(script("plain", text), backend=False) for text in texts]
     assert [lazily(project, script("lazy", text + IMPORTED)) for text in texts] == [(each, False, False) for each in plain]
+
+
+@pytest.mark.parametrize("count", [65, 200, 300])
+def test_functions_of_many_parameters_start_without_numba(project: Project, count: int) -> None:
+    names = [f"a{i}" for i in range(count)]
+    module = f"many{count}"
+    project.write(**{module: f"from numba import njit\n@njit\ndef last({', '.join(names)}):\n    return a0 - {names[-1]}\n"})
+    text = (
+        f"import sys, compcache.numba\ncompcache.numba.install(lazy=True)\nimport {module} as k\nvalues = list(range({count}))\n"
+        f"answers = k.last(*values), k.last(*values[:-1], a{count - 1}=7)\nresult = answers, 'numba.core.compiler' in sys.modules"
+    )
+    first, later = (project.run(text, backend=False, COMPCACHE_DIR=str(project.cache)) for _ in range(2))
+    assert first == ((1 - count, -7), True)
+    assert later == ((1 - count, -7), count > 255), "more arguments than `MOST_ARGUMENTS`: Numba decides"

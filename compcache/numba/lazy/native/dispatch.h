@@ -16,7 +16,7 @@
 
 /* The limit for the bytes of a signature. A longer signature is left to Numba. */
 #define MOST_KEY_BYTES 256
-#define MOST_ARGUMENTS 64
+#define MOST_ARGUMENTS 255
 
 typedef struct {
     size_t size;
