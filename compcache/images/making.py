@@ -208,8 +208,10 @@ def usual_kind() -> str:
 
 def _paths_of_providers(undefined: Iterable[str], platform: Iterable[str], libraries: Sequence[Library | Archive]) -> dict[str, str]:
     """Return the paths of the libraries that define undefined symbols, by symbol. The platform's symbols are left out."""
+    if not libraries:
+        return {}
     paths = {}
-    for symbol in set(undefined).difference(platform) if libraries else ():
+    for symbol in set(undefined).difference(platform):
         path = next(filter(None, (library.path_of(symbol) for library in libraries)), None)
         if path is not None:
             paths[symbol] = path

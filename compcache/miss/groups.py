@@ -184,7 +184,7 @@ class _Group:
             try:
                 return sources, self._link_members(sources)
             except UndefinedSymbolError as error:
-                sources = self._without_users(sources, error)
+                sources = self._fail_users(sources, error)
 
     def _compile_source(self, source: _Source) -> bool:
         """Compile a source for each target whose code is not stored. If that fails, record the error and return False."""
@@ -208,8 +208,8 @@ class _Group:
                 self._compiled[label] = optimize_member(request._replace(copies=source.copies), label[:16])
         return _Compiled(label, self._compiled[label])
 
-    def _without_users(self, sources: list[_Source], error: UndefinedSymbolError) -> list[_Source]:
-        """Return the sources without those that use the missing symbols of a link error. Record a failure for the latter.
+    def _fail_users(self, sources: list[_Source], error: UndefinedSymbolError) -> list[_Source]:
+        """Record a failure for each source that uses the missing symbols of a link error. Return the other sources.
 
         Raises:
             UndefinedSymbolError: `error`, if no source uses the symbols by name.

@@ -120,10 +120,10 @@ class BoundNames:
         is_newest = content == place.content if place.record is not None else module.module_id in modules
         return module.module_id if is_newest else None
 
-    def choice_of_copy(self, func_name: str, module_id: bytes, sources: Sources) -> Choice | None:
-        """Return the choice for a function that is bound to its copy in the closure `module_id`, or None for any other function.
+    def choose_copy(self, func_name: str, module_id: bytes, sources: Sources) -> Choice | None:
+        """Add to `sources.bound` a source for a function that is bound to its copy in the closure `module_id`. Return the choice.
 
-        The choice has no further needs. Its source is added to `sources.bound`.
+        The choice has no further needs. Return None, and add nothing, for any other function.
         """
         place = self._places.get(func_name)
         module = place() if place is not None else None
@@ -173,10 +173,11 @@ class BoundNames:
 
         The caller holds the loader's lock.
         """
-        for name, choice in chosen.items() if since != self.changes else ():
-            place = self._places.get(name)
-            if place is not None and place.number > since and self.place_of(name) not in (None, choice.module_id):
-                return True
+        if since != self.changes:
+            for name, choice in chosen.items():
+                place = self._places.get(name)
+                if place is not None and place.number > since and self.place_of(name) not in (None, choice.module_id):
+                    return True
         return False
 
     def copies_of(self, homes: Iterable[bytes], module_id: bytes) -> list[LoadedModule]:

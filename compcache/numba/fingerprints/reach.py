@@ -169,7 +169,7 @@ class Reach:
         return has_fed
 
     def _feed_attribute(self, walk: Walk, owner: _Owner, name: str) -> bool:
-        """Feed an attribute, if the owner has it and it was not fed before. Return whether it was fed."""
+        """Feed an attribute that was not fed before. Return whether it was fed. An attribute that the owner does not have is not fed."""
         if (owner.number, name) in self._done:
             return False
         self._done.add((owner.number, name))

@@ -114,8 +114,9 @@ def _print_report(report: BatchReport, *, quiet: bool, as_json: bool) -> None:
     """Print the report of a batch. A quiet batch has shown no failures, so they come first."""
     from compcache.cli.output import print_message, print_text
 
-    for record in report.failed if quiet else ():
-        print_message("error", f"{record.name}: {record.message}")
+    if quiet:
+        for record in report.failed:
+            print_message("error", f"{record.name}: {record.message}")
     if as_json:
         print_json(report.as_dict())
     else:
