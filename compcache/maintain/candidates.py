@@ -334,13 +334,13 @@ class _Pack:
         self._last = max(self._last, last_use)
 
     def add_requirement(self, created: float, last_use: float, *, protected: bool) -> None:
-        """Record the creation time, the last use and the protection of a module that an entry of the pack requires."""
+        """Record when a module that an entry of the pack requires was created and last used, and whether it is `protected`."""
         self._newest = max(self._newest, created)
         self._last = max(self._last, last_use)
         self._protected = self._protected or protected
 
     def entry(self, module_id: bytes, *, protected: bool) -> Entry:
-        """Return the entry of the pack for the policy."""
+        """Return the entry of the pack for the policy. `protected` is whether the pack itself must not be removed."""
         created = self._newest or self._created
         return Entry(module_id, self.size, created, self._last, (), (), module_id, module_id, protected or self._protected, is_pack=True)
 

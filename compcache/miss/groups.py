@@ -24,7 +24,7 @@ from compcache.maintain.remove import remove_modules
 from compcache.miss.import_types import require_types
 from compcache.miss.many import not_added_error
 from compcache.miss.publication import publish_built
-from compcache.miss.staleness import warn_of_shadowed
+from compcache.miss.staleness import warn_about_shadowed
 from compcache.translation.members import decode_member, encode_member
 from compcache.translation.requests import requests_of
 
@@ -106,7 +106,7 @@ class _Group:
                 sources, built = [], None
             if built is not None:
                 self._store.renew_index()
-                look_ups = warn_of_shadowed(self._store, built, besides=self._own)
+                look_ups = warn_about_shadowed(self._store, built, besides=self._own)
                 module_ids = publish_built(self._session, [built], look_ups=look_ups)[0]
         if replace and module_ids:
             remove_modules(self._store, [module_id for module_id in self._own if module_id.hex() not in module_ids])

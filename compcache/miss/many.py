@@ -18,7 +18,7 @@ from compcache.miss.import_types import Provider, require_types
 from compcache.miss.offers import find_bodies
 from compcache.miss.publication import publish_built
 from compcache.miss.run_times import share_runtime_libraries
-from compcache.miss.staleness import warn_of_repeated, warn_of_shadowed
+from compcache.miss.staleness import warn_about_repeated, warn_about_shadowed
 from compcache.wording import join_first
 
 if TYPE_CHECKING:
@@ -218,8 +218,8 @@ class _Addition:
             for module in (built, *built.others):
                 store.stats.compiled(module.seconds, [name for name, *_ in module.functions])
             if not self._replace:
-                look_ups.update(warn_of_shadowed(store, built))
-        warn_of_repeated([built for _, built in linked])
+                look_ups.update(warn_about_shadowed(store, built))
+        warn_about_repeated([built for _, built in linked])
         try:
             self._publish(linked, look_ups)
         except StorageError:

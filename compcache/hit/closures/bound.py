@@ -92,10 +92,10 @@ class BoundNames:
         return loader
 
     def inherit(self, file: ModuleFile, module: LoadedModule, functions: dict[int, bytes]) -> None:
-        """Add the bindings that plain hits have made to copies in a loaded closure. `file` and `module` are its file and its mapped image.
+        """Add the bindings that plain hits have made to copies in a loaded closure.
 
-        `functions` contains, by the offset of its record, the content of each bound function. A binding whose records cannot be read is not
-        added.
+        `file` and `module` are the file and the mapped image of the closure. `functions` contains the content of each bound function, by
+        the offset of the function's record. A binding whose records cannot be read is not added.
         """
         source, store = self._types[1](file, module), self._loader.store
         for offset, content in functions.items():

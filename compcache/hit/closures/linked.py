@@ -143,9 +143,10 @@ class LinkedClosures:
         return self._find_second_copy(chosen, owners) if uses_closure else None
 
     def _find_second_copy(self, chosen: dict[str, Choice], owners: dict[bytes, tuple[bytes, str]]) -> tuple[str, LinkError] | None:
-        """Return the name of a choice in a closure whose function another closure has too, and the reason.
+        """Return the name of a choice in a closure that contains the module of a function which the load takes from another closure.
 
-        The result is None if there is no such choice.
+        Return also the reason why the choice must not be used. The result is None if there is no such choice. `owners` has, for each module
+        that the load uses, the closure or module from which the load takes its code, and the name of a choice there.
         """
         store = self._loader.store
         for name, choice in chosen.items():

@@ -182,7 +182,7 @@ class _Planner:
     def _create_list_node(self, kind: int, type_: Any, size: int, *, is_parameter: bool) -> _Node:
         """Return a new node for a list, or for a container that is passed as a list.
 
-        Raise `Unsupported` if the list is a parameter, and contains records or lists.
+        Raise `Unsupported` if the list is part of a parameter (`is_parameter`), and contains records or lists.
         """
         from numba.core import types
 

@@ -257,6 +257,7 @@ class Chain:
             tier.outbox.put(upload)
 
         async def copy() -> None:
+            """Queue the upload without blocking the helper, and count it."""
             await asyncio.to_thread(put)
             tier.reads.count("read_through")
             tier.uploads.news.set()

@@ -170,7 +170,7 @@ def _print_functions(rows: Iterable[FunctionSummary | EntrySummary], layers: tup
 
 
 def _record_of(row: FunctionSummary, *, with_directories: bool) -> tuple[str, ...]:
-    """Return the fields of a function for a line in a pipe."""
+    """Return the fields of a function for a line in a pipe. If `with_directories` is true, the last field is the directories."""
     name, signature, copies, size, created, problem, _modules, uses, last_used, directories, *_ = row
     record = name, signature, str(copies), str(size), time_text(created), str(uses), time_text(last_used), problem
     return (*record, " ".join(directories)) if with_directories else record
