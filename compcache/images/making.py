@@ -191,7 +191,7 @@ def _link_or_write(write: Callable[[], ModuleImage], link: Callable[[Linker], Mo
             image = write()
         except FormatError:
             raise error from None
-        warn(f"{error}; the module's image was written without this linker: set COMPCACHE_LINKER to another one")
+        warn(f"{error}; the module's image was written without this linker: set COMPCACHE_LINKER to another linker")
         return image
 
 

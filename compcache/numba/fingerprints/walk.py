@@ -290,7 +290,7 @@ class Walk:
         """
         if overloads is None:
             name = function.__qualname__
-            raise NotLazy(f"{name} was compiled when it was declared, from values that cannot be compared: pass them as arguments")
+            raise NotLazy(f"{name} was compiled when it was declared, from values that cannot be compared: pass these values as arguments")
         if self.without_numba:
             self.feed_token("declared")
         for compiled in overloads:

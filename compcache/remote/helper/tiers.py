@@ -210,7 +210,7 @@ class Chain:
         """Return a pack and the position of the nearest store that has it, or None. The nearer stores of `writes` receive a copy."""
         tiers_without: list[int] = []
         for position, tier in enumerate(self.tiers):
-            if tier.reads.is_recent_miss(key):
+            if tier.reads.avoid_request(key):
                 continue
             with suppress(Exception):  # the status of the store has recorded the error
                 data = await tier.reads.get(key, LARGEST_PACK, _PACK_SECONDS)
