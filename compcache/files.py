@@ -199,7 +199,10 @@ class Tree(Files):
         self._root = None
 
     def _enter_root(self, *, is_trusted: bool = False) -> tuple[_Root, os.stat_result]:
-        """Open the root of the tree, check that it can be trusted, keep it for later calls, and return it with its status."""
+        """Open the root of the tree, keep it for later calls, and return it with its status.
+
+        Check that the root can be trusted, unless `is_trusted` is true.
+        """
         self._root, is_link = None, False
         try:
             opened = self._above.open_owned(self.root, _ENTERING) if self._above else self._open_outside(self.root, _ENTERING)

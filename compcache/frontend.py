@@ -194,10 +194,10 @@ def check_sources(cache: Cache, functions: Iterable[str], source: ModuleSource, 
     """
     cache._require_open()
     from compcache.cache import func_names_of
-    from compcache.miss.staleness import is_checking, warn_of_stale
+    from compcache.miss.staleness import is_checking, warn_about_stale
 
     if is_checking():
-        warn_of_stale(cache._store, func_names_of(functions), source, consequence)
+        warn_about_stale(cache._store, func_names_of(functions), source, consequence)
 
 
 def is_checking() -> bool:

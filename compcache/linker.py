@@ -199,7 +199,10 @@ def rebuild_module(
     makers_before = makers_text([maker for maker in makers if maker.name not in LINKERS and maker != Maker(PACKAGE, "")])
 
     def build(*, shared: bool) -> BuiltModule:
-        """Compile the stored code, `shared` or as an object, with the properties of the stored module that are not in the code."""
+        """Compile the stored code, and add the properties of the stored module that are not in the code.
+
+        The result is a shared object if `shared` is true, otherwise an object.
+        """
         started = time_spent()
         translated = codegen.run(
             lambda context: translate_again(context, recipe, target, shared=shared, inlined=inlined, bodies=tuple(bodies))
@@ -207,7 +210,7 @@ def rebuild_module(
         translated = translated._replace(digests=digests, seconds=time_spent() - started, makers=makers_before)
         return _make_module(translated, notes.get("identity"), entries, shared=shared)
 
-    built = _shared_or_object(build, shared=making.makes_shared_objects())
+    built = _build_shared_or_object(build, shared=making.makes_shared_objects())
     return built.with_notes(pack_notes(inherit_order(decode_notes(built.sections.notes), notes)))
 
 
@@ -225,28 +228,35 @@ def _translate_for(request: Request) -> Translated:
 
 def _try_untrusted(request: Request) -> None:
     """Translate the code of an untrusted source in another process first. Raise `CompileError` if that fails."""
-    for code in code_pieces(request.ir) if request.untrusted else ():
-        try_in_child(code, request.machine, request.level, UNTRUSTED)
+    if request.untrusted:
+        for code in code_pieces(request.ir):
+            try_in_child(code, request.machine, request.level, UNTRUSTED)
 
 
 def _link_for(request: Request, translated: Translated) -> BuiltModule:
     """Return the module for a request, as a shared image if possible. The code is translated again if only an object is possible."""
 
     def build(*, shared: bool) -> BuiltModule:
-        """Return the module, as a shared object (`shared`) or an object. Code that was compiled for the other form is compiled again."""
+        """Return the module as a shared object if `shared` is true, otherwise as an object.
+
+        Code that was compiled for the other form is compiled again.
+        """
         code = translated if shared == request.shared else _translate_for(request._replace(shared=shared))
         return _make_module(code, request.identity, _entries_of(request, code), shared=shared)
 
     with _naming_target(request):
-        return _shared_or_object(build, shared=request.shared)
+        return _build_shared_or_object(build, shared=request.shared)
 
 
-def _shared_or_object(build: Callable[..., BuiltModule], *, shared: bool) -> BuiltModule:
-    """Return the result of `build` for a shared object if `shared` is true. If no shared object can be made, warn and build an object.
+def _build_shared_or_object(build: Callable[..., BuiltModule], *, shared: bool) -> BuiltModule:
+    """Build a module with `build`: a shared object if `shared` is true and one can be made, otherwise an object.
 
-    A shared object cannot be made if it requires a linker and none is installed, or if this process may not write a file of this size.
+    No shared object can be made if it requires a linker and none is installed, or if it would exceed this process's limit on file sizes.
+    If an object replaces the shared object, warn.
 
-    Raise `CompileError` if an object cannot contain all parts of the module.
+    Raises:
+        NoSharedObjectError: no shared object can be made, and an object cannot contain all parts of the module.
+        CompileError: `build` cannot build the module.
     """
     try:
         return build(shared=shared)

@@ -263,7 +263,7 @@ class Store(Directory):
             self.files.look_again()
             status = module.open(self)
             foreign = self.exposed or self.is_foreign(status)
-            if foreign or not self._recognize(module, status):
+            if foreign or not self._set_if_verified(module, status):
                 from compcache.publish.verify import verify_module
 
                 module = verify_module(self, module, status, leave_stamp=leave_stamp, foreign=foreign)
@@ -280,10 +280,10 @@ class Store(Directory):
             raise condemn_unreadable(self, module, error) from error
         return module
 
-    def _recognize(self, module: ModuleFile, status: os.stat_result, index: Index | None = None) -> bool:
-        """Return whether an index (None: this store's) has a stamp for the current state of a file. Set the module's fields from it.
+    def _set_if_verified(self, module: ModuleFile, status: os.stat_result, index: Index | None = None) -> bool:
+        """Set the fields of a module from an index (None: this store's) that has a stamp for the current state of the file.
 
-        Entries without a valid MAC are skipped.
+        Return whether the index has such a stamp. Entries without a valid MAC are skipped.
         """
         for image, records, target, flags, functions, key, entry_mac in (index or self.index).verified(module.module_id, status):
             if self.mac_key:

@@ -85,7 +85,7 @@ def prepare_jobs(jobs: Iterable[Any]) -> list[PreparedJob]:
 
     Raises:
         TypeError, InvalidNameError: an item is not a job, or its name is not valid. The message names the item.
-        ConflictingJobsError: two jobs define the same function with different code.
+        ConflictingJobsError: two jobs with different sources define a function of the same plain name.
     """
     prepared = [_prepare_job(number, item) for number, item in enumerate(jobs)]
     _require_no_conflicts(prepared)
@@ -93,11 +93,14 @@ def prepare_jobs(jobs: Iterable[Any]) -> list[PreparedJob]:
 
 
 class ConflictingJobsError(ValueError):
-    """Raised when two jobs of a batch define a function of the same plain name with different code."""
+    """Raised when two jobs of a batch with different sources define a function of the same plain name."""
 
 
 def _require_no_conflicts(jobs: Iterable[PreparedJob]) -> None:
-    """Raise `ConflictingJobsError` if two jobs define the same plain name with different code. Weak definitions may differ."""
+    """Raise `ConflictingJobsError` if two jobs with different sources define the same plain name. Weak definitions may differ.
+
+    Whole sources are compared: two sources that differ in another function conflict, too.
+    """
     definitions: dict[str, tuple[PreparedJob, bytes]] = {}
     for job in jobs:
         source = job.job.given_source()
@@ -111,7 +114,8 @@ def _require_no_conflicts(jobs: Iterable[PreparedJob]) -> None:
             earlier_job, earlier_digest = definitions.setdefault(name, (job, digest))
             if earlier_digest != digest:
                 raise ConflictingJobsError(
-                    f"the jobs {earlier_job.name} and {job.name} define function {name!r} with different code: rename it in one job"
+                    f"function {name!r} is defined by job {earlier_job.number} ({earlier_job.name!r}) and by job {job.number} "
+                    f"({job.name!r}), whose sources differ: give the function another name in one job, or leave it out of one source"
                 )
 
 

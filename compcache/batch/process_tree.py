@@ -74,8 +74,10 @@ def descendants(pids: Iterable[int]) -> list[Process]:
 def processes_with_marks(marks: Iterable[str]) -> list[Process]:
     """Return the processes, other than this one, whose environment variable `MARK` has one of these values."""
     assignments = tuple([f"{MARK}={mark}".encode() for mark in marks])
+    if not assignments:
+        return []
     matching = []
-    for process in _all_processes() if assignments else ():
+    for process in _all_processes():
         variables = _read_text(f"/proc/{process.pid}/environ").encode("latin-1").split(b"\0")
         if process.pid != os.getpid() and any(variable in assignments for variable in variables):
             matching.append(process)

@@ -73,7 +73,7 @@ def compile_many(
     Raises:
         TypeError: an item of `jobs` is not a job.
         ValueError: `workers` is less than 1, `timeout` is not more than 0, or `worker_directory` is given without `executor`.
-        ConflictingJobsError: two jobs define a function of the same plain name with different code (a `ValueError`).
+        ConflictingJobsError: two jobs with different sources define a function of the same plain name (a `ValueError`).
         RuntimeError: a worker process imported the main script, which called this function.
         StorageError: the cache is read-only.
         BatchInterrupted: Ctrl-C was pressed (a `KeyboardInterrupt`). Its `report` covers the jobs that had ended.
@@ -262,7 +262,7 @@ class _Batch:
         self.display(BatchProgress(len(self.jobs), counts["built"], counts["cached"], counts["failed"], running, ended, seconds))
 
     def report(self, *, interrupted: bool = False) -> BatchReport:
-        """Return the report of the jobs that have ended."""
+        """Return the report of the jobs that have ended. `interrupted` is whether the batch was interrupted."""
         records = [self._ended[number] for number in sorted(self._ended)]
         return BatchReport(
             tuple([record for record in records if isinstance(record, BuiltJob)]),

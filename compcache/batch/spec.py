@@ -58,7 +58,10 @@ def _read_spec(spec: str, *, untrusted: bool) -> Iterator[Any]:
 
 
 def _file_job(path: str, *, text: bool, untrusted: bool) -> Job:
-    """Return a job for a file of LLVM assembly (`text`) or bitcode. Raise `SpecError` if the file cannot be read or decoded."""
+    """Return a job for a file of LLVM assembly if `text` is true, otherwise of bitcode. See `ModuleSource` for `untrusted`.
+
+    Raise `SpecError` if the file cannot be read or decoded.
+    """
     try:
         with open(path, "rb") as file:
             content = file.read()

@@ -359,7 +359,10 @@ def read_functions(text: str) -> tuple[GlobalValue, ...]:
 
 
 def _parse_function(line: str, head: str, *, is_declaration: bool) -> GlobalValue:
-    """Return the value that a function's line declares or defines. `head` is the line without its first word and attachments."""
+    """Return the function that a line declares if `is_declaration` is true, or else defines.
+
+    `head` is the line without its first word and attachments.
+    """
     before, _, rest = head.partition("@")
     if '"' in before:  # the result's type has a quoted name, which may contain "@"
         match = next(match for match in _REFERENCE.finditer(head) if match[0].startswith("@"))

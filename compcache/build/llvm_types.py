@@ -155,7 +155,10 @@ def split_words(text: str) -> list[str]:
 
 
 def _vector_type(element: Type, count: int, *, is_scalable: bool) -> Type:
-    """Return a vector of elements. Its size is the next power of two; the size of a scalable vector is unknown (-1)."""
+    """Return the type of a vector of `count` elements. If `is_scalable` is true, the size of the vector is unknown (-1).
+
+    The size of other vectors is the next power of two.
+    """
     kind = element.pieces[0]
     bits = count * (int(kind[1:]) if kind[0] == "i" and len(element.pieces) == 1 else element.size * _BYTE)
     size = 1

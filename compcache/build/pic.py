@@ -230,8 +230,10 @@ def shared_thread_locals(variables: str) -> tuple[frozenset[str], frozenset[str]
 
     Variables that linkers merge are left out, because each module has its own copy. `variables` are the lines of the module's variables.
     """
+    if "thread_local" not in variables:
+        return frozenset(), frozenset()
     declared, defined = set(), set()
-    for match in _THREAD_LOCAL.finditer(variables) if "thread_local" in variables else ():
+    for match in _THREAD_LOCAL.finditer(variables):
         words = match[0][len(match[1]) :].split()[1:]
         if words[0] in ("external", "extern_weak"):
             declared.add(referenced_name(match[1]))

@@ -98,7 +98,7 @@ def read_recipe(section: bytes, read_record: Callable[[int], bytes]) -> Recipe:
 
 
 def _restore_export(name: str, symbol: str, signature: str | None, nogil: bool, shown: str | None, link_only: str) -> Export:
-    """Return an export from its fields in a recipe. Raise `SignatureError` if the signature cannot be parsed."""
+    """Return an export from its fields in a recipe (`Export`). Raise `SignatureError` if the signature cannot be parsed."""
     return Export(name, symbol, None if signature is None else Signature.parse(signature), bool(nogil), shown, link_only)
 
 

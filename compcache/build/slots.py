@@ -384,7 +384,10 @@ class _Resolver:
                 self._find_in_process(name, values[name])
 
     def _add_import(self, symbol: str, name: str, *, is_function: bool) -> None:
-        """Import a symbol under an exported name. A function of an object gets a slot; other imports stay references to the symbol."""
+        """Import a symbol under an exported name. `is_function` is whether the symbol is a function.
+
+        A function of an object gets a slot. Other imports stay references to the symbol.
+        """
         if self._shared or not is_function:
             self.imports[symbol] = name
         else:

@@ -76,9 +76,10 @@ def export(
         raise ValueError("minisign=True requires a secret key: open the cache with publish_key, or set COMPCACHE_PUBLISH_KEY")
     processors = _target_processors(store, targets)
     modules, lines, exported_names = _collect_modules(store, names, processors, closure=closure)
-    for module_id, entry in linked_closures(store).items() if linked else ():
-        if modules.keys() >= {*entry.requires}:
-            modules[module_id] = _read_module(store, module_id)
+    if linked:
+        for module_id, entry in linked_closures(store).items():
+            if modules.keys() >= {*entry.requires}:
+                modules[module_id] = _read_module(store, module_id)
     numbers = _addition_numbers(modules)
     contents = {key: _member_content(key, module, numbers.get(key)) for key, module in modules.items()}
     signatures = {key: module.signatures for key, module in modules.items()}
@@ -144,13 +145,14 @@ def _target_processors(store: Store, targets: Iterable[str] | str | None) -> dic
     Raise `CompileError` if a target is not valid.
     """
     processors = {}
-    for cpu, changes in parse_targets(targets) if targets is not None else ():
-        name = ",".join(filter(None, (cpu, changes)))
-        if name == NATIVE:
-            processors[name] = store.processor()
-        else:
-            machine = machine_for(cpu, changes, store.host(), host.platform_name())
-            processors[name] = processor_with(machine.requires, host.platform_name(), machine.cpu)
+    if targets is not None:
+        for cpu, changes in parse_targets(targets):
+            name = ",".join(filter(None, (cpu, changes)))
+            if name == NATIVE:
+                processors[name] = store.processor()
+            else:
+                machine = machine_for(cpu, changes, store.host(), host.platform_name())
+                processors[name] = processor_with(machine.requires, host.platform_name(), machine.cpu)
     return processors
 
 

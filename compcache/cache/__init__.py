@@ -399,7 +399,10 @@ def func_names_of(names: Any) -> list[str]:
 
 
 def _open_cache(path: str, *, signed: bool) -> Cache | None:
-    """Return an open cache of a directory, with or without a signing key as `signed` says, or None if there is none."""
+    """Return an open cache of a directory, or None if there is none. `signed` is whether the cache must have a signing key.
+
+    If `signed` is false, the cache must have no signing key.
+    """
     open_cache = open_caches.get((path, signed))
     cache = open_cache() if open_cache is not None else None
     return cache if cache is not None and not cache._closed else None
@@ -408,8 +411,8 @@ def _open_cache(path: str, *, signed: bool) -> Cache | None:
 def find_again(path: str, func_name: str, signed: bool = False, layers: tuple[str, ...] = ()) -> TypedCallTarget:
     """Return the call target for a pickled target, from an open cache of the directory or from a new one.
 
-    A pickle contains no key. If the pickled target belongs to a cache with a signing key, the function is loaded only with the key of an
-    open cache of the directory or the key in the environment. `layers` are used only if a new cache is opened.
+    A pickle contains no key. If the pickled target belongs to a cache with a signing key (`signed`), the function is loaded only with the
+    key of an open cache of the directory or the key in the environment. `layers` are used only if a new cache is opened.
 
     Raises:
         NotCachedError: the cache does not have the function.

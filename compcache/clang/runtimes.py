@@ -189,11 +189,12 @@ def _rust_allocator_text(symbols: Collection[str], defined: Collection[str]) -> 
             lines += _forwarding_function(public, default, result, parameters)
     if not prefix:  # marks of old compilers are variables, those of new compilers are functions
         lines += [f"@{name} = weak_odr hidden constant i8 0" for name in _OLD_RUST_MARKS if name not in defined_symbols]
-    for name in _RUST_MARKS if prefix else ():
-        marker = _mangle_rust_name(prefix, name)
-        if marker not in defined_symbols:
-            result, value = ("i8", "i8 0") if "should_panic" in name else ("void", "void")
-            lines += [f"define weak_odr hidden {result} @{marker}() {{", f"  ret {value}", "}"]
+    if prefix:
+        for name in _RUST_MARKS:
+            marker = _mangle_rust_name(prefix, name)
+            if marker not in defined_symbols:
+                result, value = ("i8", "i8 0") if "should_panic" in name else ("void", "void")
+                lines += [f"define weak_odr hidden {result} @{marker}() {{", f"  ret {value}", "}"]
     return "\n".join([*lines, ""])
 
 

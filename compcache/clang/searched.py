@@ -64,7 +64,7 @@ def searched_paths(search_path: SearchPath, codes: Mapping[str, bytes], director
     existing: dict[str, None] = {}
     for name, searched in _searches(codes, folders):
         for folder in (*includers, *searched):
-            path = _existing_or_missing(folder, name, missing)
+            path = _find_or_record_missing(folder, name, missing)
             if path:
                 existing[path] = None
     return list(existing), list(missing)
@@ -80,8 +80,11 @@ def _searches(codes: Mapping[str, bytes], folders: list[str]) -> Iterator[tuple[
                 yield path[len(folder) + 1 :], folders[:position]
 
 
-def _existing_or_missing(folder: str, name: str, missing: dict[str, None]) -> str:
-    """Return the path of a file in a folder, or "" if there is no file. Add the first part of the path that does not exist to `missing`."""
+def _find_or_record_missing(folder: str, name: str, missing: dict[str, None]) -> str:
+    """Return the path of a file in a folder, or "" if there is no file.
+
+    Record in `missing` the first part of the path that does not exist.
+    """
     path = folder
     for part in name.split("/"):
         path = f"{path}/{part}"

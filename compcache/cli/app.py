@@ -171,7 +171,7 @@ def _use_trust(ctx: click.Context, _: click.Parameter, trust: bool) -> None:
 
 
 def _use_verbose(_: click.Context, __: click.Parameter, verbose: bool) -> None:
-    """Set the variable that shows debugging messages, for child processes too."""
+    """If `verbose` is true, set the variable that shows debugging messages, for child processes too."""
     if verbose:
         os.environ[DEBUG_VARIABLE] = "1"
 
@@ -188,7 +188,7 @@ def _reject_empty_directory(directory: str) -> None:
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, is_requested: bool) -> None:
-    """Print the version and exit, for --version."""
+    """If --version was given (`is_requested`), print the version and exit."""
     if is_requested and not ctx.resilient_parsing:
         from compcache import __version__
 

@@ -145,8 +145,10 @@ def _read_file(path: str) -> bytearray:
 
 def _parse_elements(type_: Type, text: str) -> list[Any]:
     """Return the elements of a list like ``1,2,0*98``. Raise `ValueError` for an invalid list."""
+    if not text.strip():
+        return []
     values: list[Any] = []
-    for element in text.split(",") if text.strip() else []:
+    for element in text.split(","):
         value, star, count = element.strip().partition("*")
         times = _parse_integer(count) if star else 1
         if times < 0:

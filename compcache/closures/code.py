@@ -334,7 +334,10 @@ class _Linker:
 
 
 def _add_static_runtime(module: Any, context: Any, resolution: Resolution) -> None:
-    """Link the static runtime (`compcache.images.static_runtime`) into a module that uses it, or static libraries, which may need it."""
+    """Link the static runtime (`compcache.images.static_runtime`) into a module that may need it.
+
+    A module needs the static runtime if it declares a function of it. A static library that the module uses may also need it.
+    """
     declared = {value.name for value, _ in _iterate_values(module) if value.is_declaration}
     archives = [library for library in resolution.libraries if isinstance(library, Archive)]
     if STATIC_RUNTIME.isdisjoint(declared) and not any(archive.path_of(name) for archive in archives for name in declared):

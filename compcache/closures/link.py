@@ -162,10 +162,11 @@ class _Linking:
         """
         planned = [self._plan(names) for names in sets]
         homes = frozenset().union(*[plan.homes for plan in planned])
-        for entry in linked_closures(self._store).values() if homes else ():
-            former = decode_closure(entry.data)
-            if not homes.isdisjoint(entry.requires[: former.homes]):
-                planned.append(self._plan(former.roots)._replace(is_requested=False))
+        if homes:
+            for entry in linked_closures(self._store).values():
+                former = decode_closure(entry.data)
+                if not homes.isdisjoint(entry.requires[: former.homes]):
+                    planned.append(self._plan(former.roots)._replace(is_requested=False))
         groups = _group_overlapping(planned)
         while len(groups) < len(planned):
             planned = [self._join(group) for group in groups]

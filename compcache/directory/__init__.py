@@ -182,7 +182,7 @@ class Directory:
             from compcache.formats.volumes import Volumes
 
             suffixes = VOLUMES.suffix, GONE.suffix
-            self._volumes = Volumes(self.files, self.directory(VOLUMES), suffixes, self._warn_of_damaged_volume, self.report_unreadable)
+            self._volumes = Volumes(self.files, self.directory(VOLUMES), suffixes, self._warn_about_damaged_volume, self.report_unreadable)
             self._volumes.owners, self._volumes.vouching = self.index.owners, self._owners
         return self._volumes
 
@@ -210,7 +210,7 @@ class Directory:
             return in_volume
         return status.st_size, status.st_mtime
 
-    def _warn_of_damaged_volume(self, name: str, reason: str) -> None:
+    def _warn_about_damaged_volume(self, name: str, reason: str) -> None:
         """Issue a warning about a damaged volume, once for each path."""
         path = self.path(VOLUMES, name)
         if self.is_first_warning(path):

@@ -276,7 +276,7 @@ class Index:
 
     __slots__ = (
         "_hint", "_processor", "_ranks", "gathered", "ignored", "_segments", "checked", "damaged", "vouching", "directory", "files",
-        "owners", "problem", "suffix", "temporary", "unfinished",
+        "failure", "owners", "suffix", "temporary", "unfinished",
     )  # fmt: skip
 
     def __init__(
@@ -297,7 +297,7 @@ class Index:
         self.vouching: frozenset[int] | None = None  # the users whose stamps are trusted; None: all users
         self.unfinished = False  # whether the index is being rebuilt, and therefore incomplete
         self.checked = False  # whether a look-up has checked if this missing or unfinished index must be rebuilt
-        self.problem = ""  # why the last attempt to read the index, or a part of it, failed
+        self.failure: tuple[str, str] | None = None  # the part of the index that could not be read in the last attempt, and the reason
         self._ranks: dict[bytes, int] = {}
 
     @property
@@ -308,19 +308,24 @@ class Index:
         assert self._segments is not None
         return self._segments
 
+    @property
+    def problem(self) -> str:
+        """Why the last attempt to read the index, or a part of it, failed; "" if it did not fail."""
+        return " cannot be read: ".join(self.failure or ())
+
     def refresh(self) -> bool:
         """List the directory again, and return whether its segments have changed. Damaged and ignored segments are left out.
 
         If the directory cannot be read, there are no segments, and `problem` says why.
         """
-        former_problem, self.problem = self.problem, ""
+        former_failure, self.failure = self.failure, None
         if self._segments and not self.unfinished:
             self.checked = False  # this index may have disappeared
         names = self._list_names()
         former_segments = {segment.name: segment for segment in self._segments or ()}
         if self._segments is not None and names == list(former_segments):
             if names:
-                self.problem = former_problem  # the problem of a segment still exists
+                self.failure = former_failure  # the segment is still unreadable
             return False
         self._segments = tuple([former_segments.get(name) or Segment(self, name) for name in names])
         return True
@@ -330,7 +335,7 @@ class Index:
 
         The list is empty if the directory is missing or unreadable.
 
-        Side effects: set `problem` if an existing directory cannot be read. Set `unfinished` if the directory was read.
+        Side effects: set `failure` if an existing directory cannot be read. Set `unfinished` if the directory was read.
         """
         try:
             present_names = self.files.listdir(self.directory)
@@ -339,7 +344,7 @@ class Index:
             return []
         except OSError as error:
             reraise_interrupt(error)
-            self.problem = f"{self.directory} cannot be read: {error.strerror or error}"
+            self.failure = self.directory, str(error.strerror or error)
             return []
         open_names = {segment.name for segment in self._segments or ()}
         names = {name for name in present_names if name in open_names or _is_segment_name(name, self.suffix)}
@@ -478,9 +483,11 @@ class Index:
                     yield fields
 
     def look_up(self, segment: Segment, key: bytes, *, modules: bool) -> list[bytes] | None:
-        """Return the values for a key in a segment's module or function table, or None if the segment has been removed.
+        """Return the values for a key in a segment, or None if the segment has been removed.
 
-        A damaged segment is set aside, and an unreadable segment sets `problem`. Both have no values.
+        The key is looked up in the table of modules if `modules` is true, otherwise in the table of functions.
+
+        A damaged segment is set aside, and an unreadable segment sets `failure`. Both have no values.
         """
         try:
             return (segment.modules if modules else segment.functions).find(key)
@@ -493,7 +500,7 @@ class Index:
             return []
         except OSError as error:
             reraise_interrupt(error)
-            self.problem = f"the index segment {self.directory}/{segment.name} cannot be read: {error.strerror or error}"
+            self.failure = f"the index segment {self.directory}/{segment.name}", str(error.strerror or error)
             return []
 
     def set_aside(self, segment: Segment, error: FormatError) -> None:

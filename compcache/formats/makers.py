@@ -133,13 +133,14 @@ class Versions(NamedTuple):
             raise ValueError(advice)
         condition_list = text.strip()[name.end() :]
         conditions = []
-        for condition in condition_list.split(",") if condition_list else ():
-            match = _CONDITION.fullmatch(condition)
-            sign, limit = match.groups() if match is not None else ("", "")
-            is_prefix = limit.endswith(".*")
-            if _version_key(limit.removesuffix(".*")) is None or (is_prefix and sign not in ("==", "!=")):
-                raise ValueError(advice)
-            conditions.append((sign, limit))
+        if condition_list:
+            for condition in condition_list.split(","):
+                match = _CONDITION.fullmatch(condition)
+                sign, limit = match.groups() if match is not None else ("", "")
+                is_prefix = limit.endswith(".*")
+                if _version_key(limit.removesuffix(".*")) is None or (is_prefix and sign not in ("==", "!=")):
+                    raise ValueError(advice)
+                conditions.append((sign, limit))
         return cls(name[0].lower(), tuple(conditions))
 
     def __str__(self) -> str:

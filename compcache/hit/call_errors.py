@@ -222,7 +222,7 @@ def _shorten_value(value: object) -> str:
 
 
 def _value_range(size: int, *, signed: bool) -> tuple[int, int]:
-    """Return the least and the greatest value of an integer type with `size` bytes. Signed types begin below 0."""
+    """Return the least and the greatest value of an integer type with `size` bytes, which is signed if `signed` is true."""
     bits = 8 * size
     return (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
 

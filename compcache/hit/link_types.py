@@ -86,11 +86,12 @@ def compare_types(definition: str, use: str) -> tuple[bool, str]:
     Both arguments are link types. An empty one is unknown, and fits.
     """
     warning = ""
-    for part in use.split(OR) if definition and use else ():
-        is_fitting, reason = _compare(definition, part)
-        if not is_fitting:
-            return False, reason
-        warning = warning or reason
+    if definition and use:
+        for part in use.split(OR):
+            is_fitting, reason = _compare(definition, part)
+            if not is_fitting:
+                return False, reason
+            warning = warning or reason
     return True, warning
 
 
@@ -150,10 +151,11 @@ def _split_values(text: str) -> list[Piece]:
     """Return the passed values one by one, each with whether it is part of a structure."""
     values = []
     is_part = False
-    for part in text.split(", ") if text and text != "void" else ():
-        is_part = is_part or part.startswith("{")
-        values.append((part.strip("{}"), is_part))
-        is_part = is_part and not part.endswith("}")
+    if text and text != "void":
+        for part in text.split(", "):
+            is_part = is_part or part.startswith("{")
+            values.append((part.strip("{}"), is_part))
+            is_part = is_part and not part.endswith("}")
     return values
 
 

@@ -284,9 +284,9 @@ class Loader(PlainLoader):
     def _open_first(
         self, func_name: str, candidates: Iterator[tuple[bytes, int]], sources: Sources
     ) -> tuple[Choice | None, Exception | None]:
-        """Open the first realization. Return it and None, or None and the error against it.
+        """Open the first realization of a function. Return the choice and None, or None and the reason why the realization is unusable.
 
-        Return None twice if there is no realization, or if its module was removed.
+        Return None twice if there is no realization, or if the module of the first was removed.
         """
         for module_id, offset in candidates:
             try:
@@ -348,19 +348,20 @@ class Loader(PlainLoader):
         place = self.linked.bound.place_of(func_name) if self.linked is not None and linked else None
         if place is not None and self.linked is not None and place in self.linked:
             yield place, 0
-        for module_id, offset in chain((best,), realizations) if best is not None else ():
-            if self.linked is None:
-                if offset < LINKED:
-                    yield module_id, offset
-                    continue
-                from compcache.hit.closures.linked import LinkedClosures
+        if best is not None:
+            for module_id, offset in chain((best,), realizations):
+                if self.linked is None:
+                    if offset < LINKED:
+                        yield module_id, offset
+                        continue
+                    from compcache.hit.closures.linked import LinkedClosures
 
-                self.store.refresh()  # the present index decides whether the closure is valid
-                with hit._lock:
-                    self.linked = self.linked or LinkedClosures(self, (Choice, Source, Sources))
-            admitted = self.linked.admitted(func_name, module_id, offset, is_bound=place is not None)
-            if admitted is not None:
-                yield admitted
+                    self.store.refresh()  # the present index decides whether the closure is valid
+                    with hit._lock:
+                        self.linked = self.linked or LinkedClosures(self, (Choice, Source, Sources))
+                admitted = self.linked.admitted(func_name, module_id, offset, is_bound=place is not None)
+                if admitted is not None:
+                    yield admitted
 
     def is_loaded(self, module_id: bytes) -> bool:
         """Return whether this loader has mapped a module that is in use."""
@@ -371,7 +372,7 @@ class Loader(PlainLoader):
 
         Raise `CompcacheError` or `OSError` if the realization is ruled out.
         """
-        bound = self.linked.bound.choice_of_copy(func_name, module_id, sources) if self.linked is not None and not offset else None
+        bound = self.linked.bound.choose_copy(func_name, module_id, sources) if self.linked is not None and not offset else None
         if bound is not None:
             return bound
         source = self.open_source(module_id, sources)
@@ -646,7 +647,7 @@ class Loader(PlainLoader):
         return hit._lock
 
     def forget(self, module_id: bytes) -> None:
-        """Hide a module, and everything bound to it, from later look-ups. Call targets stay valid."""
+        """Hide a module, and all modules that are bound to it, from later look-ups (`compcache.hit.memory.forget`)."""
         if module_id in self._mine or self.linked is not None:  # a linked closure may contain the module
             from compcache.hit.memory import forget
 

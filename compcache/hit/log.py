@@ -91,7 +91,7 @@ class LoggingRecorder(NullRecorder):
         _logger.debug("remote store %s: %s", name, answer)
 
     def waited(self, what: str, seconds: float, *, owned: bool | None) -> None:
-        """Record that this thread waited for another process or thread."""
+        """Record that this thread waited for another process or thread. `owned` is whether this thread then did the work itself."""
         end = "and then did so itself" if owned else "until it was done"
         _logger.debug("waited %s for another process or thread to %s, %s", _format_time(seconds), what, end)
 

@@ -54,13 +54,13 @@ def _bound_modules(module: LoadedModule) -> list[LoadedModule]:
 
 
 def forget(loader: Loader, module_id: bytes) -> None:
-    """Make later look-ups load a module, and all modules that are bound to it, again (`Loader.forget`).
+    """Hide a module, and all modules that are bound to it, from later look-ups, which then load them again. Call targets stay valid.
 
-    Do nothing for a linked closure whose modules all exist.
+    A linked closure whose modules all exist is not hidden, because its code is still the code of functions in the cache.
     """
     linked = loader.linked
     if linked is not None and module_id in linked and linked.is_whole(module_id):
-        return  # all modules with code in this closure exist
+        return
     with loader.lock():
         modules = [loader._loaded(module_id), *(linked.closures_of(module_id) if linked is not None else ())]
         forgotten = {user for module in modules if module is not None for user in _users_of(loader, module)}

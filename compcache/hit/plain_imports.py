@@ -139,7 +139,7 @@ def collect_imports(loader: "PlainLoader", runtime: "Any", module_id: bytes, whe
         if first is not part:  # the needs are the same places of the same image
             part.imports, part.start = first.imports, first.start
             continue
-        uses = _read_needs(loader, runtime, part, natives)
+        uses = _collect_needs(loader, runtime, part, natives)
         if uses is None:
             return None
 
@@ -164,10 +164,10 @@ def collect_imports(loader: "PlainLoader", runtime: "Any", module_id: bytes, whe
     return parts if any(part.imports or part.addresses or part.start is not None for part in waiting) else Parts()
 
 
-def _read_needs(loader: "PlainLoader", runtime: "Any", part: "Part", natives: "set[str]") -> "list[Use] | None":
-    """Return the unbound imports of a function, each with its key, its positions and the link type of its use.
+def _collect_needs(loader: "PlainLoader", runtime: "Any", part: "Part", natives: "set[str]") -> "list[Use] | None":
+    """Add the native symbols of a function to `natives`, and record the function's variables in `part` (`_read_variables`).
 
-    Add the native symbols of the function to `natives`, and record its variables in `part` (`_read_variables`). The result is None if the
+    Return the unbound imports of the function, each with its key, its positions and the link type of its use. The result is None if the
     function has variables to decode.
     """
     uses: list[Use] = []

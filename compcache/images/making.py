@@ -191,7 +191,7 @@ def _link_or_write(write: Callable[[], ModuleImage], link: Callable[[Linker], Mo
             image = write()
         except FormatError:
             raise error from None
-        warn(f"{error}; the module's image was written without this linker: set COMPCACHE_LINKER to another one")
+        warn(f"{error}; the module's image was written without this linker: set COMPCACHE_LINKER to another linker")
         return image
 
 
@@ -208,8 +208,10 @@ def usual_kind() -> str:
 
 def _paths_of_providers(undefined: Iterable[str], platform: Iterable[str], libraries: Sequence[Library | Archive]) -> dict[str, str]:
     """Return the paths of the libraries that define undefined symbols, by symbol. The platform's symbols are left out."""
+    if not libraries:
+        return {}
     paths = {}
-    for symbol in set(undefined).difference(platform) if libraries else ():
+    for symbol in set(undefined).difference(platform):
         path = next(filter(None, (library.path_of(symbol) for library in libraries)), None)
         if path is not None:
             paths[symbol] = path

@@ -136,7 +136,7 @@ class _OneRealization(Loader):
         self._candidate = candidate
 
     def candidates(self, func_name: str, is_near: IsNear | None = None, *, linked: bool = False) -> Iterator[tuple[bytes, int]]:
-        """Return the one realization for its function; for other functions, the result of `Loader.candidates`."""
+        """See `Loader.candidates`. The only realization of the described function is the described one."""
         return iter((self._candidate,)) if func_name == self._name else super().candidates(func_name, is_near, linked=linked)
 
 

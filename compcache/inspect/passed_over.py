@@ -32,12 +32,13 @@ def describe_passed_over(store: Store, module_id: bytes, offset: int) -> tuple[s
         reraise_interrupt(error)
         return ()
     for name, expected in expected_types.items():
-        for provider, actual in _read_realization_types(store, name) if expected else ():
-            is_fitting, reason = compare_types(actual, expected)
-            if not is_fitting:
-                texts.append(
-                    f"{name!r} of module {provider.hex()} is {actual}, and module {module_id.hex()} uses it as {expected}: {reason}"
-                )
+        if expected:
+            for provider, actual in _read_realization_types(store, name):
+                is_fitting, reason = compare_types(actual, expected)
+                if not is_fitting:
+                    texts.append(
+                        f"{name!r} of module {provider.hex()} is {actual}, and module {module_id.hex()} uses it as {expected}: {reason}"
+                    )
     return tuple(texts)
 
 

@@ -85,17 +85,17 @@ class _Layer(Store):
         """See `Store`."""
         return self._above.processor()
 
-    def _recognize(self, module: ModuleFile, status: os.stat_result, index: Index | None = None) -> bool:
-        """Return whether a file has a valid stamp in this layer or in the writable directory; if so, set the module's fields from it."""
+    def _set_if_verified(self, module: ModuleFile, status: os.stat_result, index: Index | None = None) -> bool:
+        """Set the fields of a module from a valid stamp in this layer or in the writable directory. Return whether there is one."""
         upper_store = self._above
         if self.trusted_keys:  # a writer of the layer could forge its stamps for these keys; so could a writer of an exposed directory
-            return not upper_store.exposed and super()._recognize(module, status, upper_store.verified)
+            return not upper_store.exposed and super()._set_if_verified(module, status, upper_store.verified)
         entry = upper_store.entries.get(module.module_id)
         if entry is None or self.signing_key:
-            return super()._recognize(module, status, index) or super()._recognize(module, status, upper_store.verified)
+            return super()._set_if_verified(module, status, index) or super()._set_if_verified(module, status, upper_store.verified)
         entries = entry_for(module.module_id + entry, module.module_id, status)
         if not entries:
-            return super()._recognize(module, status, upper_store.verified)
+            return super()._set_if_verified(module, status, upper_store.verified)
         image, records, target, flags, _, key, _ = entries[0]
         module.describe(image, records, target, flags & ((1 << LAYER_SHIFT) - 1), key)
         return True
@@ -254,10 +254,10 @@ class LayeredStore(Store):
                 is_found = True
                 yield candidate
         if not is_found:
-            self._warn_of_unreadable_layers()
+            self._warn_about_unreadable_layers()
 
-    def _warn_of_unreadable_layers(self) -> None:
-        """Warn about layers with unreadable files, because their functions are compiled again."""
+    def _warn_about_unreadable_layers(self) -> None:
+        """Warn about each layer whose index cannot be read, because functions of that layer are compiled again."""
         for layer in self.layers:
             if layer.index.problem:
                 from compcache.publish.verify import warn_about_layer

@@ -97,7 +97,7 @@ class Chooser:
         self._matches = matcher(policy.match)
         self._criteria = Criteria(policy, now)
         self._linked = linked_closures(store)
-        self._part_uses = self._read_part_uses()
+        self._part_uses = self._read_last_uses_of_parts()
         self._targets: dict[tuple[object, ...], int] = {}
         self._generations: dict[Platform, tuple[int, int]] = {}
         self._platforms: dict[int, tuple[Platform, _PlatformFacts]] = {}
@@ -116,7 +116,7 @@ class Chooser:
             relevant = selected | {module_id: by_recency.packs[module_id] for module_id in oldest if module_id in by_recency.packs}
             relevant.update(self._read_entries({*oldest, *self._linked, *self._slices.unlisted} - relevant.keys()))
             self._add_related(relevant)
-            plan = self._make_plan(relevant, fresh, horizon)
+            plan = self._plan_and_clear(relevant, fresh, horizon)
             if not plan.exceeded or horizon == inf:
                 return plan
             size, count = size * _GROWTH, count * _GROWTH
@@ -128,10 +128,11 @@ class Chooser:
         count = census.modules - policy.max_modules if policy.max_modules is not None else 0
         return max(size, 0), max(count, 0)
 
-    def _make_plan(self, relevant: dict[bytes, Entry], fresh: Container[object], horizon: float) -> Plan:
-        """Return the policy's plan for the entries in `relevant`, the candidates and the modules that affect the decision.
+    def _plan_and_clear(self, relevant: dict[bytes, Entry], fresh: Container[object], horizon: float) -> Plan:
+        """Return the policy's plan for the entries in `relevant`, and empty `relevant`.
 
-        `relevant` is emptied. Code of the generations in `fresh` is not stale. Entries used since `horizon` are not removed for a limit.
+        The entries are the candidates and the modules that affect the decision. Code of the generations in `fresh` is not stale. Entries
+        used since `horizon` are not removed for a limit.
         """
 
         def limit_to_candidates(entry: Entry) -> Entry:
@@ -166,13 +167,14 @@ class Chooser:
                 else:
                     relevant[module_id] = entry._replace(imports=entry.imports + need)
 
-    def _read_part_uses(self) -> dict[bytes, float]:
-        """Return when the parts of linked closures were last used through a closure, in seconds since the epoch."""
+    def _read_last_uses_of_parts(self) -> dict[bytes, float]:
+        """Return when each part was last used through a linked closure, in seconds since the epoch, by the part's module_id."""
         last_uses = self._uses.of(self._linked).last_uses()
         part_uses: dict[bytes, float] = {}
         for module_id, entry in self._linked.items():
-            for part in entry.requires if module_id in last_uses else ():
-                part_uses[part] = max(last_uses[module_id], part_uses.get(part, 0.0))
+            if module_id in last_uses:
+                for part in entry.requires:
+                    part_uses[part] = max(last_uses[module_id], part_uses.get(part, 0.0))
         return part_uses
 
     def _all_entries(self) -> Iterator[Entry]:
@@ -332,13 +334,13 @@ class _Pack:
         self._last = max(self._last, last_use)
 
     def add_requirement(self, created: float, last_use: float, *, protected: bool) -> None:
-        """Record the creation time, the last use and the protection of a module that an entry of the pack requires."""
+        """Record when a module that an entry of the pack requires was created and last used, and whether it is `protected`."""
         self._newest = max(self._newest, created)
         self._last = max(self._last, last_use)
         self._protected = self._protected or protected
 
     def entry(self, module_id: bytes, *, protected: bool) -> Entry:
-        """Return the entry of the pack for the policy."""
+        """Return the entry of the pack for the policy. `protected` is whether the pack itself must not be removed."""
         created = self._newest or self._created
         return Entry(module_id, self.size, created, self._last, (), (), module_id, module_id, protected or self._protected, is_pack=True)
 

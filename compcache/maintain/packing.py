@@ -248,7 +248,8 @@ class Packing:
                 if Stamp.packed(status) == record[DIGEST_SIZE:] and any(module_id in members for members in own_members):
                     unlink(store, path)
                     unlink(store, store.path(SIGNATURES, SIGNATURES.file_name(module_id.hex())))
-        for volume in (*store.volumes.replaced(), *(self._old if self.volume is None else ())):
+        obsolete = self._old if self.volume is None else ()
+        for volume in (*store.volumes.replaced(), *obsolete):
             remove_volume(store, volume)
         remove_lists(store)
         for fan in store.directories():

@@ -89,8 +89,8 @@ class PrunePolicy:
             value = getattr(self, field.name)
             if field.name in ("match", "keep", "made_by"):
                 value = (value,) if isinstance(value, str) else tuple(value)
-                for versions in value if field.name == "made_by" else ():
-                    Versions.parse(versions)
+                if field.name == "made_by":
+                    _require_versions(value)
             elif field.name in _DURATIONS and value is not None:
                 value = _to_seconds(field.name, value)
             elif field.name == "max_bytes" and value is not None:
@@ -129,6 +129,12 @@ class PrunePolicy:
     def removes_modules(self) -> bool:
         """Return whether the policy can remove modules, and not only leftovers."""
         return not self.has_only_limits or self.max_bytes is not None or self.max_modules is not None
+
+
+def _require_versions(specifications: Iterable[str]) -> None:
+    """Check specifications of versions of makers. Raise `ValueError` if one is not valid."""
+    for specification in specifications:
+        Versions.parse(specification)
 
 
 def _to_seconds(name: str, value: float | timedelta | str) -> float:
@@ -490,8 +496,10 @@ def _add_duplicates(population: _Population, removable: list[int], reasons: dict
     entries = population.entries
     shared_names = {name for name, providers in population.providers.items() if len(providers) > 1}
     removable = [number for number in removable if number not in reasons and shared_names.issuperset(entries[number].provides)]
+    if not removable:
+        return
     copies: dict[tuple[str, object], int] = {}
-    for number, entry in enumerate(entries if removable else ()):
+    for number, entry in enumerate(entries):
         if number not in reasons:
             for name in shared_names.intersection(entry.provides):
                 copies[name, entry.target] = copies.get((name, entry.target), 0) + 1

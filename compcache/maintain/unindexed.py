@@ -50,7 +50,9 @@ class Unindexed:
     def add(self, slice_: Slice) -> None:
         """Examine the modules of a slice. Slices must be added in order. Unreadable modules are left to other checks."""
         indexed_ids = self._named.of_directory(slice_.first)
-        for module_id in sorted(slice_.present.keys() - indexed_ids) if indexed_ids is not None else ():
+        if indexed_ids is None:
+            return
+        for module_id in sorted(slice_.present.keys() - indexed_ids):
             if slice_.present[module_id].modified < self._before:
                 try:
                     if _is_indexable(self._store, module_id):
@@ -102,7 +104,7 @@ class _NamedModules:
 
 
 def _is_indexable(store: Store, module_id: bytes) -> bool:
-    """Return whether a module has functions or entries, and, if the cache has a signing key, is signed with it.
+    """Return whether a module has functions or entries, and, if the cache has a signing key, a signature by this key.
 
     Raise `FormatError` if the module is damaged, or `OSError` if the module cannot be read.
     """

@@ -11,7 +11,7 @@ from compcache.miss.import_types import require_types
 from compcache.miss.offers import find_bodies
 from compcache.miss.publication import publish_built
 from compcache.miss.run_times import share_runtime_libraries
-from compcache.miss.staleness import warn_of_hidden, warn_of_shadowed
+from compcache.miss.staleness import warn_about_hidden, warn_about_shadowed
 
 if TYPE_CHECKING:
     from compcache.build.source import ModuleSource
@@ -62,7 +62,7 @@ def add(session: Session, source: ModuleSource, *, alone: bool = False, for_othe
     look_ups = None
     if not alone:
         session.store.renew_index()
-        look_ups = warn_of_shadowed(session.store, built)
+        look_ups = warn_about_shadowed(session.store, built)
         if not for_others:
-            warn_of_hidden(built)
+            warn_about_hidden(built)
     return publish_built(session, [built], look_ups=look_ups)[0]

@@ -24,7 +24,7 @@ from compcache.maintain.remove import remove_modules
 from compcache.miss.import_types import require_types
 from compcache.miss.many import not_added_error
 from compcache.miss.publication import publish_built
-from compcache.miss.staleness import warn_of_shadowed
+from compcache.miss.staleness import warn_about_shadowed
 from compcache.translation.members import decode_member, encode_member
 from compcache.translation.requests import requests_of
 
@@ -106,7 +106,7 @@ class _Group:
                 sources, built = [], None
             if built is not None:
                 self._store.renew_index()
-                look_ups = warn_of_shadowed(self._store, built, besides=self._own)
+                look_ups = warn_about_shadowed(self._store, built, besides=self._own)
                 module_ids = publish_built(self._session, [built], look_ups=look_ups)[0]
         if replace and module_ids:
             remove_modules(self._store, [module_id for module_id in self._own if module_id.hex() not in module_ids])
@@ -184,7 +184,7 @@ class _Group:
             try:
                 return sources, self._link_members(sources)
             except UndefinedSymbolError as error:
-                sources = self._without_users(sources, error)
+                sources = self._fail_users(sources, error)
 
     def _compile_source(self, source: _Source) -> bool:
         """Compile a source for each target whose code is not stored. If that fails, record the error and return False."""
@@ -208,8 +208,8 @@ class _Group:
                 self._compiled[label] = optimize_member(request._replace(copies=source.copies), label[:16])
         return _Compiled(label, self._compiled[label])
 
-    def _without_users(self, sources: list[_Source], error: UndefinedSymbolError) -> list[_Source]:
-        """Return the sources without those that use the missing symbols of a link error. Record a failure for the latter.
+    def _fail_users(self, sources: list[_Source], error: UndefinedSymbolError) -> list[_Source]:
+        """Record a failure for each source that uses the missing symbols of a link error. Return the other sources.
 
         Raises:
             UndefinedSymbolError: `error`, if no source uses the symbols by name.

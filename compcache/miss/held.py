@@ -60,5 +60,5 @@ def keep_received(session: Session, names: Iterable[str]) -> bool:
 
 
 def modules_in_use(session: Session) -> set[bytes]:
-    """Return the ids of the modules that this thread's builds use. Sweeps by this thread must not remove them."""
+    """Return the ids of the modules that this thread's builds use. Prunes by this thread must not remove these modules."""
     return {target._context.module.module_id for target in uses_of_builds(session.store.root).values() if target._context is not None}

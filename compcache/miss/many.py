@@ -18,7 +18,7 @@ from compcache.miss.import_types import Provider, require_types
 from compcache.miss.offers import find_bodies
 from compcache.miss.publication import publish_built
 from compcache.miss.run_times import share_runtime_libraries
-from compcache.miss.staleness import warn_of_repeated, warn_of_shadowed
+from compcache.miss.staleness import warn_about_repeated, warn_about_shadowed
 from compcache.wording import join_first
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ class _Addition:
         linked = [(item, built) for item in self._waiting if (built := self._await_linked(item)) is not None]
         for item, built in linked:
             self._types |= {name: Provider(f"source {item.number}", "", text) for name, text in built.defined.items()}
-        linked = self._without_lost_imports(linked)
+        linked = self._fail_importers_of_unavailable(linked)
         waiting = frozenset[int]() if is_last else self._find_waiting(linked)
         self._waiting = [item for item, _ in linked if item.number in waiting]
         complete = [(item, built) for item, built in linked if item.number not in waiting]
@@ -218,8 +218,8 @@ class _Addition:
             for module in (built, *built.others):
                 store.stats.compiled(module.seconds, [name for name, *_ in module.functions])
             if not self._replace:
-                look_ups.update(warn_of_shadowed(store, built))
-        warn_of_repeated([built for _, built in linked])
+                look_ups.update(warn_about_shadowed(store, built))
+        warn_about_repeated([built for _, built in linked])
         try:
             self._publish(linked, look_ups)
         except StorageError:
@@ -242,8 +242,8 @@ class _Addition:
         self._unavailable -= item.exported
         return built
 
-    def _without_lost_imports(self, linked: list[tuple[_Linking, BuiltModule]]) -> list[tuple[_Linking, BuiltModule]]:
-        """Return the modules whose imports are available. Record a failure for each other module."""
+    def _fail_importers_of_unavailable(self, linked: list[tuple[_Linking, BuiltModule]]) -> list[tuple[_Linking, BuiltModule]]:
+        """Record a failure for each module with an import that is not available. Return the other modules."""
         complete = []
         for item, built in linked:
             try:
@@ -253,7 +253,7 @@ class _Addition:
                 self._fail_importable(item, error)
             else:
                 complete.append((item, built))
-        return complete if len(complete) == len(linked) else self._without_lost_imports(complete)
+        return complete if len(complete) == len(linked) else self._fail_importers_of_unavailable(complete)
 
     def _require_imports(self, item: _Linking, built: BuiltModule) -> None:
         """Check that the imports of a module are not from a module that could not be added.

@@ -43,7 +43,7 @@ def publish_built(
     all_targets = [[module, *module.others] for module in modules]
     if not all_targets:
         return []
-    _warn_of_null(modules)
+    _warn_about_null(modules)
     additions, written = publish_additions(session.store, all_targets, signs=signs, look_ups=look_ups)
     published = list(chain.from_iterable(additions))
     _forget_older_names(session, chain.from_iterable(all_targets), published)
@@ -62,7 +62,10 @@ def publish_built(
 
 
 def publish_or_keep(session: Session, func_name: str, built: BuiltModule, *, signs: bool = True) -> None:
-    """Publish a module, or keep it in memory if it cannot be stored. Warn about `func_name`, unless the cache is read-only."""
+    """Publish a module. If the module cannot be stored, keep it in memory, and warn about `func_name`, unless the cache is read-only.
+
+    See `publish_modules` for `signs`.
+    """
     try:
         publish_built(session, [built], signs=signs)
     except StorageError as error:
@@ -78,7 +81,7 @@ def _forget_older_names(session: Session, modules: Iterable[BuiltModule], publis
             session.loader.forget_names([name for name, *_ in module.functions if is_ordered(name)], module_id)
 
 
-def _warn_of_null(modules: Iterable[BuiltModule]) -> None:
+def _warn_about_null(modules: Iterable[BuiltModule]) -> None:
     """Issue a warning about weak references that are null. Names that are reserved for compilers are left out."""
     names = sorted({name for built in modules for name in built.null if not _RESERVED.match(name)})
     if names:

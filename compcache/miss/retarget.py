@@ -90,7 +90,7 @@ def _function_to_compile(error: CompcacheError, func_name: str) -> str | None:
 
 
 def _retarget_function(session: Session, func_name: str) -> bool:
-    """Compile a stored realization for this host and publish it, or keep it in memory if it cannot be stored.
+    """Compile a stored realization for this host, and publish the new module. If the module cannot be stored, keep it in memory.
 
     Return False if no realization could be compiled.
     """

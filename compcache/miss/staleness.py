@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from compcache.store import Store
 
 __all__ = [
-    "is_checking", "maker_digest", "names_with_other_source", "warn_if_stale", "warn_of_hidden", "warn_of_repeated", "warn_of_shadowed",
-    "warn_of_stale",
+    "is_checking", "maker_digest", "names_with_other_source", "warn_about_hidden", "warn_about_repeated", "warn_about_shadowed",
+    "warn_about_stale", "warn_if_stale",
 ]  # fmt: skip
 
 _CONSTANTS = (str, bytes, int, float, complex, bool, type(None))
@@ -92,7 +92,7 @@ def names_with_other_source(store: Store, names: Iterable[str], source: ModuleSo
     return different
 
 
-def warn_of_stale(store: Store, names: Iterable[str], source: ModuleSource, consequence: str) -> None:
+def warn_about_stale(store: Store, names: Iterable[str], source: ModuleSource, consequence: str) -> None:
     """Warn once if one of these functions was compiled from another source. `consequence` ends the message."""
     for name in names_with_other_source(store, names, source)[:1]:
         warn_once(store, f"stale {name}", f"function {name!r} was compiled from different code than there is now; {consequence}")
@@ -173,7 +173,7 @@ def _names_used(code: CodeType) -> Iterator[str]:
             yield from _names_used(constant)
 
 
-def warn_of_shadowed(store: Store, built: BuiltModule, *, besides: Collection[bytes] = ()) -> LookUps:
+def warn_about_shadowed(store: Store, built: BuiltModule, *, besides: Collection[bytes] = ()) -> LookUps:
     """Warn once if an added module defines functions that the cache has with different code. Modules in `besides` do not count.
 
     The index of the cache must have been refreshed. Return the realizations of functions in the index, where they were looked up.
@@ -197,8 +197,8 @@ def warn_of_shadowed(store: Store, built: BuiltModule, *, besides: Collection[by
     return {} if store.has_in_memory() else look_ups  # copies in memory come first, whatever their numbers
 
 
-def warn_of_repeated(modules: Iterable[BuiltModule]) -> None:
-    """Warn once if modules that are added together define the same functions with different code."""
+def warn_about_repeated(modules: Iterable[BuiltModule]) -> None:
+    """Warn once if two modules that are added together define the same functions, and their code differs."""
     first_modules: dict[frozenset[str], BuiltModule] = {}
     for built in modules:
         names = frozenset([name for name, *_ in built.functions])
@@ -207,11 +207,12 @@ def warn_of_repeated(modules: Iterable[BuiltModule]) -> None:
         earlier = first_modules.setdefault(names, built)
         has_other_code = earlier.code and built.code and earlier.code != built.code
         if has_other_code and not _has_same_code(earlier.sections.bitcode, built.sections.bitcode):
-            warn(f"two added sources define {min(names)!r} with different code, and the last one is used: rename one", ShadowWarning)
+            names_text = join_first(map(repr, sorted(names)), 1)
+            warn(f"two added sources that define {names_text} differ, and the last one is used: rename functions in one", ShadowWarning)
             return
 
 
-def warn_of_hidden(built: BuiltModule) -> None:
+def warn_about_hidden(built: BuiltModule) -> None:
     """Warn if a module that is added alone has only hidden functions, which cannot be called."""
     if built.signatures and all(text.startswith(f"{LINK_ONLY}hidden function") for text in built.signatures):
         names = [name for name, *_ in built.functions]

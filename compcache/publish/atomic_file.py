@@ -93,7 +93,9 @@ def publish(files: Files, temporary: str, path: Path, parts: Iterable[bytes | me
 def publish_all(
     files: Files, temporary: str, contents: Iterable[tuple[Path, Iterable[bytes | memoryview]]], *, sync: bool = True
 ) -> list[os.stat_result]:
-    """Publish several files, given as (path, parts), like `publish`, and return their `fstat` results. They are synced together.
+    """Publish several files, given as (path, parts), like `publish`, and return the `fstat` results of the files.
+
+    If `sync` is true, all files are synced together before the first of them is renamed.
 
     Raise `OSError` if a file could not be written or renamed. Files that were renamed before are published. Temporary files are removed.
     """

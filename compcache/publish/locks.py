@@ -82,12 +82,15 @@ def try_lock(store: Store, name: str) -> Iterator[bool]:
 
 
 def wait_lock(store: Store, name: str, *, timeout: float) -> AbstractContextManager[bool | None]:
-    """Return a context manager for a lock that may be held long. It waits at most `timeout` seconds, and yields the values of `claim`."""
+    """Return a context manager that waits at most `timeout` seconds for a lock, which other processes may hold long.
+
+    See `claim` for the values that the context manager yields.
+    """
     return _locked(store, name, timeout, None, _FileLock)
 
 
 def claim(store: Store, name: str, *, timeout: float, until: Callable[[], bool]) -> AbstractContextManager[bool | None]:
-    """Return a context manager for the lock of a build. It waits at most `timeout` seconds, or until `until` returns true.
+    """Return a context manager that waits for the lock of a build, at most `timeout` seconds, or until `until` returns true.
 
     Yields:
         True if this caller holds the lock, False if another process or thread holds it, None if locks do not work here.

@@ -431,8 +431,9 @@ class ModuleLists:
             self._lists = [_List(store, segment, progress) for segment in open_segments(store.index)]
             unlisted = {module_list.segment.name for module_list in self._lists if module_list.open() is None}
             store.index.refresh()
-        if store.index.problem:  # its text ends with the reason
-            store.report_unreadable(store.directory(INDEX), OSError(store.index.problem.rpartition(": ")[2]))
+        if store.index.failure is not None:
+            _, reason = store.index.failure
+            store.report_unreadable(store.directory(INDEX), OSError(reason))
         self.store = store
         self._platforms: dict[bytes, Platform] = {}
 

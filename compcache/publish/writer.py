@@ -109,7 +109,10 @@ def publish_additions(
 
 
 def _publish_drafts(store: Store, drafts: Sequence[_Draft], noted: Noted, *, signs: bool) -> frozenset[bytes]:
-    """Publish modules and their index entries, and return the ids of the written files. See `publish_modules` for the exceptions."""
+    """Publish modules and their index entries, and return the ids of the written files.
+
+    See `publish_modules` for the exceptions, `_publish_files` for `signs`, and `note_number` for `noted`.
+    """
     path = store.module_path(drafts[0].module_id) if len(drafts) == 1 else store.directory(MODULES)
     store.require_writable(path)
     try:

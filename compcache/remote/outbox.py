@@ -148,8 +148,10 @@ class Outbox:
         Return the number of waiting uploads that were dropped.
         """
         excess_size = self.size() + size - self._limit
+        if excess_size <= 0:
+            return 0
         dropped = 0
-        for name in sorted(self._upload_files(), key=lambda name: not name.endswith(_STORED)) if excess_size > 0 else ():
+        for name in sorted(self._upload_files(), key=lambda name: not name.endswith(_STORED)):
             if excess_size <= 0:
                 break
             with suppress(OSError):

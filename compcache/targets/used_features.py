@@ -43,8 +43,10 @@ def target_attributes(groups: Iterable[str], functions: Iterable[GlobalValue]) -
     """
     lines = [line for line in groups if '"target-' in line or '"tune-cpu' in line]
     attributes = {match[1]: match[2] for line in lines if (match := _GROUP.match(line))}
+    if not attributes:
+        return {}
     attributes_by_group = {}
-    for function in functions if attributes else ():
+    for function in functions:
         match = _GROUP_REFERENCE.search(_STRING.sub("", function.text)) if "#" in function.text else None
         if match is not None and match[1] in attributes:
             attributes_by_group[function.name] = attributes[match[1]]

@@ -32,13 +32,14 @@ def entries_in(looked_over: Iterable[tuple[Store, Overview]]) -> list[EntrySumma
     latest: dict[tuple[str, str], _Version] = {}
     for directory, overview in overviews:
         for row in overview.rows.values():
-            for version in _versions_in(row, directory, overview) if row.entries else ():
-                entry = version.entry
-                key = entry.kind, entry.name
-                if not entry.pack:
-                    entries.append(entry)
-                elif key not in latest or latest[key].order < version.order:
-                    latest[key] = version
+            if row.entries:
+                for version in _versions_in(row, directory, overview):
+                    entry = version.entry
+                    key = entry.kind, entry.name
+                    if not entry.pack:
+                        entries.append(entry)
+                    elif key not in latest or latest[key].order < version.order:
+                        latest[key] = version
     removed = {key for key, version in latest.items() if version.is_removal}
     entries += [version.entry for version in latest.values()]
     present = [overview.present for _, overview in overviews]
@@ -193,10 +194,11 @@ class _Groups:
         entries = list(entries)
         required_ids = {module_id for entry in entries for module_id in entry.requires}
         holders: dict[str, set[str]] = {}
-        for key, rows in chain(self.variants.items(), self.parts.items()) if required_ids else ():
-            for row in rows:
-                for module_id in required_ids.intersection(row.modules):
-                    holders.setdefault(module_id, set()).add(key)
+        if required_ids:
+            for key, rows in chain(self.variants.items(), self.parts.items()):
+                for row in rows:
+                    for module_id in required_ids.intersection(row.modules):
+                        holders.setdefault(module_id, set()).add(key)
         by_row: dict[str, list[EntrySummary]] = {}
         for entry in entries:
             keys = set(self._row_keys(entry.name))

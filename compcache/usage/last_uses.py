@@ -35,17 +35,18 @@ class LastUses:
         self._module_ids = bytearray()
         self._latest = array("d")
         names = SortedItems()
-        for slice_ in slices if not uses.is_empty else ():
-            directory_uses = uses.of_directory(slice_.first)
-            self._starts[slice_.first] = len(self._latest)
-            for module_id, row in slice_.rows().items():
-                number = len(self._latest).to_bytes(_NUMBER_SIZE, "big")
-                self._module_ids += module_id
-                _, last_use = directory_uses.get(module_id, (0, 0.0))
-                self._latest.append(last_use)
-                for relation, functions in ((REALIZES, row.names), (IMPORTS, row.imports)):
-                    for name in functions:
-                        names.add(relation_key(name, relation, number))
+        if not uses.is_empty:
+            for slice_ in slices:
+                directory_uses = uses.of_directory(slice_.first)
+                self._starts[slice_.first] = len(self._latest)
+                for module_id, row in slice_.rows().items():
+                    number = len(self._latest).to_bytes(_NUMBER_SIZE, "big")
+                    self._module_ids += module_id
+                    _, last_use = directory_uses.get(module_id, (0, 0.0))
+                    self._latest.append(last_use)
+                    for relation, functions in ((REALIZES, row.names), (IMPORTS, row.imports)):
+                        for name in functions:
+                            names.add(relation_key(name, relation, number))
         starts, targets = self._index_imports(names)
         self._spread_uses(starts, targets)
 

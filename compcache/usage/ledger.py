@@ -414,10 +414,11 @@ def fold_long(store: Store) -> None:
     from compcache.publish.locks import wait_lock
 
     with wait_lock(store, _LOCK, timeout=0) as owned:
-        for name in _seal_journals(store, long) if owned else ():
-            if _is_settled(store, name, (), now):
-                uses = Uses(store, [name])
-                _replace_by_sum(store, uses, [name], uses.counters, uses.sorted_uses())
+        if owned:
+            for name in _seal_journals(store, long):
+                if _is_settled(store, name, (), now):
+                    uses = Uses(store, [name])
+                    _replace_by_sum(store, uses, [name], uses.counters, uses.sorted_uses())
 
 
 def _is_long_journal(store: Store, name: str, now: float) -> bool:

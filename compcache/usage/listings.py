@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from functools import partial
 from itertools import islice
-from operator import itemgetter
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from compcache.digest import name_key
@@ -142,14 +142,17 @@ def describe_module(store: Store, module_id: str) -> ModuleSummary:
 def functions(
     store: Store, progress: Progress | None = None, select: Callable[[str], object] | None = None, *, folded: bool = False
 ) -> list[FunctionSummary]:
-    """Return all cached functions, or the functions whose names `select` accepts, sorted by name; see `Cache.functions`."""
-    return sorted(_select_functions(look_over_all(store, progress), select, folded=folded), key=itemgetter(0))
+    """Return the cached functions, or those whose names `select` accepts, sorted by name; see `Cache.functions`.
+
+    If `folded` is true, return one summary for each group, and one for each label or name outside of groups.
+    """
+    return sorted(_select_functions(look_over_all(store, progress), select, folded=folded), key=attrgetter("func_name"))
 
 
 def _select_functions(
     overviews: list[tuple[Store, Overview]], select: Callable[[str], object] | None, *, folded: bool
 ) -> Iterable[FunctionSummary]:
-    """Return the functions whose names `select` accepts; if `folded` is true, one row for each group and label instead."""
+    """Return the functions in overviews whose names `select` accepts, in no particular order. See `functions` for `folded`."""
     if not folded:
         return functions_of(overviews, select)
     sizes = {key.hex(): size for _, overview in overviews for key, (size, _) in overview.present.items()}

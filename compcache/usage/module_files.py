@@ -73,14 +73,15 @@ def modules_by_directory(store: Store, progress: Progress | None = None) -> Iter
     rewritten = Scratch()
     for number, name in enumerate(names):
         path, modules = store.path(MODULES, name), None
-        for status in _status_of_directory(store, path) if name in present else ():
-            modules = stored.read(name, status.st_mtime_ns)
-            if modules is None:
-                statuses = sorted(_module_statuses(store, path, name).items())
-                modules = {module_id: FileStatus(current.st_size, current.st_mtime) for module_id, current in statuses}
-                renewed = True
-            if status.st_mtime_ns < now - _SETTLED_NS:
-                rewritten.write(_encode_directory(name, status.st_mtime_ns, modules))
+        if name in present:
+            for status in _status_of_directory(store, path):
+                modules = stored.read(name, status.st_mtime_ns)
+                if modules is None:
+                    statuses = sorted(_module_statuses(store, path, name).items())
+                    modules = {module_id: FileStatus(current.st_size, current.st_mtime) for module_id, current in statuses}
+                    renewed = True
+                if status.st_mtime_ns < now - _SETTLED_NS:
+                    rewritten.write(_encode_directory(name, status.st_mtime_ns, modules))
         packed = {module_id: FileStatus(*row[:2]) for module_id, row in store.volumes.of_directory(name).items()}
         if packed:
             modules = dict(sorted({**packed, **(modules or {})}.items()))

@@ -90,17 +90,19 @@ class Slice:
     def rows(self) -> dict[bytes, Row]:
         """Return the rows of the readable modules, in the order of `present`. Rows of listed packs lack their entries."""
         listed_rows = self._slices.lists.rows_of_directory(self.first)
-        unlisted = self._read_unlisted(listed_rows)
+        unlisted = self._record_unlisted(listed_rows)
         return {module_id: row for module_id in self.present if (row := listed_rows.get(module_id) or unlisted.get(module_id)) is not None}
 
     def kinds(self) -> dict[bytes, bool]:
         """Return for each readable module whether it is a pack."""
         listed_kinds = self._slices.lists.kinds_of_directory(self.first)
-        unlisted = {module_id: row.is_pack for module_id, row in self._read_unlisted(listed_kinds).items()}
+        unlisted = {module_id: row.is_pack for module_id, row in self._record_unlisted(listed_kinds).items()}
         return {module_id: is_pack for module_id, is_pack in {**listed_kinds, **unlisted}.items() if module_id in self.present}
 
-    def _read_unlisted(self, listed: Mapping[bytes, object]) -> dict[bytes, Row]:
-        """Return the rows of existing modules that are not listed. Record them, and listed modules that do not exist, in the slices.
+    def _record_unlisted(self, listed: Mapping[bytes, object]) -> dict[bytes, Row]:
+        """Record in the slices the existing modules that are not listed, and the listed modules that do not exist.
+
+        Return the rows of the existing modules that are not listed.
 
         Raise `StorageError` if a module cannot be read because of a shortage of descriptors or memory.
         """
@@ -241,7 +243,7 @@ class Excerpts:
         `selections` has one item for each directory. The modules that the entries require are added to the items.
         """
         searches = list(zip(self._directories, selections, strict=True))
-        rows = [self._read_rows(lists, selection) for (_, lists), selection in searches]
+        rows = [self._add_owners(lists, selection) for (_, lists), selection in searches]
         if self._has_requirements:
             module_ids = {module_id for _, selection in searches for module_id in selection.module_ids}
             for (_, lists), selection in searches:
@@ -263,8 +265,8 @@ class Excerpts:
         return overviews
 
     @staticmethod
-    def _read_rows(lists: ModuleLists, selection: _Selection) -> dict[bytes, Row]:
-        """Return the rows of the selected modules and of the owners of selected parts. Add the owners to `selection`."""
+    def _add_owners(lists: ModuleLists, selection: _Selection) -> dict[bytes, Row]:
+        """Add to `selection` all modules of the functions that own selected parts. Return the rows of the selected modules."""
         rows = lists.rows(selection.module_ids)
         for owner in {base_of(row.part_of) for row in rows.values() if row.part_of}:
             selection.module_ids |= lists.of_bases(owner, owner)

@@ -67,7 +67,7 @@ def test_what_is_the_same_needs_no_llvm(cache: Cache, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("as_source", [ModuleSource, bitcode])
 def test_two_sources_of_one_name_are_an_error_that_names_both(cache: Cache, as_source: Any) -> None:
     jobs = [Job(None, as_source(constant("scale", value) + constant(f"own{value}", 1)), label=f"{value}.ll") for value in (1, 2)]
-    with pytest.raises(ConflictingJobsError, match=r"the jobs 1\.ll and 2\.ll define function 'scale' with different code"):
+    with pytest.raises(ConflictingJobsError, match=r"'scale' is defined by job 0 \('1\.ll'\) and by job 1 \('2\.ll'\), whose sources"):
         batch(cache, *jobs)
     assert cache.functions() == ()
 

@@ -48,7 +48,7 @@ def test_two_files_of_one_name_in_one_batch(directory: Path, tmp_path: Path) -> 
         file.write_text(constant("scale", value))
     done = compcache("--dir", directory, "batch", *files)
     assert done.status == 2
-    assert f"the jobs {files[0]} and {files[1]} define function 'scale' with different code" in done.err
+    assert f"function 'scale' is defined by job 0 ('{files[0]}') and by job 1 ('{files[1]}'), whose sources differ" in done.err
 
 
 def test_advice_names_commands(directory: Path, tmp_path: Path) -> None:

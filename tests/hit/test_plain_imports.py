@@ -12,7 +12,7 @@ import pytest
 from helpers import adder, caller, run_fresh, sum_of
 
 from compcache import Cache, CompcacheError, ModuleSource
-from compcache.hit.plain_imports import Part, Parts, _read_needs
+from compcache.hit.plain_imports import Part, Parts, _collect_needs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +45,7 @@ def test_needs_are_collected_in_linear_time(tmp_path: Path) -> None:
         loader = cache._plain
         opened = SimpleNamespace(number=0)
         part = Part(bytes(16), (opened, "", 0, (0, 500, 0, 0, 0, b"", b"")), ("f", "", "", b"", 0, 0, Offset(1), b""))
-        assert _read_needs(loader, Records(), part, set()) == []
+        assert _collect_needs(loader, Records(), part, set()) == []
     assert Offset.compared < 5_000
 
 

@@ -160,7 +160,7 @@ def test_of_sources_that_need_each_other_none_is_added_without_the_others(cache:
 
 
 def test_two_definitions_of_a_function_are_told(cache: Cache) -> None:
-    with pytest.warns(compcache.ShadowWarning, match="two added sources define 'main'"):
+    with pytest.warns(compcache.ShadowWarning, match="two added sources that define 'main' differ"):
         cache.add_modules([ModuleSource(adder("main", 1)), ModuleSource(adder("other", 1)), ModuleSource(adder("main", 2))])
     with warnings.catch_warnings():
         warnings.simplefilter("error")

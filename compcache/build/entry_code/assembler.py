@@ -136,7 +136,10 @@ class Assembler:
         raise NotImplementedError
 
     def extend(self, register: int, source: int, size: int, *, signed: bool) -> None:
-        """Extend the low `size` bytes (one, two or four) of `source` to eight bytes in a register."""
+        """Extend the low `size` bytes (one, two or four) of `source` to eight bytes in a register.
+
+        Copy the sign bit if `signed` is true, otherwise set the other bits to 0.
+        """
         raise NotImplementedError
 
     def set_truth(self, register: int, source: int) -> None:

@@ -222,7 +222,10 @@ class _Pattern:
             machine.store_float(0, slot, size)
 
     def _convert_integer(self, index: int, size: int, *, signed: bool) -> None:
-        """Emit the conversion of an argument to an integer of `size` bytes. A number that does not fit fails the call."""
+        """Emit the conversion of an argument to an integer of `size` bytes, which is signed if `signed` is true.
+
+        A number that does not fit fails the call.
+        """
         machine = self._machine
         check, back = self._error_check_labels(index)
         self._load_item(machine.arguments[0], index)

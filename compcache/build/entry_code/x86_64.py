@@ -48,7 +48,10 @@ class X86Assembler(Assembler):
             self._emit(0x40 | bits)
 
     def _emit_registers(self, opcode: tuple[int, ...], register: int, other: int, *, wide: bool = True) -> None:
-        """Emit an instruction with two registers. `other` is the operand that may also be memory."""
+        """Emit an instruction with two registers, of 64 bits if `wide` is true, otherwise of 32 bits.
+
+        `other` is the operand that may also be memory.
+        """
         self._emit_prefix(wide << 3 | register >> 3 << 2 | other >> 3)
         self._emit(*opcode, 0xC0 | (register & 7) << 3 | other & 7)
 

@@ -140,7 +140,10 @@ def _expand_types(text: str, types: Mapping[str, str]) -> str:
 
 
 def _passed_types(text: str, *, is_result: bool) -> list[str]:
-    """Return the type and the attributes of a parameter or a result. Raise `_NotOffered` if an attribute is unknown."""
+    """Return the type and the attributes of a result if `is_result` is true, otherwise of a parameter.
+
+    Raise `_NotOffered` if an attribute is unknown.
+    """
     words = [word.strip() for word in split_at(text, " ") if word.strip()]
     passed: list[str] = []
     has_type = False
@@ -261,6 +264,8 @@ class _Reader:
     def _function_text(self, chunk: str, written: str, *, is_local: bool) -> str:
         """Return the text by which a function is offered, and count its instructions.
 
+        `written` is the function's name in the text. `is_local` is whether the function is local, and stays local in other modules.
+
         Raise `_NotOffered` if other modules cannot use its body, or the body has too many instructions.
         """
         head, _, inside = chunk.partition("\n")
@@ -275,7 +280,10 @@ class _Reader:
         return "\n".join([first, *[self._rewritten_line(line) for line in lines if not line.lstrip().startswith("#dbg_")], "}"])
 
     def _head_line(self, head: str, written: str, *, is_local: bool) -> str:
-        """Return the first line of an offered definition. Raise `_NotOffered` if it has attributes that other modules cannot keep."""
+        """Return the first line of an offered definition. See `_function_text` for `written` and `is_local`.
+
+        Raise `_NotOffered` if the definition has attributes that other modules cannot keep.
+        """
         head = re.sub(r" !dbg !\d+", "", head)
         before, parameters, after = parse_head(head)
         words = before.split()

@@ -136,7 +136,7 @@ def _has_aliases(outline: str) -> bool:
 
 
 def _emit_variables(module: Any, context: Any, names: set[str], *, has_aliases: bool) -> bytes:
-    """Return an object that contains only the variables in `names`, and the functions if the module has aliases.
+    """Return an object that contains only the variables in `names`, and the functions if the module has aliases (`has_aliases`).
 
     All other definitions become internal, so that LLVM removes them as dead code.
     """

@@ -92,10 +92,10 @@ class BoundNames:
         return loader
 
     def inherit(self, file: ModuleFile, module: LoadedModule, functions: dict[int, bytes]) -> None:
-        """Add the bindings that plain hits have made to copies in a loaded closure. `file` and `module` are its file and its mapped image.
+        """Add the bindings that plain hits have made to copies in a loaded closure.
 
-        `functions` contains, by the offset of its record, the content of each bound function. A binding whose records cannot be read is not
-        added.
+        `file` and `module` are the file and the mapped image of the closure. `functions` contains the content of each bound function, by
+        the offset of the function's record. A binding whose records cannot be read is not added.
         """
         source, store = self._types[1](file, module), self._loader.store
         for offset, content in functions.items():
@@ -120,10 +120,10 @@ class BoundNames:
         is_newest = content == place.content if place.record is not None else module.module_id in modules
         return module.module_id if is_newest else None
 
-    def choice_of_copy(self, func_name: str, module_id: bytes, sources: Sources) -> Choice | None:
-        """Return the choice for a function that is bound to its copy in the closure `module_id`, or None for any other function.
+    def choose_copy(self, func_name: str, module_id: bytes, sources: Sources) -> Choice | None:
+        """Add to `sources.bound` a source for a function that is bound to its copy in the closure `module_id`. Return the choice.
 
-        The choice has no further needs. Its source is added to `sources.bound`.
+        The choice has no further needs. Return None, and add nothing, for any other function.
         """
         place = self._places.get(func_name)
         module = place() if place is not None else None
@@ -173,10 +173,11 @@ class BoundNames:
 
         The caller holds the loader's lock.
         """
-        for name, choice in chosen.items() if since != self.changes else ():
-            place = self._places.get(name)
-            if place is not None and place.number > since and self.place_of(name) not in (None, choice.module_id):
-                return True
+        if since != self.changes:
+            for name, choice in chosen.items():
+                place = self._places.get(name)
+                if place is not None and place.number > since and self.place_of(name) not in (None, choice.module_id):
+                    return True
         return False
 
     def copies_of(self, homes: Iterable[bytes], module_id: bytes) -> list[LoadedModule]:

@@ -143,18 +143,20 @@ class LinkedClosures:
         return self._find_second_copy(chosen, owners) if uses_closure else None
 
     def _find_second_copy(self, chosen: dict[str, Choice], owners: dict[bytes, tuple[bytes, str]]) -> tuple[str, LinkError] | None:
-        """Return the name of a choice in a closure whose function another closure has too, and the reason.
+        """Return the name of a choice in a closure that contains the module of a function which the load takes from another closure.
 
-        The result is None if there is no such choice.
+        Return also the reason why the choice must not be used. The result is None if there is no such choice. `owners` has, for each module
+        that the load uses, the closure or module from which the load takes its code, and the name of a choice there.
         """
         store = self._loader.store
         for name, choice in chosen.items():
-            for home in newest_of(store, name)[1] if choice.module_id in self._parts else ():
-                owner, other_name = owners.get(home, (home, name))
-                if owner != choice.module_id and owner in self._homes:
-                    return other_name, LinkError(
-                        f"module {home.hex()} is in one linked closure, and {name!r} is in another", module_id=home.hex()
-                    )
+            if choice.module_id in self._parts:
+                for home in newest_of(store, name)[1]:
+                    owner, other_name = owners.get(home, (home, name))
+                    if owner != choice.module_id and owner in self._homes:
+                        return other_name, LinkError(
+                            f"module {home.hex()} is in one linked closure, and {name!r} is in another", module_id=home.hex()
+                        )
         return None
 
     def agree(self, chosen: dict[str, Choice], bound: dict[str, Place], since: int) -> bool:
@@ -246,8 +248,12 @@ class LinkedClosures:
         return is_known_valid
 
     def rule_out(self, modules: Iterable[bytes]) -> bool:
-        """Treat the closures among the modules of a failed load as invalid, except loaded ones. Return whether there are any."""
-        # Closures that exclude each other can leave an import without realizations, although its own module is usable.
+        """Mark the valid closures among `modules`, the modules of a failed load, as invalid, unless they are loaded.
+
+        Return whether a closure was marked.
+        """
+        # Two closures can exclude each other. A function that is realized in both then has no usable realization, although the module that
+        # defines it is usable.
         loaded = {module.module_id for module in self._loader.loaded_modules() if module.committed}
         invalid = [module_id for module_id in modules if self._valid.get(module_id) and module_id not in loaded]
         self._valid.update(dict.fromkeys(invalid, False))

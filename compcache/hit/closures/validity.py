@@ -29,7 +29,7 @@ __all__ = ["linked_entry", "remove_results", "split_ids", "valid_parts"]
 
 
 def valid_parts(loader: Loader, module_id: bytes, state: bytes) -> tuple[tuple[bytes, ...], int] | None:
-    """Return the parts of a linked closure, and how many of them, from the first one, it contains whole, or None if it is not valid.
+    """Return the parts of a valid linked closure, and how many of the first parts the closure contains whole. Return None if it is invalid.
 
     `state` is the state of the index for which the result is looked up and stored for other processes.
     """
@@ -107,7 +107,7 @@ def linked_entry(file: ModuleFile) -> EntryRecord:
 
 
 def _check_parts(loader: Loader, module_id: bytes) -> tuple[tuple[bytes, ...], int] | None:
-    """Return the parts of a closure if it is valid now, and how many of them it contains whole; otherwise None."""
+    """Implement `valid_parts` for a closure without a stored result."""
     from compcache.formats.linked import decode_closure
 
     store = loader.store

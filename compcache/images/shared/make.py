@@ -110,7 +110,7 @@ def _provider_of(symbol: str, path: str) -> Provider | None:
         library = shared_library(path)
     except OSError as error:
         reraise_interrupt(error)
-        raise FormatError(f"the library {path} cannot be read: {error}") from error
+        raise FormatError(f"the library {path} cannot be read: {error.strerror or error}") from error
     only = platform_symbols.only_version(symbol)
     version = library.version_of(symbol) if only is None else only
     return None if version is None else Provider(library.soname or os.path.basename(path), version)

@@ -80,7 +80,7 @@ class Dynamic:
         self._tags: list[tuple[int, int]] = [(_NEEDED, self._strings.add(library)) for library in needed]
         if run_paths:
             self._tags.append((_RUNPATH, self._strings.add(":".join(run_paths))))
-        versions, self._needs = self._encode_versions(needed)
+        versions, self._needs = self._add_versions(needed)
         count = len(symbols) + 2
         self.hash = Output(".gnu.hash", _SHT_GNU_HASH, SHF_ALLOC, 8, 0, _HASH.size)
         self.symbols = Output(".dynsym", SHT_DYNSYM, SHF_ALLOC, 8, SYMBOL.size, count * SYMBOL.size)
@@ -101,10 +101,11 @@ class Dynamic:
         sections = [self.hash, self.symbols, self.strings, self.table]
         return sections + [output for output in (self.relocations, self.versions, self.needs) if output.size]
 
-    def _encode_versions(self, needed: Iterable[str]) -> tuple[bytes, bytes]:
-        """Return the content of ``.gnu.version`` (a version number for each symbol) and of ``.gnu.version_r`` (the versions of libraries).
+    def _add_versions(self, needed: Iterable[str]) -> tuple[bytes, bytes]:
+        """Add the names of the symbols' versions and of their libraries to the strings. Set `_needs_count` to the number of the libraries.
 
-        Both are empty if no symbol has a version. Add the names to the strings, and set `_needs_count` to the number of the libraries.
+        Return the content of ``.gnu.version`` (a version number for each symbol) and of ``.gnu.version_r`` (the versions of libraries).
+        Both are empty if no symbol has a version.
         """
         libraries = dict.fromkeys(needed)
         numbers_by_library: dict[str, dict[str, int]] = {}
@@ -122,10 +123,13 @@ class Dynamic:
         self._needs_count = len(numbers_by_library)
         if not numbers_by_library:
             return b"", b""
-        return b"".join(map(_VERSION_OF_SYMBOL.pack, [*numbers, _UNVERSIONED])), self._encode_needs(numbers_by_library)
+        return b"".join(map(_VERSION_OF_SYMBOL.pack, [*numbers, _UNVERSIONED])), self._add_needs(numbers_by_library)
 
-    def _encode_needs(self, numbers_by_library: Mapping[str, Mapping[str, int]]) -> bytes:
-        """Return the content of ``.gnu.version_r``, from the numbers of the versions by library. Add the names to the strings."""
+    def _add_needs(self, numbers_by_library: Mapping[str, Mapping[str, int]]) -> bytes:
+        """Add the names of libraries and of their versions to the strings. Return the content of ``.gnu.version_r``.
+
+        `numbers_by_library` has the numbers of the versions by library and name.
+        """
         parts = []
         libraries_left = len(numbers_by_library)
         for library, numbers in numbers_by_library.items():
@@ -159,7 +163,7 @@ class Dynamic:
         return [*tags, (_NULL, 0)]
 
     def fill(self, exported: ExportedSymbol, relocations: Sequence[DynamicRelocation], relative: int) -> None:
-        """Set the contents of the sections. All sections must have addresses.
+        """Set the contents of all sections. Every section of the image must already have its address.
 
         Args:
             exported: the place of the exported symbol.
@@ -169,23 +173,32 @@ class Dynamic:
         Raises:
             FormatError: the number of relocations differs from the number given to the constructor.
         """
+        if len(relocations) * RELOCATION.size != self.relocations.size:
+            raise FormatError(
+                f"the image has {len(relocations)} relocations for the dynamic linker, "
+                f"but space for {self.relocations.size // RELOCATION.size}"
+            )
+        self.symbols.content = self._encode_symbols(exported)
+        self.hash.content = _hash_table(self._export, len(self._needed_symbols) + 1)
+        self.relocations.content = self._encode_relocations(relocations, relative)
+        count = sum(kind == relative for _, _, kind, _ in relocations)
+        self.table.content = b"".join([_TAG.pack(*tag) for tag in self._all_tags(count)])
+
+    def _encode_symbols(self, exported: ExportedSymbol) -> bytes:
+        """Return the content of the symbol table: an empty symbol, the needed symbols, and the exported symbol."""
         info = STB_GLOBAL << 4 | _STT_OBJECT
         rows = [bytes(SYMBOL.size)]
         for name, symbol in zip(self._names, self._needed_symbols, strict=True):
             rows.append(SYMBOL.pack(name, (STB_WEAK if symbol.is_weak else STB_GLOBAL) << 4 | symbol.type, 0, 0, 0, 0))
         rows.append(SYMBOL.pack(self._exported_name, info, _STV_PROTECTED, exported.section.number, exported.address, exported.size))
-        self.symbols.content = b"".join(rows)
-        self.hash.content = _hash_table(self._export, len(rows) - 1)
+        return b"".join(rows)
+
+    def _encode_relocations(self, relocations: Iterable[DynamicRelocation], relative: int) -> bytes:
+        """Return the content of the relocation table. Relocations of the type `relative` come first, as DT_RELACOUNT requires."""
         numbers = self._numbers
         ordered = sorted([(kind != relative, numbers.get(name, 0), place, kind, addend) for name, place, kind, addend in relocations])
         pack = RELOCATION.pack
-        self.relocations.content = b"".join([pack(place, kind, symbol, addend) for _, symbol, place, kind, addend in ordered])
-        if len(self.relocations.content) != self.relocations.size:
-            raise FormatError(
-                f"the image has {len(ordered)} relocations for the dynamic linker, but space for {self.relocations.size // RELOCATION.size}"
-            )
-        count = sum(kind == relative for _, _, _, kind, _ in ordered)
-        self.table.content = b"".join([_TAG.pack(*tag) for tag in self._all_tags(count)])
+        return b"".join([pack(place, kind, symbol, addend) for _, symbol, place, kind, addend in ordered])
 
 
 def _hash_table(name: str, number: int) -> bytes:

@@ -120,7 +120,7 @@ def merge_sections(inputs: Sequence[Input]) -> dict[str, Output]:
 
 
 def _is_after_table(part: tuple[int, InputSection]) -> bool:
-    """Return the sort key that places the module's table before the other sections."""
+    """Return whether a section comes after the module's table. As a sort key, this places the table first."""
     return part[1].name != TABLE_SECTION
 
 

@@ -100,7 +100,7 @@ def _write_image(
     frames = sum([len(section.frames) for obj in inputs for section in obj.sections])
     for output in (*dynamic.outputs(), *_table_sections(tables, linking.stub_size, frames)):
         outputs[output.name] = output
-    template = _thread_template(outputs)
+    template = _align_thread_template(outputs)
     segments = 4 + (frames > 0) + (template is not None)
     layout = lay_out(outputs.values(), _HEADER.size + segments * _SEGMENT.size, linking.page)
     values = symbols.values()
@@ -158,8 +158,8 @@ def _table_sections(tables: Tables, stub_size: int, frames: int) -> Iterator[Out
         yield Output(".eh_frame_hdr", SHT_PROGBITS, SHF_ALLOC, 4, 0, index_size(frames))
 
 
-def _thread_template(outputs: Mapping[str, Output]) -> list[Output]:
-    """Return the sections of thread-local variables. Raise the alignment of the first section to the largest alignment among them."""
+def _align_thread_template(outputs: Mapping[str, Output]) -> list[Output]:
+    """Set the alignment of the first section of thread-local variables to the largest alignment of these sections. Return the sections."""
     sections = [outputs[name] for name in (".tdata", ".tbss") if name in outputs]
     if sections:
         sections[0].alignment = max([output.alignment for output in sections])

@@ -46,8 +46,9 @@ def check_leftovers(state: CheckState) -> tuple[int, dict[str, int]]:
 def _check_volumes(state: CheckState) -> None:
     """Report volumes that cannot be read completely. A repair saves their readable modules."""
     store = state.store
-    for fan in store.fans() if store.volumes.has_volumes() else ():
-        store.volumes.of_directory(fan)  # reads all tables, and records damage
+    if store.volumes.has_volumes():
+        for fan in store.fans():
+            store.volumes.of_directory(fan)  # reads all tables, and records damage
     for name, reason in list(store.volumes.damaged.items()):
         path = store.path(VOLUMES, name)
         is_repaired = state.repair and _try_repair_volume(store, name)
@@ -76,6 +77,8 @@ def _unknown_files(store: Store) -> Iterator[str]:
                 yield f"{base}/{fan}/{name}"
     for directory in DIRECTORIES:
         places = [place for place in PLACES if place.directory == directory]
-        for name in store.names_in(f"{store.root}/{directory}") if MODULES not in places else ():
+        if MODULES in places:
+            continue
+        for name in store.names_in(f"{store.root}/{directory}"):
             if not any(kind.includes(name) for kind in places):
                 yield f"{store.root}/{directory}/{name}"

@@ -65,12 +65,14 @@ def _decode_name(text: bytes) -> str:
 
 
 def _report_dangling(state: CheckState, name: str, importers: list[bytes]) -> bool:
-    """Report an imported function that no module holds. Return False, without a report, if a module holds it now or no importer is left."""
+    """Report an imported function that no module defines. Return False, without a report, if one defines it now or no importer is left."""
     modules = [module_id for module_id in importers if state.store.exists(module_id)]
     if not modules or state.is_provided(name):
         return False
     importing = f"module {modules[0].hex()} imports" if len(modules) == 1 else f"{len(modules)} modules, like {modules[0].hex()}, import"
-    message = f"no module holds {name!r}, which {importing}: functions that need it are misses; add {name!r}"
+    message = (
+        f"no module defines {name!r}, which {importing}: the importing functions cannot be loaded from the cache; add {name!r} to the cache"
+    )
     state.report("dangling", name, message, note=True)
     return True
 
@@ -146,8 +148,9 @@ def _report_mismatch(state: CheckState, name: str, importer: bytes, expected: st
     """Report a module that imports a function with another type than the `realization` module defines."""
     provider, text = realization
     message = (
-        f"module {importer.hex()} imports {name!r} with the type {expected}, but no module holds it with this type: module "
-        f"{provider.hex()} defines it as {text}; functions that need it are misses; add {name!r} with the imported type"
+        f"module {importer.hex()} imports {name!r} with the type {expected}, but no module defines it with this type: module "
+        f"{provider.hex()} defines it as {text}; the importing functions cannot be loaded from the cache; "
+        f"add {name!r} with the imported type to the cache"
     )
     state.report("dangling", name, message, note=True)
 
@@ -168,6 +171,6 @@ def check_statistics(state: CheckState) -> tuple[int, dict[str, int]]:
     for name in pins:
         is_unlisted = any(name in row.names and state.is_sound(key) for key, row in state.slices.unlisted.items())
         if not is_unlisted and not any(map(state.is_present, state.slices.lists.holders(name))) and not state.is_provided(name):
-            message = f"the function {name!r} is pinned, but no module holds it; unpin the function, or add it"
+            message = f"the function {name!r} is pinned, but no module defines it; unpin the function, or add it to the cache"
             state.report("pin", name, message, note=True)
     return len(uses.files), {"files": len(uses.files), "incomplete": len(uses.torn), "pins": len(pins)}

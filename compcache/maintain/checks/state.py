@@ -78,7 +78,10 @@ class CheckState:
         return module_id not in self.slices.gone and module_id not in self._excluded
 
     def report(self, kind: str, subject: str, message: str, *, note: bool = False, repaired: bool = False) -> None:
-        """Add a problem to the findings of the current step. Its severity is "error", or "note" if `note` is true."""
+        """Add a problem to the findings of the current step. The severity is "note" if `note` is true, otherwise "error".
+
+        `repaired` is whether the problem was repaired.
+        """
         severity = "note" if note else "error"
         self.findings.append(Finding(self.step, kind, severity, subject, message, repaired))
 

@@ -50,7 +50,7 @@ _unrecorded: list[bool] = []
 
 
 def start_recording(*, from_the_start: bool) -> None:
-    """Note that all compilations are recorded from now on. `from_the_start` says whether this process has compiled nothing before."""
+    """Note that all compilations are recorded from now on. `from_the_start` is whether this process has compiled nothing before."""
     if not from_the_start:
         _unrecorded.append(True)
 

@@ -431,9 +431,10 @@ def _record_use_of_run(function: Any, run: Run) -> None:
 
 
 def _present_dependency(function: Any) -> Dependency | None:
-    """Return the dependency on an implementation before it runs, as if it declines, or None if the implementation cannot be identified.
+    """Return the dependency that an implementation has if it declines, or None if the implementation cannot be identified.
 
-    A running implementation may store values that it creates. A process that finds the entry has the content from before the run.
+    This is called before the implementation runs, because a running implementation may store values that it creates. A process that finds
+    the entry has the content from before the run.
     """
     try:
         return dependency_of(function, declined=True)

@@ -95,7 +95,8 @@ LazyCallback.__name__ = "CFunc"  # Python's error messages show the name of Numb
 def _make_ctypes_function(address: int, types: list[tuple[str, int]]) -> Any:
     """Return a ctypes function for an address.
 
-    `types` are the result type and the parameter types: for each, the name of a scalar, and how many times it is a pointer to it.
+    `types` are the result type and the parameter types. Each type has the name of a scalar, and a depth: 0 for the scalar, 1 for a pointer
+    to the scalar, 2 for a pointer to such a pointer, and so on.
 
     Raise `TypeError` if ctypes has no type for one of the Numba types.
     """

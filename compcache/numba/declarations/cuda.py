@@ -75,7 +75,10 @@ def jit(*args: Any, **options: Any) -> Any:
 
 
 def _declare(options: dict[str, Any], function: Any) -> Any:
-    """Return the stand-in for a device function with options. Let Numba decorate it if Numba is imported, or if it is no function."""
+    """Return the stand-in for a device function with options.
+
+    If Numba is imported, or if `function` is not a Python function, Numba decorates `function` instead.
+    """
     if has_numba() or type(function) is not _Function:
         return _numba_decorator(options)(function)
     return LazyDeviceFunction(function, lambda _: _numba_decorator(options))

@@ -194,7 +194,7 @@ _CASTS: dict[str, Callable[[Any], Any]] = {"boolean": bool} | {
 
 
 def _intern(text: str, shown: tuple[str, str] | None = None, key: Any = None, *, is_scalar: bool = False, **attributes: Any) -> LazyType:
-    """Return the stand-in with this expression. Create the stand-in if it does not exist. The arguments are described in `_Fields`."""
+    """Return the stand-in with this expression. Create the stand-in if it does not exist. See `_Fields` for the arguments."""
     with _lock:
         stand_in = _interned.get(text)
         if stand_in is None:

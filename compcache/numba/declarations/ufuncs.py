@@ -254,7 +254,7 @@ def _add_loop(lazy: LazyUfunc, ufunc: Any, args: tuple[Any, ...], keywords: dict
     if not has_only_operands:
         raise _NotStored
     types = _find_element_types(args[:count])
-    added, _ = _find_loop(state, types)
+    added, _ = _find_and_count_loop(state, types)
     with _creation_lock:
         if any(loop.types == types for loop in added_loops(lazy)):
             return  # another thread has added the loop in the meantime
@@ -268,8 +268,8 @@ def _note_loop(lazy: LazyUfunc, loop: Loop) -> None:
     added_loops(lazy).append(loop)
 
 
-def _find_loop(state: State, types: tuple[str, ...]) -> tuple[Loop, Any]:
-    """Return a ufunc's stored loop for these types, and the further fields of its record. Count a hit.
+def _find_and_count_loop(state: State, types: tuple[str, ...]) -> tuple[Loop, Any]:
+    """Return a ufunc's stored loop for these types, and the further fields of the loop's record. Count a hit.
 
     Raise `_NotStored` if no loop is stored, only Numba can load it, or Numba is imported.
     """
@@ -321,7 +321,7 @@ def _call_dynamic(lazy: LazyUfunc, state: State, args: tuple[Any, ...], keywords
     with _creation_lock:
         stored = object.__getattribute__(lazy, "_stored")
         if stored is None or not _has_loop_for(stored, types):
-            added, (writable,) = _find_loop(state, types)
+            added, (writable,) = _find_and_count_loop(state, types)
             _note_loop(lazy, added)
             stored = _make_dynamic(state, added_loops(lazy), tuple(writable))
             object.__setattr__(lazy, "_stored", stored)

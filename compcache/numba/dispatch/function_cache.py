@@ -86,11 +86,14 @@ class FunctionCache(CacheObject):
         return self._load_delegated(sig, target_context, identity)
 
     def _is_linked(self, sig: Any) -> bool:
-        """Return whether loaded code contains the overload. If a value that it reads has changed, it is compiled from former values."""
+        """Return whether loaded code contains the overload. That code has the former values of variables that have changed since."""
         return is_linked(linked_overload(self._function, self._owner, _argument_types(sig)))
 
     def _load_identified(self, identity: Identity, sig: Any, target_context: Any) -> Any:
-        """Return the stored compile result for an identity, or None if there is none. Count a hit or a miss, unless it was flushed."""
+        """Return the stored compile result for an identity, or None if there is none. Count a hit or a miss.
+
+        Return None, and count nothing, if the identity was flushed.
+        """
         if identity.key in self._flushed:
             return None
         # Numba would link code that this process has compiled or loaded earlier.

@@ -269,7 +269,7 @@ def _require_portable(func_name: str, module: Any) -> None:
             continue
         if name.startswith(_ENVIRONMENT):
             raise export_error(
-                func_name, "it contains an operation on Python objects, such as printing an array, which needs Numba; remove it"
+                func_name, "an operation on Python objects, such as printing an array, needs Numba at run time; remove the operation"
             )
         if variable.is_declaration and not name.startswith(("PyExc_", "_Py_")):
             reason = "it reads data that only this process has; the notes of this exception name the symbols"

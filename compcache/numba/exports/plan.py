@@ -142,7 +142,7 @@ class _Planner:
         """
         kind = _find_kind(type_)
         if kind is None or (is_parameter and kind in (_FIXED_TEXT, _FIXED_BYTES)):
-            raise Unsupported(f"the type {type_} has no conversion")
+            raise Unsupported(f"exports do not support the type {type_}")
         size = 0 if kind == _NONE else self._size_of(type_)
         if kind == _ARRAY:
             return self._create_array_node(type_, size, is_parameter=is_parameter, in_list=in_list)
@@ -182,12 +182,12 @@ class _Planner:
     def _create_list_node(self, kind: int, type_: Any, size: int, *, is_parameter: bool) -> _Node:
         """Return a new node for a list, or for a container that is passed as a list.
 
-        Raise `Unsupported` if the list is a parameter, and contains records or lists.
+        Raise `Unsupported` if the list is part of a parameter (`is_parameter`), and contains records or lists.
         """
         from numba.core import types
 
         if is_parameter and (isinstance(type_.dtype, types.Record) or contains_type(type_.dtype, (types.List,))):
-            raise Unsupported(f"the type list of {type_.dtype} has no conversion in a parameter")
+            raise Unsupported(f"exports do not support lists of {type_.dtype} in parameters")
         items_offset = _PAYLOAD_HEAD + -_PAYLOAD_HEAD % self._alignment_of(type_.dtype)
         return _Node(kind, size, detail=items_offset, itemsize=self._size_of(type_.dtype))
 
@@ -213,7 +213,7 @@ class _Planner:
             node.detail = self._size_of(type_.type)
         nodes = [self._create_node(item, is_parameter=is_parameter, in_list=in_list or is_list) for item in items]
         if is_parameter and any(item_node.kind == _RECORD for item_node in nodes):
-            raise Unsupported(f"the type {type_} contains a record")
+            raise Unsupported(f"{type_} contains a record, which exports do not support in parameters")
         node.first, node.count = len(self.nodes), len(nodes)
         offset = 0
         for item, item_node in zip(items, nodes, strict=True):
@@ -228,11 +228,11 @@ class _Planner:
 
 @contextmanager
 def _name_in_errors(subject: str) -> Iterator[None]:
-    """Add the parameter or the result, and advice, to the message of an `Unsupported` error of the block."""
+    """Add to the message of an `Unsupported` error of the block the name of the parameter or result, and advice."""
     try:
         yield
     except Unsupported as error:
-        raise Unsupported(f"compcache cannot convert {subject}: {error}; use another type") from None
+        raise Unsupported(f"{subject} cannot be converted: {error}; use another type") from None
 
 
 def _find_kind(type_: Any) -> int | None:
@@ -254,5 +254,5 @@ def _find_kind(type_: Any) -> int | None:
 def _require_text(text: str | None, type_: Any) -> str:
     """Return a text. Raise `Unsupported` if the text is None. The message names the type."""
     if text is None:
-        raise Unsupported(f"the type {type_} has no conversion")
+        raise Unsupported(f"exports do not support the type {type_}")
     return text

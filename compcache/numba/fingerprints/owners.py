@@ -28,7 +28,7 @@ def owner_of(value: Any) -> Any:
 
 
 def function_of(value: Any) -> Any:
-    """Return the function that a dispatcher or a lazy function compiles. A program may have set its attribute `py_func` to another one."""
+    """Return the function that a dispatcher or a lazy function compiles, even if the program has set `py_func` to another function."""
     owner = owner_of(value)
     return getattr(owner, "function", None) or owner.py_func
 

@@ -169,7 +169,7 @@ class Reach:
         return has_fed
 
     def _feed_attribute(self, walk: Walk, owner: _Owner, name: str) -> bool:
-        """Feed an attribute, if the owner has it and it was not fed before. Return whether it was fed."""
+        """Feed an attribute that was not fed before. Return whether it was fed. An attribute that the owner does not have is not fed."""
         if (owner.number, name) in self._done:
             return False
         self._done.add((owner.number, name))
@@ -185,7 +185,7 @@ class Reach:
         return bool(members)
 
     def _names_of(self, owner: Any, names: list[str], *, is_new: bool) -> list[str]:
-        """Return the names that an owner may have; for a new owner, also implicit names. Record names in `__match_args__`."""
+        """Return the names that an owner may have, with implicit names if the owner is new (`is_new`). Record names in `__match_args__`."""
         implicit = _implicit_names(owner) if is_new else []
         if self.matches_classes and "__match_args__" in implicit:
             self._names.update(dict.fromkeys(owner.__match_args__))

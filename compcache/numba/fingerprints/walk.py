@@ -290,7 +290,7 @@ class Walk:
         """
         if overloads is None:
             name = function.__qualname__
-            raise NotLazy(f"{name} was compiled when it was declared, from values that cannot be compared: pass them as arguments")
+            raise NotLazy(f"{name} was compiled when it was declared, from values that cannot be compared: pass these values as arguments")
         if self.without_numba:
             self.feed_token("declared")
         for compiled in overloads:
@@ -318,7 +318,10 @@ class Walk:
         self.mode = mode
 
     def refer_to_running(self, function: Any, where: str, *, is_overload: bool = False) -> None:
-        """Refer to a callable that runs while code is generated: a function, a method, a partial function, or an object."""
+        """Refer to a callable that runs while code is generated: a function, a method, a partial function, or an object.
+
+        See `refer_to_function` for `is_overload`.
+        """
         if isinstance(function, python_types.FunctionType):
             self.refer_to_function(function, where, is_overload=is_overload)
         else:

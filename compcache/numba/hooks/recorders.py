@@ -225,7 +225,11 @@ def _wrap_reducer(original: Any) -> Any:
     """Return a wrapper that pickles the program's classes and intrinsics by name."""
 
     def reducer_override(self: Any, obj: Any) -> Any:
-        """Pickle an object as a name if the scope requires that, otherwise as Numba does."""
+        """Return how to pickle an object.
+
+        Classes and intrinsics of the program are pickled by name while this thread compiles or stores a function. Numba pickles all other
+        objects in its own way.
+        """
         reduced = scopes.reduce_to_name(obj)
         return original(self, obj) if reduced is None else reduced
 

@@ -36,23 +36,23 @@ __all__ = [
 ]  # fmt: skip
 
 
-#: The prefix of the digest of an implementation that was asked and did not support these types. The digest omits the values without
-#: identity that the implementation can reach (`overlooks_members`). For example, every function that uses `len` asks every package that
-#: overloads `len`.
+#: The prefix of the content of an implementation that declined the argument types. The digest after it omits the values without an identity
+#: that the implementation can reach (`overlooks_members`). For example, every function that uses `len` asks every package that overloads
+#: `len`.
 _DECLINED = "declined "
-#: The prefix of the digest of a package's files. It replaces the digest of an implementation that can reach too many values.
+#: The prefix of a content that is the digest of a package's files, because an implementation can reach too many values.
 _FILES = "files "
 
 
 class Dependency(NamedTuple):
-    """An implementation that the compiler asked: its registered name, and its digest."""
+    """An implementation that the compiler asked: its registered name, and its content, which is a digest after an optional prefix."""
 
     name: str
     content: str
 
     @property
     def is_declined(self) -> bool:
-        """Whether the content omits values without an identity, so that it identifies the implementation only if it declined the types."""
+        """Whether the implementation declined the argument types of the compilation. The digest then omits values without an identity."""
         return self.content.startswith(_DECLINED)
 
 

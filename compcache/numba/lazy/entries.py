@@ -10,7 +10,7 @@ from __future__ import annotations
 import compcache
 from compcache import frontend
 from compcache.digest import blake2b
-from compcache.interrupts import reraise_interrupt, suppress
+from compcache.interrupts import reraise_interrupt
 from compcache.numba.fingerprints.content import content_of
 from compcache.numba.lazy import _dispatch, installed_backend, register_cache_opener
 from compcache.numba.lazy.description import DESCRIPTION, Request
@@ -167,11 +167,18 @@ RECORD = "(uuui[(ib)])"
 
 
 def find_fields(cache: Cache, name: str, shape: str) -> Any:
-    """Return the fields of a record (tuples, texts, numbers, see `load_marshalled`); None if it is missing or has another shape."""
+    """Return the fields of a stored record. Return None if the record is missing, or has another shape than `shape`.
+
+    Shapes are described at `load_marshalled`.
+    """
     data = frontend.get_entry(cache, name, START)
-    with suppress(ValueError):
-        return None if data is None else load_marshalled(data, shape)
-    return None
+    if data is None:
+        return None
+    try:
+        return load_marshalled(data, shape)
+    except ValueError as error:
+        reraise_interrupt(error)
+        return None
 
 
 def load_entry(cache: Cache, record: Record) -> Loaded | None:

@@ -131,7 +131,10 @@ def _reason_in_options(decorator: str, options: dict[str, Any]) -> str:
 
 
 def _reason_in_parameters(function: Any, *, is_plain: bool) -> str:
-    """Return why the parameters need Numba, or "" if they do not. A plain function is compiled for the types of its calls."""
+    """Return why the parameters of a function need Numba, or "" if Numba is not needed.
+
+    `is_plain` is whether the function is declared without signatures, and is therefore compiled for the types of its calls.
+    """
     flags, by_keyword = function.__code__.co_flags, function.__code__.co_kwonlyargcount
     if flags & _GENERATOR:
         return CALLED_BY_CODE

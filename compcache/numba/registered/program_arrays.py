@@ -110,5 +110,8 @@ class ProgramArray(AddressDefinition):
         reference = _named.get(self.name)
         array = reference() if reference is not None else None
         if array is None:
-            raise ImportError(f"this process has no array with the recorded content (digest {self.name})")
+            raise ImportError(
+                f"the compiled code refers to an array of the program by its content (digest {self.name}), and this process has no such "
+                "array: create the array before the first call, or compile the function again"
+            )
         return array.ctypes.data if self.part == DATA else id(array), array

@@ -118,7 +118,10 @@ def is_key_current(state: State) -> bool:
 
 
 def _make_function_fields(dispatcher: Any, backend: Backend, key: Key | None) -> tuple[Any, ...] | None:
-    """Return the fields of a function's record, or None if only Numba can use the function's code."""
+    """Return the fields of a function's record, or None if only Numba can use the function's code.
+
+    `key` is the key of the function for starts without Numba (`find_stored_entry`).
+    """
     rows, records = [], []
     signatures = list(dispatcher.overloads)
     for args in signatures:

@@ -208,7 +208,7 @@ class _StoredLoops:
         return fields
 
     def _store(self, library: Any, symbol: str) -> None:
-        """Store the loop with this symbol, if it is one of the ufunc's."""
+        """Store the loop that has this symbol. Do nothing if the ufunc has no such loop."""
         dispatcher = self._ufunc._dispatcher
         cres = next((cres for cres in dispatcher.overloads.values() if _loop_symbol(cres) == symbol), None)
         if cres is None:

@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
+from compcache.errors import MissingPackageError
 from compcache.files import DIRECTORY_MODE, Tree, read_file
 from compcache.hit.target import path_opener
 from compcache.processes.detached import LateFiles
@@ -122,8 +123,8 @@ def open_backend(settings: RemoteSettings) -> Backend:
 
 def _missing_error(library: str, settings: RemoteSettings) -> BackendMissingError:
     """Return the exception for a library that is not installed, with the command that installs it."""
-    scheme = urlsplit(settings.url).scheme
-    return BackendMissingError(f"{scheme}:// stores need {library}: pip install 'compcache[remote]'")
+    what = f"a remote store with a URL like {urlsplit(settings.url).scheme}://"
+    return BackendMissingError(str(MissingPackageError.of(library, what, "remote")))
 
 
 class _Parent(NamedTuple):

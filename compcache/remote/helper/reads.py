@@ -181,7 +181,7 @@ class Reads:
             Exception: an error of the store's client. It is unknown whether there are cards.
         """
         key = card_key(platform, name)
-        if not fresh and self.is_recent_miss(key):
+        if not fresh and self.avoid_request(key):
             return {}
         asking = self._asking.get(key)
         if asking is None:
@@ -285,8 +285,8 @@ class Reads:
             self._missed.pop(key, None)
         return data
 
-    def is_recent_miss(self, key: str) -> bool:
-        """Return whether an object was missing at this key recently. Count the saved request."""
+    def avoid_request(self, key: str) -> bool:
+        """Count an avoided request if an object was missing at this key recently. Return whether the request is avoided."""
         is_known = loop_time() - self._missed.get(key, float("-inf")) < _MISSED_SECONDS
         self.count("remembered_misses", is_known)
         return is_known

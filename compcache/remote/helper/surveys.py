@@ -138,8 +138,10 @@ async def write_surveys(backend: Backend, known_rows: dict[str, Survey], rows: d
 def _group_by_survey(cards: Iterable[str]) -> dict[str, list[str]]:
     """Group the keys of cards by the key of their survey. The result is empty if there are fewer than `_FEWEST` cards."""
     keys = list(cards)
+    if len(keys) < _FEWEST:
+        return {}
     by_survey: dict[str, list[str]] = {}
-    for key in keys if len(keys) >= _FEWEST else ():
+    for key in keys:
         _, _, digest = key.rpartition("/")
         by_survey.setdefault(f"{LAYOUT}/i/{digest[:2]}", []).append(key)
     return by_survey

@@ -210,7 +210,7 @@ class Chain:
         """Return a pack and the position of the nearest store that has it, or None. The nearer stores of `writes` receive a copy."""
         tiers_without: list[int] = []
         for position, tier in enumerate(self.tiers):
-            if tier.reads.is_recent_miss(key):
+            if tier.reads.avoid_request(key):
                 continue
             with suppress(Exception):  # the status of the store has recorded the error
                 data = await tier.reads.get(key, LARGEST_PACK, _PACK_SECONDS)
@@ -257,6 +257,7 @@ class Chain:
             tier.outbox.put(upload)
 
         async def copy() -> None:
+            """Queue the upload without blocking the helper, and count it."""
             await asyncio.to_thread(put)
             tier.reads.count("read_through")
             tier.uploads.news.set()

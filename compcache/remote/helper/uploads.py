@@ -224,7 +224,7 @@ class Uploads:
         return data, {}
 
     def _remember_functions(self, upload: Upload) -> None:
-        """Remember the functions of an upload for packs, even if the upload itself is dropped."""
+        """Remember the functions of an upload, so that a later pack contains them, even if the upload itself is dropped."""
         for key, data in upload.cards:
             _layout, _kind, platform, *_ = key.split("/")
             with suppress(FormatError):

@@ -54,7 +54,10 @@ def _buffer_bytes(value: object) -> bytes | None:
 
 
 def _print_result(result: Any, changed: dict[str, list[Any]], *, is_void: bool, as_json: bool) -> None:
-    """Print the result of a call, and the elements of the buffers that it changed, by parameter name."""
+    """Print the result of a call unless `is_void` is true, and the elements of the buffers that the call changed, by parameter name.
+
+    Print both as JSON if `as_json` is true.
+    """
     if as_json:
         print_json({"result": result, "buffers": changed})
         return

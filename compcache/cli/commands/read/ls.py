@@ -90,14 +90,18 @@ def command(
 
 
 def _nothing_found_text(directory: str, patterns: tuple[str, ...], *, is_refused: bool) -> str:
-    """Return the message for an empty listing."""
+    """Return the message for an empty listing of functions or modules, or, if `is_refused` is true, of refused functions."""
     if patterns:
         return f"nothing matches in {printable(directory)}"
     return f"nothing {'was refused' if is_refused else 'is cached'} in {printable(directory)}"
 
 
 def _sort_rows(rows: Iterator[Any], sort: str, *, reverse: bool, limit: int | None, is_refused: bool) -> Iterator[Any]:
-    """Return the rows in the order of --sort. Functions and modules may not fit into memory, so return only the first `limit` of them."""
+    """Return the rows in the order `sort`, the value of --sort, or in the opposite order if `reverse` is true.
+
+    Rows of functions and modules may not fit into memory, so return only the first `limit` of them. Return all rows of refused functions
+    (`is_refused`).
+    """
     if sort == "name" and not reverse:
         return rows  # rows are read in the order of their names
     key = _SORTS[sort] if sort != "name" else lambda _: 0
@@ -110,7 +114,11 @@ def _sort_rows(rows: Iterator[Any], sort: str, *, reverse: bool, limit: int | No
 
 
 def _read_rows(cache: Cache, patterns: tuple[str, ...], *, by_module: bool, unfolds: bool, is_refused: bool) -> Iterator[Any]:
-    """Return an iterator over the selected rows, which are read in the order of their names."""
+    """Return an iterator over the selected rows, which are read in the order of their names.
+
+    The rows are the refused functions if `is_refused` is true, else the modules if `by_module` is true, else the functions. If `unfolds`
+    is true, the rows of functions are not combined by label, and include the entries of data.
+    """
     matches = _make_matcher(patterns) if patterns else None
     if is_refused:
         refusals = [row for row in list_uncached(cache) if not matches or matches(row.name)]
@@ -162,7 +170,7 @@ def _print_functions(rows: Iterable[FunctionSummary | EntrySummary], layers: tup
 
 
 def _record_of(row: FunctionSummary, *, with_directories: bool) -> tuple[str, ...]:
-    """Return the fields of a function for a line in a pipe."""
+    """Return the fields of a function for a line in a pipe. If `with_directories` is true, the last field is the directories."""
     name, signature, copies, size, created, problem, _modules, uses, last_used, directories, *_ = row
     record = name, signature, str(copies), str(size), time_text(created), str(uses), time_text(last_used), problem
     return (*record, " ".join(directories)) if with_directories else record

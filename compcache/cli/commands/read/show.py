@@ -103,7 +103,10 @@ def command(
 
 
 def _print_code(rows: list[dict[str, str]], *, as_json: bool) -> None:
-    """Print the code of functions. Each row has the name of a function and its code, as "ir", "asm" or both."""
+    """Print the code of functions, as JSON if `as_json` is true.
+
+    Each row has the name of a function and the code of the function, as "ir", "asm" or both.
+    """
     if as_json:
         print_json(rows[0] if len(rows) == 1 else rows)
         return
@@ -114,7 +117,7 @@ def _print_code(rows: list[dict[str, str]], *, as_json: bool) -> None:
 
 
 def _print_provenance(reports: list[FunctionReport], *, as_json: bool) -> None:
-    """Print the origin of every realization of the functions."""
+    """Print the origin of every realization of the functions, as JSON if `as_json` is true."""
     if as_json:
         rows = [{"func_name": report.func_name, "provenance": report.provenance} for report in reports]
         print_json(rows[0] if len(rows) == 1 else rows)

@@ -45,8 +45,8 @@ def command(session: Session, patterns: tuple[str, ...], by: str, limit: int, as
 
     total_seconds, matching = 0.0, 0
 
-    def select(costs: Iterable[Cost]) -> Iterator[Cost]:
-        """Yield the costs that match a PATTERN. Add up the seconds of all costs, and count the matches."""
+    def add_up(costs: Iterable[Cost]) -> Iterator[Cost]:
+        """Add up the seconds of all costs, and count the costs that match a PATTERN. Yield the matching costs."""
         nonlocal total_seconds, matching
         for cost in costs:
             total_seconds += cost.seconds
@@ -55,7 +55,7 @@ def command(session: Session, patterns: tuple[str, ...], by: str, limit: int, as
                 yield cost
 
     with session.open_to_read() as cache:
-        costs = select(list_costs(cache, progress=show_progress))
+        costs = add_up(list_costs(cache, progress=show_progress))
         chosen = heapq.nsmallest(max(limit, 1), costs, key=lambda cost: -getattr(cost, by))[:limit]  # with 0, no cost would be counted
     if as_lines or as_json:
         print_as = print_json_lines if as_lines else print_json

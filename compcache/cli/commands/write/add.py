@@ -132,7 +132,10 @@ def command(
 def _parse_source_options(
     *, exports: tuple[str, ...], imports: tuple[str, ...], globals_: tuple[str, ...], nogil: bool, no_bitcode: bool, **others: Any
 ) -> dict[str, Any]:
-    """Return the arguments of `ModuleSource` that these options stand for. Raise `click.UsageError` if an option is not valid."""
+    """Return the arguments of `ModuleSource` that the options stand for. Each argument has the value of the option of the same name.
+
+    Raise `click.UsageError` if an option is not valid.
+    """
     return {
         "functions": _parse_exports(exports, nogil=nogil),
         "globals": dict(map(_parse_global_option, globals_)) or None,

@@ -111,11 +111,15 @@ def _open_cluster(address: str | None) -> Iterator[Executor | None]:
 
 
 def _print_report(report: BatchReport, *, quiet: bool, as_json: bool) -> None:
-    """Print the report of a batch. A quiet batch has shown no failures, so they come first."""
+    """Print the report of a batch, as JSON if `as_json` is true.
+
+    If `quiet` is true, print the failures first, because they were not printed during the batch.
+    """
     from compcache.cli.output import print_message, print_text
 
-    for record in report.failed if quiet else ():
-        print_message("error", f"{record.name}: {record.message}")
+    if quiet:
+        for record in report.failed:
+            print_message("error", f"{record.name}: {record.message}")
     if as_json:
         print_json(report.as_dict())
     else:

@@ -50,5 +50,6 @@ def _print_report(report: LinkReport, *, with_failures: bool) -> None:
     for closure in report.linked:
         functions_text = closure.functions[0] if len(closure.functions) == 1 else plural(len(closure.functions), "function")
         print_text(f"linked {functions_text} with code of {plural(len(closure.parts), 'module')}")
-    for name, reason in report.left.items() if with_failures else ():
-        click.echo(printable(f"{name} was not linked: {reason}"), err=True)
+    if with_failures:
+        for name, reason in report.left.items():
+            click.echo(printable(f"{name} was not linked: {reason}"), err=True)

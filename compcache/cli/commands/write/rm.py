@@ -56,7 +56,10 @@ def command(session: Session, names: tuple[str, ...], force: bool, derived: bool
 
 
 def _remove_derived(session: Session, names: list[str], *, as_json: bool) -> int:
-    """Remove the linked images of functions, print the functions that had one, and return exit status 0."""
+    """Remove the linked images of functions, and return exit status 0.
+
+    Print the functions that had a linked image, as JSON if `as_json` is true.
+    """
     with session.open_existing() as cache:
         removed = {name: cache.remove(name, derived=True) for name in names}
     modules = sorted({module_id for module_ids in removed.values() for module_id in module_ids})
@@ -65,7 +68,7 @@ def _remove_derived(session: Session, names: list[str], *, as_json: bool) -> int
 
 
 def _remove_functions(cache: Cache, names: list[str], *, force: bool) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
-    """Remove functions, importers before the functions that they import.
+    """Remove functions, importers before the functions that they import. See `Cache.remove` for `force`.
 
     Return the removed modules by function, and the reason for each function that was kept.
     """
@@ -88,7 +91,7 @@ def _remove_functions(cache: Cache, names: list[str], *, force: bool) -> tuple[d
 
 
 def _print_removed(functions: list[str], modules: list[str], verb: str, *, as_json: bool) -> None:
-    """Print the functions, each after `verb`: "removed" or "would remove"."""
+    """Print the functions, each after `verb`: "removed" or "would remove". If `as_json` is true, print functions and modules as JSON."""
     if as_json:
         print_json({"functions": functions, "modules": modules, "dry_run": verb != "removed"})
         return
