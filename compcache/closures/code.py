@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build import codegen
 from compcache.build.inlining.imported import Inlined
-from compcache.build.ir_text import leading_type, parse_head, quote, referenced_name
+from compcache.build.ir_text import leading_type, parse_head, quote, referenced_name, without_tbaa_of_calls
 from compcache.build.slots import restore_resolution
 from compcache.closures.parts import Copies, copies_of, without_static_runtime
 from compcache.errors import CompileError, LinkError
@@ -139,7 +139,7 @@ def read_part(context: Any, module_id: bytes, recipe: Recipe, found_names: Mappi
     except RuntimeError as error:
         reraise_interrupt(error)
         return Part(module_id, recipe, found_names, "", copies_of("!", recipe))  # a newer LLVM wrote the code, so no definition is readable
-    text = without_static_runtime(str(module))
+    text = without_tbaa_of_calls(without_static_runtime(str(module)))
     context.modules.pop().close()
     return Part(module_id, recipe, found_names, text, copies_of(text, recipe))
 

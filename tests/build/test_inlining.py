@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from faulty_makers import set_faults
 from helpers import adder, caller, run_fresh
-from inlined_programs import HEAD, apart, bits, inlined, together
+from inlined_programs import FOLLOWED, HEAD, apart, bits, follow, inlined, together
 
 from compcache import Cache, Function, Identity, ModuleSource, NotCachedError
 from compcache.errors import FormatError
@@ -237,6 +237,12 @@ def test_private_functions_and_constants_come_along(cache: Cache) -> None:
     kernel = kernel_of(cache, helper)
     assert kernel(40) == 42
     assert inlined(cache, kernel) == ["add"]
+
+
+def test_arguments_that_do_not_alias_in_a_call_may_alias_in_the_next(cache: Cache) -> None:
+    kernel = apart(cache, FOLLOWED)["kernel"]
+    assert inlined(cache, kernel) == ["follow"]
+    assert follow(kernel) == 3
 
 
 def test_plain_names_stay_slots(cache: Cache) -> None:

@@ -10,6 +10,7 @@ from unittest.mock import ANY
 import pytest
 from cli_process import compcache
 from helpers import FreshProcessError, adder, caller, flip_byte, module_file, run_fresh, sum_of
+from inlined_programs import FOLLOWED, follow
 
 from compcache import Cache, FormatError, Function, ModuleSource, NotCachedError, PrunePolicy, StorageError
 from compcache.directory.module_file import ModuleFile
@@ -450,6 +451,16 @@ define i64 @NAME(i64 %x) {
     cache.add_modules([ModuleSource(text) for text in (home, reads, calls, adder("plus", 3), sum_of("moves", ["bump", "plus"]))])
     assert len(cache.link(["moves", "copied"]).linked) == 2
     assert [answer for _, answer in load(directory, "copied", "moves")[0]] == [4 + 5 + 2, 3 + 4]
+
+
+def test_arguments_that_do_not_alias_in_a_call_may_alias_in_the_next(cache: Cache, directory: Path) -> None:
+    declared = "declare void @follow(ptr, ptr)\n"
+    cache.add_modules([ModuleSource(FOLLOWED["follow"]), ModuleSource(declared + FOLLOWED["kernel"])])
+    (closure,) = cache.link(["kernel"]).linked
+    with Cache(directory) as reader:
+        kernel = reader.get_target("kernel")
+        assert kernel.module_id == closure.module_id
+        assert follow(kernel) == 3
 
 
 def test_strings_and_names_may_contain_words_of_llvm(cache: Cache, directory: Path) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build import codegen
 from compcache.build.inlining.offers import IS_MODE, MOST_INSTRUCTIONS, quoted, type_of
-from compcache.build.ir_text import change_lines, lines_from, quote, read_module, references
+from compcache.build.ir_text import change_lines, lines_from, quote, read_module, references, without_tbaa_of_calls
 from compcache.build.slots import is_known_by_name
 from compcache.digest import is_content_name
 from compcache.errors import CompileError
@@ -160,7 +160,7 @@ class _BodyLinker:
         # The module has another symbol of this name.
         if any(symbol == name and name not in self._symbols and symbol in self._present for name, symbol in symbols.items()):
             return False
-        code = body.code
+        code = without_tbaa_of_calls(body.code)
         for name, symbol in symbols.items():
             code = code.replace(quoted(name), "@" + quote(symbol))
         symbol = symbols[body.name]
