@@ -151,6 +151,8 @@ def _read_source(context: Any, request: Request, label: str = "") -> tuple[Any, 
     attributes = _target_attributes(printed, values)
     used_features.check_attributes(attributes, host.platform_name())
     readable = ir_text.with_symbols(used_features.with_complete_attributes(printed, attributes, host.platform_name()))
+    if isinstance(request.ir, tuple):
+        readable = ir_text.without_tbaa_of_calls(readable)
     if readable is not printed:
         module, printed, values = codegen.parse(readable, context), readable, ir_text.read_values(readable)
         attributes = _target_attributes(printed, values)

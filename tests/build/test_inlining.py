@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from faulty_makers import set_faults
 from helpers import adder, caller, run_fresh
-from inlined_programs import HEAD, apart, bits, inlined, together
+from inlined_programs import FOLLOWED, HEAD, apart, bits, follow, inlined, together
 
 from compcache import Cache, Function, Identity, ModuleSource, NotCachedError
 from compcache.errors import FormatError
@@ -237,6 +237,26 @@ def test_private_functions_and_constants_come_along(cache: Cache) -> None:
     kernel = kernel_of(cache, helper)
     assert kernel(40) == 42
     assert inlined(cache, kernel) == ["add"]
+
+
+def test_arguments_that_do_not_alias_in_a_call_may_alias_in_the_next(cache: Cache) -> None:
+    kernel = apart(cache, FOLLOWED)["kernel"]
+    assert inlined(cache, kernel) == ["follow"]
+    assert follow(kernel) == 3
+
+
+@pytest.mark.parametrize(("promise", "is_inlined"), [("nounwind", True), ("nounwind willreturn memory(none)", False)])
+def test_a_module_that_promises_more_of_a_function_inlines_no_calls_of_it(cache: Cache, promise: str, is_inlined: bool) -> None:
+    work = "@seen = global i64 0\ndefine i64 @work(i64 %x) noinline {\n%s = load i64, ptr @seen\n%r = add i64 %s, %x\n"
+    own = cache.compile(ModuleSource(work + "store i64 %r, ptr @seen\nret i64 %r\n}\n")).work
+    careful = "declare i64 @work(i64)\n" + HEAD.format("careful") + "%a = call i64 @work(i64 %x) nounwind\n"
+    careful += "%r = call i64 @work(i64 %x) nounwind\nret i64 %r\n}\n"
+    caller_of_it = cache.compile(ModuleSource(careful, {"careful": None}, imports={"work": own})).careful
+    code = f"declare i64 @work(i64) {promise}\ndeclare i64 @careful(i64)\n" + HEAD.format("kernel")
+    code += "%a = call i64 @careful(i64 %x)\n%b = call i64 @work(i64 0)\nret i64 %a\n}\n"
+    kernel = cache.compile(ModuleSource(code, {"kernel": None}, imports={"work": own, "careful": caller_of_it})).kernel
+    assert inlined(cache, kernel) == (["careful"] if is_inlined else [])
+    assert kernel(20) == 40
 
 
 def test_plain_names_stay_slots(cache: Cache) -> None:

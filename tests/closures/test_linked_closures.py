@@ -10,8 +10,10 @@ from unittest.mock import ANY
 import pytest
 from cli_process import compcache
 from helpers import FreshProcessError, adder, caller, flip_byte, module_file, run_fresh, sum_of
+from inlined_programs import FOLLOWED, follow
 
 from compcache import Cache, FormatError, Function, ModuleSource, NotCachedError, PrunePolicy, StorageError
+from compcache.build import codegen
 from compcache.directory.module_file import ModuleFile
 from compcache.directory.places import CLOSURES
 from compcache.hit.closures import MAGIC, seal
@@ -450,6 +452,73 @@ define i64 @NAME(i64 %x) {
     cache.add_modules([ModuleSource(text) for text in (home, reads, calls, adder("plus", 3), sum_of("moves", ["bump", "plus"]))])
     assert len(cache.link(["moves", "copied"]).linked) == 2
     assert [answer for _, answer in load(directory, "copied", "moves")[0]] == [4 + 5 + 2, 3 + 4]
+
+
+def test_arguments_that_do_not_alias_in_a_call_may_alias_in_the_next(cache: Cache, directory: Path) -> None:
+    declared = "declare void @follow(ptr, ptr)\n"
+    cache.add_modules([ModuleSource(FOLLOWED["follow"]), ModuleSource(declared + FOLLOWED["kernel"])])
+    (closure,) = cache.link(["kernel"]).linked
+    with Cache(directory) as reader:
+        kernel = reader.get_target("kernel")
+        assert kernel.module_id == closure.module_id
+        assert follow(kernel) == 3
+
+
+_QUICK = [
+    ("declare i64 @work(i64) memory(none) nounwind willreturn", "%r = call i64 @work(i64 0)", 0),
+    ("declare nofpclass(nan) double @ratio(double)", "%q = call double @ratio(double 1.0)\n  %r = fptosi double %q to i64", 1),
+]
+
+
+@pytest.mark.parametrize(("declared", "use", "answer"), _QUICK, ids=["memory", "nan"])
+def test_what_one_module_promises_of_a_function_is_not_valid_for_calls_of_others(
+    cache: Cache, directory: Path, declared: str, use: str, answer: int
+) -> None:
+    """`-fno-math-errno` and `-ffast-math` of one file are no flags of others."""
+    home = """\
+@seen = internal global i64 0
+define i64 @work(i64 %x) {
+  %old = load i64, ptr @seen
+  %new = add i64 %old, %x
+  store i64 %new, ptr @seen
+  ret i64 %new
+}
+define double @ratio(double %x) {
+  %old = load volatile i64, ptr @seen
+  %r = fdiv double %x, %x
+  ret double %r
+}
+"""
+    careful = """\
+declare i64 @work(i64)
+declare double @ratio(double)
+define i64 @careful(i64 %x) {
+  %d = sitofp i64 %x to double
+  %zero = fsub double %d, %d
+  %q = call double @ratio(double %zero)
+  %p = call double @ratio(double %q)
+  %n = fcmp uno double %p, 0.0
+  %z = select i1 %n, i64 10, i64 0
+  %a = call i64 @work(i64 %x)
+  %b = call i64 @work(i64 %x)
+  %r = add i64 %b, %z
+  ret i64 %r
+}
+"""
+    quick = f"{declared}\ndefine i64 @quick(i64 %x) {{\n  {use}\n  ret i64 %r\n}}\n"
+    cache.add_module(ModuleSource(home, entries={"program.data": b"read of the module's own file"}))  # stays where it is
+    cache.add_modules([ModuleSource(source) for source in (quick, careful, sum_of("top", ["quick", "careful"]))])
+    (closure,) = cache.link(["quick", "careful", "top"], into="all").linked
+    assert load(directory, "top")[0] == [(closure.module_id, answer + 2 + 10)]
+
+
+def test_what_a_declaration_forbids_is_forbidden_in_linked_code(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    user = "declare i64 @random() returns_twice\ndefine i64 @user(i64 %x) {\n  %r = call i64 @random()\n  ret i64 %r\n}\n"
+    cache.add_modules([ModuleSource(user), ModuleSource(caller("top", "user", plus=1))])
+    linked = []
+    monkeypatch.setattr(codegen, "optimize", lambda module, *_: linked.append(str(module)))
+    assert cache.link(["top"]).linked
+    assert "returns_twice" in linked[0].partition("attributes #")[2]
 
 
 def test_strings_and_names_may_contain_words_of_llvm(cache: Cache, directory: Path) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import llvmlite.binding as llvm
 import pytest
 from helpers import adder, caller
+from inlined_programs import FOLLOWED, follow
 
 from compcache import Cache, CompileError, ModuleSource, SignatureError, UndefinedSymbolError
 from compcache.build import codegen
@@ -79,6 +80,14 @@ def test_an_archive_becomes_one_module(cache: Cache) -> None:
     module_id = cache.add_module(ModuleSource(archive(**members)))
     assert (cache.get_target("f")(1), cache.get_target("g")(1)) == (6, 7)
     assert cache.get_target("f").module_id == cache.get_target("g").module_id == module_id
+
+
+def test_members_of_an_archive_inline_functions_of_one_another(cache: Cache) -> None:
+    """Without what their compilers say of one call only."""
+    declared = "declare void @follow(ptr, ptr)\n"
+    members = {"one": bitcode(FOLLOWED["follow"]), "two": bitcode(declared + FOLLOWED["kernel"])}
+    cache.add_module(ModuleSource(archive(**members), {"kernel": None}))
+    assert follow(cache.get_target("kernel")) == 3
 
 
 @pytest.mark.skipif(shutil.which("ar") is None, reason="there is no ar")

@@ -540,6 +540,7 @@ def lapack(places: Places, rounding: str = "-ffp-contract=off") -> Library:
     """Three routines of LAPACK and all that they call, files of Fortran modules before those that use them.
 
     Each product and each sum is rounded, unless another flag is given: linked closures keep bits only of such code (`docs/linking.md`).
+    The flag is a part of the name of each file.
     """
     compiler, runtime = flang(places)
     root = places.source("lapack")
@@ -554,12 +555,13 @@ def lapack(places: Places, rounding: str = "-ffp-contract=off") -> Library:
             code = "\n".join(_CODE.findall(path.read_text(encoding="latin-1").lower()))
             wanted += re.findall(r"[a-z]\w+", code)
     files = sorted(found.values(), key=lambda path: (not path.stem.startswith("la_"), path.name))
-    modules = places.out / "lapack-modules"
+    name = f"lapack{rounding}"
+    modules = places.out / f"{name}-modules"
     modules.mkdir(exist_ok=True)
     flags = ("-O2", "-fPIC", rounding, "-module-dir", str(modules))
     first = sum(path.stem.startswith("la_") for path in files)
     parts = tuple(map(File, files))
-    return Library("lapack", str(compiler), parts, flags, _LAPACK_FUNCTIONS, _use_lapack, archives=(str(runtime),), first=first)
+    return Library(name, str(compiler), parts, flags, _LAPACK_FUNCTIONS, _use_lapack, archives=(str(runtime),), first=first)
 
 
 _LAPACK_FUNCTIONS = {"dgesv_": "v:pppppppp", "dsyev_": "v:pppppppppqq", "dgeev_": "v:ppppppppppppppqq"}

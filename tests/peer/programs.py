@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import random
 import re
+import shlex
 import shutil
 import subprocess
 from functools import partial
@@ -72,14 +73,19 @@ class Places(NamedTuple):
         return ("-O1", "-g") if self.debug else ("-O2",)
 
     def made(self, name: str, *command: str | Path) -> Path:
-        """A file, made by the command unless it is there, which gets its path behind "-o"."""
+        """A file, made by the command unless it is there, which gets its path behind "-o". Another command has another name."""
         path = self.out / name
+        words = [str(word) for word in (*command, "-o", path)]
+        record = path.with_name(f"{name}.command")
         if not path.exists():
             if shutil.which(command[0]) is None:
                 raise UnavailableError(f"{command[0]} is not installed")
-            done = subprocess.run([str(word) for word in (*command, "-o", path)], capture_output=True, text=True, check=False)
+            done = subprocess.run(words, capture_output=True, text=True, check=False)
             if done.returncode:
                 raise RuntimeError(f"{command[0]} does not make {name}:\n{done.stderr}")
+            record.write_text(shlex.join(words))
+        elif not record.exists() or record.read_text() != shlex.join(words):
+            raise RuntimeError(f"another command than {shlex.join(words)} has made {path}")
         return path
 
 

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _HOOKS = pytest.mark.filterwarnings("ignore:weak references to .ZSTD_trace")
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(1800), _HOOKS]
 
+on_x86_64 = pytest.mark.skipif(platform_name() != "x86_64-linux-elf", reason="names CPUs of x86-64")
+
 #: How many answers of each are compared, at least.
 LIBRARIES = {"lapack": 400, "libsodium": 900, "sqlite": 250, "blosc2": 900, "bcftools": 700, "expressions": 500}
 
@@ -99,11 +101,17 @@ def test_modules_of_their_own_answer_what_the_shared_object_answers(
         assert cache.check().findings == ()
 
 
-@pytest.mark.parametrize("made", ["libsodium", "blosc2", "lapack"])
-def test_modules_linked_as_a_set_answer_what_the_shared_object_answers(made: str, places: Places, directory: Path) -> None:
+#: Without a flag for a CPU, compilers compile for processors of x86-64 without fused instructions.
+_FUSED_WHERE_POSSIBLE = pytest.param("lapack", ("-ffp-contract=fast",), marks=on_x86_64)
+
+
+@pytest.mark.parametrize(("made", "flags"), [("libsodium", ()), ("blosc2", ()), ("lapack", ()), _FUSED_WHERE_POSSIBLE])
+def test_modules_linked_as_a_set_answer_what_the_shared_object_answers(
+    made: str, flags: tuple[str, ...], places: Places, directory: Path
+) -> None:
     """With their state, in as few images as there are run times beside them."""
     try:
-        library: Library = getattr(linked_libraries, made)(places)
+        library: Library = getattr(linked_libraries, made)(places, *flags)
         expected = _answers(library, library.in_shared_object(library.ordinary(places)))
     except UnavailableError as error:
         unavailable(str(error))
@@ -160,9 +168,6 @@ def for_all_processors(request: pytest.FixtureRequest, sodium: Library, places: 
     with Cache(directory) as cache:
         cache.add_modules(sodium.sources(places, cpu="x86-64"), group="sodium" if request.param == "group" else None)
     return directory
-
-
-on_x86_64 = pytest.mark.skipif(platform_name() != "x86_64-linux-elf", reason="names CPUs of x86-64")
 
 
 @pytest.mark.parametrize("cpu", [None, pytest.param("haswell", marks=on_x86_64)])

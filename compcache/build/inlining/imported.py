@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build import codegen
 from compcache.build.inlining.offers import IS_MODE, MOST_INSTRUCTIONS, quoted, type_of
-from compcache.build.ir_text import change_lines, lines_from, quote, read_module, references
+from compcache.build.ir_text import change_lines, declared_promises, lines_from, quote, read_module, references, without_tbaa_of_calls
 from compcache.build.slots import is_known_by_name
 from compcache.digest import is_content_name
 from compcache.errors import CompileError
@@ -124,6 +124,7 @@ class _BodyLinker:
         self._own = {value.name for value in (*values.functions, *values.variables) if not value.is_declaration}
         self._present = {value.name for value in (*values.functions, *values.variables)}
         self._types = _named_types(text)
+        self._promises = declared_promises(text)
         self._room = _MOST_IN_ALL
         self._linked: dict[str, tuple[Provided, tuple[str, ...]]] = {}  # bodies by symbol, with their references
 
@@ -160,9 +161,11 @@ class _BodyLinker:
         # The module has another symbol of this name.
         if any(symbol == name and name not in self._symbols and symbol in self._present for name, symbol in symbols.items()):
             return False
-        code = body.code
+        code = without_tbaa_of_calls(body.code)
         for name, symbol in symbols.items():
             code = code.replace(quoted(name), "@" + quote(symbol))
+        if not self._states_promises(code):
+            return False
         symbol = symbols[body.name]
         if is_known_by_name(symbol):  # LLVM must not treat the function as a platform function of the same name
             code = change_lines(code, "define available_externally ", lambda line: f"{line.removesuffix('{')}nobuiltin {{")
@@ -185,6 +188,11 @@ class _BodyLinker:
         if any(native in symbols for symbols in (self._own, resolution.imports, resolution.storage, resolution.null)):
             return False
         return not resolution.libraries and not self._is_beside(native)
+
+    def _states_promises(self, code: str) -> bool:
+        """Return whether the calls in a body state all that the module's declarations promise. LLVM keeps the module's declarations."""
+        calls = [line for line in code.split("\n") if "call " in line]
+        return all(word in line for line in calls for name in references(line) for word in self._promises.get(name, ()))
 
     def _has_same_type(self, symbol: str, code: str) -> bool:
         """Return whether the module uses a function with the type of its body. Raise `ValueError` if a type cannot be read."""
