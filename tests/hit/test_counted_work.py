@@ -55,7 +55,7 @@ READS_FOR_A_DEPENDENCY = 8
 SYSTEM_CALLS_FOR_A_DEPENDENCY = 40
 #: The same, `__future__`, the class that knows layers, and its package; the others open a layer and the segment of what all of them hold.
 #: A dozen are the import of the file that recognizes interrupts, so that a start with Numba's functions does not import that of files.
-SYSTEM_CALLS_OF_LAYERS = 314
+SYSTEM_CALLS_OF_LAYERS = 315
 #: Is it a bundle, the directory, its owner, the state of its index.
 SYSTEM_CALLS_FOR_A_LAYER = 6
 MANY = 400
