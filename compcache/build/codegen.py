@@ -149,7 +149,7 @@ def _parse_unverified(ir: _Plain, context: Any) -> Any:
 
 
 def _link_parts(parts: tuple[bytes, ...], context: Any) -> Any:
-    """Return one module linked from several. Raise `RuntimeError` if two modules define the same symbol."""
+    """Return one module linked from several. Raise `RuntimeError` if LLVM cannot read one, or two modules define the same symbol."""
     merged = read_back(parts[0], context)
     for part in parts[1:]:
         merged.link_in(read_back(part, context))
@@ -167,7 +167,7 @@ def read_back(bitcode: bytes, context: Any) -> Any:
 
 
 def copy(module: Any, context: Any) -> Any:
-    """Return a copy of a module in its own context, and add the copy to the context's modules."""
+    """Return a copy of a module, and add the copy to the modules of `context`, which must be the context of the module."""
     copied = module.clone()
     context.modules.append(copied)
     return copied
@@ -187,7 +187,7 @@ def check_triple(module: Any) -> None:
     layout = module.data_layout
     if layout.startswith("E") and sys.byteorder == "little":
         raise IncompatibleTargetError(
-            "the module's data layout is big-endian, but this process is little-endian: compile it for this platform"
+            "the module's data layout is big-endian, but this process is little-endian: compile the module for this platform"
         )
     pointers = re.search(r"(?:^|-)p:(\d+)", layout)
     if pointers and pointers[1] != "64":

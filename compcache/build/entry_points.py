@@ -214,7 +214,7 @@ def _type_text(result: str, types: Sequence[str]) -> str:
 def _expected_text(signature: Signature) -> str:
     """Return the LLVM type of a function that a signature requires, for messages. Of several possible types, the usual one is shown."""
     types = [usual for usual, *_ in _expected_types(signature)]
-    result, *_ = _result_types(signature.result)
+    result, *_ = _value_types(signature.result)
     return _type_text(result, types)
 
 
@@ -236,7 +236,7 @@ def _find_mismatch(function: FunctionHead, signature: Signature) -> str:
         return f"no signature type matches parameter '{by_value}'"
     expected = _expected_types(signature)
     has_expected = len(expected) == len(types) and all(actual in allowed for actual, allowed in zip(types, expected, strict=True))
-    if has_expected and result in _result_types(signature.result):
+    if has_expected and result in _value_types(signature.result):
         return ""
     return f"the signature requires '{_expected_text(signature)}'{_mismatch_hint(signature)}"
 
@@ -251,7 +251,7 @@ def _llvm_types(parameter: Parameter) -> list[tuple[str, ...]]:
     """Return the LLVM parameters that pass a parameter, each as a tuple of its allowed types."""
     if parameter.is_buffer:
         return [("ptr",), *[("i64",)] * _extent_count(parameter)]
-    return [_result_types(parameter.type)]
+    return [_value_types(parameter.type)]
 
 
 def _extent_count(parameter: Parameter) -> int:
@@ -259,7 +259,7 @@ def _extent_count(parameter: Parameter) -> int:
     return parameter.dimensions or 1
 
 
-def _result_types(type_: Type) -> tuple[str, ...]:
+def _value_types(type_: Type) -> tuple[str, ...]:
     """Return the LLVM types that a value of a type may have."""
     if type_.kind == BOOL:
         return ("i1", "i8")
@@ -398,7 +398,7 @@ def _check_arity(body: _Body, count: int) -> None:
 def _convert_argument(body: _Body, index: int, parameter: Parameter, types: Iterator[str], *, readonly: bool) -> list[str]:
     """Append the conversion of one argument, and return the LLVM arguments for the function.
 
-    The LLVM types of these arguments are taken from `types`. `readonly` accepts memory that the function cannot write to.
+    The LLVM types of these arguments are taken from `types`. With `readonly`, read-only memory is accepted.
     """
     llvm_type = next(types)
     slot = body.value(f"getelementptr inbounds ptr, ptr %args, i64 {index}")
@@ -518,7 +518,7 @@ def _return_tuple(body: _Body, items: tuple[Type, ...]) -> None:
     body.emit(f"%result = call ptr @PyTuple_New(i64 {len(items)})")
     body.require(body.value("icmp ne ptr %result, null"), "fail")
     for number, item in enumerate(items):
-        llvm_type = "i8" if item.kind == BOOL else _result_types(item)[0]
+        llvm_type = "i8" if item.kind == BOOL else _value_types(item)[0]
         slot = body.value(f"getelementptr inbounds i64, ptr %items, i64 {number}")
         (line,) = _return_value(body, item, llvm_type, body.value(f"load {llvm_type}, ptr {slot}"))
         created = body.value(line.partition(" = ")[2])

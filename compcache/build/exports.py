@@ -112,7 +112,7 @@ def choose_exports(
     merged: Mapping[str, str] = MappingProxyType({}),
     assembly: Collection[str] = (),
     *,
-    second_names: Collection[str] = (),
+    variable_aliases: Collection[str] = (),
     may_be_empty: bool = False,
 ) -> tuple[Export, ...]:
     """Return the exports of a module. Variables and hidden functions are exported only to other modules.
@@ -120,11 +120,11 @@ def choose_exports(
     Args:
         values: the functions and variables of the module.
         named: the exports that the source names, or None for all externally visible functions and variables.
-        aliases: the second names of functions.
+        aliases: the aliases of functions.
         thread_locals: the thread-local variables.
         merged: the variables that all modules share, with their linkage. Variables under the one-definition rule are always exported.
         assembly: the symbols that top-level assembly defines. Functions among them are also declared by the module.
-        second_names: the aliases of variables.
+        variable_aliases: the aliases of variables.
         may_be_empty: allow a module that defines nothing except the object of ``#include <iostream>``, because a library's configuration
             can switch off the content of a file.
 
@@ -134,12 +134,12 @@ def choose_exports(
         InvalidNameError: the name of a symbol that is exported without a request cannot be a func_name, or is reserved.
     """
     if named is None:
-        exports = visible_exports(values, aliases, thread_locals, merged, assembly, second_names)
+        exports = visible_exports(values, aliases, thread_locals, merged, assembly, variable_aliases)
         for export in exports:
             _require_free_symbol(export.symbol)
         _require_exports(exports, values, may_be_empty=may_be_empty)
         return exports
-    variables = {variable.name for variable in values.variables if not variable.is_declaration}.union(second_names)
+    variables = {variable.name for variable in values.variables if not variable.is_declaration}.union(variable_aliases)
     functions = {function.name for function in values.functions if not function.is_declaration or function.name in assembly}
     exports = tuple([_variable_export(export, thread_locals, functions) if export.symbol in variables else export for export in named])
     requested = dict.fromkeys([export.symbol for export in exports])
@@ -171,7 +171,7 @@ def visible_exports(
     thread_locals: Collection[str] = (),
     merged: Mapping[str, str] = MappingProxyType({}),
     assembly: Collection[str] = (),
-    second_names: Iterable[str] = (),
+    variable_aliases: Iterable[str] = (),
 ) -> tuple[Export, ...]:
     """Return the exports of all visible, named functions and variables of a module. See `choose_exports` for arguments and errors."""
     visible = [
@@ -182,7 +182,7 @@ def visible_exports(
     return (
         *[_export_of(name) for name in (*visible, *aliases) if name],
         *_link_only_exports(values, thread_locals, merged),
-        *[_export_of(name, "variable") for name in sorted(second_names)],
+        *[_export_of(name, "variable") for name in sorted(variable_aliases)],
     )
 
 
@@ -197,10 +197,10 @@ def _link_only_exports(values: GlobalValues, thread_locals: Collection[str], mer
     for variable in filter(is_visible, values.variables):
         if variable.name in thread_locals:
             continue
-        kind = "variable" if variable.linkage == "external" else "shared variable"
+        description = "variable" if variable.linkage == "external" else "shared variable"
         if variable.name in merged:
-            kind = MERGED if merged[variable.name].endswith("_odr") else WEAK
-        yield _export_of(variable.name, kind)
+            description = MERGED if merged[variable.name].endswith("_odr") else WEAK
+        yield _export_of(variable.name, description)
 
 
 def is_visible(value: GlobalValue) -> bool:
@@ -255,7 +255,7 @@ def _has_only_stream_init(values: GlobalValues) -> bool:
 
 
 def _describe_symbol(export: Export, head: str) -> str:
-    """Return the kind and the LLVM type of a symbol that cannot be called, from the head of its definition."""
+    """Return the kind of a symbol that cannot be called, and the LLVM type of a variable, from the head of its definition."""
     match = _VARIABLE.match(head.partition(" = ")[2][:_MOST_HEAD])
     if match is None:
         return export.link_only

@@ -276,7 +276,7 @@ class Cache(_Parts):
         if self._tuners is not None and func_name not in self._tuners:
             from compcache.closures.background import start_background_work
 
-            start_background_work(self._session(), self._tuners, target, tunes=self._tunes)
+            start_background_work(self._session(), self._tuners, target, tune=self._tunes)
         if target is not held_before:
             self._store.stats.hit(func_name, target._context.module.module_id, perf_counter() - started)
         return target

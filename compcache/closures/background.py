@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from compcache.session import Session
     from compcache.store import Store
 
-__all__ = ["keys_not_linked", "reap_processes", "start_background_work", "unlinkable_file_name"]
+__all__ = ["reap_processes", "start_background_work", "unlinkable_file_name", "unlinkable_keys"]
 
 _CHILD = """
 import os
@@ -35,12 +35,12 @@ from compcache.closures.used import link_used
 from compcache.miss.retarget import tune
 from compcache.processes.detached import LateFiles
 os.nice(19)
-path, func_name, trust, tunes, links = sys.argv[1:]
+path, func_name, trust, must_tune, must_link = sys.argv[1:]
 with Cache(path, trust=trust == "1") as cache:
     cache._store.files.system = LateFiles()
-    if tunes == "1":
+    if must_tune == "1":
         tune(cache._session(), func_name)
-    if links == "1":
+    if must_link == "1":
         link_used(cache._session(), func_name)
 """
 #: The key of the linking process in the dictionary of processes, whose other keys are function names.
@@ -48,23 +48,23 @@ _LINKS = "\0links"
 _KEY_SIZE = len(name_key(""))
 
 
-def start_background_work(session: Session, processes: dict[str, int], target: TypedCallTarget, *, tunes: bool) -> None:
+def start_background_work(session: Session, processes: dict[str, int], target: TypedCallTarget, *, tune: bool) -> None:
     """Start a background process after a load, if it may improve later loads. Do nothing if the system cannot start a process.
 
     Args:
         session: the open cache.
-        processes: the PIDs of the processes that the cache has started, by function name, or 0 if none is running. It is updated.
+        processes: the PIDs of the processes that the cache has started, by function name or `_LINKS`; 0 if none is running. It is updated.
         target: the call target that was loaded.
-        tunes: whether to compile for exactly this host.
+        tune: whether to compile the function for exactly this host if only a more generic realization exists.
     """
     reap_processes(processes)
     name = target.func_name
     processes[name] = 0
-    needs_code = tunes and not loads_native_code(session, name)
-    links = not processes.get(_LINKS) and _should_be_linked(session, target)
-    if needs_code or links:
+    must_tune = tune and not loads_native_code(session, name)
+    must_link = not processes.get(_LINKS) and _should_be_linked(session, target)
+    if must_tune or must_link:
         with suppress(OSError):  # the next process tries again
-            processes[_LINKS if links else name] = _start_process(session, name, tunes=needs_code, links=links)
+            processes[_LINKS if must_link else name] = _start_process(session, name, tune=must_tune, link=must_link)
 
 
 def reap_processes(processes: dict[str, int]) -> None:
@@ -75,17 +75,21 @@ def reap_processes(processes: dict[str, int]) -> None:
 
 
 def _should_be_linked(session: Session, target: TypedCallTarget) -> bool:
-    """Return whether a function should be linked: it reaches several modules, a process has loaded it before, and it is not linked yet."""
+    """Return whether linking a loaded function pays off, and is possible in this directory.
+
+    Linking pays off if the function reaches several modules, its module was used before, and the function is not linked yet. It is not
+    tried again for a function in `unlinkable_keys`.
+    """
     store, linked, context = session.store, session.loader.linked, target._context
     if context is None or len(modules_behind(context.module)) < 2 or not store.has_closures():  # noqa: PLR2004
         return False
     module_id = context.module.module_id
     if linked is not None and module_id in linked:
         return False
-    return bool(Uses(store).of([module_id]).uses) and name_key(target.func_name) not in keys_not_linked(store)
+    return bool(Uses(store).of([module_id]).uses) and name_key(target.func_name) not in unlinkable_keys(store)
 
 
-def _start_process(session: Session, func_name: str, *, tunes: bool, links: bool) -> int:
+def _start_process(session: Session, func_name: str, *, tune: bool, link: bool) -> int:
     """Start a background process that tunes or links a function, with the settings of a session. Return its PID.
 
     Raise `OSError` if the process cannot be started.
@@ -98,7 +102,7 @@ def _start_process(session: Session, func_name: str, *, tunes: bool, links: bool
     environment["COMPCACHE_PUBLISH_KEY"] = str(store.publish_key or "")
     if store.signing_key:
         environment["COMPCACHE_SIGNING_KEY"] = literal(store.signing_key.decode("utf-8", "surrogateescape"))
-    return start_detached(_CHILD, [store.root, func_name, str(int(store.trust)), str(int(tunes)), str(int(links))], environment)
+    return start_detached(_CHILD, [store.root, func_name, str(int(store.trust)), str(int(tune)), str(int(link))], environment)
 
 
 def unlinkable_file_name(store: Store) -> str:
@@ -106,7 +110,7 @@ def unlinkable_file_name(store: Store) -> str:
     return CLOSURES.file_name(digest([b"tried"]).hex() + key_suffix(store.stamp_key))
 
 
-def keys_not_linked(store: Store) -> set[bytes]:
+def unlinkable_keys(store: Store) -> set[bytes]:
     """Return the name keys of the functions that could not be linked in the current state of the index; empty if none are recorded."""
     content = read_sealed(store, unlinkable_file_name(store))
     if content is None or HEAD.unpack_from(content)[1] != store.state():

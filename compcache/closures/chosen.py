@@ -27,8 +27,8 @@ _CONSTANT = f"{LINK_ONLY}constant "
 class Bound(NamedTuple):
     """The chosen realization of a function or a variable: its module and its symbol in this module.
 
-    `is_one` says that every user of the name gets this realization, independent of the expected type. `is_alike` says that, in addition,
-    every user expects exactly its link type, so it is a called function. Its address may also be used (`Copies.addressed`).
+    `is_one` is whether every user of the name gets this realization, independent of the expected type. `is_alike` is whether, in addition,
+    the realization is a function, and every user expects its link type. Users may still compare its address (`Copies.addressed`).
     """
 
     module_id: bytes
@@ -50,7 +50,7 @@ class Planner(Loader):
     __slots__ = ()
 
     def __init__(self, store: Store) -> None:
-        listener = store.listener
+        listener = store.listener  # a planner must not replace the loader that has modules in memory
         super().__init__(store, allow_pickle=False)
         store.listener = listener
 
@@ -86,15 +86,15 @@ def choose(store: Store, names: Iterable[str]) -> Chosen:
 
 
 def _plan_loads(planner: Loader, root: str) -> dict[str, Bound]:
-    """Return the binding of each function that a load of `root` needs. `Bound.is_alike` is whether all its users expect its type."""
+    """Return the binding of each function that a load of `root` needs."""
     sources = Sources(root, None, 0)
     try:
         chosen = Plan(planner, root, planner.candidates(root), sources, None, None).choose()
         alike = dict.fromkeys(chosen, True)
         for choice in chosen.values():
-            for _, name, _, kind in choice.imports:
+            for _, name, _, expected_type in choice.imports:
                 own_type = chosen[name].record.link_type[:_DIGEST]
-                is_expected = any(own_type) and kind[:_DIGEST] == own_type  # zeros: an unknown type
+                is_expected = any(own_type) and expected_type[:_DIGEST] == own_type  # zeros: an unknown type
                 alike[name] = alike[name] and is_expected
         return _bindings_of_plan(chosen, alike)
     finally:
@@ -103,9 +103,9 @@ def _plan_loads(planner: Loader, root: str) -> dict[str, Bound]:
 
 
 def _bindings_of_plan(chosen: dict[str, Choice], alike: dict[str, bool]) -> dict[str, Bound]:
-    """Return the choices of a plan by the names in their records.
+    """Return the choices of a plan by the names in their records. `alike` has, for each node, whether all its users expect its type.
 
-    A name that is used with several types has several nodes in a plan. Stubs do not have their own records.
+    A name that is used with several types has several nodes in a plan. A stub has the offset 0. Neither is bound to one realization.
     """
     bound: dict[str, Bound] = {}
     for node, choice in chosen.items():

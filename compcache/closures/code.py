@@ -54,8 +54,8 @@ class Part(NamedTuple):
     """A module whose code may be copied.
 
     `found_names` says, for each exported name, whether a look-up finds this module (True) or another module with the same content (False).
-    It is None if a look-up finds other content, so that the module cannot move. `text` is the code as LLVM prints it. `copies` has the
-    definitions that can be copied.
+    It is None if the module cannot move, because a look-up finds other content, or because a front end has stored data in the module.
+    `text` is the code as LLVM prints it. `copies` has the definitions that can be copied.
     """
 
     module_id: bytes
@@ -142,7 +142,7 @@ def read_part(context: Any, module_id: bytes, recipe: Recipe, found_names: Mappi
         module = codegen.read_back(recipe.code, context)
     except RuntimeError as error:
         reraise_interrupt(error)
-        return Part(module_id, recipe, found_names, "", copies_of("!", recipe))  # a newer LLVM wrote the code, so no definition is readable
+        return Part(module_id, recipe, found_names, "", Copies({}, {}))  # a newer LLVM wrote the code
     text = without_tbaa_of_calls(without_static_runtime(str(module)))
     context.modules.pop().close()
     return Part(module_id, recipe, found_names, text, copies_of(text, recipe))
@@ -162,7 +162,9 @@ class _Linker:
         self._copies = [part.copies for part in closure.parts]
         self._addressed = frozenset().union(*[copies.addressed for copies in self._copies])
         self._numbers = {part.module_id: number for number, part in enumerate(closure.parts)}
-        self._exports = [{e.name: e for e in part.recipe.exports if e.symbol not in part.recipe.slots} for part in closure.parts]
+        self._exports = [
+            {export.name: export for export in part.recipe.exports if export.symbol not in part.recipe.slots} for part in closure.parts
+        ]
         self._symbols: dict[str, str] = {}  # the symbols of imports, by name
         self._shared: set[str] = set()  # the symbols of imports that may have the address of another import
         self._homes: dict[int, None] = {}  # the parts that move
@@ -313,7 +315,7 @@ class _Linker:
         return self._symbols[name]
 
     def imported(self, module: Any) -> dict[str, str]:
-        """Return the func_names of the optimized module's imports, by symbol. Imports are ordinary declarations again (`finish`)."""
+        """Return the func_names of the optimized module's imports, by symbol. Imports that `finish` has made weak become external again."""
         names = {symbol: name for name, symbol in self._symbols.items()}
         declared = [value for value, _ in _iterate_values(module) if value.is_declaration and value.name in names]
         for value in declared:
@@ -410,7 +412,9 @@ def _with_shared_definitions(text: str, homes: set[str]) -> str:
 
 
 def _without_promises(text: str) -> str:
-    """Return the text of a module whose declarations do not promise what a function does, for example that it accesses no memory.
+    """Return the text of a module without the promises of its declarations, for example that a function accesses no memory.
+
+    Declarations of LLVM's own functions are unchanged.
 
     If several modules declare a function, LLVM keeps one declaration, with whose promises it would optimize the calls of all modules.
     The flags of one module may permit promises that are not valid for another: `-fno-math-errno`, `-ffast-math`. Compilers repeat them at
@@ -436,11 +440,11 @@ def _declaration(line: str) -> str:
 def _external_declaration(token: str, definition: str, match: re.Match[str]) -> str:
     """Return the declaration of a variable or an alias. `match` is the match of `_VARIABLE` in the definition, which ends at the type."""
     words, remainder = definition[: match.end()], definition[match.end() :]
-    word, kind = match[1], leading_type(remainder)
+    word, value_type = match[1], leading_type(remainder)
     if word == "alias":
-        word, kind = "global", remainder.rpartition(", ptr ")[0]
-        result, _, parameters = kind.partition(" (")
+        word, value_type = "global", remainder.rpartition(", ptr ")[0]
+        result, _, parameters = value_type.partition(" (")
         if parameters:
             return f"declare {result} {token}({parameters}"
     local = "thread_local " if "thread_local" in words else ""
-    return f"{token} = external {local}{word} {kind}"
+    return f"{token} = external {local}{word} {value_type}"

@@ -21,10 +21,9 @@ from compcache.formats import host
 from compcache.formats.entry import ENTRY, PART_OF, STUB, EntryRecord, decode_entry
 from compcache.formats.graph import decode_notes, pack_notes
 from compcache.formats.group import GROUP, MEMBER
-from compcache.formats.linked import KIND, NAME, decode_closure, encode_closure, mark_linked
-from compcache.formats.linked import Closure as Label
+from compcache.formats.linked import KIND, NAME, ClosureRecord, decode_closure, encode_closure, mark_linked
 from compcache.formats.makers import makers_text, read_makers
-from compcache.formats.manifest import SUSPECT
+from compcache.formats.manifest import LINK_ONLY, SUSPECT
 from compcache.formats.manifest_writer import iterate_frames
 from compcache.formats.records import decode_module
 from compcache.hit.closures.validity import valid_parts
@@ -60,7 +59,7 @@ if TYPE_CHECKING:
 
 __all__ = ["link"]
 
-_LEVEL = 2
+_LEVEL = 2  # the optimization level if no module of a closure is optimized
 #: The kinds of entries in module files that this package writes. All other kinds belong to front ends.
 _OWN_KINDS = frozenset((PART_OF, STUB, GROUP, MEMBER))
 #: The fraction of the size limit that linked closures may use.
@@ -80,6 +79,7 @@ def link(session: Session, names: Iterable[str] | None, into: str | None) -> Lin
         CompileError: no linker for shared objects was found.
         LinkerError: $COMPCACHE_LINKER names a linker that cannot be run.
         InvalidNameError: a name cannot be used.
+        FormatError: the entry of a stored linked closure is damaged.
     """
     session.store.require_writable()
     if into is not None:
@@ -110,13 +110,13 @@ def link(session: Session, names: Iterable[str] | None, into: str | None) -> Lin
 
 
 def _all_functions(store: Store) -> list[str]:
-    """Return the names of all stored functions that can be called, sorted."""
+    """Return the names of all stored functions that can be called, sorted. A signature that begins with "!" is a reason why one cannot."""
     return sorted({
         name
         for slice_ in Slices(store)
         for row in slice_.rows().values()
         for name, signature in zip(row.names, row.signatures, strict=True)
-        if signature[:1] not in ("!", "=")
+        if not signature.startswith(("!", LINK_ONLY))
     })  # fmt: skip
 
 
@@ -150,7 +150,7 @@ class _Linking:
         self._into = into
         self._machine: Machine = machine_for(None, None, session.store.host(), host.platform_name())
         self._makers: dict[bytes, tuple[Maker, ...]] = {}
-        self._unsigned: set[bytes] = set()  # parts that must not be signed with this user's key
+        self._unsigned_parts: set[bytes] = set()  # closures with their code must not be signed with this user's key
         self._parts: dict[bytes, Part | None] = {}
 
     def plan_sets(self, sets: Iterable[Sequence[str]]) -> list[_Planned]:
@@ -205,7 +205,7 @@ class _Linking:
         if not self._is_as_bound(linked):
             return _Outcome(None, (), unlinked)
         built = self._build_module(linked)
-        signs = self._store.publish_key is not None and self._unsigned.isdisjoint(linked.parts)
+        signs = self._store.publish_key is not None and self._unsigned_parts.isdisjoint(linked.parts)
         (module_ids,) = publish_built(self._session, [built], signs=signs, is_derived=True)
         parts_of = tuple([module_id.hex() for module_id in linked.parts])
         closure = LinkedClosure(module_ids[0], linked.names, parts_of, sum(map(len, built.sections)))
@@ -238,7 +238,7 @@ class _Linking:
                 recipe = read_recipe(section, module.read_record)
                 self._makers[module_id] = read_makers(module.read_record, module.records)
                 if store.publish_key is not None and not is_vouched_for(store, module):
-                    self._unsigned.add(module_id)
+                    self._unsigned_parts.add(module_id)
             found_names = None if has_data else self._found_names(recipe, module_id)
             return codegen.run(lambda context: read_part(context, module_id, recipe, found_names))
         except (CompcacheError, OSError) as error:
@@ -283,7 +283,7 @@ class _Linking:
         numbers |= {module_id: len(numbers) + at for at, module_id in enumerate(others)}
         bindings = {name: numbers[module_id] for name, module_id in linked.bound.items() if is_ordered(name)}
         label = self._into if self._into is not None else linked.names[0]
-        data = encode_closure(Label(label, len(linked.homes), linked.names, bindings))
+        data = encode_closure(ClosureRecord(label, len(linked.homes), linked.names, bindings))
         entry = EntryRecord(KIND, NAME, 0, tuple(numbers), data, gone=False)
         makers = makers_text(dict.fromkeys([maker for module_id in linked.parts for maker in self._makers.get(module_id, ())]))
         built = link_translated(linked.translated._replace(makers=makers), [entry])
@@ -318,7 +318,7 @@ def _group_overlapping(planned: Sequence[_Planned]) -> list[list[_Planned]]:
 
 
 def _remove_replaced(session: Session, linked: Sequence[LinkedClosure], into: str | None, homes: Mapping[bytes, None]) -> None:
-    """Remove linked closures that new closures replace, and the least used closures beyond their share of the size limit.
+    """Remove linked closures that new closures replace, and the least recently used closures beyond their share of the size limit.
 
     A closure is replaced by a closure for the same set (`into`) or function, and by a closure that contains the same modules (`homes`).
 

@@ -65,7 +65,7 @@ _NOTHING = Copies({}, {})
 
 
 def copies_of(text: str, recipe: Recipe) -> Copies:
-    """Return the definitions that can be copied from a module; none if its code cannot be split, or has data or ambiguous imports.
+    """Return the definitions that can be copied from a module; none if its code cannot be split, has data, or imports a name twice.
 
     `text` is the code of the module as LLVM prints it. Raise `LibraryError` if a static library that the module names cannot be read.
     """
@@ -100,9 +100,9 @@ class _Sorter:
         optional = {value.name for value in all_values if value.linkage == "available_externally"}
         thread_local = {value.name for value in all_values if " thread_local" in value.text}
         own = {name for archive in archives for name in declared if archive.path_of(name)}  # the image has these functions with their state
-        self._odd = weak | optional | thread_local | hidden | set(recipe.storage) | own  # symbols to which copies cannot refer
-        self._elsewhere = optional | declared  # symbols that other modules define
-        self._foreign = hidden | thread_local & declared | own  # symbols to which code in another image cannot refer
+        self._unreachable = weak | optional | thread_local | hidden | set(recipe.storage) | own  # symbols to which copies cannot refer
+        self._declared = optional | declared  # symbols that other modules define
+        self._image_bound = hidden | thread_local & declared | own  # symbols to which code in another image cannot refer
         self._assembly = _functions_with_assembly(text)
         self._text = text
 
@@ -123,15 +123,15 @@ class _Sorter:
         mentions = {key: self._definitions[key].mentions for key in copyable}
         mentioned_keys = {mentioned for keys in mentions.values() for mentioned in keys}
         homes = {symbol: name for symbol, name in self._exported.items() if symbol in mentioned_keys and symbol not in copyable}
-        merged = frozenset(self._imports.keys() & self._definitions.keys() - self._elsewhere)
+        merged = frozenset(self._imports.keys() & self._definitions.keys() - self._declared)
         own_keys = {key for key, definition in self._definitions.items() if definition.is_own}
         addressed = frozenset([name for symbol, name in self._imports.items() if symbol in own_keys])
         return Copies(mentions, homes, merged, addressed)
 
     def all_mentions(self) -> dict[str, tuple[str, ...]]:
         """Return the mentions of all definitions. The result is empty if the complete module cannot move."""
-        mentions = {key: definition.mentions for key, definition in self._definitions.items() if key not in self._elsewhere}
-        if self._foreign or any(_is_reserved(key) or key in self._imports for key in mentions):
+        mentions = {key: definition.mentions for key, definition in self._definitions.items() if key not in self._declared}
+        if self._image_bound or any(_is_reserved(key) or key in self._imports for key in mentions):
             return {}
         return {} if any(line[:1] == "@" and _ALIAS.match(line) for line in self._text.split("\n")) else mentions
 
@@ -139,13 +139,17 @@ class _Sorter:
         """Return whether a copy of a definition is equivalent to the original, without considering the definitions that it mentions."""
         if definition.is_declared or definition.is_own or _is_reserved(key):
             return False
-        return not any(key in symbols for symbols in (self._imports, self._odd, self._assembly))
+        return not any(key in symbols for symbols in (self._imports, self._unreachable, self._assembly))
 
     def _is_available(self, key: str, copyable: set[str]) -> bool:
-        """Return whether copies can refer to a symbol: it is copied, imported or exported, or a symbol of the process."""
+        """Return whether a copy in another image can refer to a symbol.
+
+        This holds for copied and imported symbols, and for symbols outside of `_unreachable` that the module exports or the process
+        provides.
+        """
         if key in copyable or key in self._imports:
             return True
-        if key in self._odd:
+        if key in self._unreachable:
             return False
         if key in self._exported:
             return True
@@ -159,7 +163,7 @@ def _is_reserved(key: str) -> bool:
 
 
 def _functions_with_assembly(text: str) -> set[str]:
-    """Return the names of the functions with inline assembly other than barriers, none for most modules."""
+    """Return the names of the functions with inline assembly other than barriers."""
     if " asm " not in text:
         return set()
     with_assembly, name = set(), ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from compcache.closures.background import keys_not_linked, unlinkable_file_name
+from compcache.closures.background import unlinkable_file_name, unlinkable_keys
 from compcache.closures.chosen import Planner
 from compcache.closures.link import link
 from compcache.digest import DIGEST_SIZE, name_key
@@ -38,14 +38,14 @@ def link_used(session: Session, func_name: str) -> tuple[str, ...]:
     with wait_lock(store, "link", timeout=0) as owned:
         if owned is False:
             return ()
-        tried = keys_not_linked(store)
-        unlinked = (name for name in _functions_to_link(store, func_name) if name_key(name) not in tried and not _is_linked(store, name))
-        names = list(islice(unlinked, _MOST_LINKED))
+        unlinkable = unlinkable_keys(store)
+        candidates = (name for name in _functions_to_link(store, func_name) if name_key(name) not in unlinkable)
+        names = list(islice((name for name in candidates if not _is_linked(store, name)), _MOST_LINKED))
         if not names:
             return ()
         report = link(session, names, None)
         store.renew_index()
-        _store_tried(store, {*tried, *map(name_key, report.left)})
+        _record_unlinkable(store, {*unlinkable, *map(name_key, report.left)})
         return tuple([name for closure in report.linked for name in closure.functions])
 
 
@@ -65,6 +65,6 @@ def _is_linked(store: Store, func_name: str) -> bool:
     return any(valid_parts(Planner(store), module_id, store.state()) is not None for module_id in marked)
 
 
-def _store_tried(store: Store, keys: set[bytes]) -> None:
-    """Store the name keys of functions that could not be linked. A failure is ignored, because they are only tried again."""
+def _record_unlinkable(store: Store, keys: set[bytes]) -> None:
+    """Record the name keys of functions that could not be linked. A failure is ignored, because linking is only tried again."""
     keep_sealed(store, unlinkable_file_name(store), HEAD.pack(bytes(DIGEST_SIZE), store.state(), 0, 0) + b"".join(sorted(keys)))

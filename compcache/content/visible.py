@@ -39,7 +39,7 @@ def _names_by_llvm(code: str | bytes) -> tuple[str, ...]:
 
     with codegen.new_context() as context:
         text = with_symbols(str(codegen.parse(codegen.plain_source(code), context)))
-        exports = choose_exports(read_values(text), None, aliases(text), second_names=variable_aliases(text))
+        exports = choose_exports(read_values(text), None, aliases(text), variable_aliases=variable_aliases(text))
         return tuple([export.symbol for export in exports if not export.link_only])
 
 

@@ -24,7 +24,7 @@ _IS_DECLARATION, _LINKAGE, _VISIBILITY = 4, 5, 9
 #: The numbers of invisible linkages: internal (3), private (9; 13 and 14 in old bitcode), available_externally (12).
 _INVISIBLE = frozenset((3, 9, 12, 13, 14))
 #: The numbers of weak and linkonce linkages, with and without `_odr`, in old and current bitcode.
-_GIVING_WAY = frozenset((1, 4, 10, 11, 16, 17, 18, 19))
+_WEAK = frozenset((1, 4, 10, 11, 16, 17, 18, 19))
 _HIDDEN = 1
 _NAMES_IN_STRTAB = 2
 _WORD = 32
@@ -93,7 +93,7 @@ def weak_functions(bitcode: bytes) -> frozenset[str]:
 
     Raise `FormatError` if the data is not bitcode, or is damaged.
     """
-    return frozenset([name for name, linkage in _visible_functions(*_read_modules(bitcode)) or () if linkage in _GIVING_WAY])
+    return frozenset([name for name, linkage in _visible_functions(*_read_modules(bitcode)) or () if linkage in _WEAK])
 
 
 def _read_modules(bitcode: bytes) -> tuple[list[list[int]], bytes]:
@@ -116,7 +116,7 @@ def _read_modules(bitcode: bytes) -> tuple[list[list[int]], bytes]:
 def _unwrap(bitcode: bytes) -> bytes:
     """Return the bitcode after its magic number, without a wrapper. Raise `FormatError` if the data is not bitcode."""
     if bitcode.startswith(_WRAPPER):
-        offset, size = (int.from_bytes(bitcode[start : start + 4], "little") for start in (8, 12))
+        offset, size = (int.from_bytes(bitcode[start : start + 4], "little") for start in (8, 12))  # after the magic and the version
         bitcode = bitcode[offset : offset + size]
     if not bitcode.startswith(MAGIC):
         raise FormatError(f"the data is not LLVM bitcode: it starts with {bitcode[:4]!r}, not with {MAGIC!r}")
@@ -178,7 +178,7 @@ def _read_abbreviation(bits: _Bits) -> list[tuple[int, int]]:
 
 
 def _read_abbreviated(bits: _Bits, operands: list[tuple[int, int]]) -> tuple[list[int], bytes]:
-    """Return the values and the blob of a record with an abbreviation. Raise `FormatError` if an array's elements have no bits."""
+    """Return the values and the blob of a record with an abbreviation. Raise `FormatError` if the abbreviation is damaged."""
     values: list[int] = []
     blob = b""
     for number, (encoding, data) in enumerate(operands):

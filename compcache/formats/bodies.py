@@ -71,8 +71,9 @@ def _checked_body(name: object, instructions: object, code: object, natives: obj
     for field, value, kind in fields:
         if type(value) is not kind:
             raise TypeError(f"the field {field} of a body is of type {type(value).__name__}, not {kind.__name__}")
-    if not all(isinstance(text, str) for text in (*natives, *imports)):  # type: ignore[misc] # lists
-        raise TypeError(f"the body of {name!r} needs symbols whose names are not text: {natives!r}, {imports!r}")
+    for symbol in (*natives, *imports):  # type: ignore[misc] # lists
+        if not isinstance(symbol, str):
+            raise TypeError(f"the body of {name!r} needs a symbol of type {type(symbol).__name__}, not str")
     if instructions < 0:  # type: ignore[operator] # an int
         raise ValueError(f"the body of {name!r} has {instructions} instructions, but the number must not be negative")
     return Body(name, instructions, code, tuple(natives), tuple(imports))  # type: ignore[arg-type] # checked above

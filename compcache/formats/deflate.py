@@ -14,7 +14,8 @@ _STORED = 1 << 11
 #: bytes.
 _LITTLE = 1 << 12
 _SMALL_WINDOW, _WINDOW = 12, 15
-#: The head of a stream and of its only block, which is the last one and stored (RFC 1951, 3.2.4): the length and its complement.
+#: The head of a stream (RFC 1950: the largest window, the fastest level) and of its only block, which is the last one and stored (RFC 1951,
+#: 3.2.4): the length and its complement.
 _HEAD = Struct("<2sBHH")
 _CHECK = Struct(">I")
 

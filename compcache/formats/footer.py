@@ -98,8 +98,8 @@ def decode_footer(data: bytes, file_size: int) -> Footer:
     _, version, _, *sizes, module_id, notes_digest = _FOOTER.unpack_from(data)
     if version != _VERSION:
         raise UnknownVersionError(
-            f"the module has format version {version}, but this release of compcache reads version {_VERSION}: use the release that wrote "
-            "the module, or compile the module again"
+            f"the module has format version {version}, but this release of compcache reads version {_VERSION}: use a release that reads "
+            "this version, or compile the module again"
         )
     if sum(sizes) + FOOTER_SIZE != file_size:
         raise FormatError(f"the module footer describes a file of {sum(sizes) + FOOTER_SIZE} bytes, but the file has {file_size} bytes")

@@ -68,11 +68,12 @@ def decode_graph(section: bytes) -> ModuleGraph:
 
 def _checked_node(symbol: object, kind: object, func_name: object, signature: object, references: object) -> SymbolNode:
     """Create a node from the decoded fields of a row. Raise `TypeError` if a field has the wrong type."""
-    texts = (symbol, kind, "" if func_name is None else func_name, signature)
     if not isinstance(references, list):
         raise TypeError(f"the references of the node {symbol!r} are of type {type(references).__name__}, not list")
-    if not all(isinstance(text, str) for text in (*texts, *references)):
-        raise TypeError(f"the node {symbol!r} contains something that is not text: {[*texts, *references]!r}")
+    fields = [("symbol", symbol), ("kind", kind), ("func_name", func_name or ""), ("signature", signature)]
+    for field, value in [*fields, *[("reference", reference) for reference in references]]:
+        if not isinstance(value, str):
+            raise TypeError(f"the node {symbol!r}: its {field} is of type {type(value).__name__}, not str")
     return SymbolNode(symbol, kind, func_name, signature, tuple(references))  # type: ignore[arg-type] # checked above
 
 
@@ -81,7 +82,7 @@ def encode_notes(seconds: float, identity: Any, digests: Mapping[str, str], cont
 
     Args:
         seconds: the processor time of the compilation, in seconds.
-        identity: the identity of the module, a mapping of components, or None.
+        identity: the identity of the module (an `Identity` or a mapping of components), or None.
         digests: the known digests of the source (`SOURCE_DIGESTS`), by name. Empty digests are left out.
         contents: the content digests of the functions (`compcache.formats.order`), or b"" if they are unknown.
     """

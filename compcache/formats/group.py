@@ -50,7 +50,7 @@ def decode_group(data: bytes) -> Group:
         digest, rows = unpack(data)
         members = tuple([GroupMember(label, code, tuple(names)) for label, code, names in rows])
     texts = [digest, *(text for member in members for text in (member.label, member.digest, *member.names))]
-    wrong = next((text for text in texts if not isinstance(text, str)), "")
-    if wrong != "":
-        raise FormatError(f"the entry of a group is damaged: it contains {wrong!r} instead of text")
+    wrong_type = next((type(text).__name__ for text in texts if not isinstance(text, str)), "")
+    if wrong_type:
+        raise FormatError(f"the entry of a group is damaged: a digest, a label or a name is of type {wrong_type}, not str")
     return Group(digest, members)

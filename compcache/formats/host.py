@@ -37,10 +37,10 @@ _SHARED, _SAME_CPU = 1 << 16, 1 << 15  # weights in ranks: a feature of the host
 
 
 class Processor:
-    """A processor, described by its words.
+    """A processor, described by its words. `words` are the words that were read; `ask` returns a further word, or 0.
 
-    `identity` is equal for processors of the same model with the same features, and empty if unknown. `words` are the words that were read.
-    `accepted` has the target_ids of code that is known to run on it.
+    `identity` is equal for processors of the same model with the same features, and empty if unknown. `cpu` returns LLVM's name of the
+    processor. `accepted` has the target_ids of code that is known to run on the processor.
     """
 
     __slots__ = ("_ask", "_ask_cpu", "_cpu", "accepted", "identity", "words")
@@ -67,7 +67,10 @@ class Processor:
         return has_features
 
     def accept(self, requirement: str) -> None:
-        """Add the target_ids of a requirement, and of mapping a module with it, to `accepted`."""
+        """Add the target_ids of a requirement, and of the same requirement without features, to `accepted`.
+
+        Mapping a module needs the latter.
+        """
         to_load = requirement.rpartition("\0")[0] + "\0"
         self.accepted |= {target_id(requirement), target_id(to_load)}
 

@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["KIND", "NAME", "Closure", "decode_closure", "encode_closure", "mark_linked"]
+__all__ = ["KIND", "NAME", "ClosureRecord", "decode_closure", "encode_closure", "mark_linked"]
 
 #: The kind and the name of the entry.
 KIND, NAME = "linked", "closures"
@@ -34,7 +34,7 @@ def mark_linked(functions: Iterable[tuple[str, int, str]], kinds: Iterable[str])
     return [(name, offset | flag, requirement) for name, offset, requirement in functions]
 
 
-class Closure(Record):
+class ClosureRecord(Record):
     """A linked closure.
 
     `label` names a function or a set. `homes` is the number of modules in the closure. `roots` are the functions for which it was linked.
@@ -48,17 +48,17 @@ class Closure(Record):
     bindings: dict[str, int]
 
 
-def encode_closure(closure: Closure) -> bytes:
+def encode_closure(closure: ClosureRecord) -> bytes:
     """Encode the data of a linked closure's entry."""
     rows = [f"{number} {name}" for name, number in sorted(closure.bindings.items())]
     roots = [f"+{name}" for name in closure.roots]
     return "\0".join([closure.label, str(closure.homes), *roots, *rows]).encode("utf-8", "surrogatepass")
 
 
-def decode_closure(data: bytes) -> Closure:
+def decode_closure(data: bytes) -> ClosureRecord:
     """Decode the data of a linked closure's entry. Raise `FormatError` if the data is damaged."""
     with as_format_error("the entry of a linked closure is damaged"):
         label, homes, *texts = data.decode("utf-8", "surrogatepass").split("\0")
         roots = tuple([text[1:] for text in texts if text[:1] == "+"])
         rows = [text.partition(" ") for text in texts if text[:1] != "+"]
-        return Closure(label, int(homes), roots, {name: int(number) for number, _, name in rows})
+        return ClosureRecord(label, int(homes), roots, {name: int(number) for number, _, name in rows})

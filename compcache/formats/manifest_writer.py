@@ -87,11 +87,11 @@ def encode_needs(record: NeedsRecord) -> bytes:
     for offsets in (record.globals, record.children):
         parts += [_U32.pack(len(offsets)), *map(_U32.pack, offsets)]
     parts += [_U32.pack(len(record.natives)), *map(_encode_text, record.natives)]
-    has_types = any(kind for _, _, _, kind in record.imports)
+    has_types = any(link_type for _, _, _, link_type in record.imports)
     if has_types or any(places for _, _, places, _ in record.imports):
         parts += [_encode_blob(places) for _, _, places, _ in record.imports]
     if has_types:
-        parts += [kind or bytes(_LINK_TYPE_SIZE) for _, _, _, kind in record.imports]
+        parts += [link_type or bytes(_LINK_TYPE_SIZE) for _, _, _, link_type in record.imports]
     return b"".join(parts)
 
 

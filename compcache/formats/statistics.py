@@ -52,7 +52,8 @@ _CHUNK = 1 << 20
 _PAGE = 32  # the number of uses that are read at a time
 #: A suffix that is greater than all name keys.
 _BEHIND_ALL = b"\xff" * (KEY_SIZE + 1)
-#: The separator of a counter's name and the address of its remote store, and the limit of an address in bytes. (A sum has 255 for both.)
+#: The separator of a counter's name and the address of its remote store, and the limit of an address in bytes. A sum stores both texts
+#: together, in at most 255 bytes.
 _AT, _LONGEST_ADDRESS = "@", 200
 
 
@@ -163,8 +164,8 @@ def _add_batch(counters: dict[tuple[int, str], float], uses: dict[tuple[bytes, b
             if not (0 <= seconds < _END_OF_TIME and 0 <= amount < _MAX_AMOUNT):
                 return
             if counter != "loads":  # loads are counted when the seconds of their compilation are known
-                hour = int(seconds) // HOUR, counter
-                counters[hour] = counters.get(hour, 0) + amount
+                hour_and_name = int(seconds) // HOUR, counter
+                counters[hour_and_name] = counters.get(hour_and_name, 0) + amount
             if len(fields) > 1 and fields[1]:
                 key = bytes.fromhex(fields[2]) if len(fields) > 2 and fields[2] else LOADS_KEY  # noqa: PLR2004
                 use = key, bytes.fromhex(fields[1])

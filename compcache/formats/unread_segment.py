@@ -21,17 +21,17 @@ _MOST_DIGESTED = 1 << 30
 _CHUNK = 1 << 20
 
 
-def segment_error(files: file_ops.Files, path: str, named: str, error: FormatError) -> FormatError:
+def segment_error(files: file_ops.Files, path: str, expected_digest: str, error: FormatError) -> FormatError:
     """Return the exception for a segment that cannot be decoded: `UnknownVersionError` if the segment is intact, otherwise `error`.
 
     Args:
         files: the operations to use.
         path: the path of the segment.
-        named: the digest in its name, in hexadecimal. The digest matches the content of an intact segment.
+        expected_digest: the hexadecimal digest in the segment's name. The content of an intact segment has this digest.
         error: the exception that decoding the segment raised.
     """
     with suppress(OSError):
-        if digest(_read_chunks(files, path), size=len(named) // 2).hex() == named:
+        if digest(_read_chunks(files, path), size=len(expected_digest) // 2).hex() == expected_digest:
             return UnknownVersionError(f"the index segment {os.path.basename(path)} has another version of the format: {error}")
     return error
 

@@ -68,7 +68,7 @@ class Volumes:
     def current(self) -> list[Volume]:
         """Return the volumes that no trusted volume replaces, the trusted volumes first. List the directory if it has changed.
 
-        Raise `OSError` if a volume cannot be read.
+        Raise `OSError` if the directory or a volume cannot be read.
         """
         self._list_if_changed()
         trusted = {name: volume for name, volume in self._known.items() if self.is_own(volume)}

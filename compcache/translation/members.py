@@ -71,15 +71,15 @@ def make_member(module: Any, text: str, copied: Collection[str], data: dict[str,
     all_values = *values.functions, *values.variables
     visible = list(filter(is_visible, all_values))
     strong = [value.name for value in visible if value.linkage == "external" and " comdat" not in value.text]
-    second_names = aliases(text)
-    weak = {line.partition(" = ")[0][1:] for line in lines_from(text, "@") if _WEAK.search(line)} if second_names else ()
-    strong += [name for name in second_names if quote(name) not in weak]
+    variable_aliases = aliases(text)
+    weak = {line.partition(" = ")[0][1:] for line in lines_from(text, "@") if _WEAK.search(line)} if variable_aliases else ()
+    strong += [name for name in variable_aliases if quote(name) not in weak]
     counts = symbol_counts(text)
     functions = {value.name for value in values.functions}
     declared = [value.name for value in all_values if value.is_declaration and not value.name.startswith("llvm.")]
     used_symbols = {name: name in functions for name in declared if counts.get(name, 0) > 1 and name not in assembly}
-    defined = dict.fromkeys([*[value.name for value in visible], *second_names, *sorted(assembly)])
-    types = read_link_types(text, read_module(text), [name for name in defined if name not in assembly], second_names, used_symbols, {})
+    defined = dict.fromkeys([*[value.name for value in visible], *variable_aliases, *sorted(assembly)])
+    types = read_link_types(text, read_module(text), [name for name in defined if name not in assembly], variable_aliases, used_symbols, {})
     return Member(
         label=module.source_file,
         bitcode=module.as_bitcode(),

@@ -279,7 +279,7 @@ def _choose_exports(
         thread_locals=own_thread_locals,
         merged=merged,
         assembly=assembly,
-        second_names=pic.variable_aliases(variables),
+        variable_aliases=pic.variable_aliases(variables),
     )
     exports = choose(request.exports, may_be_empty=request.assumed is not None)
     if request.members and request.exports is None:  # some members export what they name, the others all visible symbols

@@ -23,7 +23,7 @@ __all__ = ["Cost", "costs"]
 
 #: The number of labels whose misses are read at a time.
 _AT_ONCE = 1 << 12
-#: A function's share of the seconds, the bytes and the loads of a module, the size of the module, and whether the function is callable.
+#: A function's share of the seconds, the bytes and the loads of a module, the size of the module, and whether listings show the function.
 _SHARE = Struct("<dddQ?")
 
 
@@ -46,8 +46,8 @@ class Cost(NamedTuple):
 def costs(store: Store, progress: Progress | None = None, duplicate: Callable[[str, int, int], object] | None = None) -> Iterator[Cost]:
     """Yield the costs of all functions of a directory and its layers, sorted by name. Fold the long journals, and read each module once.
 
-    `duplicate` is called with the func_name, the number of realizations and the size of their modules in bytes, for each callable function
-    with several realizations.
+    `duplicate` is called for each listed function with several realizations, with the func_name, the number of realizations, and the size
+    of their modules in bytes.
     """
     fold_long(store)
     uses = Uses(store)
@@ -92,25 +92,25 @@ def _name_of_share(share: Item) -> bytes:
 
 
 def _add_shares(base: bytes, items: Iterable[Item], duplicate: Callable[[str, int, int], object] | None) -> tuple[Cost, list[bytes]]:
-    """Return the cost of the functions with a common base, without their misses, and the name keys of the callable functions.
+    """Return the cost of the functions with a common base, without their misses, and the name keys of the listed functions.
 
-    `duplicate` is called with (name, number of callable copies, total size of their modules) for a function with several such copies.
+    See `costs` for `duplicate`.
     """
     seconds = size = loads = 0.0
     realizations, keys = 0, []
     for text, shares in groupby(items, _name_of_share):
-        callables = sizes = 0
+        listed = sizes = 0
         for _, value in shares:
-            own_seconds, own_size, own_loads, module_size, is_callable = _SHARE.unpack(value)
+            own_seconds, own_size, own_loads, module_size, is_listed = _SHARE.unpack(value)
             seconds += own_seconds
             size += own_size
             loads += own_loads
             realizations += 1
-            callables += is_callable
-            sizes += module_size * is_callable
-        if callables:
+            listed += is_listed
+            sizes += module_size * is_listed
+        if listed:
             name = text.decode("utf-8", "surrogatepass")
             keys.append(name_key(name))
-            if callables > 1 and duplicate is not None:
-                duplicate(name, callables, sizes)
+            if listed > 1 and duplicate is not None:
+                duplicate(name, listed, sizes)
     return Cost(base.decode("utf-8", "surrogatepass"), seconds, round(size), 0, round(loads), realizations), keys

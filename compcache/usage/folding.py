@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 __all__ = ["entries_in", "find_parts_and_entries", "fold"]
 
 
-def entries_in(looked_over: Iterable[tuple[Store, Overview]]) -> list[EntrySummary]:
+def entries_in(overviews: Iterable[tuple[Store, Overview]]) -> list[EntrySummary]:
     """Return the entries of data of a cache and its layers, sorted by name and kind.
 
-    If packs contain several entries with the same name and kind, only the latest counts. Entries whose required modules do not exist are
-    left out.
+    If packs contain several entries with the same name and kind, only the latest counts. Removed entries, and entries whose required
+    modules do not exist, are left out.
     """
-    overviews = list(looked_over)
+    overviews = list(overviews)
     entries: list[EntrySummary] = []
     latest: dict[tuple[str, str], _Version] = {}
     for directory, overview in overviews:
@@ -51,7 +51,7 @@ def entries_in(looked_over: Iterable[tuple[Store, Overview]]) -> list[EntrySumma
 
 
 class _Version(NamedTuple):
-    """An entry in a module or pack. `is_removal` is whether it marks that the entry was removed."""
+    """An entry in a module or pack. `is_removal` is whether it records the removal of an entry."""
 
     sequence: int
     is_removal: bool
@@ -64,10 +64,10 @@ class _Version(NamedTuple):
 
 
 def _versions_in(row: Row, directory: Store, overview: Overview) -> Iterator[_Version]:
-    """Yield the entries in a module or pack. Leave out entries that describe functions of the same module."""
+    """Yield the entries in a module or pack, except the entries of a module that are shown otherwise or not at all."""
     created = overview.present[row.module_id].modified
     for kind, name, _, requires, sequence, size, is_removal in row.entries:
-        if kind not in (PART_OF, MEMBER) or row.is_pack:  # other entries are shown as `FunctionSummary.part_of`, or are code of a file
+        if kind not in (PART_OF, MEMBER) or row.is_pack:  # shown as `FunctionSummary.part_of`; the code of one source of a group
             required = tuple([key.hex() for key in requires])
             entry = EntrySummary(name, kind, size, created, row.module_id.hex(), row.is_pack, required, directory.source)
             yield _Version(sequence, is_removal, entry)
@@ -87,10 +87,10 @@ def fold(
     entries = list(entries)
     group_names = {entry.module_id: entry.name for entry in entries if entry.kind == GROUP}
     ungrouped, rows = _fold_groups(functions, group_names, select, sizes) if group_names else (functions, [])
-    groups = _Groups(ungrouped)
-    data = groups.entries_by_row([entry for entry in entries if entry.kind != GROUP])
-    for key, variants in groups.variants.items():
-        parts = groups.parts.get(key, [])
+    by_row = _FunctionsByRow(ungrouped)
+    data = by_row.group_entries([entry for entry in entries if entry.kind != GROUP])
+    for key, variants in by_row.variants.items():
+        parts = by_row.parts.get(key, [])
         if select is None or any(select(row.func_name) for row in chain(variants, parts)):
             rows.append(_fold_row(variants, parts, data.get(key, [])))
     return sorted(rows)
@@ -99,7 +99,7 @@ def fold(
 def _fold_groups(
     functions: Iterable[FunctionSummary], group_names: Mapping[str, str], select: Callable[[str], object] | None, sizes: Mapping[str, int]
 ) -> tuple[list[FunctionSummary], list[FunctionSummary]]:
-    """Return the functions that also exist outside of groups, and one row for each group.
+    """Return the functions with a copy outside of groups, and one row for each group with a selected name.
 
     `group_names` has the name of the group of each module, by module_id. See `fold` for the other arguments.
     """
@@ -160,11 +160,11 @@ def find_parts_and_entries(
 
 def _row_key(name: str) -> str:
     """Return the key of the row that shows a name: the label and a NUL, or a name without a label. Names contain no NUL."""
-    label = label_of(name) if "-" in name else None
+    label = label_of(name) if "-" in name else None  # content names contain a dash; the test saves a parse of other names
     return name if label is None else f"{label}\0"
 
 
-class _Groups:
+class _FunctionsByRow:
     """The functions of each row, and their parts, by the key of the row. Parts of a removed function have their own rows."""
 
     def __init__(self, functions: Iterable[FunctionSummary]) -> None:
@@ -189,7 +189,7 @@ class _Groups:
         """Add a function to the variants of its row."""
         self.variants.setdefault(_row_key(row.func_name), []).append(row)
 
-    def entries_by_row(self, entries: Iterable[EntrySummary]) -> dict[str, list[EntrySummary]]:
+    def group_entries(self, entries: Iterable[EntrySummary]) -> dict[str, list[EntrySummary]]:
         """Return the given entries by the key of the row to which they belong."""
         entries = list(entries)
         required_ids = {module_id for entry in entries for module_id in entry.requires}

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["groups"]
 
 
-class _Place(NamedTuple):
-    """Where a group is described: a module with its modification time and directory, and the offset of the describing record."""
+class _GroupCopy(NamedTuple):
+    """A stored copy of a group: its module with the modification time and the directory, and the offset of the record of its members."""
 
     modified: float
     module_id: bytes
@@ -32,7 +32,7 @@ class _Place(NamedTuple):
 
 def groups(store: Store, names: Collection[str] | None = None) -> list[GroupSummary]:
     """Return the groups with these names, or all groups, sorted by name; see `compcache.frontend.list_groups`."""
-    copies_by_name: dict[str, list[_Place]] = {}
+    copies_by_name: dict[str, list[_GroupCopy]] = {}
     sizes: dict[bytes, int] = {}
     excerpts = Excerpts(store)
     bases = excerpts.groups() if names is None else dict.fromkeys(map(base_of, names))
@@ -42,12 +42,12 @@ def groups(store: Store, names: Collection[str] | None = None) -> list[GroupSumm
                 for kind, name, offset, *_ in row.entries:
                     if kind == GROUP and base_of(name) == base and (names is None or name in names):
                         sizes[module_id], modified = overview.present[module_id]
-                        copies_by_name.setdefault(name, []).append(_Place(modified, module_id, directory, offset))
+                        copies_by_name.setdefault(name, []).append(_GroupCopy(modified, module_id, directory, offset))
     return [_read_summary(name, copies, sizes) for name, copies in sorted(copies_by_name.items())]
 
 
-def _read_summary(name: str, copies: list[_Place], sizes: dict[bytes, int]) -> GroupSummary:
-    """Return the summary of a group from the modules in `copies`, with the members that its newest module records."""
+def _read_summary(name: str, copies: list[_GroupCopy], sizes: dict[bytes, int]) -> GroupSummary:
+    """Return the summary of a group from all its copies, with the members that the newest copy records."""
     newest = max(copies, key=lambda copy: (copy.modified, copy.module_id))
     modules = {copy.module_id for copy in copies}
     return GroupSummary(
@@ -60,8 +60,8 @@ def _read_summary(name: str, copies: list[_Place], sizes: dict[bytes, int]) -> G
     )
 
 
-def _read_members(copy: _Place) -> tuple[MemberSummary, ...]:
-    """Return the members of a group from the record in its module; empty if the module cannot be read."""
+def _read_members(copy: _GroupCopy) -> tuple[MemberSummary, ...]:
+    """Return the members that a copy of a group records; empty if its module cannot be read."""
     with suppress(CompcacheError, OSError), copy.store.open_module(copy.module_id) as module:
         described = decode_group(decode_entry(module.read_record(copy.offset)).data)
         return tuple([MemberSummary(label, names) for label, _, names in described.members])

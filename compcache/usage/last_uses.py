@@ -81,7 +81,7 @@ class LastUses:
         counts = array("I", bytes(_NUMBER_SIZE * (len(self._latest) + 1)))
         for number in importers:
             counts[number] += 1
-        starts = array("I", accumulate(counts))  # the end of each module's imports, and its start when all are placed
+        starts = array("I", accumulate(counts))  # the ends of the modules' providers; the loop counts down to their starts
         targets = array("I", bytes(_NUMBER_SIZE * len(importers)))
         for number, provider in zip(importers, providers, strict=True):
             starts[number] -= 1
@@ -89,7 +89,10 @@ class LastUses:
         return starts, targets
 
     def _spread_uses(self, starts: array[int], targets: array[int]) -> None:
-        """Set the last use of each module to the latest use of itself and of all modules that need it. See `_index_imports`."""
+        """Set the last use of each module to the latest use of itself and of all modules that need it.
+
+        See `_index_imports` for the arguments.
+        """
         latest = self._latest
         visited = bytearray(len(latest))
         used_modules = [number for number, last_use in enumerate(latest) if last_use]

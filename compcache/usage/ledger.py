@@ -74,8 +74,8 @@ SETTLED_SECONDS = 60.0
 class Ledger(NamedTuple):
     """The sum of all statistics files.
 
-    `counters` are by (hour, name). `uses` are by (name key, module_id), as (count, last use). `files` are the names of the files that were
-    added up, and of the files that these contain, with their sizes in bytes. `torn` are the names of damaged files.
+    `counters` are by (hour, name). `uses` are by (name key, module_id), as (count, last use). `files` has the sizes of the readable files
+    in bytes, by name, including files that are not added up, because another file contains them. `torn` are the names of damaged files.
     """
 
     counters: dict[tuple[int, str], float]
@@ -98,7 +98,7 @@ class Ledger(NamedTuple):
 
 
 def _statistics_files(store: Store, since: Uses | None = None) -> list[str]:
-    """Return the names of the statistics files and journals. With `since`, leave out the files that have not changed since it was read."""
+    """Return the names of the statistics files and journals. With `since`, leave out its damaged files, and files with the size in it."""
     names = store.names_in(store.directory(STATISTICS))
     names = [name for name in names if JOURNALS.includes(name) or STATISTICS.includes(name)]
     if since is None:
@@ -121,8 +121,8 @@ def read_ledger(store: Store) -> Ledger:
 class Uses:
     """The sum of statistics files. Long files are searched and not held in memory.
 
-    A file that another file contains is ignored. If two files contain the same file, which only folds without working locks can cause,
-    the smaller file is ignored.
+    A file that another file contains is ignored. If two files contain the same file, which only folds without working locks can cause, the
+    file that contains fewer files is ignored.
 
     Args:
         store: the cache directory.
@@ -204,7 +204,7 @@ class Uses:
 
     def ledger(self) -> Ledger:
         """Return the sum of all statistics files as a ledger, which is held in memory."""
-        return Ledger(self.counters, self.between(b"", b"\xff" * (KEY_SIZE + 1)).uses, self.files, self.torn)
+        return Ledger(self.counters, self.between(b"", _AFTER_ALL).uses, self.files, self.torn)
 
     def of(self, module_ids: Iterable[bytes], missed: Iterable[bytes] = ()) -> Ledger:
         """Return a ledger with only the uses of these modules, and the misses of functions with these name keys."""
@@ -289,8 +289,9 @@ def _read_short(store: Store, name: str) -> StatsFile | None:
 
 
 def _open_long(store: Store, name: str, *, verify: bool) -> tuple[int, list[UsesInSum]] | None:
-    """Return the size of a long file, and the sums that are searched for its uses; None for files that are not long or not used.
+    """Return the size of a long file, and the sums that are searched for its uses.
 
+    Return None for a file that `_read_short` reads or rejects: it is short or too long, cannot be opened, or can be changed by other users.
     With `verify`, the checksum of a sum is verified, which reads the whole file.
 
     Raise `FormatError` if the file is damaged.
@@ -356,16 +357,17 @@ def _effective_files(inputs: Mapping[str, Collection[str]]) -> list[str]:
 def fold(
     store: Store, seconds_of: SecondsOf, *, now: float, present: Container[bytes] | None = None, force: bool = False
 ) -> tuple[Uses, dict[tuple[int, str], float]]:
-    """Add up all statistics files, and replace them by one file, unless another process folds or the cache is read-only.
+    """Add up all statistics files, and replace the files to which no process appends by their sum.
 
-    Return the sum, and its counters with loads and saved seconds.
+    Return the sum of all files, and its counters with loads and saved seconds. No file is replaced if the cache is read-only, if another
+    process folds, or if locks do not work, unless `force` is true.
 
     Args:
         store: the cache directory.
         seconds_of: returns the compile times of modules, which each load saves. Called in the order of module_ids.
         now: the current time, in seconds since the epoch.
         present: the modules whose uses are kept, searched in the order of module_ids; None keeps the uses of all modules.
-        force: fold even if locks do not work.
+        force: replace files even if locks do not work.
     """
     from compcache.publish.locks import wait_lock
 
@@ -385,9 +387,10 @@ def fold(
 
 
 def _kept_uses(uses: Uses, present: Container[bytes] | None, now: float) -> Iterator[Use]:
-    """Yield the uses that a fold at the time `now` keeps: uses of modules in `present`, and misses of the last month. None keeps all.
+    """Yield the uses that a fold at the time `now` keeps: uses of modules in `present`, and misses of the last month.
 
-    Older misses are dropped, because the number of requested names has no limit.
+    If `present` is None, the uses of all modules and all misses are kept. Otherwise older misses are dropped, because the number of
+    requested names has no limit.
     """
     oldest = now - _HOURLY * HOUR if present is not None else 0.0
     for use in uses.sorted_uses():
@@ -400,10 +403,10 @@ def _kept_uses(uses: Uses, present: Container[bytes] | None, now: float) -> Iter
 
 
 def fold_long(store: Store) -> None:
-    """Seal each long journal, and replace it a minute later by its totals.
+    """Seal each long journal, and replace each long journal that was sealed a minute ago by its sum.
 
-    Readers search the totals, so they parse little even if processes write without a pause. Do nothing if another process folds, or if the
-    cache cannot be written safely.
+    Readers search the sums, so they parse little even if processes write without a pause. Do nothing if the cache is read-only, if other
+    users can write to it, or if the lock is not obtained.
     """
     if store.readonly or store.exposed:
         return
@@ -489,7 +492,7 @@ def _remove_files(store: Store, names: Iterable[str]) -> None:
 
 
 def zero_counters(store: Store, now: float) -> bool:
-    """Set all counters to zero. The times of the last uses are kept, because prunes need them.
+    """Set all counters, numbers of uses and misses to zero. The times of the last uses are kept, because prunes need them.
 
     Return False, and change nothing, if another process folds the statistics.
     """
@@ -510,10 +513,10 @@ def zero_counters(store: Store, now: float) -> bool:
 
 
 def fold_small(files: Files, root: str) -> None:
-    """Seal the journals, and merge small files. The work is bounded, independent of the total size.
+    """Seal the journals, and merge the smallest files if there are many files.
 
-    A file is merged only if all smaller files together are at least half as large. Hence a byte is rewritten a number of times that is
-    logarithmic in the total size. Do nothing if another process folds.
+    A file after the first few is merged only if all smaller files together are at least half as large. Hence a byte is rewritten a number
+    of times that is logarithmic in the total size. Do nothing if the lock is not obtained.
     """
     from compcache.publish.locks import wait_lock
     from compcache.store import Store
@@ -549,7 +552,10 @@ def _read_contained(store: Store, names: Iterable[str]) -> set[str]:
 
 
 def _smallest_files(store: Store, names: Iterable[str]) -> list[str]:
-    """Return the smallest files, each of which is at most twice as large as all smaller files together. Missing files are left out."""
+    """Return the smallest files: the first four, and each further file up to the first that is more than twice as large as all before it.
+
+    Missing files are left out.
+    """
     sizes = []
     for name in names:
         with suppress(OSError):

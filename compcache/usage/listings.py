@@ -50,7 +50,7 @@ _HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
 
 
 def modules(store: Store, progress: Progress | None = None) -> list[ModuleSummary]:
-    """Fold the long journals, and return all readable modules, sorted by module_id, modules of layers last."""
+    """Fold the long journals, and return all readable modules except packs, sorted by module_id, modules of layers last."""
     fold_long(store)
     uses = Uses(store)
     return [summary for directory in (store, *store.layers) for summary in _all_modules(directory, uses, progress)]
@@ -79,17 +79,24 @@ def _modules_in(store: Store, overview: Overview) -> list[ModuleSummary]:
 
 
 def _summaries(
-    store: Store, present: Mapping[bytes, FileStatus], rows: Mapping[bytes, Row], counts: Mapping[bytes, int], last: Mapping[bytes, float]
+    store: Store,
+    present: Mapping[bytes, FileStatus],
+    rows: Mapping[bytes, Row],
+    uses: Mapping[bytes, int],
+    last_uses: Mapping[bytes, float],
 ) -> Iterator[ModuleSummary]:
-    """Yield the summaries of the modules in `rows` except packs, sorted by module_id. `counts` and `last` have their uses."""
+    """Yield the summaries of the modules in `rows` except packs, sorted by module_id.
+
+    `uses` has the number of uses of each used module, and `last_uses` the time of the last use.
+    """
     now = time.time()
     problem_of = _Problems(store)
     for module_id in sorted(rows):
         row = rows[module_id]
         if not row.is_pack:
             size, modified = present[module_id]
-            uses = counts.get(module_id, 0), last.get(module_id, 0.0)
-            yield _summary_of_row(row, size, min(modified, now), problem_of[row.platform], uses, store.source)
+            count_and_last_use = uses.get(module_id, 0), last_uses.get(module_id, 0.0)
+            yield _summary_of_row(row, size, min(modified, now), problem_of[row.platform], count_and_last_use, store.source)
 
 
 class _Problems(dict[Platform, str]):
@@ -235,7 +242,10 @@ def functions_of(overviews: list[tuple[Store, Overview]], select: Callable[[str]
 
 
 def _functions_in(store: Store, overview: Overview, select: Callable[[str], object] | None) -> dict[str, FunctionSummary]:
-    """Return the functions of an overview by name. If `select` is not None, return only functions whose names it accepts."""
+    """Return the functions of an overview by name, without symbols that can only be imported.
+
+    If `select` is not None, return only functions whose names it accepts.
+    """
     now = time.time()
     present, rows, ledger = overview
     directories = (store.source,)
@@ -257,7 +267,9 @@ def _functions_in(store: Store, overview: Overview, select: Callable[[str], obje
                     uses, last_use = ledger.uses.get((name_key(name), module_id), _NEVER)
                     last_use = max(last_use, imported.get(name, 0.0))
                 misses = missed.get(name_key(name), 0) if missed else 0
-                copy = _new((name, signature, 1, size, created, problem, modules_, uses, last_use, directories, misses, part_of, 1, 0, 0))
+                copy = _new_summary(
+                    (name, signature, 1, size, created, problem, modules_, uses, last_use, directories, misses, part_of, 1, 0, 0)
+                )
                 earlier = by_name.setdefault(name, copy)
                 if earlier is not copy:
                     duplicates.setdefault(name, [earlier]).append(copy)
@@ -266,9 +278,9 @@ def _functions_in(store: Store, overview: Overview, select: Callable[[str], obje
     return by_name
 
 
-_exported: Callable[[tuple[str, str]], ExportedFunction] = partial(tuple.__new__, ExportedFunction)
-#: Makes a `FunctionSummary` from its fields without a constructor call in Python.
-_new: Callable[[tuple[Any, ...]], FunctionSummary] = partial(tuple.__new__, FunctionSummary)
+#: Create tuples from their fields without a constructor call in Python.
+_new_function: Callable[[tuple[str, str]], ExportedFunction] = partial(tuple.__new__, ExportedFunction)
+_new_summary: Callable[[tuple[Any, ...]], FunctionSummary] = partial(tuple.__new__, FunctionSummary)
 
 
 def _merge_copies(copies: list[FunctionSummary]) -> FunctionSummary:
@@ -331,7 +343,7 @@ def _summary_of_row(row: Row, size: int, created: float, problem: str, uses: tup
     platform = row.platform
     signatures = [signature.removeprefix(LINK_ONLY) for signature in row.signatures]
     return ModuleSummary(
-        row.module_id.hex(), tuple(map(_exported, zip(row.names, signatures, strict=True))), row.imports, size, created,
+        row.module_id.hex(), tuple(map(_new_function, zip(row.names, signatures, strict=True))), row.imports, size, created,
         row.seconds, platform.cpu, _feature_text(platform), platform.llvm_version, platform.image_kind, problem, *uses, directory,
     )  # fmt: skip
 

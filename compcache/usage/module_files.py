@@ -74,7 +74,8 @@ def modules_by_directory(store: Store, progress: Progress | None = None) -> Iter
     for number, name in enumerate(names):
         path, modules = store.path(MODULES, name), None
         if name in present:
-            for status in _status_of_directory(store, path):
+            status = _status_of_directory(store, path)
+            if status is not None:
                 modules = stored.read(name, status.st_mtime_ns)
                 if modules is None:
                     statuses = sorted(_module_statuses(store, path, name).items())
@@ -103,7 +104,8 @@ def statuses_by_directory(store: Store, since: float = 0.0) -> Iterator[dict[byt
     present = set(store.directories())
     for name in store.fans():
         path = store.path(MODULES, name)
-        changed = name in present and any(status.st_ctime >= since for status in _status_of_directory(store, path))
+        directory_status = _status_of_directory(store, path) if name in present else None
+        changed = directory_status is not None and directory_status.st_ctime >= since
         statuses = _module_statuses(store, path, name) if changed else {}
         # Volumes are read after the files, because a compaction moves modules from files to volumes.
         volumes = {module_id: status for module_id, (_, _, status) in store.volumes.of_directory(name).items()}
@@ -112,16 +114,16 @@ def statuses_by_directory(store: Store, since: float = 0.0) -> Iterator[dict[byt
             yield dict(sorted({**packed, **statuses}.items()))
 
 
-def _status_of_directory(store: Store, path: str) -> list[os.stat_result]:
-    """Return a list with the status of a directory; an empty list if the directory does not exist. An unreadable directory is reported."""
+def _status_of_directory(store: Store, path: str) -> os.stat_result | None:
+    """Return the status of a directory; None if the directory does not exist, or is unreadable. An unreadable directory is reported."""
     try:
-        return [store.files.stat(path)]
+        return store.files.stat(path)
     except (FileNotFoundError, NotADirectoryError) as error:
         reraise_interrupt(error)
     except OSError as error:
         reraise_interrupt(error)
         store.report_unreadable(path, error)
-    return []
+    return None
 
 
 def files_of_directory(store: Store, fan: str) -> dict[bytes, os.stat_result]:
@@ -184,7 +186,7 @@ class _StoredList:
     def read(self, name: str, changed: int) -> dict[bytes, FileStatus] | None:
         """Return the stored statuses of a directory's modules, by module_id.
 
-        Return None if the list does not store the directory with the modification time `changed` (in nanoseconds), or is damaged.
+        Return None if the list cannot be read, is damaged, or does not contain the directory with the modification time `changed` in ns.
         """
         offset, count, stored_time, expected = self._directories.get(name, (0, 0, -1, b""))
         if stored_time != changed:

@@ -36,7 +36,7 @@ class Estimate(NamedTuple):
 def add_to_estimate(store: Store, added: int) -> Estimate | None:
     """Add the size of an addition, in bytes, to the estimate. Return the new estimate; None if no valid estimate is stored.
 
-    Raise `OSError` if the file could not be written.
+    Raise `OSError` if the file could not be opened or written.
     """
     files = store.files
     try:

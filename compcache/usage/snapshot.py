@@ -219,7 +219,7 @@ class Excerpts:
         return self.of_bases(base, base)
 
     def with_importers(self, name: str) -> dict[bytes, Row]:
-        """Return the rows of the modules with data about a function in this directory, and of all modules that import it."""
+        """Return the rows of the modules with data about a function in this directory, and of all modules that import from them."""
         (_, overview), *_ = self.of_name(name)  # the first item is this directory; the others are layers
         lists, *_ = self.lists
         rows = dict(overview.rows)
@@ -240,7 +240,7 @@ class Excerpts:
     def _read_selections(self, selections: Iterable[_Selection]) -> list[tuple[Store, Overview]]:
         """Return the selected modules and entries that exist in the directory and in each layer, with their users and uses.
 
-        `selections` has one item for each directory. The modules that the entries require are added to the items.
+        `selections` has one item for each directory. The owners of selected parts and the entries that require selected modules are added.
         """
         searches = list(zip(self._directories, selections, strict=True))
         rows = [self._add_owners(lists, selection) for (_, lists), selection in searches]
@@ -306,7 +306,7 @@ def _by_location(entries: Iterable[tuple[bytes, RowEntry | None]]) -> Iterator[t
 
 
 def _add_importers(lists: ModuleLists, rows: dict[bytes, Row], steps: float = inf) -> None:
-    """Add to `rows` the modules that import its modules, directly or in at most `steps` steps, and the other providers of their names.
+    """Add to `rows` the modules that import from its modules in at most `steps` steps, and all modules that define functions of importers.
 
     A use of an importer counts as a use of the imported module.
     """

@@ -26,12 +26,12 @@ _TYPES: tuple[type[Any], ...] = (FunctionSummary, EntrySummary, ModuleSummary)
 def in_order(
     rows: Iterable[Summary], key: Callable[[Summary], Any], *, reverse: bool = False, limit: int | None = None
 ) -> Iterator[Summary]:
-    """Return the first summaries in the order of a key. Summaries with equal keys keep their order.
+    """Return the summaries sorted by a key. Summaries with equal keys keep their order.
 
     Args:
-        rows: the summaries. Lists in them are returned as tuples.
+        rows: the summaries. Lists in them may be returned as tuples.
         key: returns the sort key of a summary, a number or text.
-        reverse: reverse the order.
+        reverse: return the reverse of the complete order, in which summaries with equal keys are reversed, too.
         limit: the maximum number of returned summaries; None for all.
     """
     keyed = ((key(row), number, row) for number, row in enumerate(rows))
@@ -54,8 +54,8 @@ def _spill_run(run: list[tuple[Any, int, Summary]]) -> Iterator[tuple[Any, int, 
 
 def _read_run(scratch: Scratch) -> Iterator[tuple[Any, int, Summary]]:
     """Yield the rows in a temporary file, with their keys and numbers."""
-    for key, number, kind, fields in unpack_stream(scratch.parts()):
-        row = _TYPES[kind](*fields)
-        if kind == _TYPES.index(ModuleSummary):
+    for key, number, type_number, fields in unpack_stream(scratch.parts()):
+        row = _TYPES[type_number](*fields)
+        if _TYPES[type_number] is ModuleSummary:
             row = row._replace(functions=tuple(map(ExportedFunction._make, row.functions)))
         yield key, number, row

@@ -121,7 +121,7 @@ class EntrySummary(NamedTuple):
 
 
 class MemberSummary(NamedTuple):
-    """A source of a group. `label` is its file name in the code; `functions` are its exported functions and variables."""
+    """A source of a group. `label` is the name of its source file; `functions` are its exported functions and variables."""
 
     label: str
     functions: tuple[str, ...]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["files_below", "other_formats", "remove_directory", "remove_path", "unused_bundles"]
 
 _DAYS_UNUSED, _DAYS_REPLACED = 30, 2
+#: The directories of this version's formats, and the starts of the names of a format's directories in all versions.
 _CURRENT = frozenset([place.directory for place in PLACES])
 _STEMS = tuple([f"{stem}-v" for stem, version, _ in [directory.partition("-v") for directory in _CURRENT] if version])
 
@@ -32,8 +33,8 @@ def other_formats(store: Store) -> list[str]:
 def unused_bundles(store: Store, now: float) -> list[str]:
     """Return the paths of unpacked bundles that have not been used for a month.
 
-    If a newer state of the same bundle is unpacked, two days without a use suffice. The modification time of the directory shows the
-    last use, with a resolution of one day.
+    If another unpacked state of the same bundle was used later, two days without a use suffice. The modification time of the directory
+    shows the last use, with a resolution of one day.
     """
     directory = store.directory(BUNDLES)
     try:

@@ -270,7 +270,7 @@ extern "Rust" { fn first_panics(number: i64) -> Box<dyn counter::Shape>; fn firs
         },
     }
 }
-#[no_mangle] pub extern "C" fn second_names() -> i64 {
+#[no_mangle] pub extern "C" fn variable_aliases() -> i64 {
     let made = std::thread::Builder::new().name("named".to_string()).spawn(|| unsafe { first_thread() }).unwrap();
     made.join().unwrap().len() as i64
 }
@@ -278,7 +278,7 @@ extern "Rust" { fn first_panics(number: i64) -> Box<dyn counter::Shape>; fn firs
 _CRATES = {"counter": _COUNTER, "first": _FIRST, "second": _SECOND, "all": "pub use first::*; pub use second::*;\n"}
 _CALLS: list[tuple[str, list[int]]] = [
     *((name, []) for name in ("first_next", "second_next", "first_say", "second_say", "first_step", "second_step") * 2),
-    *((name, []) for name in ("first_hook", "second_names")),
+    *((name, []) for name in ("first_hook", "variable_aliases")),
     *(("second_catches", [number]) for number in range(1, 200)),
     ("first_next", []),
 ]

@@ -172,6 +172,6 @@ class ArmAssembler(Assembler):
         self._emit(0xEB00001F | other << 16 | register << 5)  # cmp
 
     def _jump_if(self, condition: int, label: int) -> None:
-        """Emit a jump to a label if the flags satisfy a condition."""
+        """Emit a conditional jump to a label. `condition` is the condition code of b.cond, like `_EQUAL`."""
         self._jump_here(label)
         self._emit(0x54000000 | condition)  # b.cond

@@ -108,7 +108,7 @@ class Assembler:
         raise NotImplementedError
 
     def store(self, register: int, offset: int) -> None:
-        """Store a register, eight bytes, in the frame."""
+        """Store a register, eight bytes, at an offset in the frame."""
         raise NotImplementedError
 
     def load_address(self, register: int, offset: int) -> None:
@@ -159,11 +159,11 @@ class Assembler:
         raise NotImplementedError
 
     def load_float(self, number: int, offset: int, size: int) -> None:
-        """Load four or eight bytes from the frame into a floating-point register."""
+        """Load `size` bytes (four or eight) at an offset in the frame into a floating-point register."""
         raise NotImplementedError
 
     def store_float(self, number: int, offset: int, size: int) -> None:
-        """Store a floating-point register in the frame."""
+        """Store a floating-point register of `size` bytes (four or eight) at an offset in the frame."""
         raise NotImplementedError
 
     def convert_float(self, *, to: int) -> None:

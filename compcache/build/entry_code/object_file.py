@@ -44,11 +44,11 @@ def assemble_object(machine: type[Assembler], functions: Mapping[str, Code]) -> 
         symbols.append(SYMBOL.pack(strings.add(name), STB_GLOBAL << 4 | _STT_FUNC, _STV_HIDDEN, _TEXT, start, size))
     relocations = []
     for name, function in functions.items():
-        for offset, kind, symbol, addend in function.relocations:
+        for offset, relocation_type, symbol, addend in function.relocations:
             if symbol not in numbers:
                 numbers[symbol] = len(symbols)
                 symbols.append(SYMBOL.pack(strings.add(symbol), STB_GLOBAL << 4, 0, 0, 0, 0))
-            relocations.append(_RELOCATION.pack(starts[name] + offset, kind, numbers[symbol], addend))
+            relocations.append(_RELOCATION.pack(starts[name] + offset, relocation_type, numbers[symbol], addend))
     frames, code_references = _unwinding_frames(machine, functions)
     frame_relocations = [
         _RELOCATION.pack(offset, machine.distance, 1, start) for offset, start in zip(code_references, starts.values(), strict=True)
@@ -84,9 +84,9 @@ def _elf_file(machine: int, sections: tuple[tuple[str, int, int, bytes, int, int
     names = [strings.add(name) for name in (*[name for name, *_ in sections], ".strtab")]
     string_table = (".strtab", _SHT_STRTAB, 0, bytes(strings.content), 0, 0, 1, 0)
     for name, section in zip(names, (*sections, string_table), strict=True):
-        _, kind, flags, data, link, info, alignment, entry_size = section
+        _, section_type, flags, data, link, info, alignment, entry_size = section
         content += bytes(-len(content) % alignment)
-        headers.append(_SECTION_HEADER.pack(name, kind, flags, 0, len(content), len(data), link, info, alignment, entry_size))
+        headers.append(_SECTION_HEADER.pack(name, section_type, flags, 0, len(content), len(data), link, info, alignment, entry_size))
         content += data
     content += bytes(-len(content) % 8)
     _FILE_HEADER.pack_into(

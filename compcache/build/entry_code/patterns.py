@@ -26,7 +26,7 @@ _FLOATS = {"float": 4, "double": 8}
 
 
 def generate_code(entry: EntryPoint, machine: type[Assembler]) -> Code | None:
-    """Return the code of an entry point, or None if it has another calling convention or a frame that is too large."""
+    """Return the code of an entry point, or None for a calling convention other than C's or a frame above `Assembler.most_frame`."""
     if entry.convention:
         return None
     pattern = _Pattern(entry, machine())
@@ -42,7 +42,7 @@ class _Pattern:
         self._entry = entry
         self._machine = machine
         self._signature = Signature.parse(entry.signature)
-        self._later: list[tuple[int, Callable[[], None]]] = []
+        self._deferred: list[tuple[int, Callable[[], None]]] = []
         self._fail, self._done = machine.new_label(), machine.new_label()
         #: The places of the function's arguments: (size of a floating-point number or 0 for an integer, base register, offset).
         self._passed: list[tuple[int, int, int]] = []
@@ -90,7 +90,7 @@ class _Pattern:
                 machine.call("PyBuffer_Release")
             machine.load(machine.result, machine.frame, self._result)
         machine.leave()
-        for label, write in self._later:
+        for label, write in self._deferred:
             machine.place(label)
             write()
         machine.place(self._fail)
@@ -101,7 +101,7 @@ class _Pattern:
     def _add_deferred(self, write: Callable[[], None]) -> int:
         """Return the label of code that `write` will write behind the return instruction."""
         label = self._machine.new_label()
-        self._later.append((label, write))
+        self._deferred.append((label, write))
         return label
 
     def _call_api(self, offset: int) -> None:
@@ -137,7 +137,7 @@ class _Pattern:
         """Emit the conversion of one argument, and record the locations of the function's arguments for it."""
         machine, slot = self._machine, self._slots[index]
         kind, size = parameter.type.kind, parameter.type.size
-        passed = 0
+        float_size = 0
         if parameter.is_buffer:
             self._convert_buffer(index, parameter)
             return
@@ -146,7 +146,7 @@ class _Pattern:
             return
         if kind == FLOAT:
             self._convert_float(index, size)
-            passed = size
+            float_size = size
         elif kind == BOOL:
             self._load_item(machine.arguments[0], index)
             machine.call("PyObject_IsTrue")
@@ -161,7 +161,7 @@ class _Pattern:
             )
             if kind == POINTER and not self._entry.readonly[index]:
                 self._check_writable(index)
-        self._passed.append((passed, machine.frame, slot))
+        self._passed.append((float_size, machine.frame, slot))
 
     def _load_item(self, register: int, index: int) -> None:
         """Emit a load of the Python object that was passed as argument `index`."""
@@ -283,7 +283,7 @@ class _Pattern:
             self._passed.append((0, machine.frame, slot + extent_offset))
 
     def _call(self) -> None:
-        """Emit the call of the compiled function, without the GIL if the export asks for it, and the conversion of its result."""
+        """Emit the call of the compiled function, without the GIL if `EntryPoint.nogil` is set, and the conversion of its result."""
         machine, result = self._machine, self._signature.result
         if self._entry.nogil:
             machine.call("PyEval_SaveThread")

@@ -62,7 +62,7 @@ class X86Assembler(Assembler):
         self._emit_prefix(wide << 3 | register >> 3 << 2 | base >> 3)
         self._emit(*opcode, form | (register & 7) << 3 | base & 7)
         if base & 7 == _SP:
-            self._emit(0x24)
+            self._emit(0x24)  # the SIB byte of a base register alone
         if form == _BY_BYTE:
             self._emit(offset & 0xFF)
         elif form == _BY_FOUR:
@@ -85,7 +85,7 @@ class X86Assembler(Assembler):
         self.code[self._frame_at : self._frame_at + 4] = size.to_bytes(4, "little")
 
     def leave(self) -> None:
-        self._emit_memory((0x8B,), _BX, _BP, -16)
+        self._emit_memory((0x8B,), _BX, _BP, -16)  # mov
         self._emit_memory((0x8B,), _R12, _BP, -8)
         self._emit(0xC9)  # leave
         self.add_frame_rule(_DEF_CFA, _SP_RULE, 8)
@@ -173,7 +173,7 @@ class X86Assembler(Assembler):
         self.code[at : at + 4] = (target - at - 4).to_bytes(4, "little", signed=True)
 
     def _jump_if(self, condition: int, label: int) -> None:
-        """Emit a jump to a label if the flags satisfy a condition."""
+        """Emit a conditional jump to a label. `condition` is the second opcode byte of jcc, like `_ZERO`."""
         self._emit(0x0F, condition)  # jcc
         self._jump_here(label)
         self._emit_number32(0)

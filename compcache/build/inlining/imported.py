@@ -202,7 +202,7 @@ class _BodyLinker:
         return type_of(head.removesuffix("{"), _named_types(code)) == type_of(self._heads[symbol], self._types)
 
     def _linked_functions(self) -> Inlined:
-        """Return the sources of the linked bodies, their compilers, and the references of all functions of the module."""
+        """Return the sources of the linked bodies, the makers of their code, and the references of all functions of the module."""
         makers: dict[Maker, None] = {}
         for offer, _ in self._linked.values():
             makers |= dict.fromkeys(offer.makers)
