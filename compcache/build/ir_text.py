@@ -206,7 +206,7 @@ def passes_vectors(text: str) -> bool:
 
 
 def _is_wide(scalable: str, count: str, element: str) -> bool:
-    """Return whether a vector type is wider than the registers of all processors, or of a width that only the processor knows."""
+    """Return whether a vector type is wider than the vector registers that all processors have, or has a scalable width."""
     return bool(scalable) or int(count) * (_BITS.get(element) or int(element[1:])) > _COMMON_WIDTH
 
 
@@ -254,7 +254,7 @@ def _extreme_number(text: str) -> str | None:
 
 
 def _is_deep(text: str) -> bool:
-    """Return whether brackets are nested too deeply. Each pass removes the innermost brackets."""
+    """Return whether brackets are nested deeper than `_DEEPEST`. Each pass removes the innermost brackets."""
     brackets = text.encode("utf-8", "surrogatepass").translate(None, _NOT_BRACKETS)
     for _ in range(_DEEPEST):
         remaining = brackets.replace(b"()", b"").replace(b"[]", b"").replace(b"{}", b"")
@@ -265,7 +265,7 @@ def _is_deep(text: str) -> bool:
 
 
 def _has_deep_types(text: str) -> bool:
-    """Return whether named types are nested too deeply."""
+    """Return whether named types are nested deeper than `_DEEPEST`. Each pass removes the types without named parts."""
     if text.count(" = type ") <= _DEEPEST:
         return False
     parts = {match[1]: set(_TYPE_NAME.findall(match[2])) for match in _TYPE.finditer(text)}

@@ -1,4 +1,4 @@
-"""Compiles the bitcode that is stored beside an image, in the way the linker compiled it (imports LLVM).
+"""Compiles the bitcode that is stored beside an image, as `compcache.translation.emission` compiled it (imports LLVM).
 
 The records do not contain the level of LLVM's code generator. The level is found by comparing machine code: the level whose code is in the
 image made the image. Bytes that linking changes are not compared.
@@ -60,7 +60,7 @@ class KeptCode:
         return str(self._emit(level, lambda module, machine: machine.emit_assembly(module)))
 
     def _emit(self, level: int, emit: Any) -> Any:
-        """Return the result of `emit` for the parsed module, prepared like the linker's, and a target machine. See `codegen.parse`."""
+        """Parse the module, call `emit` with the module and a target machine, and return the result. See `codegen.parse` for exceptions."""
 
         def translate(context: Any) -> Any:
             """Parse the module, with its constructors in sections as in `compcache.translation.emission`, and call `emit`."""
@@ -83,11 +83,11 @@ class KeptCode:
         return make_side(self.record.image_kind).is_comparable(self.object(LEVELS[0]))
 
     def level(self) -> int | None:
-        """Return the level of the code generator that made the image, or None if no level gives the image's code."""
+        """Return the level of the code generator that made the image, or None if no level gives the image's code. See `_differing_at`."""
         return next((level for level in LEVELS if not self._differing_at(level)), None)
 
     def differing_functions(self) -> list[str]:
-        """Return the names of the functions whose machine code is not in the image, at the level with the fewest differences."""
+        """Return the names of the functions that differ from the image, at the level with the fewest differences. See `_differing_at`."""
         return min(map(self._differing_at, LEVELS), key=len)
 
     def _differing_at(self, level: int) -> list[str]:

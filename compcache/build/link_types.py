@@ -38,7 +38,7 @@ _STORE = re.compile(
 )
 _TARGET = re.compile(rf"ptr (?:[a-z]+(?: \d+|\(\d+\))? )*(?:getelementptr [a-z ]*\([^@\n]*ptr )?([@%]{_NAME})")
 _HEAD = re.compile(r"(?:[a-z_]+(?:\([^)]*\))? )*(global|constant) ")
-_SECOND_NAME = re.compile(r" = (?:[a-z_]+(?:\([^)]*\))? )*alias ")
+_ALIAS = re.compile(r" = (?:[a-z_]+(?:\([^)]*\))? )*alias ")
 _ALIGN = re.compile(r", align (\d+)")
 _CONVENTION = re.compile(r"[a-z0-9_]*cc|[a-z0-9_]+_pcs|(?:amdgpu|spir|ptx)_[a-z_]+")
 _DEFINED = re.compile(rf"(@{_NAME})\(")
@@ -78,14 +78,14 @@ def read_link_types(
         text: the optimized module, as LLVM prints it.
         definitions: the global values of the module.
         exported: the symbols that the module exports.
-        aliases: the second names of functions.
+        aliases: the aliases of functions.
         imported: the symbols that the module imports.
         slots: {symbol of a slot: symbol of the function that the slot provides}.
     """
     reader = _Reader(text)
     types = {symbol: reader.export_type(symbol, definitions, aliases) for symbol in exported}
-    foreign = [symbol for symbol in imported if symbol in definitions and definitions[symbol].kind in ("declaration", "external")]
-    uses = _Uses(reader, definitions, foreign, slots).read(text) if foreign or slots else {}
+    declared = [symbol for symbol in imported if symbol in definitions and definitions[symbol].kind in ("declaration", "external")]
+    uses = _Uses(reader, definitions, declared, slots).read(text) if declared or slots else {}
     return LinkTypes({symbol: link_type for symbol, link_type in types.items() if link_type}, uses)
 
 
@@ -113,7 +113,7 @@ class _Reader:
                     return self.function_type(target.head)
                 result, _, parameters = aliases[symbol].function_type.partition(" (")
                 return self.function_type(f"{result} @alias({parameters}")
-            if (alias := _SECOND_NAME.search(definition.head)) is not None:
+            if (alias := _ALIAS.search(definition.head)) is not None:
                 return self._alias_type(definition, alias, definitions)
             return self.variable_type(definition.head)
         return ""
@@ -154,8 +154,8 @@ class _Reader:
             pieces += [VARIADIC] if parameter == VARIADIC else self._passed_pieces(split_words(parameter))
         if fixed is not None and fixed >= len(parameters):
             pieces.append(VARIADIC)
-        kind, attributes = _type_of(words[::-1])
-        result = self._types.read(kind)
+        result_type, attributes = _type_of(words[::-1])
+        result = self._types.read(result_type)
         returned = _with_extension(result.pieces, attributes)
         result_text = ", ".join(self._in_structure(returned, result, attributes))
         return f"{result_text or 'void'}({', '.join(pieces)}){_convention_of(words[:-1])}"
@@ -284,11 +284,11 @@ class _Uses:
             name = _symbol_in(head)
             if not self._imports_and_slots.isdisjoint(self._definitions[name].references if name in self._definitions else ()):
                 self._read_body(name, function[len(head) :])
-        for slot, kind in self._in_thunks.items():
-            self._types_of_uses.setdefault(slot, {kind: self._users.get(slot, "")})
+        for slot, link_type in self._in_thunks.items():
+            self._types_of_uses.setdefault(slot, {link_type: self._users.get(slot, "")})
         for symbol in self._written_names.values():
-            if symbol not in self._types_of_uses and (kind := self._declared_type(symbol)):
-                self._types_of_uses[symbol] = {kind: self._changed.get(symbol) or self._users.get(symbol, "")}
+            if symbol not in self._types_of_uses and (link_type := self._declared_type(symbol)):
+                self._types_of_uses[symbol] = {link_type: self._changed.get(symbol) or self._users.get(symbol, "")}
         return self._types_of_uses
 
     def _declared_type(self, symbol: str) -> str:
@@ -338,16 +338,16 @@ class _Uses:
     def _add_use(self, function: str, call: _Call, *, is_used: bool) -> None:
         """Record the type with which a function calls a symbol. A call that cannot be parsed is not recorded. See `_call_type`."""
         try:
-            kind = self._call_type(call, is_used=is_used)
+            link_type = self._call_type(call, is_used=is_used)
         except (ValueError, RecursionError) as error:
             reraise_interrupt(error)
             return
         if self._thunks.get(function) == call.symbol:
-            declared = kind.removesuffix(f" {IGNORED}")
+            declared = link_type.removesuffix(f" {IGNORED}")
             if f"({VARIADIC})" not in declared:
                 self._in_thunks[call.symbol] = f"{declared} {ADDRESS}"
             return
-        self._types_of_uses.setdefault(call.symbol, {}).setdefault(kind, function)
+        self._types_of_uses.setdefault(call.symbol, {}).setdefault(link_type, function)
 
     def _call_type(self, call: _Call, *, is_used: bool) -> str:
         """Return the type of a call. `is_used` says whether its result is used. Raise `ValueError` for a call that cannot be parsed."""
@@ -355,10 +355,10 @@ class _Uses:
         # Arguments without brackets and quotes, the usual case, need no parser.
         arguments = parse_head(f"void @f{call.rest}").parameters if plain is None else tuple(filter(None, plain[1].split(", ")))
         alike = call.prefix, is_used, *[argument.rpartition(" ")[0] for argument in arguments]
-        kind = self._known_calls.get(alike)
-        if kind is None:
-            kind = self._known_calls[alike] = self._reader.call_type(call.prefix, arguments, is_used=is_used)
-        return kind
+        link_type = self._known_calls.get(alike)
+        if link_type is None:
+            link_type = self._known_calls[alike] = self._reader.call_type(call.prefix, arguments, is_used=is_used)
+        return link_type
 
     def _add_changes(self, function: str, line: str, symbols_of_values: Mapping[str, str]) -> None:
         """Record the variable to which a line stores, if it is a variable of another module."""

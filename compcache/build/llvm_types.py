@@ -17,7 +17,7 @@ _NOT_WORDS = re.compile(r"[^A-Za-z0-9._ ]")
 _FLOATS = {"half": ("f16", 2), "bfloat": ("bf16", 2), "float": ("f32", 4), "double": ("f64", 8), "fp128": ("f128", 16),
            "x86_fp80": ("f80", 16), "ppc_fp128": ("ppc_f128", 16)}  # fmt: skip
 _MOST_PIECES = 256
-_BYTE, _WORD, _WIDE = 8, 8, 16
+_BYTE, _WORD, _WIDE = 8, 8, 16  # the bits of a byte, and the bytes of a word and of the widest aligned integer
 _WORD_OF_TYPE = re.compile(rf"%{_NAME}|[a-z][A-Za-z0-9_]*")
 _COUNT = re.compile(r"(vscale x )?(\d+) x ")
 _BRACKETS = re.compile(r'[(\[{<"]')
@@ -159,8 +159,8 @@ def _vector_type(element: Type, count: int, *, is_scalable: bool) -> Type:
 
     The size of other vectors is the next power of two.
     """
-    kind = element.pieces[0]
-    bits = count * (int(kind[1:]) if kind[0] == "i" and len(element.pieces) == 1 else element.size * _BYTE)
+    piece = element.pieces[0]
+    bits = count * (int(piece[1:]) if piece[0] == "i" and len(element.pieces) == 1 else element.size * _BYTE)
     size = 1
     while size * _BYTE < bits:
         size *= 2

@@ -79,7 +79,7 @@ _HIDING = frozenset(("internal", "private", "hidden"))
 
 
 class Alias(NamedTuple):
-    """An externally visible second name of a function.
+    """An externally visible alias or ifunc of a function.
 
     `target` is the aliased function. If `is_ifunc` is true, `target` is the resolver, which chooses the implementation when the image is
     loaded.
@@ -228,7 +228,7 @@ def _with_call_at_start(body: str, value: str, call: str) -> str:
 def shared_thread_locals(variables: str) -> tuple[frozenset[str], frozenset[str]]:
     """Return the thread-local variables that a printed module declares, and the visible thread-local variables that it defines.
 
-    Variables that linkers merge are left out, because each module has its own copy. `variables` are the lines of the module's variables.
+    Variables with linkonce linkage are left out, because each module has its own copy. `variables` are the lines of the module's variables.
     """
     if "thread_local" not in variables:
         return frozenset(), frozenset()

@@ -49,9 +49,9 @@ class StoredDefinition:
 class Recipe(NamedTuple):
     """The inputs for rebuilding an image.
 
-    `code` is bitcode. `optimized` says that the code must not be optimized again. `storage` is as in
-    `compcache.build.slots.Resolution`. `libraries` are the names of libraries in the source. `data` has the values of large
-    variables, by section (`compcache.build.large_data`); these values are in the image.
+    `code` is bitcode. `optimized` is whether the code is optimized already. `storage` is as in `compcache.build.slots.Resolution`.
+    `libraries` are the names of libraries in the source. `data` has the values of large variables, by section
+    (`compcache.build.large_data`). The image contains these values.
     """
 
     code: bytes

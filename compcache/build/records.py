@@ -108,11 +108,11 @@ class RecordBuilder:
         self._imports = resolution.imported()
         self._natives, self._needs = needs
         self.globals: dict[str, int] = {}
-        self._shared: dict[bytes, int] = {}
+        self._written_needs: dict[bytes, int] = {}  # the offsets of the records of needs, by payload
         self.imports: dict[str, None] = {}  # the func_names that a written need imports
-        self._offsets: dict[int, int] = {}
+        self._offsets: dict[int, int] = {}  # the offsets of the records of needs, by the identity of the need
 
-    def add_function(self, export: Export, signature: str, function: int, entry: int, target: bytes) -> int:
+    def add_function(self, export: Export, signature: str, function: int, entry: int, target_id: bytes) -> int:
         """Write the record of a function and the records of its needs, and return the offset of the function's record.
 
         Args:
@@ -120,12 +120,12 @@ class RecordBuilder:
             signature: the text of its signature.
             function: the symbol number of the function.
             entry: the symbol number of its entry point.
-            target: the encoded features that the function requires.
+            target_id: the digest of the function's requirement.
         """
         need = self._needs.get(export.symbol)
         offset = self._add_need(need) if need is not None else 0
-        kind = self._link_type(self._types.definitions.get(export.symbol, ""))
-        record = FunctionRecord(export.name, export.symbol, signature, target, function, entry, offset, kind)
+        link_type = self._link_type(self._types.definitions.get(export.symbol, ""))
+        record = FunctionRecord(export.name, export.symbol, signature, target_id, function, entry, offset, link_type)
         return self.records.add(encode_function(record))
 
     def _add_need(self, root: Need) -> int:
@@ -155,15 +155,15 @@ class RecordBuilder:
         )
         self.imports.update(dict.fromkeys(name for _, name, _, _ in record.imports))
         payload = encode_needs(record)
-        if payload not in self._shared:
-            self._shared[payload] = self.records.add(payload)
-        return self._shared[payload]
+        if payload not in self._written_needs:
+            self._written_needs[payload] = self.records.add(payload)
+        return self._written_needs[payload]
 
     def _use_of(self, symbol: str) -> Use:
-        """Return the fields of an import in a needs record: its slot or name, its name, the places that use it, and its link type."""
+        """Return the fields of an import in a needs record: the number of its slot or its name, its name, its places, and its link type."""
         name = self._imports[symbol]
-        kind = self._link_type(unite_types(self._types.uses.get(symbol, ())))
-        return self._slots.get(symbol, name), name, self._places.get(symbol, b""), kind
+        link_type = self._link_type(unite_types(self._types.uses.get(symbol, ())))
+        return self._slots.get(symbol, name), name, self._places.get(symbol, b""), link_type
 
     def _link_type(self, text: str) -> bytes:
         """Return the digest of a link type and the offset of its record, as bytes; empty for an unknown type.
@@ -176,7 +176,10 @@ class RecordBuilder:
         return self._written_types.get(text, b"")
 
     def _add_global(self, name: str) -> int:
-        """Write the record of a global, once. Return its offset."""
+        """Write the record of a global variable, once, or a record that makes a load run the constructors (`STARTUP`).
+
+        Return its offset.
+        """
         if name == INITIALIZE:
             record = GlobalRecord(name, self._slots[name], "code", 0, STARTUP, b"")
             return self.records.add(encode_global(record))

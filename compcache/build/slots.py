@@ -313,8 +313,8 @@ def _require_same_thread_locality(missing: Iterable[str], cached_among: Callable
         if cached_among([plain if is_thread_local else ADDRESS_OF + name]):
             use_text, cached_text = ("a thread-local", "not thread-local") if is_thread_local else ("a normal", "thread-local")
             raise SignatureMismatchError(
-                f"the module uses {plain!r} as {use_text} variable, but the cached variable with this name is {cached_text}: declare it as "
-                "the defining module does",
+                f"the module uses {plain!r} as {use_text} variable, but the cached variable with this name is {cached_text}: declare the "
+                "variable as the defining module does",
                 func_name=plain,
             )
 
@@ -323,7 +323,9 @@ def _check_no_defined_thread_locals(storage: Iterable[str], thread_locals: Colle
     """Raise `CompileError` if `globals=` defines a thread-local variable of the module."""
     for name in storage:
         if name in thread_locals:
-            raise CompileError(f"the external global {name!r} is thread-local, which globals= cannot define: define it in a module")
+            raise CompileError(
+                f"the external global {name!r} is thread-local, which globals= cannot define: define the variable in a module"
+            )
 
 
 def restore_resolution(
@@ -345,7 +347,11 @@ def restore_resolution(
 
 
 class _Resolver:
-    """Chooses the providers of declarations."""
+    """Chooses the providers of declarations. `defined` and `own` are the symbols that assembly or the linker, and the module itself,
+    define.
+
+    See `resolve_declarations` for the other arguments.
+    """
 
     def __init__(
         self,

@@ -85,8 +85,8 @@ class ModuleSource:
             Each host uses the best realization that it can run. None reads $COMPCACHE_TARGETS, which is such a text, unless `cpu` or
             `features` is given.
         keep_bitcode: whether to store the optimized code beside the image, for `show --ir` and `check --recompile`.
-        identity: a `compcache.Identity`, or a mapping of named components, stored with the functions. It does not name them: export a
-            function as ``identity.func_name`` to find it by its identity. (`Cache.get_or_compile` does both.)
+        identity: a `compcache.Identity`, or a mapping of named components, stored with the functions. To find a function by an identity,
+            export the function as ``identity.func_name``, too. (`Cache.get_or_compile` does both.)
         entries: bytes that are stored with each function of the module, by kind. `compcache.frontend.get_entry` reads them.
         part_of: the func_name, the label or the `Identity` of the function to which these functions belong, for example as its wrapper.
             Listings show them with this function, and they are removed with it.

@@ -232,9 +232,9 @@ def _set_limits(limits: Limits) -> None:
 
     for name, value in (("RLIMIT_CPU", limits.seconds), ("RLIMIT_AS", limits.memory), ("RLIMIT_CORE", 0)):
         if value is not None:
-            kind = getattr(resource, name)  # not all systems have each
-            hard_limit = resource.getrlimit(kind)[1]
-            resource.setrlimit(kind, (value if hard_limit == resource.RLIM_INFINITY else min(value, hard_limit), hard_limit))
+            limit = getattr(resource, name)  # by name, because type checkers know these limits only on some systems
+            hard_limit = resource.getrlimit(limit)[1]
+            resource.setrlimit(limit, (value if hard_limit == resource.RLIM_INFINITY else min(value, hard_limit), hard_limit))
 
 
 if __name__ == "__main__":

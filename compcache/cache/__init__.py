@@ -227,7 +227,7 @@ class Cache(_Parts):
         return isinstance(error, CompcacheError) and not self._closed and not isinstance(error, ReentrantLoadError)
 
     def _fetch_after_miss(self, error: Exception, func_name: str | Identity) -> bool:
-        """Count a miss, and return whether the function could be fetched from the remote store."""
+        """If a look-up failed with a miss, count the miss, and return whether the function was fetched from the remote store."""
         if not isinstance(error, CompcacheError) or isinstance(error, ReentrantLoadError):
             return False
         self._store.stats.missed(error)
@@ -282,7 +282,10 @@ class Cache(_Parts):
         return target
 
     def _load_retargeted(self, func_name: str, owner: object, accept: Accept | None, error: CompcacheError) -> TypedCallTarget:
-        """Compile the stored bitcode for this host, and load the function. Raise `error` if llvmlite is not installed."""
+        """Compile the stored bitcode for this host, and load the function.
+
+        Raise `error` if llvmlite is not installed. See `load_retargeted` for other exceptions.
+        """
         try:
             try:
                 from compcache.miss.retarget import load_retargeted
@@ -340,7 +343,7 @@ class Suggesting:
 
 
 def _size_in_bytes(size: int | str) -> int:
-    """Return a size in bytes. Raise `ValueError` if it is negative, or text that is not a size."""
+    """Return a size in bytes. See `read_size` for the exceptions."""
     if type(size) is int and size >= 0:
         return size
     from compcache.usage.limits import read_size
@@ -363,15 +366,16 @@ def _open_store(
     min_llvm: str | None,
     options: dict[str, Any],
 ) -> Store:
-    """Open the store of a directory. Arguments that are None are read from the environment."""
+    """Open the store of a directory. Arguments that are None are read from the settings."""
     options["open_beneath"] = path_opener()
     rules = signing_key, trusted_keys, publish_key, min_llvm
     if rules != (None,) * 4 or any(map(setting, RULES)):
         from compcache.signing.rules import read_rules
 
         options.update(read_rules(*rules, RULES))
-    is_on(LOCKS_VARIABLE)
+    is_on(LOCKS_VARIABLE)  # raises an exception for an invalid value
     options["recorder"] = recorder_for
+    # A `logging` that is still being imported has no `getLogger` yet.
     if is_on(DEBUG_VARIABLE) or hasattr(sys.modules.get("logging"), "getLogger"):
         from compcache.hit.log import logging_recorder_for
 

@@ -104,6 +104,7 @@ class Adding(Facade):
             CompileError: no linker for shared objects was found.
             LinkerError: $COMPCACHE_LINKER names a linker that cannot be run.
             InvalidNameError: a name cannot be used.
+            FormatError: the entry of a stored linked closure is damaged.
         """
         from compcache.closures.link import link
 

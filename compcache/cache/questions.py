@@ -30,11 +30,11 @@ class Questions(Facade):
 
         Args:
             select: called with each name. Only functions for which it returns a true value are listed. None lists all.
-            folded: list the functions of one label, with their parts, as one.
+            folded: list the functions of one label with their parts, or the functions of one group, as one.
             progress: called from time to time with (modules read, modules to read).
 
         Returns:
-            One summary for each function, or label, sorted by name.
+            One summary for each function, label or group, sorted by name.
         """
         self._require_open()
         from compcache.usage.listings import functions
@@ -128,8 +128,9 @@ class Questions(Facade):
             progress: called from time to time with (modules read, modules to read).
 
         Raises:
-            NotCachedError: one of `names` is not in the cache. With `reverse`, this is not an error if cached functions import it.
-            FormatError, StorageError: its module is damaged, or cannot be read. With `reverse`, its node has the reason as `problem`.
+            NotCachedError: one of `names` is not in the cache. With `reverse`, this is not an error if cached functions import the name.
+            FormatError, StorageError: the module of a function is damaged, or cannot be read. With `reverse`, the node of the function has
+                the reason as its `problem` instead.
         """
         self._require_open()
         from compcache.inspect.call_graph import cache_graph
@@ -267,7 +268,7 @@ class Questions(Facade):
             progress: called from time to time with (modules read, modules to read).
 
         Returns:
-            One period for each hour with counts, the oldest first. Periods that are older than a month are days.
+            One period for each hour with counts, the oldest first. The counts of hours that are older than a month are added up by day.
 
         Raises:
             TypeError: `since` is not a number.
@@ -282,7 +283,7 @@ class Questions(Facade):
         """Set the counters that `stats` shows to zero. Times of last use are kept.
 
         Raises:
-            StorageError: the cache is read-only, or another process is folding its statistics.
+            StorageError: the cache is read-only, or another process is merging its statistics.
         """
         self._require_open()
         from compcache.usage.statistics import zero_stats

@@ -36,7 +36,7 @@ class Sharing(Questions):
         """Write functions to a bundle, a ZIP archive that `import_bundle` can import and that can be used as a layer.
 
         Bundles are reproducible: the same modules give the same bytes in every process and on every host. Modules keep their signatures.
-        If the cache has a `publish_key`, its signature is added.
+        If the cache has a `publish_key`, signatures by this key are added.
 
         Args:
             names: the functions, at least one, by their names or identities.

@@ -188,7 +188,7 @@ def source_of_unit(
 
 
 def _list_function(text: str) -> str:
-    """Return LLVM assembly of the function that returns a unit's list of functions, the text. It runs on the CPUs of the unit's code."""
+    """Return LLVM assembly of a function that returns `text`, the list of a unit's functions. The function runs on all CPUs."""
     from compcache.formats.host import platform_name
     from compcache.targets.cpu_table import baseline, table_of
 

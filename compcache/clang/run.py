@@ -14,6 +14,7 @@ from compcache.clang.searched import SearchPath, read_search_path, searched_path
 from compcache.clang.units import OVERRIDE
 from compcache.errors import CompileError
 from compcache.identity import Identity
+from compcache.images.embedded_bitcode import BITCODE_MAGIC
 from compcache.interrupts import reraise_interrupt, suppress
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def _run_preprocessor(unit: Unit) -> Translation:
 class _Preprocessed(NamedTuple):
     """Preprocessed code, the names of the files that it depends on, and whether it depends on nothing else.
 
-    Also the compiler's search path, and the files of flags that it read.
+    `search_path` is the search path of the compiler. `configurations` are the files of flags that the compiler read.
     """
 
     code: bytes
@@ -251,9 +252,11 @@ def _run_translation(unit: Unit) -> bytes:
     else:
         is_deferred = unit.compiler.language in ("c", "c++") and _can_defer_passes(unit)
         bitcode = _run_clang(unit, ["-Xclang", "-disable-llvm-passes"] if is_deferred else [])
-        if is_deferred and b"llvm.coro." in bitcode:  # only the compiler's LLVM can divide coroutines: the intrinsics change with versions
+        if (
+            is_deferred and b"llvm.coro." in bitcode
+        ):  # only the compiler's LLVM can split coroutines, because the intrinsics differ between versions
             bitcode = _run_clang(unit, [])
-    if not bitcode.startswith((b"BC\xc0\xde", b"\xde\xc0\x17\x0b")):
+    if not bitcode.startswith(BITCODE_MAGIC):
         raise CompileError(_NO_BITCODE.format(unit.compiler.path))
     return bitcode
 
@@ -339,7 +342,9 @@ def _run_process(unit: Unit, arguments: list[str], code: bytes | None = None) ->
         reraise_interrupt(error)
         if unit.directory and not os.path.isdir(unit.directory):
             raise CompileError(f"the directory {unit.directory} of {unit.label} does not exist: create it") from error
-        raise CompileError(f"the compiler {path} cannot be started ({error.strerror or error}): choose another (cc=, --cc)") from error
+        raise CompileError(
+            f"the compiler {path} cannot be started ({error.strerror or error}): choose another compiler (cc=, --cc)"
+        ) from error
 
 
 def _failure_text(compiler: str, status: int, diagnostics: str) -> str:

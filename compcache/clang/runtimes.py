@@ -200,7 +200,7 @@ def _rust_allocator_text(symbols: Collection[str], defined: Collection[str]) -> 
 
 def _forwarding_function(name: str, callee: str, result: str, parameters: str) -> list[str]:
     """Return LLVM assembly of a function that passes its arguments to another function. `result` and `parameters` are LLVM types."""
-    arguments = ", ".join(f"{kind} %{number}" for number, kind in enumerate(parameters.split(", ")))
+    arguments = ", ".join(f"{llvm_type} %{number}" for number, llvm_type in enumerate(parameters.split(", ")))
     returns_nothing = result == "void"
     return [
         f"declare {result} @{callee}({parameters})",

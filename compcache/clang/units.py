@@ -168,8 +168,9 @@ def _checked_flags(flags: Iterable[str] | None, language: str) -> tuple[str, ...
     if flags is None:
         return ("-Copt-level=2",) if language == "rust" else ("-O2",)
     words = tuple(flags.split() if isinstance(flags, str) else flags)
-    if not all(isinstance(flag, str) and "\0" not in flag for flag in words):
-        raise CompileError(f"the flags must be strings without null characters, not {words!r}")
+    for flag in words:
+        if not isinstance(flag, str) or "\0" in flag:
+            raise CompileError(f"the flags of a compiler must be strings without null characters, not {flag!r}")
     pieces = [piece for word in words for piece in (word.split(",") if word.startswith("-Wp,") else (word,))]
     output_flag = next((flag for flag in pieces if flag in _OTHER_OUTPUT or (language == "rust" and flag.startswith("--emit"))), None)
     if output_flag is not None:

@@ -112,8 +112,8 @@ class SortedKeys:
             raise FormatError(f"the file of sorted keys is damaged: its size of {size} bytes does not match its end")
         if index_length > _MAX_INDEX or summary_size > SUMMARY_SIZE:
             raise FormatError(
-                f"the file of sorted keys is damaged: it states an index of {index_length} bytes and a summary of {summary_size} bytes, but "
-                f"the limits are {_MAX_INDEX} and {SUMMARY_SIZE} bytes"
+                f"the file of sorted keys is damaged: it states an index of {index_length} bytes and a summary of {summary_size} bytes, "
+                f"but the limits are {_MAX_INDEX} and {SUMMARY_SIZE} bytes"
             )
         self._read = read
         self.summary: bytes = summary[:summary_size]

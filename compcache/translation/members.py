@@ -71,15 +71,15 @@ def make_member(module: Any, text: str, copied: Collection[str], data: dict[str,
     all_values = *values.functions, *values.variables
     visible = list(filter(is_visible, all_values))
     strong = [value.name for value in visible if value.linkage == "external" and " comdat" not in value.text]
-    variable_aliases = aliases(text)
-    weak = {line.partition(" = ")[0][1:] for line in lines_from(text, "@") if _WEAK.search(line)} if variable_aliases else ()
-    strong += [name for name in variable_aliases if quote(name) not in weak]
+    function_aliases = aliases(text)
+    weak = {line.partition(" = ")[0][1:] for line in lines_from(text, "@") if _WEAK.search(line)} if function_aliases else ()
+    strong += [name for name in function_aliases if quote(name) not in weak]
     counts = symbol_counts(text)
     functions = {value.name for value in values.functions}
     declared = [value.name for value in all_values if value.is_declaration and not value.name.startswith("llvm.")]
     used_symbols = {name: name in functions for name in declared if counts.get(name, 0) > 1 and name not in assembly}
-    defined = dict.fromkeys([*[value.name for value in visible], *variable_aliases, *sorted(assembly)])
-    types = read_link_types(text, read_module(text), [name for name in defined if name not in assembly], variable_aliases, used_symbols, {})
+    defined = dict.fromkeys([*[value.name for value in visible], *function_aliases, *sorted(assembly)])
+    types = read_link_types(text, read_module(text), [name for name in defined if name not in assembly], function_aliases, used_symbols, {})
     return Member(
         label=module.source_file,
         bitcode=module.as_bitcode(),
@@ -140,14 +140,14 @@ def _require_types(members: Sequence[Member]) -> None:
         for name, types in member.uses.items():
             if name not in definers:
                 continue
-            kind, expected = members[definers[name]].types.get(name, ""), unite_types(types)
-            is_fitting, reason = compare_types(kind, expected)
+            defined, expected = members[definers[name]].types.get(name, ""), unite_types(types)
+            is_fitting, reason = compare_types(defined, expected)
             if not reason:
                 continue
-            user = next((user for use, user in sorted(types.items()) if compare_types(kind, use)[1]), "")
+            user = next((user for use, user in sorted(types.items()) if compare_types(defined, use)[1]), "")
             location = f" in {user!r}" if user else ""
             definer, member_label = _member_label(members, definers[name]), _member_label(members, number)
-            message = f"the symbol {name!r} is {kind} in {definer}, but {member_label} uses it as {expected}{location}: {reason}"
+            message = f"the symbol {name!r} is {defined} in {definer}, but {member_label} uses it as {expected}{location}: {reason}"
             if not is_fitting:
                 raise SignatureMismatchError(message, func_name=name)
             codegen.call_in_caller(warn, message)

@@ -66,7 +66,7 @@ class Request(NamedTuple):
     named: tuple[Export, ...] = ()  # the exports of the members with functions=; the other members export all visible symbols
     unexported: Collection[str] = ()  # visible symbols of the members with functions= that are not exported
     makers: str = ""  # the makers of the given code (compcache.formats.makers)
-    inlines: bool = True  # whether bodies of imported functions may be inlined (compcache.build.inlining)
+    inline: bool = True  # whether bodies of imported functions may be inlined (compcache.build.inlining)
     provided: Callable[[tuple[str, ...]], Mapping[str, Provided]] = offer_nothing  # returns the offered bodies of functions
 
 
@@ -101,7 +101,7 @@ def requests_of(source: ModuleSource, machine: Host, maker: str) -> list[Request
         beside_code=digest_beside_code(source),
         named_entries=source.named_entries,
         makers=source.makers,
-        inlines=source.inline,
+        inline=source.inline,
     )
     if len(targets) == 1:
         return [for_first_target._replace(portable=targets[0][0] not in (None, NATIVE))]

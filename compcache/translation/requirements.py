@@ -142,7 +142,8 @@ class _Reached:
 
     def __init__(self, code: Code, own_features: Mapping[str, _Features], allowed: Mapping[str, _Features], default: _Features) -> None:
         self._default = default
-        self._class = {name: allowed.get(name, default) for name, d in code.definitions.items() if d.kind == "function"}
+        functions = [name for name, definition in code.definitions.items() if definition.kind == "function"]
+        self._class = {name: allowed.get(name, default) for name in functions}
         self._used: dict[str, dict[_Features, _Features]] = {name: {} for name in code.definitions}
         for name, features in own_features.items():
             if name in self._class:

@@ -62,6 +62,7 @@ def translate(context: Any, request: Request) -> Translated:
 
     Raises:
         CompileError, LinkError, GlobalValidationError: the source cannot be compiled. The message gives the reason.
+        InvalidNameError: a symbol is not valid UTF-8, or cannot be exported under its name.
     """
     if request.members:
         return _translate_group(context, request)
@@ -83,7 +84,7 @@ def translate(context: Any, request: Request) -> Translated:
 def translate_member(context: Any, request: Request, label: str) -> Member:
     """Compile the source of a group's member to optimized code. `label` is a digest of the source, for unique names of sections.
 
-    Raise `CompileError` if the source cannot be compiled, or `IncompatibleTargetError` if it is for another platform.
+    Raise `CompileError` if the source cannot be compiled. See `_read_source` for other exceptions.
     """
     module, (printed, values, data) = _read_source(context, request, f"{label}.")
     rewritten = _rewrite(printed, values, request)
@@ -102,7 +103,10 @@ def translate_member(context: Any, request: Request, label: str) -> Member:
 
 
 def _rewrite(printed: str, values: ir_text.GlobalValues, request: Request) -> str:
-    """Return the text of a printed module with constructs that suit a shared object, and with all that its assembly defines."""
+    """Return a printed module without constructs that are valid only in an executable.
+
+    LLVM keeps the functions that assembly defines, and does not treat functions with the names of platform functions as the platform's.
+    """
     assembly = ir_text.read_assembly(printed).defined
     declared = [function.name for function in values.functions if function.is_declaration and function.name in assembly]
     return with_nobuiltin(pic.for_shared_object(pic.with_used(printed, declared)), values.functions, request.requests.imports)
@@ -161,7 +165,7 @@ def _read_source(context: Any, request: Request, label: str = "") -> tuple[Any, 
 
 
 def _check_names(values: ir_text.GlobalValues) -> None:
-    """Raise `InvalidNameError` for a symbol that is not UTF-8. llvmlite cannot find it. Names within the module may have any bytes."""
+    """Raise `InvalidNameError` for a visible symbol that is not UTF-8, because llvmlite cannot find such a symbol."""
     for value in (*values.functions, *values.variables):
         if not value.name.isascii() and value.linkage not in ("internal", "private"):
             check_name(value.name, "symbol")
@@ -231,15 +235,15 @@ def _compile_module(
     resolution = _add_merged_imports(resolution, exports)
     encoded = encode_checked(resolution)
     # Static libraries may call functions of the module, which therefore must keep their symbols.
-    hides = request.exports is not None and not any(isinstance(library, Archive) for library in resolution.libraries)
-    offers = not (request.members or request.untrusted or not request.keep_bitcode)
-    bodies = partial(offered_bodies, printed, exports, resolution) if offers else tuple
+    hide_others = request.exports is not None and not any(isinstance(library, Archive) for library in resolution.libraries)
+    may_offer = not (request.members or request.untrusted or not request.keep_bitcode)
+    bodies = partial(offered_bodies, printed, exports, resolution) if may_offer else tuple
     inlined = NOTHING_INLINED
-    if request.inlines and request.shared and request.level and not request.members:
+    if request.inline and request.shared and request.level and not request.members:
         resolution, inlined = link_offered_bodies(
             module, context, printed, values, exports, resolution, request.provided, request.is_beside
         )
-    _set_linkages(module, values, exports, resolution, context, hide_others=hides, kept_symbols=assembly.mentioned)
+    _set_linkages(module, values, exports, resolution, context, hide_others=hide_others, kept_symbols=assembly.mentioned)
     optimized, portable_code = _optimize_module(context, module, printed, request, target)
     prepared = Prepared(exports, function_aliases, resolution, encoded, portable_code, source.data, inlined, bodies, digests)
     return emit(module, optimized, context, target, request, prepared)
@@ -324,7 +328,7 @@ def translate_again(
         module = codegen.parse(complete, context)
     if _cpu_intrinsics(values) or codegen.is_suspicious(used_features.TARGET_ATTRIBUTE.findall("\n".join(attributes.values()))):
         codegen.call_in_caller(try_in_child, complete, machine, 0 if recipe.optimized else recipe.level)
-    names = pic.aliases(text)
+    function_aliases = pic.aliases(text)
     request = Request(recipe.code, recipe.exports, Requests({}, {}), recipe.level, machine, shared)
     with codegen.borrow_machine(machine.cpu, machine.features, recipe.level) as emitter:
         if not recipe.optimized:
@@ -332,7 +336,7 @@ def translate_again(
         resolution = restore_resolution(module, slots, recipe.storage, recipe.libraries)
         encoded = codegen.call_in_caller(encode_values, resolution)
         code = b"" if recipe.optimized else recipe.code
-        prepared = Prepared(recipe.exports, names, resolution, encoded, code, recipe.data, inlined, lambda: bodies)
+        prepared = Prepared(recipe.exports, function_aliases, resolution, encoded, code, recipe.data, inlined, lambda: bodies)
         return emit(module, str(module), context, emitter, request, prepared)
 
 

@@ -48,7 +48,7 @@ _NODE = re.compile(r"!\d+")
 _LABEL = re.compile(r'(?:[-\w$.]+|"[^"]*"):(?: +; .*)?\Z')
 _INSTRUCTION = re.compile(r'(?:%(?:"[^"]*"|[-\w$.]+) = )?(?:(?:tail|notail) )?([a-z_]+)\b')
 _CASE = re.compile(r"i\d+ -?\w+, label %|\]")
-_RESULT = re.compile(r'(%(?:"[^"]*"|[-\w$.]+)) = alloca ')
+_STACK_VARIABLE = re.compile(r'(%(?:"[^"]*"|[-\w$.]+)) = alloca ')
 _CONSTANT = re.compile(r"(?:private|internal) (?:dso_local )?(?:local_)?(unnamed_addr )?constant ")
 _OPCODES = re.compile(
     "ret|br|switch|unreachable|[fsu]?(?:add|sub|mul|div|rem|neg)|shl|[la]shr|and|x?or|(?:extract|insert)(?:element|value)|shufflevector|alloca|"
@@ -390,7 +390,10 @@ class _Reader:
         return f"declare {' '.join(_passed_types(before, is_result=True))} {written}({', '.join(passed)})"
 
     def _with_attributes(self, line: str, callee: str) -> str:
-        """Return a call with its own and its declaration's attributes written out. Raise `_NotOffered` if one is not harmless."""
+        """Return a call with the attributes of its groups written out, and those of the declaration if it calls a platform function.
+
+        Raise `_NotOffered` if an attribute is not harmless.
+        """
         attributes = self._module.attributes(line)
         line = _GROUP.sub("", line)
         if callee in self._natives:
@@ -471,7 +474,7 @@ def _count_instructions(lines: Iterable[str]) -> int:
     count = 0
     for line in lines:
         plain = line.strip()
-        match = _RESULT.match(plain)
+        match = _STACK_VARIABLE.match(plain)
         if match is not None:
             stack_variables.add(match[1])
         elif plain and plain[0] != ";" and not _LABEL.match(plain) and not _CASE.match(plain) and "@llvm.lifetime." not in plain:
