@@ -77,10 +77,10 @@ def _version_changes(name: str) -> str | None:
     return f"+v{match[1]}a" if match is not None else None
 
 
-def _changed_range(offset: int, kind: int) -> tuple[int, int]:
+def _changed_range(offset: int, relocation_type: int) -> tuple[int, int]:
     """Return the range of bytes that a relocation changes: its first byte, and the first byte after it."""
     start = offset & -_INSTRUCTION
-    return start, start + (8 if kind == _ABS64 else _INSTRUCTION)
+    return start, start + (8 if relocation_type == _ABS64 else _INSTRUCTION)
 
 
 _STUB = Struct("<IIII")

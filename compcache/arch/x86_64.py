@@ -113,10 +113,10 @@ def _feature_words() -> dict[str, str]:
     return content
 
 
-def _changed_range(offset: int, kind: int) -> tuple[int, int]:
+def _changed_range(offset: int, relocation_type: int) -> tuple[int, int]:
     """Return the range of bytes that linking may change: the operand, or the complete instruction if linkers may relax it."""
-    start = offset - _OPCODE if kind in _THROUGH_GOT else offset
-    return max(start, 0), offset + (8 if kind in _OF_8_BYTES else 4)
+    start = offset - _OPCODE if relocation_type in _THROUGH_GOT else offset
+    return max(start, 0), offset + (8 if relocation_type in _OF_8_BYTES else 4)
 
 
 #: A relaxed instruction has an opcode of two bytes, and addresses relative to its end, four bytes behind the place.
@@ -186,10 +186,10 @@ class _Reader:
 
     def __init__(self, decoder: Any, features: Mapping[int, str], special: Mapping[int, str], padding: frozenset[int]) -> None:
         self._decoder = decoder
-        self._names = features  # of the disassembler
-        self._special = special  # by mnemonic
-        self._padding = padding  # mnemonics
-        self._known: dict[int, frozenset[str] | None] = {}
+        self._names = features  # the disassembler's names of features, by their numbers
+        self._special = special  # the features of instructions for which the disassembler reports none, by mnemonic
+        self._padding = padding  # the mnemonics of padding instructions
+        self._known: dict[int, frozenset[str] | None] = {}  # the features that were found, by form
 
     def used_features(self, code: bytes) -> frozenset[str] | None:
         """Return the features that the instructions use, by their LLVM names, or None if an instruction or its feature is unknown."""

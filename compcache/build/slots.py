@@ -593,9 +593,7 @@ def _fit_values(storage: dict[str, tuple[GlobalDefinition, Storage]], module: An
             elif isinstance(definition, Integer) and int(type_[1:]) != 8 * form.size:
                 storage[name] = _truncate_integer(definition, int(type_[1:])), form
         except GlobalValidationError as error:
-            raise GlobalValidationError(
-                f"the value of global {name!r} does not fit its variable: {error}", global_name=name, reason=error.reason
-            ) from error
+            raise GlobalValidationError(f"global variable {name!r}: {error}", global_name=name, reason=error.reason) from error
 
 
 def _truncate_integer(definition: Integer, bits: int) -> Integer:
@@ -604,7 +602,7 @@ def _truncate_integer(definition: Integer, bits: int) -> Integer:
     Raise `GlobalValidationError` if the type cannot represent the integer.
     """
     if not -(1 << (bits - 1)) <= definition.value < 1 << bits:
-        raise invalid_error(f"{describe_integer(definition.value)} does not fit the variable's type i{bits}")
+        raise invalid_error(f"{describe_integer(definition.value)} does not fit the type i{bits}")
     return Integer(definition.value & ((1 << bits) - 1))
 
 

@@ -124,10 +124,10 @@ def _collect_modules(
 
 
 def _addition_numbers(modules: Mapping[bytes, _Exported]) -> dict[bytes, int]:
-    """Return the addition numbers of the modules of a bundle that have numbers. A bundle has no directories.
+    """Return new addition numbers for the modules of a bundle that have numbers, because a bundle does not record their directories.
 
-    A module keeps its number, unless a module of a later directory has one of its plain names and no smaller number. Then its number is
-    one more.
+    A module keeps its number, unless a module of a later directory has the same plain name and the same or a greater number. Then it gets
+    the next number.
     """
     numbers: dict[bytes, int] = {}
     newest: dict[str, tuple[int, int]] = {}
@@ -177,7 +177,7 @@ def _choose_realizations(store: Store, name: str, processors: dict[str, Processo
             cpus = ", ".join(sorted({candidate.cpu for candidate in candidates}))
             raise NotCachedError(
                 f"function {name!r} has no realization that {target} can run, only realizations for {cpus}: "
-                f"add it with targets=[{target!r}, ...]",
+                f"add the function with targets=[{target!r}, ...]",
                 func_name=name,
                 cache_dir=store.root,
             )
@@ -233,7 +233,9 @@ def _member_content(module_id: bytes, module: _Exported, number: int | None) -> 
     try:
         return strip_compilation_data(module.content, number)
     except FormatError as error:
-        raise FormatError(f"module {module_id.hex()} cannot be exported: {error}; remove it, and compile its functions again") from error
+        raise FormatError(
+            f"module {module_id.hex()} cannot be exported: {error}; remove the module, and compile its functions again"
+        ) from error
 
 
 def _add_own_signature(store: Store, signatures: bytes, module_id: bytes, requirement: str) -> bytes:

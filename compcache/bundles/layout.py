@@ -214,7 +214,8 @@ class _LimitedFile:
         length = min(size, unread_size) if size >= 0 else unread_size
         if length > _LARGEST_READ:
             raise FormatError(
-                f"the directory of the bundle {self._path} has {length} bytes, more than the directory of any bundle; export it again"
+                f"the directory of the bundle {self._path} has {length} bytes, more than the directory of any bundle; export the bundle "
+                "again"
             )
         return self._file.read(length)
 

@@ -54,13 +54,13 @@ class _Module:
         return self.header.requirement()
 
 
-def import_bundle(store: Store, path: str, trusted: tuple[PublicKey, ...], *, as_layer: BinaryIO | None = None) -> tuple[str, ...]:
+def import_bundle(store: Store, path: str, more_keys: tuple[PublicKey, ...], *, as_layer: BinaryIO | None = None) -> tuple[str, ...]:
     """Add the modules of a bundle to a cache directory, and return the names of their functions. See `Cache.import_bundle`.
 
     Args:
         store: the cache directory.
         path: the path of the bundle.
-        trusted: the keys to trust in addition to the store's trusted keys.
+        more_keys: the keys to trust in addition to the store's trusted keys.
         as_layer: the open bundle if the directory will be used as a layer; None otherwise. Signatures in a layer are not checked here,
             because loads check them.
 
@@ -76,7 +76,7 @@ def import_bundle(store: Store, path: str, trusted: tuple[PublicKey, ...], *, as
     except OSError as error:
         reraise_interrupt(error)
         raise StorageError(f"cannot read the bundle {path}: {error.strerror or error}", path=path, errno=error.errno) from error
-    keys = (*store.trusted_keys, *trusted)
+    keys = (*store.trusted_keys, *more_keys)
     for module in () if as_layer else modules:
         _require_signature(path, module, keys)
     try:

@@ -252,9 +252,8 @@ def _run_translation(unit: Unit) -> bytes:
     else:
         is_deferred = unit.compiler.language in ("c", "c++") and _can_defer_passes(unit)
         bitcode = _run_clang(unit, ["-Xclang", "-disable-llvm-passes"] if is_deferred else [])
-        if (
-            is_deferred and b"llvm.coro." in bitcode
-        ):  # only the compiler's LLVM can split coroutines, because the intrinsics differ between versions
+        # Only the compiler's LLVM can split coroutines, because the intrinsics differ between versions.
+        if is_deferred and b"llvm.coro." in bitcode:
             bitcode = _run_clang(unit, [])
     if not bitcode.startswith(BITCODE_MAGIC):
         raise CompileError(_NO_BITCODE.format(unit.compiler.path))

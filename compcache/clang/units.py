@@ -103,9 +103,8 @@ class Unit(Record):
 def _named_files(word: str, directories: Iterable[str]) -> set[str]:
     """Return the existing files that a flag names as ``file``, ``@file``, ``--flag=file`` or ``--flag=name=file``.
 
-    Names are relative to one of the directories.
-
-    Clang reads a precompiled header instead of the file that ``-include`` names if it exists beside it.
+    Names are relative to one of the directories. Precompiled headers beside the files are returned, too, because clang reads such a header
+    instead of a file that ``-include`` names.
     """
     names = {word, word.partition("=")[2], word.rpartition("=")[2], *[word.removeprefix(start) for start in _BEFORE_FILES]} - {""}
     names |= {f"{name}{suffix}" for name in names for suffix in _PRECOMPILED}

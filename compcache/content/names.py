@@ -208,7 +208,7 @@ def _module_text(module: Any) -> str:
     if not hasattr(module, "as_bitcode"):
         return str(module)
     if module.closed:
-        raise CompileError("the llvmlite module is closed: give it to the cache before you close it, or link it into another module")
+        raise CompileError("the llvmlite module is closed: pass a module to the cache before you close it or link it into another module")
     from compcache.images.llvm_thread import in_llvm_thread
 
     return in_llvm_thread(lambda: str(module))
@@ -249,7 +249,7 @@ def parts_given_by_name(source: ModuleSource) -> dict[str, list[bytes]]:
 
 
 def option_parts(source: ModuleSource) -> list[bytes]:
-    """Return the options, the CPU and the identity of a frozen source as parts for a digest."""
+    """Return the options, the CPUs, the libraries, the identity and the files in inline assembly of a frozen source, for a digest."""
     options = [str(source.optimize), str(source.cpu), str(source.features), str(source.keep_bitcode)]
     for values in (source.targets, source.libraries):
         options += ["list", *map(str, values or ())]

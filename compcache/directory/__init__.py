@@ -67,7 +67,7 @@ class Directory:
     def check_root(self) -> bool:
         """Check the owner and the permissions of the directory, and return whether it exists and can be opened.
 
-        Sets the users whose files are used. Sets `exposed` if the cache has a key, and other users can write to the directory or its
+        Set the users whose files are used. Set `exposed` if the cache has a key, and other users can write to the directory or its
         permissions cannot be read.
 
         Raise `UntrustedDirectoryError` if other users can write to the directory, and the cache has neither `trust` nor a key. Raise
@@ -301,7 +301,7 @@ def _is_foreign(user: int, status: os.stat_result, link: os.stat_result) -> bool
 
 
 def _require_trusted(root: str, status: os.stat_result, link: os.stat_result) -> None:
-    """Raise `UntrustedDirectoryError` if other users can write to a directory with this status."""
+    """Raise `UntrustedDirectoryError` if other users can write to a directory with this status, or change the link to it."""
     user = os.geteuid()
     if _is_foreign(user, status, link):
         from compcache.publish.verify import untrusted_directory_error

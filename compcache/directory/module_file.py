@@ -18,7 +18,7 @@ __all__ = ["ModuleFile"]
 
 
 class _Closed:
-    """Implements `Opened` for no file."""
+    """An `Opened` without a file."""
 
     __slots__ = ("number",)
 

@@ -130,8 +130,8 @@ class Buffer(GlobalDefinition):
             GlobalValidationError: the elements are addresses, such as Python objects or ctypes pointers, which are valid in only one
                 process, or a time of NumPy, whose unit the buffer lacks.
         """
-        if getattr(getattr(exporter, "dtype", None), "kind", "") in ("m", "M"):
-            raise invalid_error(f"a {type(exporter).__name__} has a unit that a buffer does not contain: pass it as an integer")
+        if getattr(getattr(exporter, "dtype", None), "kind", "") in ("m", "M"):  # NumPy's times, without an import of NumPy
+            raise invalid_error(f"a {type(exporter).__name__} has a unit, which a buffer does not contain: pass an integer")
         with memoryview(exporter) as view:
             if _ADDRESSES.intersection(_plain_format(view.format)):
                 raise invalid_error(f"a buffer of format {view.format!r} contains addresses, which are not valid in other processes")

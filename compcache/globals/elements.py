@@ -53,7 +53,7 @@ def check_elements(definition: GlobalDefinition, llvm_type: str, size: int) -> N
         value_text = f"a value of {len(data)} bytes"
         is_fitting = len(data) == size or (element == "i8" and len(data) < size)
     if not is_fitting:
-        raise invalid_error(f"{value_text} does not fit the variable's type {llvm_type}: use {count} elements of {name}, or {size} bytes")
+        raise invalid_error(f"{value_text} does not fit the type {llvm_type}: use {count} elements of {name}, or {size} bytes")
 
 
 def _flatten_type(llvm_type: str) -> tuple[int, str]:

@@ -53,6 +53,7 @@ def _possible_names(value: object) -> Iterator[tuple[str, str]]:
         reraise_interrupt(error)
         reduced = None
     qualname = reduced if isinstance(reduced, str) else getattr(value, "__qualname__", None)
+    # Descriptors of built-in classes know their class, but not their module.
     module = getattr(value, "__module__", None) or getattr(getattr(value, "__objclass__", None), "__module__", None)
     if isinstance(module, str) and isinstance(qualname, str):
         yield module, qualname
@@ -152,7 +153,7 @@ class ObjectIdentity(PythonObject):
         module, qualname = _name_of(value)
         if _find_object(module, qualname) is not value:
             raise invalid_error(
-                f"{module}:{qualname} has no identity to compare, because each look-up returns a different object: name one that stays"
+                f"{module}:{qualname} has no identity to compare, because each look-up returns a different object: name a stored object"
             )
         return cls(module, qualname)
 

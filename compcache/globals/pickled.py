@@ -60,7 +60,7 @@ class Pickled(GlobalDefinition):
 
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
         if not context.allow_pickle:
-            reason = "the value is pickled, but the cache was opened without allow_pickle=True: open it with this option"
+            reason = "the value is pickled, but the cache was opened without allow_pickle=True: open the cache with this option"
             raise PickleNotAllowedError(reason, reason=reason)
         import pickle
 

@@ -102,7 +102,7 @@ class Explanation(Shown):
         refusals: the reasons why functions of the label were compiled and not cached, the latest first. `message` of a miss has them, too.
         overloads: for a name without types, the stored functions for each combination of argument types.
         remote: the current answer of the remote store; None without a remote store.
-        separate: variables that the function does not share with functions of its module, because those are used from another module.
+        separate: variables of which the function and another function of its module use different copies.
     """
 
     func_name: str
@@ -150,8 +150,8 @@ def explain(
 ) -> Explanation:
     """Explain why a function is a hit or a miss; see `Cache.explain`.
 
-    The settings of the `loader` are used. The requested `identity` is compared with the stored identities; None compares the identity
-    stored last. `remote` is the answer of the remote store; None without a remote store.
+    The settings of the `loader` are used. The requested `identity` is compared with the identities of variants; if it is None, the identity
+    stored with the function is compared. `remote` is the answer of the remote store; None without a remote store.
     """
     copies = {bytes.fromhex(copy.module_id): copy for copy in realizations(store, loader, func_name)}
     candidates = [candidate for candidate in store.find_all(func_name) if candidate[0] in copies]

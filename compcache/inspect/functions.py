@@ -120,8 +120,7 @@ def _direct_dependencies(store: Store, loader: Loader, func_name: str) -> tuple[
 def unreadable_error(store: Store, func_name: str, failure: Exception | None) -> Exception:
     """Return the exception for a function without a readable module. `failure` is the first error of its modules, or None.
 
-    A module that cannot be read (`StorageError`), or whose graph is damaged (`FormatError`), is in the cache. For any other function, the
-    exception is `NotCachedError`.
+    A `StorageError` or `FormatError` is returned itself, because the function is in the cache. Otherwise the exception is `NotCachedError`.
     """
     if isinstance(failure, (FormatError, StorageError)):
         return copy(failure)  # the frames of the raised exception may refer to `failure`

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["labelled", "labels_ending_in", "names_starting_with", "suggestion"]
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 _MAX_COMPARED = 2_000  # names
 _LEAST_LIKE = 0.6  # the least similarity, see `difflib`
 _MAX_LENGTHS_APART = 4  # characters
@@ -120,12 +120,12 @@ def _most_similar(store: Store, name: str) -> str | None:
     return next((parts[similar_part] for similar_part in get_close_matches(name, parts, n=1, cutoff=_LEAST_LIKE)), None)
 
 
-def _candidates(name: str, starting_with: Callable[[str], Iterator[T]], text: Callable[[T], str]) -> list[T]:
+def _candidates(name: str, starting_with: Callable[[str], Iterator[_T]], text: Callable[[_T], str]) -> list[_T]:
     """Return at most 2,000 items whose text is about as long as `name`. Items with the longest common prefix come first.
 
     `starting_with` returns the items whose text starts with a prefix, and `text` the text of an item.
     """
-    candidates: dict[T, None] = {}
+    candidates: dict[_T, None] = {}
     length = len(name)
     while len(candidates) < _MAX_COMPARED and length >= 0:
         items = islice(starting_with(name[:length]), 4 * _MAX_COMPARED)

@@ -27,7 +27,8 @@ def describe_passed_over(store: Store, module_id: bytes, offset: int) -> tuple[s
     texts = []
     try:
         with store.open_module(module_id) as module:
-            expected_types = {name: read_type(module.read_record, kind) for name, kind in _read_import_types(module, offset)}
+            import_types = _read_import_types(module, offset)
+            expected_types = {name: read_type(module.read_record, link_type) for name, link_type in import_types}
     except (FileNotFoundError, CompcacheError) as error:
         reraise_interrupt(error)
         return ()
@@ -48,7 +49,7 @@ def _read_import_types(module: ModuleFile, offset: int) -> Iterator[tuple[str, b
     Raise `FormatError` if a record is damaged.
     """
     for record in needs_of(module, decode_function(module.read_record(offset)).needs):
-        yield from [(name, kind) for _, name, _, kind in record.imports if kind]
+        yield from [(name, link_type) for _, name, _, link_type in record.imports if link_type]
 
 
 def _read_realization_types(store: Store, name: str) -> Iterator[tuple[bytes, str]]:
@@ -56,8 +57,7 @@ def _read_realization_types(store: Store, name: str) -> Iterator[tuple[bytes, st
     for module_id, offset in store.find_all(name):
         try:
             with store.open_module(module_id) as module:
-                kind = decode_function(module.read_record(offset)).link_type
-                text = read_type(module.read_record, kind)
+                text = read_type(module.read_record, decode_function(module.read_record(offset)).link_type)
         except (FileNotFoundError, CompcacheError) as error:
             reraise_interrupt(error)
             continue

@@ -3,7 +3,7 @@
 The writable directory is searched first, then the layers in their order. For a plain name, the newest addition in the first directory
 with this name wins. For a content name, the realization that fits this host best wins, in any directory. A layer is never written.
 
-Five layers cost no more than one layer, because the writable directory merges the indexes of all layers into one segment. Its name is a
+Five layers cost no more than one layer, because the writable directory merges the indexes of all layers into one segment, whose name is a
 digest of the paths and modification times of the layers. Stamps of verified files do not survive copying a directory. So the writable
 directory also remembers which files of layers were verified, in an index that contains only stamps.
 """
@@ -310,7 +310,7 @@ class LayeredStore(Store):
         numbered_rows = self._numbered_rows(indexes, key)
         stores = {module_id: store for store, (_, _, module_id, _, _) in numbered_rows}
         for module_id, offset in sort_by_preference([row for _, row in numbered_rows], is_near):
-            self._remember_layer(module_id, stores[module_id])
+            self._record_layer(module_id, stores[module_id])
             yield module_id, offset
 
     def _find_best(self, indexes: list[tuple[Store | Index, Index]], key: bytes) -> Iterator[tuple[bytes, int]]:
@@ -322,21 +322,21 @@ class LayeredStore(Store):
             for module_id, offset in index.find(key, ranked):
                 if module_id not in yielded:
                     yielded.add(module_id)
-                    self._remember_layer(module_id, store)
+                    self._record_layer(module_id, store)
                     yield module_id, offset
             fallbacks += [(rank, store, module_id, offset) for rank, (module_id, offset) in ranked]
         fallbacks.sort(key=lambda fallback: -fallback[0])  # by rank; equal ranks stay in the order of their indexes
         for _, store, module_id, offset in fallbacks:
             if module_id not in yielded:
                 yielded.add(module_id)
-                self._remember_layer(module_id, store)
+                self._record_layer(module_id, store)
                 yield module_id, offset
 
-    def _remember_layer(self, module_id: bytes, store: Store | Index) -> None:
-        """Remember the layer of a module for `open_module`.
+    def _record_layer(self, module_id: bytes, store: Store | Index) -> None:
+        """Record the layer of a module for `open_module`.
 
         `store` is the layer, this directory, or the merged index of all layers, which names the layer of a module that it contains. This
-        directory itself is not remembered, because `open_module` searches it first.
+        directory itself is not recorded, because `open_module` searches it first.
         """
         if store is self:
             self._found_in.pop(module_id, None)

@@ -32,17 +32,17 @@ class KernelsHook(BuildHookInterface):  # type: ignore[misc]
             raise ValueError("[tool.hatch.build.hooks.compcache] requires kernels: list them in the setting kernels of [tool.compcache]")
         if version == "editable" or self.target_name != "wheel":
             return
-        self._place = tempfile.TemporaryDirectory(prefix="compcache-kernels-")
+        self._scratch = tempfile.TemporaryDirectory(prefix="compcache-kernels-")
         source = os.path.join(self.root, "src")
-        created = build_kernels(settings, source if os.path.isdir(source) else self.root, self._place.name)
+        created = build_kernels(settings, source if os.path.isdir(source) else self.root, self._scratch.name)
         build_data["force_include"].update({path: directory for directory, path in created.items()})
         build_data["pure_python"] = False
         build_data["tag"] = wheel_tag()
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002 - the interface
         """Remove the temporary directory."""
-        if hasattr(self, "_place"):
-            self._place.cleanup()
+        if hasattr(self, "_scratch"):
+            self._scratch.cleanup()
 
 
 @hookimpl  # type: ignore[untyped-decorator]

@@ -107,7 +107,7 @@ def read_trusted_keys(trusted: Any) -> tuple[PublicKey, ...]:
     """
     keys = parse_public_keys(trusted) if trusted else ()
     if trusted and not keys:
-        raise ValueError("trusted_keys contains no key: give keys of the form name:base64, or leave it empty")
+        raise ValueError("trusted_keys contains no key: give keys of the form name:base64, or an empty setting")
     return keys
 
 
@@ -196,7 +196,7 @@ def _check_name(name: str, text: str) -> None:
     """Raise `ValueError` if `name` is not a valid key name. The message contains `text` in place of `name`."""
     if not _NAME.fullmatch(name):
         raise ValueError(
-            f"{text} is not a valid key name: use 1 to 100 letters, digits and characters of ._@+-, the first a letter or digit"
+            f"{text} is not a valid key name: use 1 to 100 letters, digits and characters of ._@+-, beginning with a letter or a digit"
         )
 
 

@@ -28,7 +28,7 @@ def read_rules(
     Args:
         signing_key: the key for the keyed digests of the directory's modules; None uses the setting.
         trusted_keys: the public keys of trusted publishers; None uses the setting.
-        publish_key: the secret key that signs exported modules; None uses the setting, and "" selects no key.
+        publish_key: the secret key that signs published modules for readers with its public key; None uses the setting, "" selects no key.
         min_llvm: the oldest LLVM version whose code is used; None uses the setting.
         variables: the environment variables of the four settings, in this order.
 

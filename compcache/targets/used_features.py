@@ -91,12 +91,12 @@ def _complete(group: str, table: CpuTable) -> str:
     if '"target-features"' in group and '"target-cpu"' not in group:
         group = f'{group}"target-cpu"="{baseline(table.arch)}" '
 
-    def known(match: re.Match[str]) -> str:
+    def without_unknown(match: re.Match[str]) -> str:
         """Return the attribute without features that this LLVM does not know and that the code only switches off."""
         features = [feature for feature in match[2].split(",") if feature[:1] != "-" or table.knows(feature[1:])]
         return match[1] + ",".join(features) + match[3]
 
-    return _FEATURES.sub(known, group)
+    return _FEATURES.sub(without_unknown, group)
 
 
 def function_features(attributes: str, platform: str) -> frozenset[str]:
