@@ -233,9 +233,8 @@ def _member_content(module_id: bytes, module: _Exported, number: int | None) -> 
     try:
         return strip_compilation_data(module.content, number)
     except FormatError as error:
-        raise FormatError(
-            f"module {module_id.hex()} cannot be exported: {error}; remove the module, and compile its functions again"
-        ) from error
+        message = f"module {module_id.hex()} cannot be exported: {error}; remove the module, and compile its functions again"
+        raise FormatError(message) from error
 
 
 def _add_own_signature(store: Store, signatures: bytes, module_id: bytes, requirement: str) -> bytes:

@@ -256,7 +256,7 @@ def test_decoded_values_live_as_long_as_the_code(cache: Cache) -> None:
     ],
 )
 def test_a_value_that_does_not_fit_its_storage_is_refused_by_the_addition(cache: Cache, value: object, form: str) -> None:
-    with pytest.raises(GlobalValidationError, match=r"global 'g'.*does not fit") as caught:
+    with pytest.raises(GlobalValidationError, match=r"global (variable )?'g'.*does not fit") as caught:
         cache.add_module(source_of(value, form))
     assert caught.value.global_name == "g"
     assert not cache.has("f")
