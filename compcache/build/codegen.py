@@ -54,7 +54,7 @@ def own_makers() -> tuple[Maker, ...]:
 def platform_of(triple: str) -> str:
     """Return the architecture, operating system and object format of a triple, without the vendor, versions and C library.
 
-    For example, ``x86_64-unknown-linux6.18.44-gnu2.36.0`` gives ``x86_64-linux-elf``. Other systems keep their text, with ELF.
+    For example, ``x86_64-unknown-linux6.18.44-gnu2.36.0`` gives ``x86_64-linux-elf``. The name of an unknown system is kept.
     """
     arch, _, system_text = triple.partition("-")
     arch = architecture(arch).name
@@ -127,7 +127,7 @@ def parse(ir: _Plain, context: Any) -> Any:
         reraise_interrupt(error)
         raise CompileError(f"LLVM cannot parse the code: {str(error).strip()}") from error
     except UnicodeEncodeError as error:
-        raise CompileError(f"the LLVM assembly contains characters that UTF-8 cannot encode ({error}): remove them") from error
+        raise CompileError(f"the LLVM assembly contains characters that UTF-8 cannot encode ({error}): remove these characters") from error
     context.modules.append(module)
     try:
         module.verify()
@@ -144,7 +144,7 @@ def _parse_unverified(ir: _Plain, context: Any) -> Any:
     if isinstance(ir, bytes):
         return llvm.parse_bitcode(ir, context)
     if "\0" in ir:
-        raise CompileError("the LLVM assembly contains a NUL character: remove it")
+        raise CompileError("the LLVM assembly contains a NUL character: remove the character")
     return llvm.parse_assembly(ir, context)
 
 
@@ -199,14 +199,14 @@ def check_triple(module: Any) -> None:
 
 def is_suspicious(attributes: Iterable[tuple[str, str]]) -> bool:
     """Return whether LLVM might abort because of CPU names or features, given as pairs like ("target-cpu", "x86-64-v3")."""
-    return any(not _is_harmless_attribute(kind, value) for kind, value in set(attributes))
+    return any(not _is_harmless_attribute(*pair) for pair in set(attributes))
 
 
 @functools.lru_cache(maxsize=256)
-def _is_harmless_attribute(kind: str, value: str) -> bool:
+def _is_harmless_attribute(attribute: str, value: str) -> bool:
     """Return whether a target attribute names only CPUs and features that LLVM knows, and changes no basic feature or processor mode."""
     table, arch = table_of(platform_name()), architecture(platform_name())
-    if kind != "target-features":
+    if attribute != "target-features":
         return value == "" or (table is not None and value in table.cpus) or value == llvm.get_host_cpu_name()
     for part in filter(None, value.split(",")):
         sign, name = part[:1], part[1:]

@@ -219,7 +219,7 @@ def _variable_export(export: Export, thread_locals: Collection[str], functions: 
         if ADDRESS_OF + export.symbol not in functions:
             raise CompileError(
                 f"functions= names the thread-local variable {export.symbol!r}, which cannot be exported, because each module has its own "
-                "copy: remove it from functions="
+                "copy: remove the variable from functions="
             )
         return export._replace(name=ADDRESS_OF + export.name, symbol=ADDRESS_OF + export.symbol, link_only=THREAD_LOCAL)
     return export._replace(link_only="variable")

@@ -452,9 +452,10 @@ class _Resolver:
         return self.static
 
     def _find_in_process(self, name: str, value: GlobalValue) -> None:
-        """Find a symbol in the process. If its global scope lacks the symbol, a weak reference becomes null.
+        """Find a symbol in this process. A weak reference to a symbol outside the global scope becomes null.
 
-        Other symbols may be in a loaded library, which is added to `libraries`. Otherwise they are added to `missing`.
+        Any other symbol outside the global scope is added to `from_libraries`, and its library to `libraries`. If no loaded library defines
+        the symbol, it is added to `missing`.
         """
         if platform_symbols.in_process(name):
             return
@@ -527,9 +528,9 @@ def _advice_on_symbol(name: str, *, is_function: bool) -> str:
     if advice is not None:
         return advice
     if name.startswith(ADDRESS_OF):
-        return "name it in imports= if another module will define it, or name the library with it in libraries= or archives="
+        return "name the variable in imports= if another module will define it, or name its library in libraries= or archives="
     definition = "globals= if it is a function of this process (NativeSymbol)" if is_function else "globals= with its value"
-    return f"name it in imports= if another module will define it, in {definition}, or name the library with it in libraries= or archives="
+    return f"name the symbol in imports= if another module will define it, in {definition}, or name its library in libraries= or archives="
 
 
 def _describe_symbol(name: str) -> str:
@@ -544,8 +545,8 @@ def _function_storage(name: str, definition: GlobalDefinition) -> Storage:
     """Return the storage of a global that is called. Raise `CompileError` if its definition gives a value instead of an address."""
     if definition.kind in _NOT_CALLED:
         raise CompileError(
-            f"the module declares {name!r} as a function, but globals= gives it the value {definition!r}: define it as a NativeSymbol, or "
-            "with a registered kind of definition (compcache.globals.register) that gives an address"
+            f"the module declares {name!r} as a function, but globals= gives it the value {definition!r}: use a NativeSymbol, or a "
+            "definition of a registered kind (compcache.globals.register) that gives an address"
         )
     return Storage("pointer", 8)
 

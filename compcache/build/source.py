@@ -79,7 +79,7 @@ class ModuleSource:
         optimize: the level of LLVM's pipeline, 1, 2 or 3; 0 does not optimize the code.
         cpu, features: the CPU to compile for, and changes to its features (``"+avx2,-fma"``), in LLVM's terms; None selects this machine.
             Only hosts with all required features use the code; features for tuning are ignored. For a cache that hosts share, choose
-            a CPU that all of them support (``cpu="x86-64-v3"``). Functions that name a CPU by attributes keep it; compilers write them.
+            a CPU that all of them support (``cpu="x86-64-v3"``). Functions with attributes for a CPU, which compilers write, keep these.
         targets: several CPUs to compile for, with a realization for each: ``("x86-64-v2", "x86-64-v3", "native")``. An item is the name of
             a CPU, optionally with changes after commas (``"haswell,-avx2"``), or "native". A text contains items separated by commas.
             Each host uses the best realization that it can run. None reads $COMPCACHE_TARGETS, which is such a text, unless `cpu` or
@@ -89,7 +89,7 @@ class ModuleSource:
             export the function as ``identity.func_name``, too. (`Cache.get_or_compile` does both.)
         entries: bytes that are stored with each function of the module, by kind. `compcache.frontend.get_entry` reads them.
         part_of: the func_name, the label or the `Identity` of the function to which these functions belong, for example as its wrapper.
-            Listings show them with this function, and they are removed with it.
+            Listings show these functions as parts of the other function, with which they are removed.
         makers: programs that made the code, with their versions, apart from this package, llvmlite and LLVM: ``{"numba": "0.66.1"}``.
             Modules record their makers, so that the modules made by a faulty version can be found (``prune --made-by``).
         inline: whether small imported functions may be inlined. Only functions whose names identify their content are inlined, and only if

@@ -126,8 +126,8 @@ def _collect_modules(
 def _addition_numbers(modules: Mapping[bytes, _Exported]) -> dict[bytes, int]:
     """Return new addition numbers for the modules of a bundle that have numbers, because a bundle does not record their directories.
 
-    A module keeps its number, unless a module of a later directory has the same plain name and the same or a greater number. Then it gets
-    the next number.
+    A module keeps its number if the number is greater than those of modules of later directories with the same plain names. Otherwise the
+    module gets a number one greater than the greatest of those.
     """
     numbers: dict[bytes, int] = {}
     newest: dict[str, tuple[int, int]] = {}
@@ -214,7 +214,7 @@ def _find_candidates(store: Store, name: str) -> list[_Candidate]:
 def _read_module(store: Store, module_id: bytes) -> _Exported:
     """Read a module for a bundle. See `Store.open_module` for the exceptions.
 
-    If the store has a publish key, the signature file contains a signature by this key. Without signatures it is empty.
+    The signature file contains a signature by the store's publish key, if there is one. The file is empty if there are no signatures.
     """
     with store.open_module(module_id) as module:
         footer = module.footer()

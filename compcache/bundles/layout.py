@@ -125,10 +125,10 @@ def open_bundle(path: str, file: BinaryIO | None = None) -> Iterator[Bundle]:
         reraise_interrupt(error)
         if error.errno != EINVAL:  # EINVAL: the archive refers to a position that a file cannot have
             raise
-        raise FormatError(f"{path} is not an intact compcache bundle: its directory is damaged; export or copy it again") from error
+        raise FormatError(f"{path} is not an intact compcache bundle: its directory is damaged; export or copy the bundle again") from error
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError, OverflowError, StructError) as error:
         reraise_interrupt(error)
-        raise FormatError(f"{path} is not an intact compcache bundle: {error}; export or copy it again") from error
+        raise FormatError(f"{path} is not an intact compcache bundle: {error}; export or copy the bundle again") from error
 
 
 def _open_archive(file: BinaryIO, path: str) -> zipfile.ZipFile:

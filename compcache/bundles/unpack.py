@@ -121,9 +121,9 @@ def _require_signature(path: str, module: _Module, keys: tuple[PublicKey, ...]) 
 
         if is_signed(module.signatures, keys, module.module_id, module.requirement):
             return
-        reason = "no trusted key has signed it; nothing was imported; trust its key (compcache key trust)"
+        reason = "no trusted key has signed the module; nothing was imported; trust the key that has signed it (compcache key trust)"
     elif module.is_pickled:
-        reason = "it holds pickled values, which require a signature by a trusted key; nothing was imported"
+        reason = "the module contains pickled values, which require a signature by a trusted key; nothing was imported"
     else:
         return
     name = module.module_id.hex()

@@ -35,7 +35,7 @@ def unpack_layer(store: Store, path: str, file: BinaryIO, directory: str) -> str
     Raises:
         FormatError: the file is not a bundle, or is damaged or truncated.
         StorageError: the bundle was changed while it was opened, or cannot be read.
-        OSError: there is no writable directory to unpack the bundle into.
+        OSError: no directory for the modules is writable, or the bundle cannot be opened again.
     """
     if not store.readonly and not store.exposed and _unpack_to_cache(store, path, file, directory):
         return directory

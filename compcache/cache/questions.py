@@ -81,6 +81,7 @@ class Questions(Facade):
         Raises:
             NotCachedError: no stored module contains the function.
             FormatError: the dependency graph of the function's module is damaged, or does not contain the function.
+            StorageError: the module cannot be read.
         """
         from compcache.inspect.functions import describe_function
 
@@ -150,6 +151,7 @@ class Questions(Facade):
         Raises:
             NotCachedError: no such realization is stored.
             NoCodeError: the module was stored without bitcode.
+            FormatError, StorageError: the module is damaged, or cannot be read.
         """
         from compcache.inspect.assembly import function_ir
 
@@ -167,6 +169,7 @@ class Questions(Facade):
         Raises:
             NotCachedError: no such realization is stored.
             NoCodeError: the module was stored without bitcode.
+            FormatError, StorageError: the module is damaged, or cannot be read.
         """
         from compcache.inspect.assembly import function_asm
 

@@ -1,8 +1,8 @@
 """Background work after a load, in a process of low priority.
 
 The process compiles a function for exactly this host if a more generic realization was loaded (`compcache.miss.retarget`). It links
-functions that reach several modules if they were loaded before, because linking does not pay off for a single load. One linking process
-runs at a time in a directory.
+a function that reaches several modules if the function was loaded before, because linking does not pay off for a single load. One linking
+process runs at a time in a directory.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def start_background_work(session: Session, processes: dict[str, int], target: T
 
     Args:
         session: the open cache.
-        processes: the PIDs of the processes that the cache has started, by function name or `_LINKS`; 0 if none is running. It is updated.
+        processes: the PIDs of the processes that the cache has started, by function name or `_LINKS`; 0 if none is running. Updated.
         target: the call target that was loaded.
         tune: whether to compile the function for exactly this host if only a more generic realization exists.
     """
@@ -75,10 +75,10 @@ def reap_processes(processes: dict[str, int]) -> None:
 
 
 def _should_be_linked(session: Session, target: TypedCallTarget) -> bool:
-    """Return whether linking a loaded function pays off, and is possible in this directory.
+    """Return whether to link a loaded function.
 
-    Linking pays off if the function reaches several modules, its module was used before, and the function is not linked yet. It is not
-    tried again for a function in `unlinkable_keys`.
+    This holds for a function that reaches several modules, whose module was used before, and which is neither linked nor in
+    `unlinkable_keys`, if the directory supports linked closures.
     """
     store, linked, context = session.store, session.loader.linked, target._context
     if context is None or len(modules_behind(context.module)) < 2 or not store.has_closures():  # noqa: PLR2004

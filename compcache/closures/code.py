@@ -182,7 +182,7 @@ class _Linker:
                 self._movable |= {name: (number, export.symbol) for name, export in self._moved[number].items()}
 
     def _is_only_definition(self, name: str, module_id: bytes) -> bool:
-        """Return whether every user of a part's exported name gets the definition in this part."""
+        """Return whether every user of an exported name gets the definition in the module `module_id`."""
         bound = self._closure.bound.get(name)
         return name not in self._movable and (bound is None or (bound.is_one and bound.module_id == module_id))
 
@@ -210,7 +210,7 @@ class _Linker:
             self._bound[part.copies.homes[symbol]] = part.module_id
 
     def _include_import(self, name: str) -> None:
-        """Include the definition of an import, by copying it or moving its module, if the linked code can use it directly."""
+        """Include the definition or the module of an import if the linked code can use the definition directly."""
         choice, place = self._closure.bound.get(name), self._place_of(name)
         if choice is None or place is None or not choice.is_one:
             return
@@ -218,7 +218,7 @@ class _Linker:
             self._bound[name] = choice.module_id
 
     def _is_only_called(self, name: str) -> bool:
-        """Return whether all users of a name only call it with its type, so that they can use a copy."""
+        """Return whether all users of a name only call the function, with its own type. Then they can use a copy."""
         return self._closure.bound[name].is_alike and name not in self._addressed
 
     def _include_copy(self, number: int, symbol: str) -> bool:

@@ -268,7 +268,7 @@ class _Linking:
         return codegen.run(lambda context: link_code(context, closure, request))
 
     def _is_as_bound(self, linked: Linked) -> bool:
-        """Return whether look-ups of the plain names in a linked closure find the modules to which it binds them."""
+        """Return whether look-ups of the plain names in a linked closure find the modules to which the closure binds the names."""
         return all(self._is_found(name, module_id) for name, module_id in linked.bound.items())
 
     def _is_found(self, name: str, module_id: bytes) -> bool:
@@ -294,7 +294,10 @@ class _Linking:
         return built.with_notes(pack_notes(notes))._replace(indexed=(*functions, *built.indexed[len(functions) :]))
 
     def _content_digest(self, name: str, module_id: bytes) -> bytes:
-        """Return a function's content digest from the index, or zeros if it is unknown. It is also valid for the linked function."""
+        """Return a function's content digest from the index, or zeros if it is unknown.
+
+        The digest is also valid for the linked function.
+        """
         rows = self._store.find_numbered(name)
         return next((content for _, _, other_id, _, content in rows if other_id == module_id), bytes(8))
 

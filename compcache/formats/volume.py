@@ -128,7 +128,7 @@ class Volume:
         return self._gone
 
     def find(self, module_id: bytes) -> bytes | None:
-        """Return the entry of a module in the table, without its key, or None if the volume does not contain the module or it was removed.
+        """Return the entry of a module in the table, without its key, or None if the volume lacks the module or the module was removed.
 
         Raise `OSError` if the volume or its list cannot be read, or `FormatError` if the volume's table is damaged.
         """

@@ -248,7 +248,7 @@ class Volumes:
         }
 
     def _query_readable(self, question: Callable[[Volume], _T]) -> list[tuple[Volume, _T]]:
-        """Return the volumes and their answers. A directory that cannot be read is reported, and counts as empty."""
+        """Return (volume, answer) for the current volumes. If the directory or a volume cannot be read, report it and return no answers."""
         try:
             return self._query(self.current, question)
         except OSError as error:

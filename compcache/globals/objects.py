@@ -26,7 +26,7 @@ def _find_object(module: str, qualname: str) -> object:
             value = getattr(value, attribute)
     except (ImportError, KeyError, AttributeError) as error:
         reraise_interrupt(error)
-        raise invalid_error(f"the object {module}:{qualname} cannot be found: {error}; install or define it") from error
+        raise invalid_error(f"the object {module}:{qualname} cannot be found: {error}; install the module, or define the object") from error
     return value
 
 

@@ -226,6 +226,7 @@ def describe_function(store: Store, loader: Loader, func_name: str) -> FunctionR
     Raises:
         NotCachedError: no intact module holds the function.
         FormatError: the dependency graph of the module is damaged, or does not contain the function.
+        StorageError: the module's file cannot be read.
     """
     while True:
         copies = realizations(store, loader, func_name)

@@ -97,7 +97,7 @@ def suggestion(store: Store, name: str) -> str:
         return f"; there is {names}, named by content: give the full name, or the Identity or source of the function"
     label = label_of(name)
     if label is not None and any(True for _ in store.find(label)):
-        return f"; there is {label!r}, a plain name: to store a function under an identity, export it as the identity's func_name"
+        return f"; there is {label!r}, a plain name: to store a function under an identity, export the function as the identity's func_name"
     similar = _most_similar(store, name)
     if similar == name:  # the list of modules has the name, the index does not
         return "; a stored module defines the function, but look-ups do not find it: run 'compcache check'"

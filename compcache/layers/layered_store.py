@@ -58,10 +58,10 @@ def layer_paths(layers: Iterable[str | os.PathLike[str]]) -> list[str]:
 class _Layer(Store):
     """A read-only cache below a writable cache, which remembers the verified files of the layer in addition to the layer's own stamps."""
 
-    __slots__ = ("_above", "_source")
+    __slots__ = ("_upper_store", "_source")
 
     def __init__(self, root: str, source: str, upper_store: LayeredStore, options: dict[str, Any]) -> None:
-        self._above = upper_store
+        self._upper_store = upper_store
         if root.startswith(f"{upper_store.root}/"):  # an unpacked bundle, which must not be reached through a link in the directory
             options = {**options, "files": upper_store.files}
         super().__init__(root, **{**options, "readonly": True})
@@ -75,19 +75,19 @@ class _Layer(Store):
 
     def is_first_warning(self, path: str) -> bool:
         """See `Store`."""
-        return self._above.is_first_warning(path)
+        return self._upper_store.is_first_warning(path)
 
     def host(self) -> Host:
         """See `Store`."""
-        return self._above.host()
+        return self._upper_store.host()
 
     def processor(self) -> Processor:
         """See `Store`."""
-        return self._above.processor()
+        return self._upper_store.processor()
 
     def _set_if_verified(self, module: ModuleFile, status: os.stat_result, index: Index | None = None) -> bool:
         """Set the fields of a module from a valid stamp in this layer or in the writable directory. Return whether there is one."""
-        upper_store = self._above
+        upper_store = self._upper_store
         if self.trusted_keys:  # a writer of the layer could forge its stamps for these keys; so could a writer of an exposed directory
             return not upper_store.exposed and super()._set_if_verified(module, status, upper_store.verified)
         entry = upper_store.entries.get(module.module_id)
@@ -114,7 +114,7 @@ class _Layer(Store):
 
     def remember(self, entry: ModuleEntry) -> None:
         """Remember in the writable directory that a file of this layer was verified."""
-        self._above.remember_layer(entry)
+        self._upper_store.remember_layer(entry)
 
 
 class LayeredStore(Store):

@@ -72,7 +72,7 @@ def _require_trust(path: str, status: os.stat_result, store: Store) -> None:
     user = os.geteuid()
     other_owners = {status.st_uid, os.lstat(path).st_uid} - {user, 0}
     if other_owners:
-        reason = f"the bundle {path} belongs to user {other_owners.pop()}, not to you ({user}): loading from it would run their code"
+        reason = f"the bundle {path} belongs to user {other_owners.pop()}, not to you ({user}): loading from it would run code of that user"
     elif status.st_mode & WRITABLE_BY_OTHERS:
         mode = f"{status.st_mode & 0o7777:o}"
         reason = f"the bundle {path} can be written by other users (mode {mode}): loading from it would run their code"

@@ -51,9 +51,13 @@ def read_secret(text: str, label: str) -> str:
         return _read_secret_file(text[1:], label)
     value = setting(text[1:])
     if not value:
-        raise ValueError(f"{label} refers to the environment variable {text[1:]}, which is not set in this process: set it on every host")
+        raise ValueError(
+            f"{label} refers to the environment variable {text[1:]}, which is not set in this process: set the variable on every host"
+        )
     if value[0] == "$" and is_reference(value):
-        raise ValueError(f"{label} refers to the environment variable {text[1:]}, which contains another reference: set it to the secret")
+        raise ValueError(
+            f"{label} refers to the environment variable {text[1:]}, which contains another reference: set the variable to the secret"
+        )
     return read_secret(value, label)
 
 

@@ -175,7 +175,7 @@ def read_public_keys(path: str) -> tuple[PublicKey, ...]:
 def _parse_key(text: str, description: str, *, show: bool) -> tuple[str, bytes]:
     """Return the name and the 32 bytes of a key, whose text has the form ``name:base64``. Raise `ValueError` if the text is not a key.
 
-    Messages call the key `description`. They contain the text only if `show` is true. It is false for secret keys.
+    Messages call the key `description`, and contain the text only if `show` is true. For secret keys, `show` is false.
     """
     quoted = f": {text!r}" if show else ""
     name, colon, encoded = text.strip().partition(":")

@@ -64,7 +64,7 @@ class Member(NamedTuple):
 def make_member(module: Any, text: str, copied: Collection[str], data: dict[str, bytes]) -> Member:
     """Return the member for an optimized module.
 
-    `copied` are the functions that it defines only for the optimizer, and `data` has the values of its large variables, by section.
+    `copied` are the functions that the module defines only for the optimizer. `data` has the values of large variables, by section.
     """
     values = read_values(text)
     assembly = read_assembly(text).defined

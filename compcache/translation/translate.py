@@ -216,7 +216,7 @@ def _compile_module(
 ) -> Translated:
     """Compile a checked module, which is changed, to its object. See `translate` for the exceptions.
 
-    `digests` returns digests of the content of its symbols. It is called while LLVM generates code.
+    `digests` returns digests of the content of the module's symbols. It is called while LLVM generates code.
     """
     printed, values = source.printed, source.values
     module.data_layout = codegen.data_layout(target)
@@ -348,11 +348,17 @@ def _cpu_intrinsics(values: ir_text.GlobalValues) -> list[str]:
 def _require_portable(text: str, values: ir_text.GlobalValues, machine: Machine) -> None:
     """Raise `CompileError` if stored code may need features of another CPU than this host's."""
     if used_features.requires_more_than(_cpu_intrinsics(values), machine.requires):
-        raise CompileError("the stored code uses intrinsics for CPU features that this host does not have: compile it from its source")
+        raise CompileError(
+            "the stored code uses intrinsics for CPU features that this host does not have: compile the module from its source"
+        )
     if has_assembly(text):
-        raise CompileError("the stored code contains inline assembly, which may need features of another CPU: compile it from its source")
+        raise CompileError(
+            "the stored code contains inline assembly, which may need features of another CPU: compile the module from its source"
+        )
     if ir_text.passes_vectors(text):
-        raise CompileError("the stored code passes vectors to other modules in a way that depends on the CPU: compile it from its source")
+        raise CompileError(
+            "the stored code passes vectors to other modules in a way that depends on the CPU: compile the module from its source"
+        )
 
 
 def _try_if_suspicious(printed: str, values: ir_text.GlobalValues, request: Request, attributes: Mapping[str, str]) -> None:

@@ -43,11 +43,13 @@ class Cost(NamedTuple):
     realizations: int
 
 
-def costs(store: Store, progress: Progress | None = None, duplicate: Callable[[str, int, int], object] | None = None) -> Iterator[Cost]:
+def costs(
+    store: Store, progress: Progress | None = None, report_duplicate: Callable[[str, int, int], object] | None = None
+) -> Iterator[Cost]:
     """Yield the costs of all functions of a directory and its layers, sorted by name. Fold the long journals, and read each module once.
 
-    `duplicate` is called for each listed function with several realizations, with the func_name, the number of realizations, and the size
-    of their modules in bytes.
+    `report_duplicate` is called for each listed function with several realizations, with the func_name, the number of realizations, and the
+    size of their modules in bytes.
     """
     fold_long(store)
     uses = Uses(store)
@@ -55,7 +57,7 @@ def costs(store: Store, progress: Progress | None = None, duplicate: Callable[[s
     shares = SortedItems(
         share for number, directory in directories for share in _shares_in(Slices(directory, progress), uses, bytes([number]))
     )
-    totals = (_add_shares(base, items, duplicate) for base, items in groupby(shares, _base_of_share))
+    totals = (_add_shares(base, items, report_duplicate) for base, items in groupby(shares, _base_of_share))
     while batch := list(islice(totals, _AT_ONCE)):
         misses = uses.of((), {key for _, keys in batch for key in keys}).misses()
         for cost, keys in batch:
@@ -91,15 +93,15 @@ def _name_of_share(share: Item) -> bytes:
     return key[key.index(b"\0") + 1 : -DIGEST_SIZE - 2]
 
 
-def _add_shares(base: bytes, items: Iterable[Item], duplicate: Callable[[str, int, int], object] | None) -> tuple[Cost, list[bytes]]:
+def _add_shares(base: bytes, items: Iterable[Item], report_duplicate: Callable[[str, int, int], object] | None) -> tuple[Cost, list[bytes]]:
     """Return the cost of the functions with a common base, without their misses, and the name keys of the listed functions.
 
-    See `costs` for `duplicate`.
+    See `costs` for `report_duplicate`.
     """
     seconds = size = loads = 0.0
     realizations, keys = 0, []
     for text, shares in groupby(items, _name_of_share):
-        listed = sizes = 0
+        listed = size_of_listed = 0
         for _, value in shares:
             own_seconds, own_size, own_loads, module_size, is_listed = _SHARE.unpack(value)
             seconds += own_seconds
@@ -107,10 +109,10 @@ def _add_shares(base: bytes, items: Iterable[Item], duplicate: Callable[[str, in
             loads += own_loads
             realizations += 1
             listed += is_listed
-            sizes += module_size * is_listed
+            size_of_listed += module_size * is_listed
         if listed:
             name = text.decode("utf-8", "surrogatepass")
             keys.append(name_key(name))
-            if listed > 1 and duplicate is not None:
-                duplicate(name, listed, sizes)
+            if listed > 1 and report_duplicate is not None:
+                report_duplicate(name, listed, size_of_listed)
     return Cost(base.decode("utf-8", "surrogatepass"), seconds, round(size), 0, round(loads), realizations), keys

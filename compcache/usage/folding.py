@@ -190,7 +190,7 @@ class _FunctionsByRow:
         self.variants.setdefault(_row_key(row.func_name), []).append(row)
 
     def group_entries(self, entries: Iterable[EntrySummary]) -> dict[str, list[EntrySummary]]:
-        """Return the given entries by the key of the row to which they belong."""
+        """Return entries by the keys of the rows with their name or label, and of the rows whose modules they require."""
         entries = list(entries)
         required_ids = {module_id for entry in entries for module_id in entry.requires}
         holders: dict[str, set[str]] = {}

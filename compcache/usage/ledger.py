@@ -98,7 +98,7 @@ class Ledger(NamedTuple):
 
 
 def _statistics_files(store: Store, since: Uses | None = None) -> list[str]:
-    """Return the names of the statistics files and journals. With `since`, leave out its damaged files, and files with the size in it."""
+    """Return the names of the statistics files and journals, without files that `since` lists as damaged or with their current size."""
     names = store.names_in(store.directory(STATISTICS))
     names = [name for name in names if JOURNALS.includes(name) or STATISTICS.includes(name)]
     if since is None:

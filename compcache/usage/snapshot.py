@@ -299,7 +299,7 @@ class _Selection:
 
 
 def _by_location(entries: Iterable[tuple[bytes, RowEntry | None]]) -> Iterator[tuple[tuple[bytes, int], RowEntry | None]]:
-    """Yield entries by their location: the module_id of the holder and the offset of the record, which is -1 for None."""
+    """Yield entries by their location: the module_id of the holder, and the offset of the record (-1 if the entry is None)."""
     for module_id, entry in entries:
         _, _, offset, *_ = entry or ("", "", -1)
         yield (module_id, offset), entry

@@ -318,7 +318,7 @@ def test_what_is_not_right_is_left_out_with_what_needs_it(cache: Cache) -> None:
         cache.add_modules([ModuleSource(caller("x", "nowhere")), ModuleSource(adder("y", 1))], group="second")
     assert list(caught.value.failures) == [0]
     assert isinstance(caught.value.failures[0], UndefinedSymbolError)
-    assert "name it in imports=" in str(caught.value.failures[0])
+    assert "name the symbol in imports=" in str(caught.value.failures[0])
 
 
 def test_members_have_no_entries_of_their_own(cache: Cache) -> None:

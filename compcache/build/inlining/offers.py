@@ -174,7 +174,7 @@ def _passed_types(text: str, *, is_result: bool) -> list[str]:
 class _Module:
     """A printed module from which bodies are read.
 
-    `functions` has the texts of its functions, `declarations` and `variables` their lines, by symbol. `nodes` has the texts of its metadata
+    `functions` has the texts of functions, and `declarations` and `variables` have lines, by symbol. `nodes` has the texts of metadata
     nodes, by token (``!1``).
     """
 
