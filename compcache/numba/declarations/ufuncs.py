@@ -85,7 +85,9 @@ class LazyUfunc(LazyWrapper):
         """
         state = object.__getattribute__(self, "_state")
         if state.signatures is None:
-            raise NotLazy(f"the function uses the ufunc {state.function.__qualname__}, which has no declared signatures: declare them")
+            raise NotLazy(
+                f"the function uses the ufunc {state.function.__qualname__}, which has no declared signatures: declare its signatures"
+            )
         walk.feed_token("ufunc of Numba", state.options.get("signature", ""), repr(state.options.get("identity")))
         walk.feed_declared(state.compiled, state.function)
 

@@ -37,7 +37,7 @@ _ENVIRONMENT_FIELDS = object.__basicsize__
 
 
 def make_start_key(function: Any, options: Mapping[str, Any], args: Sequence[Any]) -> Key:
-    """Return the present key of an overload, with these options (`registered.options`) and argument types, for starts without Numba.
+    """Return the present key of an overload for starts without Numba. `options` are from `registered.options`.
 
     Raise `NotLazy` if the overload needs Numba.
     """
@@ -166,7 +166,7 @@ def find_stored_entry(cache_object: Any, cache: Cache, signature: Any, key: Key 
     if not isinstance(identity, Identity) or _dynfunc._impl_info["offsetof_env_body"] != _ENVIRONMENT_FIELDS:
         return None
     if key is not None and cache_object.inherits_options(identity):
-        raise NotLazy("the function was compiled with the options of a caller: declare these options in its own decorator")
+        raise NotLazy("the function was compiled with the options of a caller: declare these options for the function itself")
     name = make_func_name(identity, args)
     entry = find_entry(cache, name, identity.lines, is_new=True, is_wanted=partial(_covers_implementations, key))
     if entry is None:
@@ -221,7 +221,7 @@ def _pickle_constants(constants: list[Any]) -> bytes | None:
 
 
 def store_fields(cache: Cache, name: str, fields: tuple[Any, ...], *, waits: bool = False) -> None:
-    """Store the fields of a record for starts without Numba under a name. With `waits`, it may be written later, with other entries.
+    """Store the fields of a record for starts without Numba under a name. With `waits`, the record may be written with later entries.
 
     Raise `CompcacheError` if the record could not be stored.
     """

@@ -84,7 +84,7 @@ def _feed_constant(state: Any, constant: Any) -> None:
 
 
 def bits_of(value: complex) -> bytes:
-    """Return all bits of a number, because text would lose the sign of a NaN."""
+    """Return a floating-point or complex number as bytes with all its bits. A text would lose the sign of a NaN."""
     return dumps(value, 2)
 
 
@@ -118,4 +118,4 @@ def replaced_defaults_reason(function: Any, declared: dict[str, Any]) -> str:
     present = defaults_of(function)
     if present.keys() == declared.keys() and all(present[name] is value for name, value in declared.items()):
         return ""
-    return f"the default values of {function.__qualname__} were replaced after its declaration"
+    return f"the default values of {function.__qualname__} were replaced after its declaration: declare the function again"

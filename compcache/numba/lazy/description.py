@@ -39,7 +39,7 @@ class Request:
 
     Attributes:
         lines: the digest of the present source lines.
-        cpu: the CPU that the user has chosen (`requested_cpu`), or "".
+        cpu: the CPU and features that the user has chosen, as `requested_cpu` returns them, or "".
         only: the only description to accept, which the process has just stored; None to check the conditions.
         implementations: the digest of implementations that this process is known to have, or "".
         outdated: returns why this process has other implementations than a description, or "". A call needs Numba.
@@ -90,7 +90,7 @@ class Description:
     The conditions are checked at every load, before anything is unpickled. An entry that does not meet them is skipped.
 
     Attributes:
-        cpu: the CPU that the user had chosen, or "".
+        cpu: the CPU and features that the user had chosen, or "".
         lines: the digests of the source lines and of their files, in this order, as far as the code reports them.
         dependencies: the name and the content of each implementation that the compiler used and the key does not cover; also the entries of
             the overloads that are linked into the code (`LINKED`), loops of ufuncs (`LOOP`), and what implementations returned (`RESULT`).

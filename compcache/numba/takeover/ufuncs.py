@@ -100,7 +100,7 @@ def _compile_declared(
     built = []
 
     def compile_all() -> None:
-        """Add the loops of all declared signatures. Then the ufunc, as Numba's, compiles no others."""
+        """Add the loops of all declared signatures. Then disable compilation, as Numba does."""
         for signature in state.signatures or ():
             ufunc.add(signature)
         ufunc.disable_compile()
@@ -194,7 +194,7 @@ class _StoredLoops:
         self._fields: dict[str, LoopFields | CompcacheError | None] = {}  # by the symbol of the loop
 
     def storing(self) -> AbstractContextManager[None]:
-        """Store the loops that this thread compiles."""
+        """Return a context manager that stores the loops that this thread compiles in its block."""
         return native_code.before_requests(self._store)
 
     def fields_of(self, cres: Any) -> LoopFields | None:
@@ -361,7 +361,7 @@ def _record_parallel_loop(builder: Any, backend: Backend, signature: Any) -> Loo
 def _find_stored_loop(entry: Entry, library: Any, symbol: str) -> tuple[Any, ...] | None:
     """Return the fields of the record for a loop in a stored library.
 
-    Return the fields; None if the library is not a stored image, if the image lacks the loop, or if a constant needs Numba.
+    The result is None if the library is not a stored image, if the image lacks the loop, or if a constant needs Numba.
     """
     stored = getattr(library, "stored", None)
     if stored is None or symbol not in stored.symbols:
