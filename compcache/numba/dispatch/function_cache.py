@@ -180,10 +180,7 @@ class FunctionCache(CacheObject):
             self._fallback.save_overload(sig, data)
 
     def _save(self, sig: Any, data: Any) -> bool:
-        """Store a compile result, or record why it is not cached.
-
-        Return False if the result must be delegated to the fallback cache; True otherwise.
-        """
+        """Store a compile result, or record why it is not cached. Return False if the fallback cache must store the result, else True."""
         from compcache.numba.entries import save
 
         seconds = scopes.pop_compile_seconds()
@@ -271,7 +268,7 @@ class FunctionCache(CacheObject):
             # The loaded overload works, and the next start imports Numba for it, as this start did.
 
     def _record_start_reason(self, sig: Any, reason: NotLazy) -> None:
-        """Record for `compcache explain` why later processes import Numba for an overload, unless its code was refused."""
+        """Record for `compcache explain` why later processes import Numba for an overload, unless the code was refused."""
         label = make_label(self._full_name(), sig)
         if self._explains_starts and label not in self._backend.refused:
             frontend.note_uncached(self._cache, label, f"was compiled, but later processes import Numba to use it: {reason}")

@@ -64,10 +64,7 @@ class GufuncCache(CacheObject):
             self._fallback.save_overload(sig, data)
 
     def _store(self, sig: Any, data: Any) -> bool:
-        """Store the wrapper, or record why it is not cached.
-
-        Return False if the wrapper must be delegated to the fallback cache; True otherwise.
-        """
+        """Store the wrapper, or record why it is not cached. Return False if the fallback cache must store the wrapper, else True."""
         identity = self._identify()
         if identity is None:
             self._record_reason(sig, str(self._identity_error))

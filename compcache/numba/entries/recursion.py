@@ -49,9 +49,7 @@ def _find_defining_module(name: str) -> Any:
     module = library._get_module_for_linking() if library is not None else None
     if module is not None and any(function.name == name and not function.is_declaration for function in module.functions):
         return module
-    raise MissingCallee(
-        f"the function calls {name} recursively, but this process no longer has the code of {name}: start the program again"
-    )
+    raise MissingCallee(f"the code of {name}, a recursive callee of the function, is no longer in this process: start the program again")
 
 
 #: The parts of Numba's function names: the name with a number, the length of the compiler options, and the options with the remainder.

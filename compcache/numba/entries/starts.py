@@ -58,7 +58,7 @@ def record_start(cache_object: Any, cache: Cache, signature: Any, key: Key) -> N
         raise NotLazy("the code of the function is not stored in a form that can be used without Numba")
     record = entry.create_record(entry.fndesc.llvm_cpython_wrapper_name)
     if record is None:
-        raise NotLazy("a constant of the function cannot be unpickled without Numba or the main program: define its class in a module")
+        raise NotLazy("a constant of the function needs Numba or the main program to be unpickled: define the constant's class in a module")
     store_fields(cache, key.name if entry.description.lines else key.base_name, record.fields, waits=True)
 
 

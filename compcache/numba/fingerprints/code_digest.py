@@ -24,10 +24,7 @@ _codes: dict[int, tuple[Any, bytes, Reads]] = {}
 
 
 def digest_and_reads(code: python_types.CodeType) -> tuple[bytes, Reads]:
-    """Return the digest of a code object with its nested code objects, and its own reads.
-
-    The digest and the reads are stored while the code object lives.
-    """
+    """Return the digest of a code object with its nested code objects, and its own reads. Both are stored while the code object lives."""
     row = _codes.get(id(code))
     if row is not None:
         known_code, known_digest, known_reads = row

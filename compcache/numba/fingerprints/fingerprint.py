@@ -67,7 +67,7 @@ class Limits(NamedTuple):
 def fingerprint_of_implementations(
     implementations: Iterable[Implementation], *, overlooks_members: bool = False, reads_all: bool = False, limits: Limits | None = None
 ) -> Fingerprint:
-    """Return the fingerprint of functions that run while code is generated. Its parts are the functions that are compiled for them.
+    """Return the fingerprint of functions that run while code is generated. Its parts are functions that the implementations compile.
 
     Args:
         implementations: the functions, with their options.

@@ -122,10 +122,7 @@ def _nested_code(code: python_types.CodeType) -> list[python_types.CodeType]:
 
 
 def _feed_code(walk: Walk, code: python_types.CodeType, namespace: dict[str, Any], name: str) -> None:
-    """Feed a code object whose globals are `namespace`, its nested code objects, and the values that they read.
-
-    `name` describes the function.
-    """
+    """Feed a code object of the function `name`, with the globals `namespace`, its nested code objects, and the values that they read."""
     digest, reads = digest_and_reads(code)
     walk.feed_token("code", digest)
     if walk.mode != RUN and code is walk.compiled.__code__:
@@ -272,9 +269,9 @@ def _feed_assigned_value(walk: Walk, module: str, names: tuple[str, ...], where:
 
     name = ".".join((module, *names))
     if not _SETTINGS.isdisjoint(name.split(".")):
-        raise NotLazy(f"{where} reads Numba's setting {name}, which differs between processes: pass the value as an argument")
+        raise NotLazy(f"{where} refers to Numba's setting {name}, which differs between processes: pass the value as an argument")
     if walk.mode == RUN and reads_external_state(name):
-        raise NotLazy(f"{where} reads {name}, whose result differs between processes: pass the result as an argument")
+        raise NotLazy(f"{where} refers to {name}, whose result differs between processes: pass the result as an argument")
     from compcache.numba.fingerprints.state import set_on_part
 
     assigned = set_on_part(module, names)

@@ -97,10 +97,7 @@ def reads_by_name(code: CodeType, reads: Reads, *, may_lead_anywhere: bool) -> t
 
 @functools.lru_cache(maxsize=1000)
 def _names_in_calls(code: CodeType) -> tuple[str, ...] | None:
-    """Return the names that calls of `getattr` and similar functions, and of `str.format`, give as text.
-
-    The result is None if a name is computed.
-    """
+    """Return the names that calls of `getattr` and similar functions, and of `str.format`, give as text; None if a name is computed."""
     import dis
     import re
 

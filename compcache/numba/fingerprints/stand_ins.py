@@ -24,14 +24,9 @@ if TYPE_CHECKING:
     from compcache.numba.fingerprints.walk import Walk
 
 __all__ = [
-    "handler_without_numba",
-    "is_declared_as",
-    "is_generators_module",
-    "lazy_jitted_of",
-    "note_real",
-    "reads_object_mode",
+    "handler_without_numba", "is_declared_as", "is_generators_module", "lazy_jitted_of", "note_real", "reads_object_mode",
     "register_prange",
-]
+]  # fmt: skip
 
 #: References to Numba objects and to the lazy objects that they have replaced, by the id of the Numba object. A Numba object that is gone
 #: has no row.
@@ -79,10 +74,7 @@ def lazy_jitted_of(value: Any) -> Any:
 
 
 def is_declared_as(value: Any, function: Any) -> bool:
-    """Return whether a value is the declaration of a function with signatures.
-
-    When such a function was compiled, its own name was not assigned yet.
-    """
+    """Return whether a value is the declaration of a function with signatures, which is compiled before its own name is assigned."""
     return is_marked(type(value), "_compcache_is_declaration") and bool(type(value)._compcache_is_declaration(value, function))
 
 

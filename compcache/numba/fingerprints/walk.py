@@ -139,7 +139,7 @@ class Walk:
         if not self.needs_no_content() and not self.overlooks:
             raise Unidentifiable(
                 f"{where} has the type {kind}, whose content cannot be compared between processes: "
-                "use numbers, texts, tuples or arrays of numbers in its place"
+                "use numbers, texts, tuples or arrays of numbers instead"
             )
         self.feed_token("opaque", kind)
 
@@ -319,10 +319,7 @@ class Walk:
         self.mode = mode
 
     def refer_to_running(self, function: Any, where: str, *, is_overload: bool = False) -> None:
-        """Refer to a function that runs while code is generated, or feed another callable that does.
-
-        See `refer_to_function` for `is_overload`.
-        """
+        """Refer to a function that runs while code is generated, or feed another such callable. See also `refer_to_function`."""
         if isinstance(function, python_types.FunctionType):
             self.refer_to_function(function, where, is_overload=is_overload)
         else:
@@ -443,7 +440,7 @@ class Walk:
         if self._depth > _MAX_DEPTH:
             raise TooLarge(f"{where} is nested more than {_MAX_DEPTH} levels deep: pass this value as an argument")
         if self._count > self.max_values:
-            raise TooLarge(f"{where} is one of more than {self.max_values} values: pass large values as arguments")
+            raise TooLarge(f"{where} exceeds the limit of {self.max_values} values: pass large values as arguments")
         self._depth += 1
         try:
             handler = handler_without_numba(value) if self.without_numba else None

@@ -156,10 +156,7 @@ _libraries: dict[str, dict[str, int]] = {}
 
 
 def _load_library(version: str) -> dict[str, int]:
-    """Return the addresses of the functions in Numba's library of C helpers.
-
-    Raise `ImportError` if the library of this version cannot be loaded.
-    """
+    """Return the addresses of the functions in Numba's library of C helpers. Raise `ImportError` if this version cannot be loaded."""
     from compcache.numba.registered.distributions import numba_version
 
     reason = f"a compiled function uses Numba's C library {_LIBRARY} for containers or properties of characters"

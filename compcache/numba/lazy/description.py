@@ -156,10 +156,7 @@ class Description:
         return digest([dump_marshalled((used, self.answered))]).hex() if used or self.answered else ""
 
     def check(self, request: Request) -> None:
-        """Check the conditions of the entry.
-
-        Raise `GlobalValidationError` if the entry is not valid in this process. The message says why.
-        """
+        """Check the conditions of the entry. Raise `GlobalValidationError`, which says why, if the entry is not valid in this process."""
         if request.cpu and self.cpu != request.cpu:
             raise _invalid_entry_error("the entry was not compiled for the CPU that NUMBA_CPU_NAME and NUMBA_CPU_FEATURES choose")
         if not request.lines.startswith(self.lines):

@@ -52,9 +52,7 @@ def find_packages() -> tuple[str, bool, list[str]]:
     if missing:
         raise NotLazy(f"the distribution {missing[0]} is not on sys.path: add its directory")
     if os.path.exists(vector_library()):
-        raise NotLazy(
-            f"Numba uses Intel's vector library {vector_library()}, for which only Numba can compute keys: uninstall this library"
-        )
+        raise NotLazy(f"Numba uses Intel's vector library {vector_library()}, which compcache supports only with Numba: remove this file")
     return ", ".join(rows), len(names) > len(_COMPILERS), chosen
 
 
@@ -71,7 +69,7 @@ def distributions() -> Iterator[tuple[str, str]]:
     for directory in dict.fromkeys(sys.path):
         names = metadata_in(directory)
         if names is None and b"entry_points.txt" in _read_file(directory):
-            raise NotLazy(f"the archive {directory} on sys.path may register packages with Numba: unpack it")
+            raise NotLazy(f"the archive {directory} on sys.path may register packages with Numba: unpack the archive")
         for name in names or ():
             if name == "EGG-INFO":
                 yield os.path.basename(directory).partition("-")[0].lower(), os.path.join(directory, name)

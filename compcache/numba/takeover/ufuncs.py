@@ -290,10 +290,7 @@ def _element_type(type_: Any) -> Any:
 
 
 def _make_gufunc_fields(builder: Any, backend: Backend, wrappers: Any = None) -> tuple[Any, ...] | None:
-    """Return the fields of a `guvectorize` ufunc's record, or None if only Numba can use one of the loops.
-
-    `wrappers` is as in `_record_gufunc_loop`.
-    """
+    """Return the fields of a gufunc's record; None if only Numba can use one of the loops. See `_record_gufunc_loop` for `wrappers`."""
     fields = _join_loop_fields([_record_gufunc_loop(builder, backend, signature, wrappers) for signature in builder._sigs])
     if fields is None:
         return None
