@@ -83,9 +83,9 @@ LOCKS = (
 #: The functions that drop the state of the parent's threads in a child: (module, function, state).
 FORGOTTEN = (
     ("compcache.publish.locks", "_disown", "lock files, which the parent holds"),
-    ("compcache.miss.builders", "_forget_threads", "claims of builds"),
+    ("compcache.miss.builders", "_drop_threads", "claims of builds"),
     ("compcache.images.llvm_thread", "_forget_tasks", "work in LLVM's thread"),
-    ("compcache.miss.entries", "_forget", "entries that wait to be written, with their locks: the parent writes them"),
+    ("compcache.miss.entries", "_reset_all_in_child", "entries that wait to be written, with their locks: the parent writes them"),
     ("compcache.hit.recorder", "_forget_all", "counts that wait to be written: the parent writes them"),
     ("compcache.remote.connection", "_forget_connections", "connections to the helper: the child opens its own"),
 )
@@ -94,7 +94,7 @@ FORGOTTEN = (
 OTHERS = {
     ("images/llvm_thread.py", "_Task._waiting"): "belongs to one piece of work; the child of a waiting thread gets CompileError",
     ("images/llvm_thread.py", "start_new_thread"): "ends with its work; a fork waits for the current step by llvmlite's lock",
-    ("miss/entries.py", "PendingEntries._lock"): "`_forget` creates a new one in the child",
+    ("miss/entries.py", "PendingEntries._lock"): "`_reset_all_in_child` creates a new one in the child",
     ("remote/helper/uploads.py", "Uploads._turn"): "belongs to the helper process, which does not fork",
     ("remote/helper/requests.py", "Requests._slots"): "belongs to the helper process, which does not fork",
     ("batch/worker.py", "Thread"): "watches the parent of a worker process; children of a job are ended by the pool",

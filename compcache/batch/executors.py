@@ -140,7 +140,7 @@ def _submit_job(executor: Renewable, settings: dict[str, Any], submitted: _Submi
 
 
 class _Starts:
-    """The start times of jobs. Jobs report their start by empty files in the cache directory: some futures never become RUNNING."""
+    """The start times of jobs. Jobs report their start by empty files in a directory, because some futures never become RUNNING."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
@@ -162,7 +162,7 @@ class _Starts:
                     self._start_times.setdefault(name, time.monotonic())
 
     def start_time(self, submitted: _Submitted) -> float | None:
-        """Return the start of a job on `time.monotonic`; None if it has not started or cannot reach the directory."""
+        """Return the start of a job on `time.monotonic`; None if the job has not started or cannot reach the directory."""
         return self._start_times.get(os.path.basename(self.start_file(submitted)))
 
     def close(self) -> None:

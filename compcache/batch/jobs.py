@@ -122,7 +122,7 @@ def _require_no_conflicts(jobs: Iterable[PreparedJob]) -> None:
 def _prepare_job(number: int, item: Any) -> PreparedJob:
     """Return an item of a batch as a job with its number, its name in reports, and its functions.
 
-    Raise `TypeError` or `InvalidNameError` for an item that is no job.
+    Raise `TypeError` if the item is not a job, or `InvalidNameError` if the name of its function is not valid.
     """
     job = _as_job(number, item)
     functions = (job.name,) if job.name is not None else _exported_names(job)
@@ -132,7 +132,7 @@ def _prepare_job(number: int, item: Any) -> PreparedJob:
 def _as_job(number: int, item: Any) -> Job:
     """Return an item of a batch as a job with a frozen source.
 
-    Raise `TypeError` if it is not a job, or `InvalidNameError` for a bad name.
+    Raise `TypeError` if the item is not a job, or `InvalidNameError` if the name of its function is not valid.
     """
     if isinstance(item, tuple) and len(item) in (2, 3):
         item = Job(*item)

@@ -76,7 +76,7 @@ class _Worker:
     def _start_process(self, descriptor: int, token: bytes) -> subprocess.Popen[bytes]:
         """Start a fresh interpreter, which gets `descriptor` and the import path and flags of this process.
 
-        Raise `OSError` if it cannot be started.
+        Raise `OSError` if the interpreter cannot be started.
         """
         path = _import_path()
         executable = os.fsdecode(get_executable() or sys.executable)
@@ -326,7 +326,7 @@ class WorkerPool:
         worker.close()
 
     def close(self) -> None:
-        """End all processes within two seconds: idle workers by closing their channels, busy workers by signals."""
+        """End all processes: idle workers by closing their channels, busy workers by signals."""
         workers = [*self._idle, *self._busy]
         busy = list(self._busy)
         self._idle, self._busy = [], []

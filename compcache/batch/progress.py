@@ -50,10 +50,7 @@ class PlainLines(Display):
 
 
 class TerminalBar:
-    """A progress bar on a terminal, with the number of done items, the rate, the remaining time, and a text.
-
-    `stop` removes the bar if it is `transient`.
-    """
+    """A progress bar on a terminal: done items, rate, remaining time, and a text. `stop` removes the bar if it is `transient`."""
 
     def __init__(self, *, transient: bool = False) -> None:
         from rich.console import Console

@@ -129,7 +129,7 @@ class BatchReport:
 
 @dataclass(frozen=True, slots=True)
 class BatchProgress:
-    """The state of a batch. `progress` receives it after every start and every end of a job.
+    """The state of a batch, which the function `progress` receives after every start and every end of a job.
 
     Attributes:
         total: the number of jobs.

@@ -72,6 +72,7 @@ def compile_many(
 
     Raises:
         TypeError: an item of `jobs` is not a job.
+        InvalidNameError: the name of a job's function is not valid.
         ValueError: `workers` is less than 1, `timeout` is not more than 0, or `worker_directory` is given without `executor`.
         ConflictingJobsError: two jobs with different sources define a function of the same plain name (a `ValueError`).
         RuntimeError: a worker process imported the main script, which called this function.
@@ -112,7 +113,7 @@ def _check_call(workers: int | None, timeout: float | None, executor: object, wo
     if timeout is not None and not timeout > 0:  # also refuses NaN
         raise ValueError(f"timeout must be more than 0 seconds, not {timeout}")
     if worker_directory is not None and executor is None:
-        raise ValueError("worker_directory is given without executor: pass the executor whose workers use this directory, or omit it")
+        raise ValueError("worker_directory is given without executor: pass the executor whose workers use this directory")
 
 
 def _run_on_executor(

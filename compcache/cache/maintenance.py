@@ -227,7 +227,7 @@ class Maintenance(Facade):
         from compcache.maintain.clear import clear
 
         if self._entries is not None:
-            self._entries.forget()
+            self._entries.drop()
         return clear(self._store)
 
 

@@ -11,7 +11,8 @@ __all__ = ["translate_advice"]
 
 #: Advice that only a program can follow, and the words that join it to the advice after it.
 _FOR_PROGRAMS = re.compile(
-    r"Name (?:it by its|functions by their) content \(an Identity, or Cache\.compile\),(?: give it another name,)? or (\w)"
+    r"Name (?:the function by its|functions by their) content \(an Identity, or Cache\.compile\),"
+    r"(?: give the function another name,)? or (\w)"
 )
 _REMOVAL = re.compile(r"cache\.remove\((?:'([^']*)'|\"([^\"]*)\")\)")
 _REMOVE_FIRST = re.compile(rf"Remove the cached code first: {_REMOVAL.pattern}")

@@ -255,10 +255,11 @@ class Chooser:
         rows.update({module_id: slices.unlisted[module_id] for module_id in present if module_id in slices.unlisted})
         return {entry.module_id: entry for entry in self._entries_of(present, rows, self._uses.of(present).last_uses())}
 
-    def _select_or_offer(self, entry: Entry, fresh: Container[object], copies: Container[bytes], by_recency: _ByRecency) -> bool:
+    def _select_or_offer(self, entry: Entry, fresh: Container[object], duplicates: Container[bytes], by_recency: _ByRecency) -> bool:
         """Return whether a criterion may select an entry. Otherwise add it to `by_recency`, the candidates for removal by a limit.
 
-        Pinned entries, and entries that `match` excludes, are not selected and not added.
+        Entries with a known fault are selected. Pinned entries, and entries that `match` excludes, are neither selected nor added. Code of
+        the generations in `fresh` is not stale, and `duplicates` has the ids of possible duplicates.
         """
         policy = self._policy
         if entry.fault:
@@ -267,7 +268,7 @@ class Chooser:
             return False
         recency = min(max(entry.used, entry.created), self._now)
         is_stale = policy.stale is not None and entry.generation not in fresh
-        if self._criteria.reason(entry, recency, is_stale=is_stale) or entry.module_id in copies:
+        if self._criteria.reason(entry, recency, is_stale=is_stale) or entry.module_id in duplicates:
             return True
         by_recency.add(recency, entry)
         return False
@@ -313,6 +314,7 @@ class Chooser:
             names = {name for entry in new_entries.values() for name in entry.functions} - visited_names
 
 
+#: Makes an `Entry` from its fields without a constructor call in Python.
 _new: Callable[[tuple[Any, ...]], Entry] = partial(tuple.__new__, Entry)
 
 

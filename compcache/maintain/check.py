@@ -41,7 +41,7 @@ STEPS: dict[str, Step] = {
 
 
 def absent_cache_report(store: Store) -> CheckReport:
-    """Return the check report for a directory that is not a cache. It has one error."""
+    """Return the check report for a directory that is not a cache. The report has one error."""
     message = f"there is no cache at {store.root}"
     return CheckReport((), (Finding("directory", "absent", "error", store.root, message),))
 

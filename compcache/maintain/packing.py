@@ -56,7 +56,7 @@ def free_removed(store: Store) -> None:
     with wait_lock(store, "compact", timeout=0) as owned:
         if owned is not False:
             packing = Packing(store, None)
-            packing.write(packs=False)
+            packing.write(with_files=False)
             packing.remove_old()
 
 
@@ -91,16 +91,16 @@ class Packing:
         """Return whether `remove_old` has files to remove. Raise `OSError` if a volume cannot be read."""
         return bool(self._files.size or self._old or self._store.volumes.replaced())
 
-    def write(self, *, packs: bool = True) -> None:
+    def write(self, *, with_files: bool = True) -> None:
         """Publish a volume with the modules of small files and small volumes, if there are any.
 
-        If `packs` is false, only rewrite volumes if at least half of their modules were removed.
+        Without `with_files`, only rewrite volumes of which at least half of the modules were removed.
 
         Raise `OSError` if the volume could not be written.
         """
         store = self._store
         added = 0
-        if packs:
+        if with_files:
             self._packs = stored_packs(store)
             for fan in store.directories():
                 sizes = [file.size for file in self._small_files(fan).values()]
@@ -120,9 +120,9 @@ class Packing:
         }
 
     def _choose_volumes(self, added: int) -> list[Volume]:
-        """Return the volumes to rewrite: volumes that are mostly removed, and volumes that are small compared with the added bytes.
+        """Return the own volumes to rewrite: volumes that are mostly removed, and volumes that are small compared with the added bytes.
 
-        Compression reduces added modules to a tenth of their size.
+        `added` is the size of the added modules, which compression reduces to a tenth.
 
         Raise `OSError` if a volume cannot be read.
         """

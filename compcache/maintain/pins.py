@@ -44,10 +44,7 @@ def unpin(store: Store, func_name: str) -> bool:
 
 
 def pinned(store: Store) -> tuple[str, ...]:
-    """Return the names of the pinned functions, sorted. Files that are not valid pins are ignored.
-
-    Raise `StorageError` if the pins cannot be read.
-    """
+    """Return the sorted names of the pinned functions, without invalid files. Raise `StorageError` if the pins cannot be read."""
     names = []
     directory = store.directory(PINS)
     try:

@@ -66,8 +66,8 @@ class PrunePolicy:
         quarantine_for: the time for which damaged files stay in quarantine. The default is a week, to examine them.
 
     Raises:
-        TypeError: a limit or a duration has the wrong type.
-        ValueError: a limit or a duration is not valid, is negative, or is NaN.
+        TypeError: a limit, a duration or `min_llvm` has the wrong type.
+        ValueError: a limit, a duration, or a version in `min_llvm` or `made_by` is not valid, or a number is negative or NaN.
     """
 
     max_bytes: int | str | None = None
@@ -216,8 +216,8 @@ class Outside(NamedTuple):
 
     Attributes:
         size: the total size of these modules in bytes.
-        modules: their number.
-        horizon: all of these modules were used after this time. Limits remove only modules that were last used before it.
+        modules: the number of these modules.
+        horizon: all of these modules were used after this time. Limits remove only modules that were last used before this time.
         fresh: the generation that is known not to be stale.
     """
 
@@ -283,7 +283,7 @@ class _Population:
         recency: the last use or the creation of each entry.
         used: the last use of each entry or of its dependents.
         rank: the position of each entry in the order of removal.
-        place: the position of each entry in the order of `recency`, the newest first.
+        position: the position of each entry in the order of `recency`, the newest first.
     """
 
     def __init__(self, entries: Sequence[Entry], now: float) -> None:
@@ -320,8 +320,8 @@ class _Population:
     def propagate_uses(self, removed: Collection[int]) -> None:
         """Propagate uses to dependencies and rank the entries, except those in `removed`.
 
-        A depth-first walk that starts at the most recently used entries reaches each entry first with the latest use of all its
-        dependents, and leaves it before its dependents. Entries in `removed` keep their ranks, which come before all other ranks.
+        A depth-first walk that starts at the most recently used entries reaches each entry first with the latest use of all dependents of
+        the entry, and leaves the entry before these dependents. Entries in `removed` keep their ranks, which come before all other ranks.
         """
         alive = [number for number in self._order if number not in removed] if removed else self._order
         visited = bytearray(len(self.entries))

@@ -128,7 +128,7 @@ def propose(
     chooser = Chooser(slices, uses, policy, now, census, spare)
     plan = chooser.choose() if reads else Plan((), ())
     unindexed_damage = sorted(unindexed.damaged.items())
-    damaged = [PrunedFile(store.module_path(key), size, "damaged module without an index entry") for key, size in unindexed_damage]
+    damaged = [PrunedFile(store.module_path(key), size, "a damaged module without an index entry") for key, size in unindexed_damage]
     leftovers = (*find_leftovers(store, policy, now, uses.torn), *damaged)
     removed_ids = {removal.entry.module_id for removal in plan.removed}
     report = _make_report(census.modules, census.size, policy, plan, leftovers, dry_run=True)
@@ -319,10 +319,10 @@ def find_leftovers(store: Store, policy: PrunePolicy, now: float, torn: Iterable
     assert isinstance(policy.grace, float | int)  # the policy converted durations to seconds
     assert isinstance(policy.quarantine_for, float | int)
     leftovers = [
-        *_older_files(store, store.temporary, now - policy.grace, "temporary file"),
+        *_older_files(store, store.temporary, now - policy.grace, "a temporary file"),
         *_older_files(store, store.directory(QUARANTINE), now - policy.quarantine_for, "in quarantine"),
     ]
-    leftovers += _older_files(store, store.directory(STATISTICS), now - policy.grace, "damaged statistics", torn)
+    leftovers += _older_files(store, store.directory(STATISTICS), now - policy.grace, "a damaged statistics file", torn)
     lists = store.directory(MODULE_LISTS)
     leftovers += _older_files(store, lists, now - policy.grace, "a list of modules without its index segment", stray_lists(store))
     for directory in unused_bundles(store, now):
@@ -356,7 +356,7 @@ def _other_formats(store: Store, before: float) -> list[PrunedFile]:
     for name in other_formats(store):
         files = list(files_below(store, f"{store.root}/{name}"))
         if all(changed < before for _, _, changed in files):
-            leftovers += [PrunedFile(path, size, "another format") for path, size, _ in files]
+            leftovers += [PrunedFile(path, size, "of another format") for path, size, _ in files]
     return leftovers
 
 

@@ -131,9 +131,9 @@ def remove_modules(store: Store, module_ids: list[bytes]) -> list[bytes]:
 
 
 def remove_linked(store: Store, func_name: str | None) -> tuple[str, ...]:
-    """Remove the linked closures of a function, or all linked closures if `func_name` is None. Return their module_ids.
+    """Remove the linked closures of a function, or all linked closures if `func_name` is None. Return the module_ids of these closures.
 
-    Raise `StorageError` if the cache is read-only, or a closure could not be removed, or `FormatError` if the entry of one is damaged.
+    Raise `StorageError` if the cache is read-only or a closure could not be removed, or `FormatError` if a closure's entry is damaged.
     """
     store.require_writable()
     closures = linked_closures(store)
@@ -182,7 +182,7 @@ def _require_unused(store: Store, func_name: str, names: set[str], holders: Mapp
     if reasons:
         kind = "function" if func_name in names else "group"
         raise FunctionInUseError(
-            f"{kind} {func_name!r} was not removed: {'; '.join(reasons)}; pass force=True (rm --force) to remove it anyway",
+            f"{kind} {func_name!r} was not removed: {'; '.join(reasons)}; pass force=True (rm --force) to remove the {kind} anyway",
             func_name=func_name,
             others=other_functions,
             importers=importers,

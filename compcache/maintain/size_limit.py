@@ -46,7 +46,7 @@ def note_additions(
     Args:
         store: the cache directory.
         added: the published modules with their module_ids. A prune does not remove them.
-        given: the size limit that was passed to `Cache`, or None for the limit in the settings.
+        max_size: the size limit that was passed to `Cache`, or None for the limit in the settings.
         in_use: called before a prune. Returns the ids of further modules to keep.
     """
     from compcache.publish.quarantine import warn_once

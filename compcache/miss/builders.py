@@ -37,8 +37,8 @@ _lock = threading.Lock()
 _builders: dict[tuple[str, str], list[Builder]] = {}
 
 
-def _forget_threads() -> None:
-    """Forget the builds of other threads in a forked child, which has only one thread."""
+def _drop_threads() -> None:
+    """Remove the builders of other threads in a forked child, which has only one thread."""
     this_thread = threading.get_ident()
     for key, builders in list(_builders.items()):
         _builders[key] = [builder for builder in builders if builder.thread == this_thread]

@@ -70,7 +70,7 @@ def single_flight(session: Session, func_name: str, *, absent: bool) -> Iterator
     builder: Builder | None = None
 
     def is_ready() -> bool:
-        """Return whether this process may build the function now, or another one has stored it since the wait began."""
+        """Return whether this thread may build the function now, or another builder has stored the function since the wait began."""
         nonlocal stored_before, waited, builder
         waited = True
         stored = _stored_realizations(session, func_name)
@@ -124,7 +124,7 @@ def _stored_realizations(session: Session, func_name: str) -> set[tuple[bytes, i
 def _require_no_reentry(frame: _Frame) -> None:
     """Raise `ReentrantCompileError` if this thread is already building the function."""
     if _is_being_built(frame):
-        _forget_interrupted()
+        _remove_interrupted()
     if _is_being_built(frame):
         func_name = frame.func_name
         chain = " -> ".join(build.func_name for build in [*_building.frames, frame])
@@ -141,7 +141,7 @@ def _is_being_built(frame: _Frame) -> bool:
     return (frame.directory, frame.func_name) in functions
 
 
-def _forget_interrupted() -> None:
+def _remove_interrupted() -> None:
     """Remove builds that no longer run. An interrupt may prevent the removal when a build ends."""
     running = set()
     caller: FrameType | None = sys._getframe()

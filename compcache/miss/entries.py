@@ -53,7 +53,7 @@ class PendingEntries:
             name: the name of the entry.
             data: the content.
             requires: the ids of the modules without which the entry is invalid.
-            is_removal: record that the entry was removed.
+            is_removal: whether to record that the entry was removed.
 
         Returns:
             The id of the entry, a digest of its content in hexadecimal; "" if `is_removal` is set and there is no entry to remove.
@@ -94,26 +94,26 @@ class PendingEntries:
         return record if record is not None and all(map(self._session.store.exists, record.requires)) else None
 
     def flush(self) -> None:
-        """Write the waiting entries. Raise `StorageError` if the entries could not be stored. They are kept."""
+        """Write the waiting entries. Raise `StorageError` if the entries could not be stored; then they stay."""
         with self._lock:
             records = dict(self._waiting)
             if records:
                 publish_built(self._session, [encode_pack(records.values())])
-            self._forget_records(records)
+            self._remove_waiting(records)
 
-    def forget(self) -> None:
+    def drop(self) -> None:
         """Drop the waiting entries without writing them."""
         with self._lock:
-            self._forget_records(dict(self._waiting))
+            self._remove_waiting(dict(self._waiting))
 
-    def reset(self) -> None:
-        """Reset in a forked child: drop the waiting entries, and replace a lock that another thread may have held."""
+    def reset_in_child(self) -> None:
+        """Drop the waiting entries in a forked child, and replace the lock, which another thread of the parent may have held."""
         self._lock = threading.RLock()
         self._waiting.clear()
         self._size = 0
 
-    def _forget_records(self, records: dict[tuple[str, str], EntryRecord]) -> None:
-        """Remove stored records, except those that were replaced while they were written."""
+    def _remove_waiting(self, records: dict[tuple[str, str], EntryRecord]) -> None:
+        """Remove records from the waiting entries, except those that were replaced in the meantime."""
         for key, record in records.items():
             if self._waiting.get(key) is record:
                 del self._waiting[key]
@@ -152,9 +152,9 @@ def _flush_all() -> None:
             )
 
 
-def _forget() -> None:
-    """Reset in a forked child: the parent writes the entries, and another thread may have held a lock."""
+def _reset_all_in_child() -> None:
+    """Drop the waiting entries of all objects in a forked child, because the parent writes them, and replace the locks."""
     for pending in list(_all):
-        pending.reset()
+        pending.reset_in_child()
     _unwritten.clear()
     _registered.clear()

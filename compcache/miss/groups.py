@@ -50,11 +50,11 @@ class _Source(NamedTuple):
     """A source of a group.
 
     Attributes:
-        number: its position in the caller's list.
+        number: the position of the source in the caller's list.
         source: the source.
-        content: a digest of it.
+        content: a digest of the source.
         requests: the requests to the compiler, one for each target.
-        copies: the functions that it defines for the optimizer only (available_externally), and that no member provides.
+        copies: the functions that the source defines for the optimizer only (available_externally), and that no member provides.
     """
 
     number: int
@@ -232,7 +232,7 @@ class _Group:
         if not self._failures:
             return undefined_symbols_error(sorted(used_symbols), [name for name, is_function in used_symbols.items() if is_function])
         names = ", ".join(map(repr, sorted(used_symbols)))
-        message = f"the source uses {names}, which no source that could be added defines: add one, or use imports="
+        message = f"the source uses {names}, which no source that could be added defines: add such a source, or use imports="
         return UndefinedSymbolError(message, symbols=sorted(used_symbols))
 
     def _link_members(self, sources: Sequence[_Source]) -> BuiltModule:
@@ -291,7 +291,7 @@ def _digest_of(sources: Sequence[_Source]) -> str:
 def _member_digest(source: _Source, request: Request) -> str:
     """Return a digest of all inputs of a member: its code, its target, its compiler, its level, and the functions that it keeps as copies.
 
-    Members are stored under this digest, so a change of its input makes all stored members useless.
+    Members are stored under this digest, so a change of the digest's inputs makes all stored members useless.
     """
     code = source.source.ir if isinstance(source.source.ir, bytes) else source.source.ir.encode("utf-8", "surrogatepass")
     settings = _VERSION, codegen.own_makers(), codegen.llvm_version(), _processor_of(request), request.level, sorted(source.copies)
@@ -349,10 +349,7 @@ def _merge_sources(requests: Sequence[Request], members: Sequence[Member], conte
 
 
 def _merge_requests(requests_of_sources: Sequence[Requests]) -> Requests:
-    """Merge the imports, globals and libraries of a group's sources.
-
-    Raise `CompileError` if two sources import or define one symbol differently.
-    """
+    """Merge the imports, globals and libraries of sources. Raise `CompileError` if two sources import or define one symbol differently."""
     imports: dict[str, str] = {}
     globals_: dict[str, Any] = {}
     for requests in requests_of_sources:

@@ -66,7 +66,7 @@ def _require_provider(name: str, types: Mapping[str, str], providers: Iterator[P
 
 
 def _describe_mismatch(name: str, types: Mapping[str, str], provider: Provider, reason: str) -> str:
-    """Return how the cached type of a function differs from a use, with the function that uses it if it is known."""
+    """Return how the cached type of a function differs from a use, with the using function if that is known."""
     doubtful = [(use, user) for use, user in sorted(types.items()) if compare_types(provider.link_type, use)[1]]
     use, user = doubtful[0] if doubtful else (unite_types(types), "")
     location = f" in {user!r}" if user else ""
@@ -82,8 +82,8 @@ def _stored_providers(session: Session, name: str, expected: bytes) -> Iterator[
                 loader.require_usable(module)
                 record = decode_function(module.read_record(offset))
                 loader.require_features(module, record)
-                kind = record.link_type
-                text = read_type(module.read_record, kind) if kind[:DIGEST_SIZE] != expected else ""
+                link_type = record.link_type
+                text = read_type(module.read_record, link_type) if link_type[:DIGEST_SIZE] != expected else ""
         except (CompcacheError, OSError) as error:
             reraise_interrupt(error)
             continue

@@ -43,12 +43,12 @@ class _Linking(NamedTuple):
     """A source whose module is being linked.
 
     Attributes:
-        number: its position in the caller's list.
+        number: the position of the source in the caller's list.
         source: the source.
-        exported: the functions that it defines.
+        exported: the functions that the source defines.
         module: the linked module.
         assumed: the symbols that later sources must define, and whether each is a function.
-        weak: its functions that give way to functions of later sources.
+        weak: the source's functions that give way to functions of later sources.
     """
 
     number: int
@@ -160,6 +160,7 @@ class _Addition:
         unclaimed = Lock()
 
         def link() -> None:
+            """Link the module, unless another thread does."""
             if unclaimed.acquire(blocking=False):
                 try:
                     built = link_module(translation)

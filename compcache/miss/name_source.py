@@ -29,11 +29,12 @@ _MOST_PRINTED, _MOST_DATA = 1 << 24, 1 << 20
 
 
 def name_source(sealed: SealedSource) -> Naming:
-    """Compute content names for the functions of a source. LLVM parses its code.
+    """Compute content names for the functions of a source. LLVM parses the code.
 
-    Untrusted code, and code that consists mostly of data, is not printed. All its functions then get names with the same digest.
+    Untrusted code, and long code or data, is not printed. Then all functions get names with the same digest.
 
-    Raise `CompileError` if LLVM does not accept the code, or it has no externally visible function.
+    Raise `CompileError` if LLVM does not accept the code, if the code has no externally visible function, or if it is bitcode with inline
+    assembly that reads files.
     """
     source = sealed.source
     if source.untrusted or _is_long(source.ir):
@@ -59,7 +60,7 @@ def _choose_exports(source: ModuleSource, names: Iterable[str]) -> dict[str, Fun
     functions = source.functions if source.functions is not None else dict.fromkeys(names)
     exports = {name: exported_as(value, name) for name, value in functions.items()}
     if not exports:
-        raise CompileError("compile(): the code defines no externally visible function: give one external linkage")
+        raise CompileError("compile(): the code defines no externally visible function: give a function external linkage")
     return exports
 
 

@@ -38,7 +38,7 @@ def publish_built(
     If the cache has a writable remote store, the modules are also queued for upload, unless `is_derived` is set. `signs` and `look_ups`
     are the parameters of `publish_additions`.
 
-    Raise `StorageError` if the modules could not be stored. No index entry refers to files that were written.
+    Raise `StorageError` if the modules could not be stored. Then no index entry refers to the files that were written.
     """
     all_targets = [[module, *module.others] for module in modules]
     if not all_targets:

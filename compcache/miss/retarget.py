@@ -38,7 +38,7 @@ __all__ = ["accept_own_llvm", "load_retargeted", "loads_native_code", "tune"]
 def load_retargeted(session: Session, func_name: str, owner: object, accept: Accept | None, error: CompcacheError) -> TypedCallTarget:
     """Compile realizations of a function and its imports for this host, and load the function.
 
-    If the cache accepts code of this process's LLVM from now on (`accept_own_llvm`), stored code may be sufficient.
+    If `accept_own_llvm` makes the cache accept code of this process's LLVM, stored code may be sufficient.
 
     `owner` and `accept` are the parameters of `Loader.load`, and `error` is the exception of the load.
 
@@ -74,7 +74,7 @@ def accept_own_llvm(store: Store) -> bool:
         return False
     warn(
         f"the cache {store.root} requires code of LLVM {store.min_llvm} or later (min_llvm), but this process compiles with LLVM "
-        f"{own_version}, and uses its code: install a newer llvmlite"
+        f"{own_version}, and uses code of this LLVM: install a newer llvmlite"
     )
     store.min_llvm = own_version
     return True

@@ -43,7 +43,7 @@ _CONSTANTS = (str, bytes, int, float, complex, bool, type(None))
 _ABOUT_THE_FILE = ("; ModuleID", "source_filename")
 _MOST_NAMED = 10
 _ADVICE = (
-    "the cached code is used. Name it by its content (an Identity, or Cache.compile), give it another name, or "
+    "the cached code is used. Name the function by its content (an Identity, or Cache.compile), give the function another name, or "
     "remove the cached code: cache.remove({!r})"
 )
 

@@ -260,6 +260,7 @@ def export(
     Raises:
         CompileError: the function cannot be exported, or Numba cannot compile it. The message says why.
         RuntimeError: this version of Numba is not supported.
+        StorageError: the entry cannot be stored.
     """
     _require_supported_numba()
     from compcache.cache import Cache
@@ -293,6 +294,7 @@ def package(
     Raises:
         CompileError: a kernel cannot be exported; see `export`.
         RuntimeError: this version of Numba is not supported.
+        StorageError: the directory cannot be written.
         ValueError: the module has no kernels; a function without a leading underscore has no signature; or `out` is None and the module has
             no file.
     """

@@ -29,7 +29,8 @@ def main(arguments: list[str]) -> int:
         0 after the program has ended, or after the help was printed. 2 if the arguments are invalid; the usage is printed to stderr.
 
     Raises:
-        SystemExit: the program's file cannot be read (status 2), or the program has raised it.
+        SystemExit: the program's file cannot be read (status 2), a directory or archive has no `__main__` (status 1), or the program has
+            raised it.
     """
     if arguments[:1] in (["--help"], ["-h"]):
         print(_USAGE)  # noqa: T201 - the user requested it
@@ -86,7 +87,7 @@ def _print_program_error(kind: type[BaseException], error: BaseException, traceb
 def _run_file(arguments: list[str]) -> None:
     """Run a Python file, directory or zip archive as the main program. `arguments` begin with its path.
 
-    Raise `SystemExit` if the program cannot be read. The reason is printed to stderr.
+    Raise `SystemExit` if a file cannot be read, or a directory or archive has no `__main__`. The reason is printed to stderr.
     """
     import os
 

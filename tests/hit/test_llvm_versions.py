@@ -58,7 +58,7 @@ def test_older_code_is_passed_over_and_compiled_again(upgraded: Path, monkeypatc
 
 def test_code_of_this_llvm_is_used_where_nothing_newer_can_be_compiled(directory: Path) -> None:
     """The hosts of a fleet get the new LLVM one after the other, and the setting at once."""
-    message = "requires code of LLVM 99 or later .* and uses its code: install a newer llvmlite"
+    message = "requires code of LLVM 99 or later .* and uses code of this LLVM: install a newer llvmlite"
     with Cache(directory, min_llvm="99") as cache:
         with pytest.warns(CacheWarning, match=message):
             assert cache.get_or_compile(NAME, lambda: adder(NAME, 1))(1) == 2

@@ -74,7 +74,7 @@ def test_a_damaged_one_is_removed(orphan: str, directory: Path) -> None:
     report = prune(Store(str(directory)), PrunePolicy(), now=time.time() + LATER)
     assert report.indexed == ()
     assert [(file.path, file.reason) for file in report.leftovers if "module" in file.reason] == [
-        (str(path), "damaged module without an index entry")
+        (str(path), "a damaged module without an index entry")
     ]
     assert not path.exists()
     with Cache(directory) as cache:

@@ -309,8 +309,9 @@ def test_what_is_not_right_is_left_out_with_what_needs_it(cache: Cache) -> None:
     error = caught.value
     assert list(error.failures) == [5, 2, 0, 1]
     assert isinstance(error.__cause__, CompileError)
-    assert str(error.failures[0]) == "the source uses 'broken', which no source that could be added defines: add one, or use imports="
-    assert str(error.failures[1]) == "the source uses 'a', which no source that could be added defines: add one, or use imports="
+    for number, name in enumerate(("broken", "a")):
+        expected = f"the source uses {name!r}, which no source that could be added defines: add such a source, or use imports="
+        assert str(error.failures[number]) == expected
     assert [module_id is None for module_id in error.module_ids] == [True, True, True, False, False, True]
     assert len(cache.modules()) == 1
     assert cache.get_target("uses_fine")(1) == 2

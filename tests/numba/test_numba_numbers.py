@@ -15,7 +15,7 @@ from compcache.numba.fingerprints.content import content_of  # noqa: E402 - it n
 from compcache.numba.fingerprints.fingerprint import fingerprint  # noqa: E402
 from compcache.numba.fingerprints.history import named_functions  # noqa: E402
 from compcache.numba.fingerprints.owners import owner_of  # noqa: E402
-from compcache.numba.fingerprints.walk import Part  # noqa: E402
+from compcache.numba.fingerprints.walk import FunctionPart  # noqa: E402
 from compcache.numba.identity import linked  # noqa: E402
 from compcache.numba.identity.key import identify  # noqa: E402
 from compcache.numba.lazy.description import LINKED  # noqa: E402
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 FASTMATH = numba.njit(fastmath=True)
 
 
-def names_of(parts: Iterable[Part], dispatchers: dict[str, Any]) -> list[str]:
+def names_of(parts: Iterable[FunctionPart], dispatchers: dict[str, Any]) -> list[str]:
     """The names of the dispatchers that the parts name, in order."""
     names = {id(owner_of(dispatcher)): name for name, dispatcher in dispatchers.items()}
     return [names[id(owner())] for _, _, owner in named_functions(parts) if id(owner()) in names]
@@ -83,10 +83,10 @@ def test_a_function_that_only_an_implementation_names_with_its_dispatcher_has_on
 
     dispatcher = numba.njit(plain)
     owner = weakref.ref(owner_of(dispatcher))
-    with_dispatcher: Any = Part(plain, b"", "", [owner])
+    with_dispatcher: Any = FunctionPart(plain, b"", "", [owner])
     overload = linked.linked_overload(plain, dispatcher, ())
     monkeypatch.setattr(linked, "functions_compiled_for", lambda _: [with_dispatcher])
-    rows = linked.encode_linked([overload], (), named_functions([Part(plain, b"", "")]))
+    rows = linked.encode_linked([overload], (), named_functions([FunctionPart(plain, b"", "")]))
     assert [content.startswith(f"{LINKED}0 ") for _, content in rows] == [True]
     Description.dependencies = rows
     monkeypatch.setattr(linked, "functions_compiled_for", lambda _: [])
@@ -95,7 +95,7 @@ def test_a_function_that_only_an_implementation_names_with_its_dispatcher_has_on
 
 
 @pytest.mark.parametrize("walk", [lambda function: content_of(function, ()).parts, lambda function: fingerprint(function).parts])
-def test_dispatchers_that_are_gone_keep_their_numbers(walk: Callable[[Any], Iterable[Part]]) -> None:
+def test_dispatchers_that_are_gone_keep_their_numbers(walk: Callable[[Any], Iterable[FunctionPart]]) -> None:
     def plain(x: Any) -> Any:
         return x + 1
 

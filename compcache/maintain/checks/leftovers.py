@@ -33,11 +33,11 @@ def check_leftovers(state: CheckState) -> tuple[int, dict[str, int]]:
     removed = {file.path for file in clear_leftovers(store, leftovers)} if state.repair else set()
     for file in leftovers:
         is_removed = file.path in removed
-        advice = "" if is_removed else "; run check with repair, or prune, to remove it"
-        state.report("leftover", file.path, f"{file.path}: {file.reason}, {file.size} bytes{advice}", note=True, repaired=is_removed)
+        advice = "" if is_removed else "; run check with repair, or prune, to remove the file"
+        state.report("leftover", file.path, f"{file.path} ({file.size} bytes) is {file.reason}{advice}", note=True, repaired=is_removed)
     unknown = list(_unknown_files(store))
     for path in unknown:
-        state.report("stranger", path, f"compcache did not write {path}; delete it if it is not needed", note=True)
+        state.report("stranger", path, f"compcache did not write {path}; delete the file if it is not needed", note=True)
     _check_volumes(state)
     quarantined = len(store.names(QUARANTINE))
     return len(leftovers) + len(unknown), {"leftovers": len(leftovers), "strangers": len(unknown), "quarantined": quarantined}

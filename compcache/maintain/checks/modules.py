@@ -66,7 +66,7 @@ def _report_fault(state: CheckState, row: Row) -> None:
     fault = known_faults.fault_of(row.platform.made_by()) if known_faults.FAULTS else ""
     if fault:
         path = state.store.module_path(row.module_id)
-        state.report("maker", row.module_id.hex(), f"{path} is not used: {fault}; run prune to remove it", note=True)
+        state.report("maker", row.module_id.hex(), f"{path} is not used: {fault}; run prune to remove the module", note=True)
 
 
 def _reading_error(store: Store, module_id: bytes) -> Exception:
@@ -83,7 +83,7 @@ def _reading_error(store: Store, module_id: bytes) -> Exception:
 def check_content(state: CheckState) -> tuple[int, dict[str, int]]:
     """Check that modules match their digests and signatures, and that their images match their records. Add the link types to `state`.
 
-    Unreadable modules are reported to `state`. Modules that are removed meanwhile are skipped.
+    Damaged and unreadable modules are reported to `state`. Modules that are removed meanwhile are skipped.
 
     Return the number of modules, and their total size in bytes for the report.
     """
@@ -151,7 +151,7 @@ def _required_table(payloads: Iterable[bytes]) -> tuple[str, Table]:
 
 
 def check_code(state: CheckState) -> tuple[int, dict[str, int]]:
-    """Check that the stored bitcode of each module compiles to the code in its image. Report other modules to `state`.
+    """Check that the stored bitcode of each module compiles to the code in its image. Report a module to `state` if this check fails.
 
     Return the number of modules, and counts for the report.
     """

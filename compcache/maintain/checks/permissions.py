@@ -42,9 +42,9 @@ def _check_mode(state: CheckState, path: str, status: os.stat_result) -> None:
     """Report a directory in which other users could replace files. A repair removes their write permission."""
     mode = stat.S_IMODE(status.st_mode)
     if stat.S_ISLNK(status.st_mode):
-        state.report("permissions", path, f"{path} is a symbolic link, which compcache did not create; remove it")
+        state.report("permissions", path, f"{path} is a symbolic link; replace the link by a directory")
     elif status.st_uid not in (os.getuid(), 0):
-        state.report("permissions", path, f"{path} belongs to user {status.st_uid}, whose code would run as yours; change its owner")
+        state.report("permissions", path, f"{path} belongs to user {status.st_uid}, whose code would run as yours; change the owner")
     elif mode & 0o022:
         is_repaired = state.repair and _try_set_mode(state.store, path, DIRECTORY_MODE)
         advice = "" if is_repaired else f"; run 'chmod go-w {path}', or run check with repair"

@@ -108,10 +108,10 @@ def link_types(module_id: bytes, payloads: Mapping[int, bytes]) -> Iterator[Item
             own_types[function.name] = function.link_type
         elif payload[:1] == NEEDS:
             needs.append(decode_needs(payload))
-    types = [(name, REALIZES, kind) for name, kind in own_types.items()]
-    types += [(name, IMPORTS, kind) for record in needs for _, name, _, kind in record.imports if name not in own_types]
-    for name, relation, kind in types:
-        yield relation_key(name, relation, module_id), read_type(payloads.__getitem__, kind).encode("utf-8", "surrogatepass")
+    types = [(name, REALIZES, link_type) for name, link_type in own_types.items()]
+    types += [(name, IMPORTS, link_type) for record in needs for _, name, _, link_type in record.imports if name not in own_types]
+    for name, relation, link_type in types:
+        yield relation_key(name, relation, module_id), read_type(payloads.__getitem__, link_type).encode("utf-8", "surrogatepass")
 
 
 def _check_types(state: CheckState, types: Iterable[Item]) -> tuple[int, int]:

@@ -114,9 +114,9 @@ class CheckState:
         """Report a module, after moving it to quarantine if repair is requested, and exclude it from later steps."""
         is_moved = self.repair and _try_move_to_quarantine(self.store, self.store.module_path(module_id))
         if is_moved:
-            advice = "it was moved to quarantine"
+            advice = "the module was moved to quarantine"
         else:
-            advice = "run check with repair to move it to quarantine; its functions will be compiled again"
+            advice = "run check with repair to move the module to quarantine; its functions will be compiled again"
         self.report(kind, module_id.hex(), f"{reason}; {advice}", repaired=is_moved)
         self.exclude(module_id)
         if not is_moved:

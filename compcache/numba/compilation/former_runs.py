@@ -23,8 +23,7 @@ __all__ = ["former_attributes", "former_implementation"]
 def former_attributes(function: Any, copies: dict[Any, Any]) -> Iterator[None]:
     """Give attributes of the program's classes and objects that a function reads their former values while the block runs.
 
-    `copies` is that of `former_function`.
-    Other threads of the program would read these values, too, so nothing is done if there are other threads.
+    `copies` is that of `former_function`. If there are other threads, nothing is done, because they would read the former values, too.
     """
     rows = changed_attributes(function, copies) if threading.active_count() == 1 else []
     try:
@@ -54,9 +53,9 @@ def _setter_of(owner: Any, name: str) -> Callable[[Any], None]:
 def former_implementation(function: Any, copies: dict[Any, Any], *, is_compiled: bool) -> Callable[..., Any]:
     """Return a function that calls the copy of an implementation with the former values of attributes.
 
-    `copies` are the copies of the implementation and of functions that it refers to, by their functions. `is_compiled`: Numba has compiled
-    what the implementation returned. Otherwise, the functions that the copy returns read present globals, because Numba inlines them, or
-    calls them, for each caller.
+    `copies` are the copies of the implementation and of functions that it refers to, by their functions. `is_compiled` is whether Numba has
+    compiled what the implementation returned. Otherwise, the functions that the copy returns read present globals, because Numba inlines
+    them, or calls them, for each caller.
     """
     originals = {copy: original for original, copy in copies.items()}
     namespaces = {id(copy.__globals__): original.__globals__ for copy, original in originals.items()}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from compcache.numba.identity.linked import Linked, Loop
 
-__all__ = ["Recorded", "add_linked", "collect_dependencies", "library_of", "remember_library", "set_dependencies", "start_recording"]
+__all__ = ["Recorded", "add_linked", "collect_dependencies", "library_of", "note_recording", "record_library", "set_dependencies"]
 
 
 class Recorded(NamedTuple):
@@ -27,7 +27,7 @@ class Recorded(NamedTuple):
         names: the digests of the names that the compiler looked up.
         problem: the reason why the dependencies are unknown; None if they are known.
         linked: the overloads in the code.
-        results: what implementations returned for some types.
+        results: the results of implementations that Numba keeps.
         loops: the loops that the compiler has added to ufuncs, in order. The key of a caller contains the loops that its ufuncs had before.
     """
 
@@ -49,7 +49,7 @@ _INTERNAL_PREFIXES = ("nrt", "__numba_parfor_gufunc", "parallelgufuncwrapper")
 _unrecorded: list[bool] = []
 
 
-def start_recording(*, from_the_start: bool) -> None:
+def note_recording(*, from_the_start: bool) -> None:
     """Note that all compilations are recorded from now on. `from_the_start` is whether this process has compiled nothing before."""
     if not from_the_start:
         _unrecorded.append(True)
@@ -59,7 +59,7 @@ def start_recording(*, from_the_start: bool) -> None:
 _library_by_symbol: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
 
-def remember_library(symbol: str, library: Any) -> None:
+def record_library(symbol: str, library: Any) -> None:
     """Record the library that defines a symbol."""
     _library_by_symbol[symbol] = library
 
@@ -83,8 +83,8 @@ def add_linked(library: Any, overload: Linked) -> None:
 def collect_dependencies(library: Any, scope: scopes.Scope | None = None) -> Recorded:
     """Return the dependencies of a library's code and of the libraries that are linked into it; record the result for the library.
 
-    If the dependencies of any part are unknown, `problem` gives the reason. The records of `scope`, the scope of the library's compilation,
-    are added to the result; None after the compilation.
+    If the dependencies of any part are unknown, `problem` gives the reason. `scope` is the scope of the library's compilation, whose
+    records are added to the result; None after the compilation.
     """
     earlier = _records.get(library)
     if earlier is not None and scope is None:
@@ -148,8 +148,8 @@ def _results_in_scope(scope: scopes.Scope, function: Any) -> Iterator[Result]:
     """
     for arguments, content in scope.used.get(id(function), ()):
         if content is None or (content.is_declined and id(function) in scope.accepted):
-            dependency_of(function)  # raises the error of that time, which is remembered
-            raise Unidentifiable(f"{name_of(function)} read a value that cannot be compared between processes: pass it as an argument")
+            dependency_of(function)  # raises the error of that time, which `dependency_of` stores
+            raise Unidentifiable(f"{name_of(function)} read a value that cannot be compared between processes: pass arguments instead")
         yield Result(content, arguments)
 
 
@@ -169,6 +169,6 @@ def _unrecorded_dependencies(library: Any) -> Recorded:
     if _unrecorded:
         defined = [function.name for function in library._final_module.functions if not function.is_declaration]
         if any(name.startswith("_ZN") and "_ZN5numba" not in name for name in defined):  # a function that is not Numba's own
-            reason = f"the function calls {library.name}, which was compiled before compcache.numba was installed: install it first"
+            reason = f"the function calls {library.name}, which was compiled too early: install compcache.numba before all compilations"
             return Recorded(problem=Unidentifiable(reason))
     return _present_dependencies(scopes.tried_outside_scopes.values())

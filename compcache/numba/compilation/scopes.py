@@ -65,7 +65,7 @@ class Scope:
 
     Attributes:
         function: the Python function.
-        linked: the overload.
+        linked: the overload that is being compiled.
         loops: the loops that the compilation has added to ufuncs, in order.
         read: the function whose code and values the compiler reads: the function, or a copy with former values.
         token: the token in the function's symbols.
@@ -107,7 +107,7 @@ class Scope:
 
 
 class _Stack(threading.local):
-    """The state of one thread: running compilations, deferred actions, running look-ups, and the CPU time of compilations."""
+    """The state of one thread: running compilations, look-ups and stores, deferred actions, and the CPU time of compilations."""
 
     def __init__(self) -> None:
         self.scopes: list[Scope] = []
@@ -128,9 +128,8 @@ tried_outside_scopes: dict[int, Any] = {}
 def compile_scope(function: Any, dispatcher: Any, args: Any, return_type: Any, flags: Any, extra: str) -> Iterator[Scope]:
     """Provide the scope of a function during its compilation.
 
-    `dispatcher` is the object that compiles the function for a dispatcher, or None.
-    The names that the compilation records are added to the scope of the caller. After the outermost compilation, the deferred actions
-    (`defer`) run, unless the compilation failed.
+    `dispatcher` is the object that compiles the function for a dispatcher, or None. The names that the compilation records are added to the
+    scope of the caller. After the outermost compilation, the actions from `defer` run, unless the compilation failed.
     """
     linked = linked_overload(function, dispatcher, args)
     read = former_function(function) if take_linked(linked) else function
@@ -157,7 +156,7 @@ def _restart_clock() -> float:
 
 
 def pop_compile_seconds() -> float:
-    """Return the CPU time of this thread's compilations in seconds, and reset it.
+    """Return the CPU time of this thread's compilations in seconds, and set it to 0.
 
     The measurement starts with the outermost compilation, or with the previous call during this compilation.
     """
@@ -268,8 +267,8 @@ def defer(action: Callable[[], None]) -> bool:
 def _make_token(function: Any, original: Any, args: Any, return_type: Any, flags: Any, extra: str) -> str:
     """Return the token for the symbols of a function that is being compiled, and record that the token is used.
 
-    The token is a digest of everything that determines the function; if that is in use, a digest of it and the token of the caller. If no
-    digest can be computed, or if both are in use, the token is random.
+    The token is a digest of everything that determines the function. If this token is in use, the token is a digest of it and of the
+    caller's token. If no digest can be computed, or if both tokens are in use, the token is random.
     """
     try:
         function_content = fingerprint(function)
@@ -333,7 +332,7 @@ class Run(NamedTuple):
 
     Attributes:
         content: the content before the run; None if the implementation could not be identified.
-        arguments: the digest of the types (`kept_results`); "" if they have no digest, or if Numba does not keep the result.
+        arguments: the digest of the types, from `digest_arguments`; "" if they have no digest, or if Numba does not keep the result.
         compilation: the token of the outermost compilation in which the implementation ran; "" if it ran with former values.
     """
 
@@ -362,11 +361,12 @@ def record_run(function: Any) -> None:
 
 
 def record_use(function: Any, template: type, keys: Iterable[Any], kept: Any, args: Iterable[Any], kws: Mapping[str, Any]) -> Any:
-    """Record that the compiler uses what one of the user's implementations returns for some types, or has returned.
+    """Record that the compiler uses the result of one of the user's implementations for some types.
 
-    If loaded code has its result for these types, from other values, return the copies of it and of functions that it refers to, which read
-    the former values (`former_function`). The copy must run in place of it (`former_runs`). Otherwise return None: it must run itself.
-    If Numba has kept the result of a run that was not recorded, the running compilations are not cached.
+    If loaded code contains a result for these types that was computed from other values, return copies, by their functions, that read the
+    former values: of the implementation, and of functions to which the implementation refers. The caller must run the implementation's copy
+    (`former_runs`). Otherwise return None. If Numba has kept the result of a run that was not recorded, the running compilations are not
+    cached.
 
     Args:
         function: the implementation.
@@ -457,7 +457,7 @@ def record_address(generator: str) -> None:
 def record_loop(dispatcher: Any, types: str) -> None:
     """Record in all running compilations of this thread that the compiler adds a loop to a ufunc, unless the ufunc has the loop.
 
-    `types` are the types of the operands (`Loop`), or "" if they have no text.
+    `types` are the types of the operands, as in `Loop`, or "" if they have no text.
     """
     if not types and _stack.scopes:
         name = name_of(dispatcher.py_func)

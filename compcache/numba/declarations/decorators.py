@@ -25,7 +25,9 @@ _Function = type(lambda: 0)
 
 
 def njit(*args: Any, **options: Any) -> Any:
-    """Replace `numba.njit`. Return a lazy function, which runs stored code without importing Numba.
+    """Replace `numba.njit`. Return a lazy function, which runs stored code without importing Numba, or a decorator that returns one.
+
+    Numba's own `njit` is used if compilation is disabled, or if only Numba can interpret the arguments or the options.
 
     Args:
         args: the arguments of `numba.njit`.

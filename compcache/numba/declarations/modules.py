@@ -98,7 +98,7 @@ _directory = ""
 def find_attribute(module: str, name: str) -> Any:
     """Return the stand-in for an attribute of one of Numba's modules, or the value of a setting; None if only Numba can provide it.
 
-    `module` is the full name of the module.
+    `module` is the full name of the module. Raise `OSError` if the module's source cannot be read.
     """
     if module == _SETTINGS:
         return _setting_value(name)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, ABCMeta, abstractmethod
 from importlib import import_module
 
-from compcache.numba.fingerprints.stand_ins import jitted, note_real
+from compcache.numba.fingerprints.stand_ins import lazy_jitted_of, note_real
 from compcache.numba.lazy import has_numba, when_imported
 from compcache.numba.lazy.c_helpers import load_extension
 from compcache.numba.lazy.stand_ins import LazyObject, numbas_object, original, real_numba
@@ -119,10 +119,7 @@ def intrinsic(*args: Any, **options: Any) -> Any:
 
 
 def get_cython_function_address(module_name: str, function_name: str) -> int:
-    """Replace `numba.extending.get_cython_function_address`.
-
-    Before Numba is imported, the C function of Numba's extension module finds the address.
-    """
+    """Replace `numba.extending.get_cython_function_address`, until Numba is imported by the C function of Numba's extension module."""
     if has_numba():
         real_address: int = _import_real("get_cython_function_address")(module_name, function_name)
         return real_address
@@ -133,10 +130,10 @@ def get_cython_function_address(module_name: str, function_name: str) -> int:
 
 
 def is_jitted(function: Any) -> Any:
-    """Replace `numba.extending.is_jitted`. Import Numba only for a stand-in, which Numba must create to test it."""
+    """Replace `numba.extending.is_jitted`. Import Numba only to test a lazy object that is not a lazy function."""
     if has_numba() or issubclass(type(function), LazyObject):
         return _import_real("is_jitted")(function)
-    return jitted(function) is not None
+    return lazy_jitted_of(function) is not None
 
 
 EXTENDING_STAND_INS: dict[str, Any] = {

@@ -33,7 +33,7 @@ _NAMES |= {"short": "int16", "ushort": "uint16", "intc": "int32", "uintc": "uint
 _NAMES |= dict.fromkeys(("intp", "int_", "ssize_t"), f"int{_WORD}") | dict.fromkeys(("uintp", "uint", "size_t"), f"uint{_WORD}")
 _NAMES |= {"long_": f"int{_LONG}", "ulong": f"uint{_LONG}"}
 _SHOWN = {"boolean": "bool", "voidptr": "void*"}
-_set_class: Any = object.__dict__["__class__"].__set__
+_set_class: Any = object.__dict__["__class__"].__set__  # the stand-ins define `__class__` as a property, which cannot be assigned
 _lock = RLock()
 
 
@@ -280,6 +280,7 @@ _ITEM_NAMES = frozenset(name for name in _NAMES.values() if name[-1].isdigit()) 
 
 def _has_types() -> bool:
     """Return whether all of Numba's types are defined."""
+    # Numba assigns `all_str` after the types, so a module that is being imported may lack it. `sys` stands for no module, and never has it.
     return "all_str" in vars(sys.modules.get("numba.core.types", sys))
 
 

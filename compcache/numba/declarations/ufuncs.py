@@ -85,7 +85,7 @@ class LazyUfunc(LazyWrapper):
         """
         state = object.__getattribute__(self, "_state")
         if state.signatures is None:
-            raise NotLazy(f"the function uses the ufunc {state.function.__qualname__}, which has no declared signatures: declare them")
+            raise NotLazy(f"the function uses the ufunc {state.function.__qualname__}, which declares no signatures: declare signatures")
         walk.feed_token("ufunc of Numba", state.options.get("signature", ""), repr(state.options.get("identity")))
         walk.feed_declared(state.compiled, state.function)
 
@@ -244,10 +244,7 @@ def _make_growing_ufunc(lazy: LazyUfunc, state: State, library: Any) -> Any:
 
 
 def _add_loop(lazy: LazyUfunc, ufunc: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-    """Add the stored loop for these arguments to a ufunc.
-
-    Raise `_NotStored` if no loop is stored, or Numba must interpret the arguments.
-    """
+    """Add a ufunc's stored loop for these arguments. Raise `_NotStored` if no loop is stored, or Numba must interpret the arguments."""
     state = object.__getattribute__(lazy, "_state")
     count = state.function.__code__.co_argcount
     has_only_operands = set(keywords) <= {"out"} and len(args) >= count and len(args) + len(keywords) <= count + 1
@@ -362,10 +359,7 @@ def _has_loop_for(ufunc: Any, types: tuple[str, ...]) -> bool:
 
 
 def _find_element_types(args: tuple[Any, ...]) -> tuple[str, ...]:
-    """Return the names of the types for which Numba compiles a loop for these arguments.
-
-    Raise `_NotStored` if only Numba can determine one of the types.
-    """
+    """Return the names of the types for which Numba compiles a loop. Raise `_NotStored` if only Numba can determine one of the types."""
     try:
         return tuple([_find_element_type(argument) for argument in args])
     except NotLazy:
@@ -382,5 +376,5 @@ def _find_element_type(argument: Any) -> str:
     if kind in (bool, int, float, complex):
         return scalar_name(numpy.asarray(argument).dtype)
     raise NotLazy(
-        f"an argument has the type {kind.__module__}.{kind.__qualname__}, for which compcache needs Numba: pass numbers or arrays of them"
+        f"an argument has the type {kind.__module__}.{kind.__qualname__}, for which compcache needs Numba: pass (arrays of) numbers"
     )

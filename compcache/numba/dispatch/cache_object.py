@@ -115,7 +115,7 @@ class CacheObject(_Cache):  # type: ignore[misc]
         return self._is_requested and not isinstance(refusal, Unrepeatable)
 
     def _load_from_fallback(self, sig: Any, target_context: Any) -> Any:
-        """Return the compile result from the fallback cache, or None; record that its dependencies are unknown."""
+        """Return the compile result from the fallback cache, or None. Record that the dependencies of the result are unknown."""
         entry = self._fallback.load_overload(sig, target_context)
         if entry is not None:
             library = getattr(entry, "library", entry)

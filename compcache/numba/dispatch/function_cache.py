@@ -90,9 +90,9 @@ class FunctionCache(CacheObject):
         return is_linked(linked_overload(self._function, self._owner, _argument_types(sig)))
 
     def _load_identified(self, identity: Identity, sig: Any, target_context: Any) -> Any:
-        """Return the stored compile result for an identity, or None if there is none. Count a hit or a miss.
+        """Return the stored compile result for an identity, or None if there is none or the identity was flushed.
 
-        Return None, and count nothing, if the identity was flushed.
+        Count a hit or a miss, unless the identity was flushed, or the result is from the fallback cache.
         """
         if identity.key in self._flushed:
             return None
@@ -119,7 +119,7 @@ class FunctionCache(CacheObject):
         return cres
 
     def _read_descriptions(self) -> None:
-        """Record the overloads and results that the descriptions of code list that this process has loaded without Numba."""
+        """Record the overloads and results in the descriptions of code that this process has loaded without Numba."""
         for record, functions in history.take_unread():
             entry = load.find_entry(self._cache, *record.base)
             if entry is not None:
@@ -168,7 +168,7 @@ class FunctionCache(CacheObject):
         self._stored_early[_signature_key(sig)] = self._enabled and self._save(sig, cres)
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Store the compile result for a signature, record why it is not cached, or delegate it to the fallback cache (`_save`)."""
+        """Store the compile result for a signature, record why it is not cached, or delegate it to the fallback cache."""
         if not self._enabled:
             return
         is_stored = False
@@ -180,10 +180,7 @@ class FunctionCache(CacheObject):
             self._fallback.save_overload(sig, data)
 
     def _save(self, sig: Any, data: Any) -> bool:
-        """Store a compile result, or record why it is not cached.
-
-        Return False if the result must be delegated to the fallback cache; True otherwise.
-        """
+        """Store a compile result, or record why it is not cached. Return False if the fallback cache must store the result, else True."""
         from compcache.numba.entries import save
 
         seconds = scopes.pop_compile_seconds()
@@ -271,7 +268,7 @@ class FunctionCache(CacheObject):
             # The loaded overload works, and the next start imports Numba for it, as this start did.
 
     def _record_start_reason(self, sig: Any, reason: NotLazy) -> None:
-        """Record for `compcache explain` why later processes import Numba for an overload, unless its code was refused."""
+        """Record for `compcache explain` why later processes import Numba for an overload, unless the code was refused."""
         label = make_label(self._full_name(), sig)
         if self._explains_starts and label not in self._backend.refused:
             frontend.note_uncached(self._cache, label, f"was compiled, but later processes import Numba to use it: {reason}")
@@ -305,7 +302,7 @@ class FunctionCache(CacheObject):
         note_compiled(self._owner, _argument_types(sig), Compiled(identity.key, identity.lines))
 
     def _identify(self, sig: Any, target_context: Any) -> Identity | Unidentifiable:
-        """Return the present identity of the function for a signature, or the error that says why there is none; remember the result."""
+        """Return the present identity of the function for a signature, or the error that says why there is none. Keep the result."""
         identity: Identity | Unidentifiable
         try:
             identity = identify(
@@ -351,7 +348,7 @@ class FunctionCache(CacheObject):
     def _further_components(self) -> dict[str, str]:
         """Return the key's components for the kind of the function, the compiler pipeline, and the declared types of variables.
 
-        Raise `Unidentifiable` if the compiler pipeline is not one of Numba's pipelines.
+        Raise `Unidentifiable` if the compiler pipeline is not one of Numba's pipelines, or a declared type has no identity by content.
         """
         compiler_ = getattr(self._owner, "_compiler", None)
         types_of_locals = declared_locals(getattr(compiler_, "locals", None) or getattr(self._owner, "locals", None))

@@ -50,7 +50,7 @@ class GufuncCache(CacheObject):
         return library
 
     def find_wrapper(self, sig: Any, target_context: Any) -> Any:
-        """Return the stored code library with the wrapper for a signature, or None. The look-up of the function was counted already."""
+        """Return the stored code library with the wrapper for a signature, or None. Count nothing, because the function was counted."""
         identity = self._identify() if self._enabled else None
         return self._load_wrapper(identity, sig, target_context) if identity is not None else None
 
@@ -59,15 +59,12 @@ class GufuncCache(CacheObject):
         return load.load_library(self._cache, identity, make_func_name(identity, sig), target_context)
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Store the wrapper, record why it is not cached, or delegate it to the fallback cache (`_store`)."""
+        """Store the wrapper, record why it is not cached, or delegate it to the fallback cache."""
         if self._enabled and (self._has_own_locator or not self._store(sig, data)):
             self._fallback.save_overload(sig, data)
 
     def _store(self, sig: Any, data: Any) -> bool:
-        """Store the wrapper, or record why it is not cached.
-
-        Return False if the wrapper must be delegated to the fallback cache; True otherwise.
-        """
+        """Store the wrapper, or record why it is not cached. Return False if the fallback cache must store the wrapper, else True."""
         identity = self._identify()
         if identity is None:
             self._record_reason(sig, str(self._identity_error))

@@ -24,5 +24,5 @@ class HelperSymbol(AddressDefinition):
         """
         address = helper_address(self.name)
         if not address:
-            raise ImportError(f"this process has no C function {self.name!r}: install the Numba that compiled the code", name="numba")
+            raise ImportError(f"Numba's C function {self.name!r} does not exist: install the Numba that compiled the code", name="numba")
         return address, None

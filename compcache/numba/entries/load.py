@@ -19,7 +19,7 @@ from compcache.numba.compilation import libraries, native_code, scopes
 from compcache.numba.entries.generators import restore_generator
 from compcache.numba.entries.mapped_library import MappedLibrary, Stored, keep_mapped, make_entry_point, set_environments
 from compcache.numba.identity.dependencies import Dependency, decode_names, is_current, matching_names
-from compcache.numba.identity.kept_results import decode_results, is_valid, note_results
+from compcache.numba.identity.kept_results import are_results_valid, decode_results, note_results
 from compcache.numba.identity.linked import Linked, add_loops, decode_linked, linked_overload
 from compcache.numba.identity.settings import requested_cpu
 from compcache.numba.lazy.c_helpers import helper_address
@@ -65,7 +65,7 @@ def _outdated_reason(description: Description, *, is_new: bool) -> str:
     for dependency in [Dependency(*row) for row in description.used]:
         try:
             arguments = [result.arguments for result in results if result.dependency == dependency]
-            if not (is_current(dependency) if is_new else is_valid(dependency, arguments)):
+            if not (is_current(dependency) if is_new else are_results_valid(dependency, arguments)):
                 return f"the implementation {dependency.name} has changed since the code was compiled"
         except Unidentifiable as error:
             return f"the implementation {dependency.name} cannot be compared: {error}"
@@ -105,7 +105,7 @@ def load_result(
     else:
         cres = _create_compile_result(target, description, symbols, payload, function, target_context)
     if cres is not None:
-        libraries.remember_library(cres.fndesc.llvm_func_name, cres.library)
+        libraries.record_library(cres.fndesc.llvm_func_name, cres.library)
         cres = _replace_argument_types(cres, adapt_args(tuple(cres.signature.args)))
         own_overload = linked_overload(function, owner, cres.signature.args)
         libraries.set_dependencies(cres.library, _decode_dependencies(description, functions, own_overload))
@@ -192,7 +192,7 @@ def _environment_globals(module: str | None) -> dict[str, Any]:
 
 
 def _decode_dependencies(description: Description, functions: Functions, own_overload: Linked) -> libraries.Recorded:
-    """Return the dependencies that an entry's description contains."""
+    """Return the dependencies in an entry's description, with the overload of the entry itself."""
     rows = frozenset([Dependency(*row) for row in description.used])
     linked = decode_linked(description, functions) | {own_overload}
     return libraries.Recorded(rows, decode_names(description.asked), None, linked, frozenset(decode_results(description)))

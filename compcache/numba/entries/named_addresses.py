@@ -135,11 +135,14 @@ def parse_imports(names: Iterable[str]) -> dict[str, CythonFunction | HelperSymb
     return {name: _parse_name(*name.removeprefix(IMPORT_PREFIX).split("/", 2)) for name in names if name.startswith(IMPORT_PREFIX)}
 
 
-def _parse_name(module: str, name: str, kind: str) -> CythonFunction | HelperSymbol | ProgramArray:
-    """Return what a stored name means: a Cython function if it has a module, an array if it has a type, otherwise a helper of Numba."""
+def _parse_name(module: str, name: str, detail: str) -> CythonFunction | HelperSymbol | ProgramArray:
+    """Return the object with a stored name: a Cython function in a module, an array (`name` is the part of it), or a helper of Numba.
+
+    `detail` is the type of the Cython function, or the name of the array; "" for a helper.
+    """
     if module:
-        return CythonFunction(module, name, kind)
-    return ProgramArray(name, kind) if kind else HelperSymbol(name)
+        return CythonFunction(module, name, detail)
+    return ProgramArray(name, detail) if detail else HelperSymbol(name)
 
 
 def bind_imports(module: Any) -> Any:

@@ -40,7 +40,7 @@ def link_recursive_callees(library: Any) -> Any:
         definition = _find_defining_module(missing).clone()
         definition.get_function(missing).linkage = "weak_odr"  # linkonce would be removed, because no code refers to it by name
         module.link_in(definition)
-    raise MissingCallee(f"the function has more than {_MAX_CALLEES} recursive callees: split it")
+    raise MissingCallee(f"the function has more than {_MAX_CALLEES} recursive callees: split the function")
 
 
 def _find_defining_module(name: str) -> Any:
@@ -49,7 +49,7 @@ def _find_defining_module(name: str) -> Any:
     module = library._get_module_for_linking() if library is not None else None
     if module is not None and any(function.name == name and not function.is_declaration for function in module.functions):
         return module
-    raise MissingCallee(f"the function calls {name} recursively, but this process no longer has the code of {name}: start it again")
+    raise MissingCallee(f"the code of {name}, a recursive callee of the function, is no longer in this process: start the program again")
 
 
 #: The parts of Numba's function names: the name with a number, the length of the compiler options, and the options with the remainder.

@@ -79,7 +79,7 @@ def save_result(cache: Cache, identity: Identity, name: str, cres: Any, targets:
 
     Raises:
         NotYetCacheable: a recursive callee is not compiled yet.
-        NotCacheable: the code depends on objects that only this process has.
+        NotCacheable: the code depends on objects that only this process has or that cannot be pickled, or its dependencies are unknown.
         CompcacheError: the entry could not be stored.
     """
     library = cres.library
@@ -300,7 +300,7 @@ def _drop_unpicklable_parts(fndesc: Any) -> Any:
 def _reduce_result(cres: Any) -> Any:
     """Return a compile result in the form that Numba pickles. Raise `NotCacheable` if the function's globals have no name."""
     if not cres.environment.can_cache():
-        raise NotCacheable("the function's globals have no __name__: add it to the globals that exec() uses")
+        raise NotCacheable("the function's globals have no __name__: add __name__ to the globals that exec() uses")
     return cres._replace(type_annotation=_annotation_text(cres))._reduce()
 
 
@@ -320,7 +320,7 @@ def save_library(
     `publish_entry` for the other arguments.
 
     Raises:
-        NotCacheable: the code depends on objects that only this process has.
+        NotCacheable: the code depends on objects that only this process has, or its dependencies are unknown.
         CompcacheError: the entry could not be stored.
     """
     if library.has_dynamic_globals:

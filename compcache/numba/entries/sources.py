@@ -11,7 +11,7 @@ from compcache.interrupts import reraise_interrupt
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from compcache.numba.fingerprints.walk import Part
+    from compcache.numba.fingerprints.walk import FunctionPart
 
 __all__ = ["read_sources"]
 
@@ -19,7 +19,7 @@ __all__ = ["read_sources"]
 _MAX_CHARACTERS = 1 << 15
 
 
-def read_sources(parts: Iterable[Part]) -> dict[str, str]:
+def read_sources(parts: Iterable[FunctionPart]) -> dict[str, str]:
     """Return the source texts of functions as components of an identity.
 
     Functions without readable source are omitted. The first function that exceeds the maximum length, and all later functions, are omitted.

@@ -37,7 +37,7 @@ _ENVIRONMENT_FIELDS = object.__basicsize__
 
 
 def make_start_key(function: Any, options: Mapping[str, Any], args: Sequence[Any]) -> Key:
-    """Return the present key of an overload, with these options (`registered.options`) and argument types, for starts without Numba.
+    """Return the present key of an overload for starts without Numba. `options` are from `registered.options`.
 
     Raise `NotLazy` if the overload needs Numba.
     """
@@ -58,7 +58,7 @@ def record_start(cache_object: Any, cache: Cache, signature: Any, key: Key) -> N
         raise NotLazy("the code of the function is not stored in a form that can be used without Numba")
     record = entry.create_record(entry.fndesc.llvm_cpython_wrapper_name)
     if record is None:
-        raise NotLazy("a constant of the function cannot be unpickled without Numba or the main program: define its class in a module")
+        raise NotLazy("a constant of the function needs Numba or the main program to be unpickled: define the constant's class in a module")
     store_fields(cache, key.name if entry.description.lines else key.base_name, record.fields, waits=True)
 
 
@@ -166,7 +166,7 @@ def find_stored_entry(cache_object: Any, cache: Cache, signature: Any, key: Key 
     if not isinstance(identity, Identity) or _dynfunc._impl_info["offsetof_env_body"] != _ENVIRONMENT_FIELDS:
         return None
     if key is not None and cache_object.inherits_options(identity):
-        raise NotLazy("the function was compiled with the options of a caller: declare these options in its own decorator")
+        raise NotLazy("the function was compiled with the options of a caller: declare these options for the function itself")
     name = make_func_name(identity, args)
     entry = find_entry(cache, name, identity.lines, is_new=True, is_wanted=partial(_covers_implementations, key))
     if entry is None:
@@ -221,7 +221,7 @@ def _pickle_constants(constants: list[Any]) -> bytes | None:
 
 
 def store_fields(cache: Cache, name: str, fields: tuple[Any, ...], *, waits: bool = False) -> None:
-    """Store the fields of a record for starts without Numba under a name. With `waits`, it may be written later, with other entries.
+    """Store the fields of a record for starts without Numba under a name. With `waits`, the record may be written with later entries.
 
     Raise `CompcacheError` if the record could not be stored.
     """

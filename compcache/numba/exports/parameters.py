@@ -78,8 +78,8 @@ def has_variable_arguments(function: Any) -> bool:
 def normalize_argument_types(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the types of the arguments that a call of a function with this signature passes.
 
-    In a signature from a dispatcher's `nopython_signatures`, omitted parameters have types of their own, and the arguments for ``*args``
-    are one tuple. The result contains neither.
+    In a signature from a dispatcher's `nopython_signatures`, omitted parameters at the end have types of their own, and the arguments for
+    ``*args`` are one tuple. The result contains neither.
     """
     from numba.core import types
 

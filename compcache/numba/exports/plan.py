@@ -96,10 +96,7 @@ class _Planner:
         return offset
 
     def add_parameter(self, name: str, type_: Any) -> None:
-        """Add the node of a parameter. `finish_parameters` adds the nodes of its items.
-
-        Raise `Unsupported` if the type has no conversion.
-        """
+        """Add a parameter's node. `finish_parameters` adds the nodes of its items. Raise `Unsupported` if the type has no conversion."""
         with _name_in_errors(f"parameter {name!r}"):
             node = self._create_node(type_, is_parameter=True)
         node.name, node.expected = self.add_text(name), self.add_text(describe_type(type_))

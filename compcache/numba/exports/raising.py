@@ -51,7 +51,7 @@ COMPUTED = ...
 
 
 def describe_exceptions(func_name: str, text: str) -> list[KnownException]:
-    """Return the exceptions that LLVM assembly may raise. Numba must have compiled it in this process.
+    """Return the exceptions that code may raise, given by its LLVM assembly. Numba must have compiled the code in this process.
 
     Raise `CompileError` for the export `func_name` if an exception class is local to a function, or an argument cannot be stored.
     """

@@ -24,10 +24,7 @@ _codes: dict[int, tuple[Any, bytes, Reads]] = {}
 
 
 def digest_and_reads(code: python_types.CodeType) -> tuple[bytes, Reads]:
-    """Return the digest of a code object with its nested code objects, and its own reads.
-
-    The digest and the reads are stored while the code object lives.
-    """
+    """Return the digest of a code object with its nested code objects, and its own reads. Both are stored while the code object lives."""
     row = _codes.get(id(code))
     if row is not None:
         known_code, known_digest, known_reads = row
@@ -84,7 +81,7 @@ def _feed_constant(state: Any, constant: Any) -> None:
 
 
 def bits_of(value: complex) -> bytes:
-    """Return all bits of a number, because text would lose the sign of a NaN."""
+    """Return a floating-point or complex number as bytes with all its bits. A text would lose the sign of a NaN."""
     return dumps(value, 2)
 
 
@@ -118,4 +115,4 @@ def replaced_defaults_reason(function: Any, declared: dict[str, Any]) -> str:
     present = defaults_of(function)
     if present.keys() == declared.keys() and all(present[name] is value for name, value in declared.items()):
         return ""
-    return f"the default values of {function.__qualname__} were replaced after its declaration"
+    return f"the default values of {function.__qualname__} were replaced after its declaration: declare the function again"

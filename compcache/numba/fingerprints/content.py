@@ -11,7 +11,7 @@ import os
 from compcache.digest import blake2b
 from compcache.numba.fingerprints import RUN
 from compcache.numba.fingerprints.history import functions_noted_as, has_old_code
-from compcache.numba.fingerprints.walk import SIZE_OF_LINES, WITHOUT_NUMBA, Part, Walk
+from compcache.numba.fingerprints.walk import SIZE_OF_LINES, WITHOUT_NUMBA, FunctionPart, Walk
 from compcache.numba.registered.refusals import NotLazy, Unidentifiable, examines_program
 
 TYPE_CHECKING = False
@@ -37,7 +37,9 @@ class Content:
 
     __slots__ = ("digest", "lines", "parts", "reads", "registered")
 
-    def __init__(self, digest: str, lines: str, parts: list[Part], at_compile_time: list[Part], registered: list[Any]) -> None:
+    def __init__(
+        self, digest: str, lines: str, parts: list[FunctionPart], at_compile_time: list[FunctionPart], registered: list[Any]
+    ) -> None:
         self.digest = digest
         self.lines = lines
         self.parts = parts
@@ -59,10 +61,11 @@ def content_of(function: Any, options: Any, functions: Iterable[Any] = ()) -> Co
         raise NotLazy(str(error)) from error
 
 
-def find_old_code(parts: Sequence[Part]) -> str | None:
-    """Return the name of a function whose code in this process was compiled from other values, or from values that cannot be compared.
+def find_old_code(parts: Sequence[FunctionPart]) -> str | None:
+    """Return the name of a function whose code in this process was compiled from other values than the function reads now.
 
-    The result is None if there is no such function.
+    If the present values cannot be compared, return the name of the first function with a key that needs no Numba. Return None if there is
+    no such function.
     """
     without_numba = functions_noted_as(WITHOUT_NUMBA, parts)
     try:
@@ -72,7 +75,7 @@ def find_old_code(parts: Sequence[Part]) -> str | None:
 
 
 @examines_program(NotLazy)
-def _find_parts(functions: Iterable[Any]) -> tuple[Part, ...]:
+def _find_parts(functions: Iterable[Any]) -> tuple[FunctionPart, ...]:
     """Return these functions and their callees, each with the digest of its own reads.
 
     Raise `Unidentifiable` if a function reads a value that only Numba knows, that has no content, or that raised an exception.
@@ -106,10 +109,10 @@ def _walk_content(function: Any, options: Any, functions: Iterable[Any]) -> Cont
     at_compile_time = []
     for implementation, fingerprint in _walk_implementations(walk):
         total.update(fingerprint.content.encode())
-        at_compile_time.append(Part(implementation, fingerprint.content.encode(), RUN))
+        at_compile_time.append(FunctionPart(implementation, fingerprint.content.encode(), RUN))
         fingerprints.append(fingerprint)
     lines = blake2b("".join([fingerprint.lines[:SIZE_OF_LINES] for fingerprint in fingerprints]).encode(), digest_size=16)
-    parts: dict[int, Part] = {}
+    parts: dict[int, FunctionPart] = {}
     for part in [part for fingerprint in fingerprints for part in fingerprint.parts]:
         parts.setdefault(id(part.function), part).owners.extend(part.owners)
     return Content(total.hexdigest(), lines.hexdigest(), list(parts.values()), at_compile_time, walk.registered)
@@ -118,7 +121,7 @@ def _walk_content(function: Any, options: Any, functions: Iterable[Any]) -> Cont
 def _walk_implementations(first: Walk) -> Iterator[tuple[Any, Fingerprint]]:
     """Yield each implementation that the walk, or the walk of another implementation, has found, with its fingerprint.
 
-    The registered functions that the further walks reach are added to the functions of the first walk.
+    The registered functions that the further walks reach are added to `registered` of the first walk.
     """
     implementations = dict(first.implementations)
     waiting = list(implementations.values())

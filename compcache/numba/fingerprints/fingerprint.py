@@ -67,12 +67,12 @@ class Limits(NamedTuple):
 def fingerprint_of_implementations(
     implementations: Iterable[Implementation], *, overlooks_members: bool = False, reads_all: bool = False, limits: Limits | None = None
 ) -> Fingerprint:
-    """Return the fingerprint of functions that run while code is generated. Its parts are the functions that are compiled for them.
+    """Return the fingerprint of functions that run while code is generated. Its parts are functions that the implementations compile.
 
     Args:
         implementations: the functions, with their options.
-        overlooks_members: whether a value without an identity counts only by its type, if it is a member of an object that the functions
-            can access, and no function that they name refers to it.
+        overlooks_members: whether values without an identity count only by their types, if the functions can read these values only as
+            members of objects.
         reads_all: whether attributes that none of the functions names count too.
         limits: the limits of the walk; None for the usual limits.
 
@@ -95,9 +95,10 @@ def fingerprint_of_implementations(
 def content_of_present_code(fingerprint: Fingerprint) -> str:
     """Return the digest of a fingerprint.
 
-    Raise `Unidentifiable` if this process has compiled one of its functions from other values, because callers would contain that code.
+    Raise `Unidentifiable` if this process has compiled a function of the fingerprint from other values, because callers would contain that
+    code.
     """
     name = find_old_code(fingerprint.parts)
     if name is not None:
-        raise Unidentifiable(f"{name} reads a value that has changed since {name} was compiled: pass it as an argument")
+        raise Unidentifiable(f"{name} reads a value that has changed since {name} was compiled: pass this value as an argument")
     return fingerprint.content

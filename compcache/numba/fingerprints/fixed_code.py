@@ -65,9 +65,9 @@ def note_running(dispatcher: Any, compiled: Compiled | None) -> None:
 def fixed_code(dispatcher: Any, *, is_frozen: bool) -> list[Compiled] | None:
     """Return the identities of all code of a dispatcher, in the order in which overloads are tried.
 
-    The result is None if the dispatcher may compile more code, may be inlined, or has code with an unknown origin. `is_frozen` is whether
-    it belongs to a ufunc that creates no more loops. Raise `Unidentifiable` if the code was compiled from values without an identity, even
-    if the present values have an identity.
+    The result is None if the dispatcher may compile more code, may be inlined, has no code, or has code with an unknown origin. `is_frozen`
+    is whether the dispatcher belongs to a ufunc that creates no more loops. Raise `Unidentifiable` if the code was compiled from values
+    without an identity, even if the present values have an identity.
     """
     if not is_frozen and getattr(dispatcher, "_can_compile", True):
         return None

@@ -65,7 +65,7 @@ class _Reads:
         return {name: self.keep(namespace[name], owners) for name in self.names & namespace.keys()}
 
     def keep(self, value: Any, owners: int) -> Former:
-        """Keep a value and what it refers to, and return the function that returns the value later; MISSING if it no longer exists.
+        """Keep a value and what it refers to, and return a function that returns the value later, or `MISSING` if the value is gone.
 
         `owners` is the maximum number of modules, classes and objects in a chain of attributes.
         """
@@ -147,7 +147,9 @@ def keep_values(function: Any, calls: int = _MAX_CALLS) -> None:
 
 
 def former_function(function: Any, copies: dict[Any, Any] | None = None) -> Any:
-    """Return a copy of a function that reads the kept values. Return the function itself if no value has changed or no value is kept.
+    """Return a copy of a function that reads the kept values.
+
+    Return the function itself if no value has changed, no value is kept, or there are more than `_MAX_CALLS` copies.
 
     `copies` has the copies of functions that refer to this function, by the copied functions. The new copy is added. None means that there
     are no copies yet.

@@ -40,7 +40,7 @@ _MAX_SHOWN = 100
 
 
 def feed_function(walk: Walk, function: Any, where: str) -> None:
-    """Feed one function to a walk that is in the mode of the function: its code, defaults and closure cells.
+    """Feed one function in the present mode of the walk: its code, defaults and closure cells. Running code can read its attributes, too.
 
     `where` describes the first value that refers to the function; it is "" for the fingerprinted function.
 
@@ -85,7 +85,7 @@ def _is_made_by_reviewed_function(function: Any) -> bool:
 
 
 def _feed_cells(walk: Walk, function: Any, name: str) -> None:
-    """Feed the values of the closure cells of a function."""
+    """Feed the closure cells of a function. The values in `DIFFERING` are omitted."""
     attributes = _all_attributes(function.__code__)
     compiles = walk.mode == RUN and is_made_by_library(function)  # Numba's closure around a user's function
     for variable, value in cells_of(function):
@@ -100,7 +100,7 @@ def _feed_cells(walk: Walk, function: Any, name: str) -> None:
 
 
 def _differs_between_processes(function: Any, variable: str) -> bool:
-    """Return whether a reviewed function closes over this variable, whose value differs between processes and does not matter."""
+    """Return whether `DIFFERING` lists a library function's closure variable: its value differs between processes, without effect."""
     if not is_made_by_library(function):
         return False
     from compcache.numba.registered.reviewed import DIFFERING
@@ -122,10 +122,7 @@ def _nested_code(code: python_types.CodeType) -> list[python_types.CodeType]:
 
 
 def _feed_code(walk: Walk, code: python_types.CodeType, namespace: dict[str, Any], name: str) -> None:
-    """Feed a code object whose globals are `namespace`, its nested code objects, and the values that they read.
-
-    `name` describes the function.
-    """
+    """Feed a code object of the function `name`, with the globals `namespace`, its nested code objects, and the values that they read."""
     digest, reads = digest_and_reads(code)
     walk.feed_token("code", digest)
     if walk.mode != RUN and code is walk.compiled.__code__:
@@ -160,11 +157,11 @@ def _feed_nested_code(walk: Walk, code: python_types.CodeType, namespace: dict[s
 
 
 def _record_reads_of_run(walk: Walk, code: python_types.CodeType, reads: Reads, values: list[Any]) -> None:
-    """Record the attributes that running code reads by names, and whether it computes names."""
-    from compcache.numba.fingerprints.outside import names_by_text, reads_by_name
+    """Record the attributes that running code reads by names, and whether it computes names, executes text, or matches classes."""
+    from compcache.numba.fingerprints.outside import reads_by_name, reads_globals_by_text
     from compcache.numba.registered.package_files import digest_of_package
 
-    if any(map(names_by_text, values)) and digest_of_package(package_of(walk.compiled)) is not None:
+    if any(map(reads_globals_by_text, values)) and digest_of_package(package_of(walk.compiled)) is not None:
         walk.defines_by_text = True
     names, reads_all = reads_by_name(code, reads, may_lead_anywhere=walk.overlooks)
     walk.reach().record_names(names, everything=reads_all)
@@ -207,7 +204,7 @@ def _feed_known_import(walk: Walk, module: str, chains: Iterable[tuple[str, ...]
     """
     if is_generator_module(module):
         for chain in (*chains, ()):  # () is the module itself
-            _feed_assigned_value(walk, module, chain, f"the import of {module} in {name}, which runs at compile time")
+            _feed_assigned_value(walk, module, chain, f"the compile-time import of {module} in {name}")
         return True
     if module not in sys.modules:
         raise NotLazy(f"{name} runs at compile time, and imports {module or 'its package'}: import this module in the program first")
@@ -222,7 +219,8 @@ def _chains_of(walk: Walk, code: python_types.CodeType, namespace: dict[str, Any
 def _resolve_chain(walk: Walk, chain: tuple[str, ...], namespace: dict[str, Any]) -> tuple[Any, int]:
     """Return the value of a chain, and the number of names that lead to it.
 
-    The name of a function that is being declared, and is not assigned yet, refers to the function.
+    A function with signatures is compiled before its own name is assigned. Therefore this name has no value without Numba. With Numba, the
+    name refers to the function that is being declared.
     """
     if walk.without_numba:
         value, followed = resolve(chain, namespace, is_generators_module)
@@ -264,16 +262,16 @@ def _feed_assigned_value(walk: Walk, module: str, names: tuple[str, ...], where:
     """Feed the value that the program has assigned to a part of Numba, if there is one.
 
     Raises:
-        NotLazy: the part is a setting, or running code reads from it data that only this process or host has.
+        NotLazy: the part is a setting, or running code reads the part and its result differs between processes or hosts.
         Unidentifiable: the value has no identity by content.
     """
     from compcache.numba.registered.purity import reads_external_state
 
     name = ".".join((module, *names))
     if not _SETTINGS.isdisjoint(name.split(".")):
-        raise NotLazy(f"{where} reads Numba's setting {name}, which differs between processes: pass the value as an argument")
+        raise NotLazy(f"{where} refers to Numba's setting {name}, which differs between processes: pass the value as an argument")
     if walk.mode == RUN and reads_external_state(name):
-        raise NotLazy(f"{where} reads {name}, whose result differs between processes: pass the result as an argument")
+        raise NotLazy(f"{where} refers to {name}, whose result differs between processes: pass the result as an argument")
     from compcache.numba.fingerprints.state import set_on_part
 
     assigned = set_on_part(module, names)
@@ -299,10 +297,10 @@ def _feed_names_by_text(walk: Walk, value: Any) -> bool:
 
     Return False, without feeding anything, if the value is not `eval` or similar, or if the function belongs to no package with files.
     """
-    from compcache.numba.fingerprints.outside import names_by_text
+    from compcache.numba.fingerprints.outside import reads_globals_by_text
     from compcache.numba.registered.package_files import digest_of_package
 
-    files = digest_of_package(package_of(walk.compiled)) if names_by_text(value) else None
+    files = digest_of_package(package_of(walk.compiled)) if reads_globals_by_text(value) else None
     if files is None:
         return False
     walk.feed_token("by text", files)
@@ -334,8 +332,7 @@ def registered_here(function: Any) -> tuple[list[tuple[Any, dict[str, Any]]], li
     This package's own table is used if it contains the function, otherwise Numba's registry.
 
     Returns:
-        The overloads with their options; and the options of each registration that allows compiled code to call the function
-        (`register_jitable`).
+        The overloads with their options; and the options of each `register_jitable`, by which compiled code may call the function.
     """
     from compcache.numba.registered import registered_for
     from compcache.numba.registered.options import jitable_options, overload_options

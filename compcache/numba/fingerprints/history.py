@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from compcache.numba.fingerprints.walk import Part
+    from compcache.numba.fingerprints.walk import FunctionPart
     from compcache.numba.lazy.entries import Record
 
     #: The full name of, and a weak reference to, each function, and a weak reference to its dispatcher (`owner_of`), or to the function
@@ -32,7 +32,7 @@ _digests: dict[ref[Any], dict[str, dict[bytes, None]]] = {}
 _unread: list[tuple[Record, Functions]] = []
 
 
-def note_code(parts: Iterable[Part], records: Iterable[Record] = ()) -> None:
+def note_code(parts: Iterable[FunctionPart], records: Iterable[Record] = ()) -> None:
     """Record the digests that the values read by functions had when the functions were compiled or loaded, the newest last.
 
     `records` are the records of the code, if it was loaded without Numba.
@@ -47,7 +47,7 @@ def note_code(parts: Iterable[Part], records: Iterable[Record] = ()) -> None:
         digests[part.digest] = None
 
 
-def has_old_code(parts: Iterable[Part]) -> str | None:
+def has_old_code(parts: Iterable[FunctionPart]) -> str | None:
     """Return the name of the first function whose code in this process was compiled from other values; None if all values match."""
     for part in parts:
         digests = _known_digests(part)
@@ -56,18 +56,18 @@ def has_old_code(parts: Iterable[Part]) -> str | None:
     return None
 
 
-def is_latest(part: Part) -> bool:
+def is_latest(part: FunctionPart) -> bool:
     """Return whether the latest code of a function was compiled from the same values. Return True if the function has no code yet."""
     digests = _known_digests(part)
     return not digests or next(reversed(digests)) == part.digest
 
 
-def functions_noted_as(kind: str, parts: Iterable[Part]) -> list[Any]:
+def functions_noted_as(kind: str, parts: Iterable[FunctionPart]) -> list[Any]:
     """Return the functions of these parts that have recorded digests of a kind."""
     return [part.function for part in parts if kind in _digests.get(ref(part.function), {})]
 
 
-def named_functions(parts: Iterable[Part]) -> Functions:
+def named_functions(parts: Iterable[FunctionPart]) -> Functions:
     """Return the functions of these parts, in order. A function with several dispatchers has several rows."""
     functions: dict[Any, dict[ref[Any], None]] = {}
     for part in parts:
@@ -86,6 +86,6 @@ def take_unread() -> list[tuple[Record, Functions]]:
     return rows
 
 
-def _known_digests(part: Part) -> dict[bytes, None]:
+def _known_digests(part: FunctionPart) -> dict[bytes, None]:
     """Return the digests under which the code of a function was noted, the latest last; empty if there are none."""
     return _digests.get(ref(part.function), {}).get(part.kind, {})

@@ -77,9 +77,9 @@ class _Registry:
         self.by_name: dict[str, list[Implementation]] = {}
         self.by_asked: dict[int, list[str]] = {}
         self.generators: dict[int, Any] = {}
-        self._keys: list[object] = []
+        self._keys: list[object] = []  # references, so that no id is reused
         self._lists: list[list[Any]] = []  # the lists of Numba's registries
-        self._actions: list[Callable[[Any], None]] = []  # what adds an item of each list
+        self._actions: list[Callable[[Any], None]] = []  # the function that adds an item of each list
         self._counts: list[int] = []  # the numbers of items that were read
 
     def refresh(self) -> None:
@@ -170,7 +170,7 @@ def source_of_template(template: Any) -> Any:
 
 
 def is_asked_by_template(template: Any) -> bool:
-    """Return whether a template belongs to an overload or an intrinsic, which is recorded when the compiler asks it."""
+    """Return whether a template belongs to an overload or an intrinsic. Their use is recorded when the compiler asks the template."""
     return hasattr(template, "_overload_func") or hasattr(template, "_definition_func")
 
 
@@ -240,7 +240,7 @@ def generators_of_other_registries() -> dict[str, list[Implementation]]:
 
 
 def is_generator_of_intrinsic(implementation: Any) -> bool:
-    """Return whether an intrinsic has returned a function, which Numba registers under the function itself."""
+    """Return whether a code generator was returned by an intrinsic. Numba registers such a function under itself as key."""
     from numba.core.registry import cpu_target
 
     return implementation in getattr(cpu_target.target_context, "_defns", ())

@@ -70,8 +70,8 @@ def _row_and_used_values(value: Any) -> tuple[tuple[str, ...] | None, list[Any]]
 def _is_of_program(value: Any) -> bool:
     """Return whether a function, a class, or the class of another object belongs to the program.
 
-    What an installed package defines does not, except functions that are nested in functions. For example, `typing_extensions` replaces
-    functions of `typing`. `__new__` of a named tuple, which has a namespace of its own, does not either.
+    Objects of installed packages do not, because packages such as `typing_extensions` replace functions of `typing`; functions nested in
+    functions of packages do. `__new__` of a named tuple, which has a namespace of its own, does not.
     """
     if isinstance(value, types.FunctionType):
         name = str(value.__globals__.get("__name__"))
@@ -83,7 +83,7 @@ def _is_of_program(value: Any) -> bool:
 
 def _is_installed(module: Any) -> bool:
     """Return whether a module, given by its name, comes from a directory of installed packages."""
-    return "-packages" in str(getattr(sys.modules.get(module), "__file__", None))
+    return "-packages" in str(getattr(sys.modules.get(module), "__file__", None))  # part of `site-packages` and `dist-packages`
 
 
 def _function_row(function: Any, used: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
@@ -107,7 +107,7 @@ def _text_of(value: Any) -> str:
 
 
 def _values_read_by(function: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the values that a function can read, with their names: globals, defaults and closure cells."""
+    """Yield the values that a function can read, with their names: globals, closure cells, and defaults that are not plain."""
     yield from _globals_of(function.__code__, function.__globals__)
     yield from [("", value) for value in function.__defaults__ or () if type(value) not in _PLAIN]
     yield from [row for row in cells_of(function) if row[1] is not MISSING]

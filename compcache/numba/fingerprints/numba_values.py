@@ -33,7 +33,7 @@ __all__ = ["HAVE_STAND_INS", "frozen_kernel", "handlers", "is_plain_type", "name
 
 @functools.cache
 def handlers() -> list[tuple[Any, Handler]]:
-    """Return the handlers by class. The first match is used."""
+    """Return pairs of classes and the handler of their objects. The first pair that matches an object is used."""
     from llvmlite import ir
     from numba.core import types
     from numba.core.ccallback import CFunc
@@ -71,7 +71,7 @@ def _feed_jitted(walk: Walk, value: Any, where: str, *, is_frozen: bool = False)
     if walk.without_numba and is_library_function(function):
         walk.feed_token("jitted by a library", function.__module__, function.__qualname__)
         return
-    real = _real_dispatcher(value) if type(value) is not value.__class__ else value
+    real = _real_dispatcher(value) if type(value) is not value.__class__ else value  # a lazy function has its dispatcher's `__class__`
     fixed = fixed_code(real, is_frozen=is_frozen) if real is not None else None
     if fixed is not None or (walk.without_numba and (is_frozen or not getattr(value, "_can_compile", True))):
         walk.feed_declared(fixed, function)
@@ -92,7 +92,7 @@ def _feed_jitted(walk: Walk, value: Any, where: str, *, is_frozen: bool = False)
 def _feed_compiling(walk: Walk, value: Any, where: str) -> None:
     """Feed a dispatcher that compiles its function for the types of calls, in the form that keys of entries have had since 1.0.0."""
     function = function_of(value)
-    walk.feed_token("jitted", value.__class__.__name__)  # a lazy function has the `__class__` of its dispatcher
+    walk.feed_token("jitted", value.__class__.__name__)  # not `type(value)`, which differs for a lazy function
     if is_library_function(function):
         walk.feed_token("library function", function.__module__, function.__qualname__)
         return
@@ -169,7 +169,10 @@ def _feed_gufunc(walk: Walk, value: Any, where: str) -> None:
 
 
 def _feed_ufunc(walk: Walk, value: Any, layout: str, identity: Any, dispatcher: Any, where: str) -> None:
-    """Feed the dispatcher of a ufunc. Without Numba, raise `NotLazy` for a ufunc that may create more loops."""
+    """Feed the dispatcher of a ufunc. `layout` is the signature of a gufunc, or "" for a plain ufunc.
+
+    Without Numba, raise `NotLazy` for a ufunc that may create more loops.
+    """
     if walk.without_numba:
         walk.feed_token("ufunc of Numba", layout, repr(identity))
         if not value._frozen:
@@ -242,7 +245,7 @@ def is_plain_type(value: Any) -> bool:
 
 
 def _feed_type(walk: Walk, value: Any, where: str) -> None:
-    """Feed a type by its structure. Its name may not identify it: the name of a namedtuple's type lacks the fields."""
+    """Feed a type by its structure, because a name may fit several types. For example, the name of a namedtuple's type lacks the fields."""
     kind = type(value)
     walk.feed_token("type", kind.__module__, kind.__qualname__)
     if is_plain_type(value):
@@ -297,14 +300,14 @@ def _is_derived(kind: type, name: str) -> bool:
 
 
 def _feed_component(walk: Walk, part: Any, where: str) -> None:
-    """Feed a part of a type. Types are pickled by name. Raise `Unidentifiable` if a class in the type cannot be found in its module."""
+    """Feed a part of a type. Raise `Unidentifiable` for a class that its module does not contain, because types are pickled by name."""
     for item in part if isinstance(part, (tuple, list)) else [part]:
         if isinstance(item, type) and not is_library_module(item.__module__):
             name = name_of_class(item)
             if name is None:
                 raise Unidentifiable(
                     f"{where} has a type with the class {item.__module__}.{item.__qualname__}, "
-                    "which its module does not define under any name: assign it to one"
+                    "which its module does not define under any name: assign the class to a variable of the module"
                 )
             if name != item.__qualname__:
                 walk.feed_token("found as", name)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from compcache.numba.registered.code_reads import Reads
 
-__all__ = ["is_reader", "may_read_anything", "names_by_text", "reads_by_name"]
+__all__ = ["is_reader", "may_read_anything", "reads_by_name", "reads_globals_by_text"]
 
 #: Functions that read attributes whose names are given as text, with the position of the first such argument.
 _READERS = {"attrgetter": 0, "getattr": 1, "getattr_static": 1, "hasattr": 1, "methodcaller": 0}
@@ -47,7 +47,7 @@ def _is_among(value: object, functions: tuple[tuple[str, str], ...]) -> bool:
     return any(getattr(sys.modules.get(module), name, functions) is value for module, name in functions)
 
 
-def names_by_text(value: object) -> bool:
+def reads_globals_by_text(value: object) -> bool:
     """Return whether a value is `eval`, `exec`, `globals` or `sys._getframe`."""
     return _is_among(value, _BY_TEXT)
 
@@ -77,7 +77,7 @@ def reads_by_name(code: CodeType, reads: Reads, *, may_lead_anywhere: bool) -> t
     globals_read = [name for name, *_ in reads.chains]
     namespaces = NAMESPACE_ATTRIBUTES.intersection((*reads.attributes, *globals_read))
     if namespaces and not may_lead_anywhere:
-        raise Unidentifiable(f"{code.co_qualname} reads the attribute {min(namespaces)!r}: read the values behind it by their names")
+        raise Unidentifiable(f"{code.co_qualname} reads the attribute {min(namespaces)!r}: read the values by their own names")
     uncovered = NOT_IN_KEYS.intersection(reads.attributes)
     if code.co_name == HASH_METHOD:
         uncovered -= {HASH_METHOD}  # it may call the method of its base
@@ -85,7 +85,7 @@ def reads_by_name(code: CodeType, reads: Reads, *, may_lead_anywhere: bool) -> t
         uncovered |= _LOGGER_ATTRIBUTES.intersection(reads.attributes)  # the logger need not be a value that the walk reaches
     if uncovered:
         raise Unidentifiable(
-            f"{code.co_qualname} reads the attribute {min(uncovered)!r}, which differs between processes: read it outside of this function"
+            f"{code.co_qualname} reads the attribute {min(uncovered)!r}, which differs between processes: read the attribute in other code"
         )
     reads_all = not _ATTRIBUTES_THAT_READ_ALL.isdisjoint(reads.attributes)
     names = {name for chain in reads.chains for name in chain}.union(reads.attributes)
@@ -97,10 +97,7 @@ def reads_by_name(code: CodeType, reads: Reads, *, may_lead_anywhere: bool) -> t
 
 @functools.lru_cache(maxsize=1000)
 def _names_in_calls(code: CodeType) -> tuple[str, ...] | None:
-    """Return the names that calls of `getattr` and similar functions, and of `str.format`, give as text.
-
-    The result is None if a name is computed.
-    """
+    """Return the names that calls of `getattr` and similar functions, and of `str.format`, give as text; None if a name is computed."""
     import dis
     import re
 

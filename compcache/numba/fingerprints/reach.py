@@ -2,7 +2,7 @@
 
 These are all attributes that the code names, of every module, class, object and function of the user that it can access. Code cannot read
 an attribute that no code names. So the set grows with the code that is found, until nothing is new (like rapid type analysis for the
-methods of a program). Code that reads attributes in other ways is refused (`outside`).
+methods of a program). If code computes names, all attributes count. Code that reads values in other ways is refused (`outside`).
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ class _Owner:
         self.read: Any = None
 
     def attributes(self) -> Any:
-        """Return the tables of a class, or the state of another object, once read. Code that the walk runs may change them (`forget`)."""
+        """Return the tables of a class, or the state of another object. They are read at the first call after `forget`."""
         if self.read is None:
             self.read = tables_of(self.value) if isinstance(self.value, type) else state_of(self.value)
         return self.read
 
     def forget(self) -> None:
-        """Read the attributes again when they are needed."""
+        """Discard the attributes that were read, because code that the walk has run may have changed them."""
         self.read = None
 
 
@@ -84,7 +84,7 @@ class Reach:
         self._numbers: dict[int, int] = {}
         self._done: set[tuple[int, str]] = set()
         self._followed = 0, 0, False  # the numbers of names and owners that were followed, and the value of `matches_classes`
-        self._followed_all = 0  # the number of owners
+        self._followed_all = 0  # the number of owners of which all attributes were fed
         self._has_fed_types = False  # whether all that the program has set on Numba's types was fed
         self._everything = False  # whether code reads attributes by computed names
         self.matches_classes = False  # whether code like `case Point(x, y)` reads the attributes in `__match_args__`
@@ -223,7 +223,7 @@ def _is_library(owner: Any) -> bool:
 def _implicit_names(owner: Any) -> list[str]:
     """Return the attributes of an object that are read although no code of the user names them.
 
-    Python calls special methods of classes. A library's methods read any attribute of classes that are derived from the library's.
+    Python calls special methods of classes. Methods inherited from a library, and `__getattr__`, may read any attribute.
     """
     if isinstance(owner, type):
         reads_all = has_library_methods(owner)

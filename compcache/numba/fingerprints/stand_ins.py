@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
     from compcache.numba.fingerprints.walk import Walk
 
-__all__ = ["handler_without_numba", "is_declared_as", "is_generators_module", "jitted", "note_real", "reads_object_mode", "register_prange"]
+__all__ = [
+    "handler_without_numba", "is_declared_as", "is_generators_module", "lazy_jitted_of", "note_real", "reads_object_mode",
+    "register_prange",
+]  # fmt: skip
 
 #: References to Numba objects and to the lazy objects that they have replaced, by the id of the Numba object. A Numba object that is gone
 #: has no row.
@@ -38,18 +41,18 @@ _OBJECT_MODE = "objmode"
 def note_real(real: Any, lazy: Any) -> Any:
     """Record that a Numba object replaces a lazy object in globals, and has the same content. Return the Numba object.
 
-    The Numba object refers to the lazy object, so that both are freed together. A ufunc of NumPy, which cannot, is never freed.
+    The Numba object refers to the lazy object, so that both are freed together. A ufunc of NumPy cannot refer to it, and is never freed.
     """
     if is_marked(type(lazy), "_compcache_content"):
         _replaced[id(real)] = lambda: real, lambda: lazy
         with suppress(TypeError):
             vars(real)[REPLACED] = lazy
-            _replaced[id(real)] = ref(real, partial(_forget, id(real))), ref(lazy)
+            _replaced[id(real)] = ref(real, partial(_remove_row, id(real))), ref(lazy)
     return real
 
 
-def _forget(number: int, _: Any) -> None:
-    """Forget a Numba object that was freed."""
+def _remove_row(number: int, _: Any) -> None:
+    """Remove the row of a Numba object that was freed."""
     _replaced.pop(number, None)
 
 
@@ -64,17 +67,14 @@ def register_prange(cls: Any) -> None:
     _PRANGE.add(cls)
 
 
-def jitted(value: Any) -> Any:
+def lazy_jitted_of(value: Any) -> Any:
     """Return the lazy jitted function that a value is, or from which Numba has created the value; None for any other value."""
     lazy = value if is_marked(type(value), "_compcache_is_declaration") else _lazy_of(value)
     return lazy if is_marked(type(lazy), "_compcache_is_declaration") else None
 
 
 def is_declared_as(value: Any, function: Any) -> bool:
-    """Return whether a value is the declaration of a function with signatures.
-
-    When such a function was compiled, its own name was not assigned yet.
-    """
+    """Return whether a value is the declaration of a function with signatures, which is compiled before its own name is assigned."""
     return is_marked(type(value), "_compcache_is_declaration") and bool(type(value)._compcache_is_declaration(value, function))
 
 
@@ -125,7 +125,7 @@ def _feed_stand_in(walk: Walk, value: Any, where: str) -> None:
 def _feed_numba_object(walk: Walk, value: Any, where: str, feed_content: Callable[[], None]) -> None:
     """Feed the content of a Numba object, and attributes that the program has set on it if running code can read them.
 
-    If the object is only named, its type is fed in place of raising `NotLazy`.
+    If the compiler needs no content of the object, its type is fed instead of raising `NotLazy`.
     """
     try:
         feed_content()
@@ -135,7 +135,7 @@ def _feed_numba_object(walk: Walk, value: Any, where: str, feed_content: Callabl
             if may_have_attributes(value):
                 walk.reach().refer_to_owner(walk, value, where)
     except NotLazy:
-        if not walk.is_only_named():
+        if not walk.needs_no_content():
             raise
         walk.feed_unknown(value, where)
 
@@ -145,12 +145,12 @@ def _feed_replaced(walk: Walk, value: Any, where: str) -> None:
 
 
 def _feed_prange(walk: Walk, value: Any, where: str) -> None:
-    """Feed `prange`. A program that has changed its attributes is fed too, when values of this run count."""
+    """Feed `prange`, with a reference to it if running code can read attributes that the program has set on it."""
     walk.feed_token("prange")
     if walk.mode == RUN:
-        from compcache.numba.fingerprints.state import is_changed
+        from compcache.numba.fingerprints.state import is_changed_by_program
 
-        if is_changed(value):
+        if is_changed_by_program(value):
             walk.reach().refer_to_owner(walk, value, where)
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "WRAPPED", "accepts_any_attribute", "c_reference", "cached_results", "changed_settings", "copy_function", "has_library_methods",
-    "has_state_in_c", "is_changed", "may_have_attributes", "names_for_metaclass", "names_of_c_references", "names_stored_by",
+    "has_state_in_c", "is_changed_by_program", "may_have_attributes", "names_for_metaclass", "names_of_c_references", "names_stored_by",
     "registered_with", "set_on_library", "set_on_part", "state_of", "tables_of",
 ]  # fmt: skip
 
@@ -84,7 +84,7 @@ def tables_of(cls: type) -> list[Any]:
     return [set_on_library(base) if is_library_module(base.__module__) else vars(base) for base in bases]
 
 
-def is_changed(value: Any) -> bool:
+def is_changed_by_program(value: Any) -> bool:
     """Return whether a program may have set an attribute on a function of a library, or on a library's class among the bases of a class."""
     if isinstance(value, python_types.FunctionType):
         return any(name[:1] != "_" for name in value.__dict__)
@@ -171,7 +171,7 @@ def _is_defined_by_library(cls: type, name: str, item: Any) -> bool:
 
 
 def _inner_name(kind: type) -> str:
-    """Return the attribute in which the descriptors of a class hold the function that they wrap; "" for other classes."""
+    """Return the name of the attribute with the wrapped function, for a class of descriptors; "" for other classes."""
     known = _inner_names.get(kind)
     if known is None:
         known = next((name for name in ("__func__", "fget", "func") if any(name in vars(base) for base in kind.__mro__)), "")
@@ -182,7 +182,7 @@ def _inner_name(kind: type) -> str:
 
 #: The results of `_inner_name` for classes that no program can change.
 _inner_names: dict[type, str] = {}
-#: Flags of classes: created by Python code, and immutable.
+#: The flags `Py_TPFLAGS_HEAPTYPE` (created at run time) and `Py_TPFLAGS_IMMUTABLETYPE` of classes.
 _CAN_BE_SET, _CANNOT_BE_SET = 1 << 9, 1 << 8
 _DEFINED_OBJECTS = (python_types.FunctionType, python_types.BuiltinFunctionType, type)
 _C_DESCRIPTORS = (
@@ -204,9 +204,10 @@ def _names_in(module: str) -> frozenset[str]:
 
 
 def set_on_part(module: str, names: tuple[str, ...]) -> Any:
-    """Return the object to which names refer, starting at a Numba module, if the program has set it or an attribute of it.
+    """Return the first object on a path of names that is not a module, if the program has set this object or an attribute of it.
 
-    The result is `MISSING` for any other object. A stand-in has no such attributes, because setting one imports Numba.
+    The path starts at a Numba module. The result is `MISSING` for any other object. A stand-in has no attributes that the program has
+    set, because setting one imports Numba.
     """
     part: Any = sys.modules.get(module, MISSING)
     owner = part
@@ -218,9 +219,9 @@ def set_on_part(module: str, names: tuple[str, ...]) -> Any:
     if part is MISSING or is_module(part):
         return MISSING
     if isinstance(part, python_types.FunctionType):
-        is_plain = is_made_by_library(part) and has_own_code(part) and not is_changed(part)
+        is_plain = is_made_by_library(part) and has_own_code(part) and not is_changed_by_program(part)
     elif isinstance(part, _DEFINED_OBJECTS):
-        is_plain = is_made_by_library(part) and not (isinstance(part, type) and is_changed(part))
+        is_plain = is_made_by_library(part) and not (isinstance(part, type) and is_changed_by_program(part))
     elif is_of_generators(kind):
         is_plain = _is_function_of_numba(kind) or not state_of(part)
     else:
@@ -257,7 +258,7 @@ _HOLDERS = (python_types.GetSetDescriptorType, python_types.MemberDescriptorType
 def state_of(value: Any) -> dict[str, Any]:
     """Return the instance attributes of an object, including those in slots.
 
-    For a Numba object, attributes that Numba itself sets are omitted.
+    For a Numba object, attributes that Numba itself sets are omitted, except those through which programs change its function.
     """
     kind = type(value)
     if is_marked(kind, "_compcache_attributes"):
@@ -317,7 +318,7 @@ def has_library_methods(kind: type) -> bool:
 
 
 def has_state_in_c(kind: type) -> bool:
-    """Return whether a class has a base written in C whose objects have state that no attribute shows, and that walks do not feed (`_FED`).
+    """Return whether a class has a base, not in `_FED`, that is written in C and whose objects have state that no attribute shows.
 
     Examples are a deque and an array of ctypes.
     """

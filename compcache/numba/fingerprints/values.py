@@ -53,7 +53,7 @@ def handler_of(value: Any, *, with_numba: bool) -> Handler:
 
 
 def _feed_plain_function(walk: Walk, value: Any, where: str) -> None:
-    """Feed a plain function. The compiler uses only its overloads, but code that runs may read the function itself."""
+    """Feed a plain function. Code that runs may read it. The compiler uses it only if it is jitable; otherwise only its overloads."""
     is_compiled = walk.feed_overloads(value)
     if is_library_function(value):
         walk.feed_library(value, where)
@@ -67,9 +67,9 @@ def _feed_plain_function(walk: Walk, value: Any, where: str) -> None:
 
 def _refer_if_changed(walk: Walk, value: Any, where: str) -> None:
     """Refer to the attributes of a library's function or class if a program may have set some. Running code can read them."""
-    from compcache.numba.fingerprints.state import is_changed
+    from compcache.numba.fingerprints.state import is_changed_by_program
 
-    if is_changed(value):
+    if is_changed_by_program(value):
         walk.reach().refer_to_owner(walk, value, where)
 
 
@@ -94,9 +94,9 @@ def feed_class_and_attributes(walk: Walk, value: Any, where: str) -> None:
     kind = type(value)
     if kind in _HANDLERS or issubclass(kind, (type, python_types.ModuleType)):
         return  # their handlers feed these data
-    from compcache.numba.fingerprints.state import is_changed, may_have_attributes
+    from compcache.numba.fingerprints.state import is_changed_by_program, may_have_attributes
 
-    if is_changed(kind) or not (is_library_module(kind.__module__) or is_of_generators(kind)):
+    if is_changed_by_program(kind) or not (is_library_module(kind.__module__) or is_of_generators(kind)):
         walk.feed_value(kind, f"the class of {where}")
     if may_have_attributes(value):
         walk.reach().refer_to_owner(walk, value, where)
@@ -122,6 +122,7 @@ _OF_DESCRIPTORS = ("__func__", "fget", "fset", "fdel", "func", "__doc__")
 
 
 def _feed_slot(walk: Walk, value: Any, _where: str) -> None:
+    """Feed the descriptor of a slot by the name of the slot."""
     walk.feed_token("slot", value.__name__)
 
 
@@ -158,7 +159,7 @@ def _feed_overloaded(walk: Walk, value: Any, _where: str) -> None:
 
 
 def _feed_class(walk: Walk, value: Any, where: str) -> None:
-    """Feed a class. A class of a library is fed by name; of a class of the user, running code can read all attributes."""
+    """Feed a class by name, and of a class of the user what the compiler reads (fields and members) and what running code can read."""
     if not issubclass(type(value), type):  # a stand-in for a class of Numba, as in the `__orig_bases__` of a class of the program
         value = type(value)._compcache_original(value)
     walk.feed_token("class", value.__module__, value.__qualname__)
@@ -239,7 +240,7 @@ def _feed_sequence(walk: Walk, value: Any, where: str) -> None:
 
 
 def _feed_set(walk: Walk, value: Any, where: str) -> None:
-    """Feed the items of a set, in its own order if they are numbers. The order of other items differs between processes, so sort them."""
+    """Feed the items of a set: numbers in the order of the set, other items sorted, because their order differs between processes."""
     walk.feed_token("set", type(value).__name__)
     has_order = all(type(item) in _NUMBERS for item in value)
     items = value if has_order else sorted(value, key=lambda item: (type(item).__name__, repr(item).partition(" at 0x")[0]))
@@ -253,13 +254,13 @@ def _feed_dict(walk: Walk, value: Any, where: str) -> None:
     """Feed the keys and values of a dictionary, without what `exec` has added: builtins, and functions if the code executes text."""
     namespace_builtins = value.get("__builtins__")
     names_builtins = namespace_builtins is builtins or namespace_builtins is vars(builtins)  # `exec` adds this entry to its namespace
-    rows = [(key, item) for key, item in value.items() if not (names_builtins and key == "__builtins__")]
+    items = [(key, item) for key, item in value.items() if not (names_builtins and key == "__builtins__")]
     if walk.defines_by_text:
-        rows = [(key, item) for key, item in rows if not is_defined_by_text(item, value)]
-    walk.feed_token("dict", type(value).__name__, len(rows))
+        items = [(key, item) for key, item in items if not is_defined_by_text(item, value)]
+    walk.feed_token("dict", type(value).__name__, len(items))
     if type(value) in _HANDLERS and walk.feed_back_reference(value):  # the reference to an object of a program's class is fed already
         return
-    for key, item in rows:
+    for key, item in items:
         walk.feed_value(key, f"a key of {where}")
         walk.feed_value(item, f"{where}[{key!r}]")
 
@@ -270,6 +271,7 @@ def is_defined_by_text(value: Any, namespace: Any) -> bool:
 
 
 def _feed_range(walk: Walk, value: Any, _where: str) -> None:
+    """Feed a range or a slice by its text."""
     walk.feed_token("repr", type(value).__name__, repr(value))
 
 
@@ -285,7 +287,7 @@ def _feed_module(walk: Walk, value: Any, where: str) -> None:
 def _feed_object(walk: Walk, value: Any, where: str) -> None:
     """Feed an object of a user's class: its class, and the attributes that code can read."""
     kind = type(value)
-    if walk.is_only_named() or (walk.without_numba and walk.mode == COMPILED):
+    if walk.needs_no_content() or (walk.without_numba and walk.mode == COMPILED):
         walk.feed_unknown(value, where)  # the compiler knows such an object only by registrations for its type
         return
     mode = walk.mode
@@ -321,7 +323,7 @@ def _feed_items(walk: Walk, value: Any, where: str) -> None:
 
 def _feed_reduced(walk: Walk, value: Any, where: str) -> None:
     """Feed a library's object in the form in which the library pickles it."""
-    if walk.is_only_named():
+    if walk.needs_no_content():
         walk.feed_unknown(value, where)
         return
     if is_library_module(type(value).__module__):
@@ -382,7 +384,7 @@ def _feed_reference(walk: Walk, value: Any, where: str) -> None:
 def _feed_address(walk: Walk, value: Any, where: str) -> None:
     """Feed an object that gives compiled code the address and the type of a function.
 
-    A function of a Cython module is fed by its name. Any other object is fed by content.
+    For compiled code, a function of a Cython module is fed by its name and signature. Otherwise the object is fed by content.
     """
     from compcache.numba.registered.cython_functions import function_and_signature_of
     from compcache.numba.registered.type_texts import signature_text
@@ -400,9 +402,9 @@ def _feed_address(walk: Walk, value: Any, where: str) -> None:
 
 
 def _feed_ctypes_function(walk: Walk, value: Any, where: str) -> None:
-    """Feed a ctypes function: for compiled code by its name and C types (`describe_ctypes_function`), if these are known.
+    """Feed a ctypes function: for compiled code by the properties from `describe_ctypes_function`, if they are known.
 
-    Other functions are fed as their library pickles them.
+    Otherwise the function is fed as its library pickles it.
     """
     from compcache.numba.registered.cython_functions import describe_ctypes_function
 
@@ -440,7 +442,7 @@ def _feed_scalar(walk: Walk, value: Any, where: str) -> None:
 
 
 def _feed_dtype(walk: Walk, value: Any, where: str) -> None:
-    """Feed a NumPy dtype."""
+    """Feed a NumPy dtype. Only running code reads its metadata. A dtype that contains Python objects has no content."""
     if value.hasobject:
         walk.feed_unknown(value, where)
     else:

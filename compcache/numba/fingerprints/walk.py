@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from compcache.numba.fingerprints.implementations import Implementation
     from compcache.numba.fingerprints.reach import Reach
 
-__all__ = ["SIZE_OF_LINES", "Fingerprint", "Part", "Walk"]
+__all__ = ["SIZE_OF_LINES", "Fingerprint", "FunctionPart", "Walk"]
 
 WITH_NUMBA, WITHOUT_NUMBA = "with Numba", "without Numba"
 _SIZE = 16
@@ -45,14 +45,14 @@ _MAX_DEPTH = 200
 _MAX_VALUES = 50_000
 
 
-class Part:
+class FunctionPart:
     """A function of a walk, and the digest of its own reads.
 
     Attributes:
         function: the function.
         digest: the digest.
         kind: `WITH_NUMBA`, `WITHOUT_NUMBA`, or `RUN` for code that runs.
-        owners: weak references to the dispatchers of the function that the walk has met (`owner_of`).
+        owners: weak references to those dispatchers of the function that the walk has reached, as `owner_of` returns them.
     """
 
     __slots__ = ("digest", "function", "kind", "owners")
@@ -69,14 +69,14 @@ class Fingerprint:
 
     Attributes:
         content: the digest of everything that the compiler can read.
-        lines: the digest of source lines, followed after `SIZE_OF_LINES` characters by the digest of the paths of files.
+        lines: the digest of source lines, of `SIZE_OF_LINES` characters, followed by the digest of the paths of files.
         reads: the values that compiled functions read, and their code, for display: plain values, or digests.
         parts: the compiled functions, the fingerprinted function first.
     """
 
     __slots__ = ("content", "lines", "parts", "reads")
 
-    def __init__(self, content: str, lines: str, reads: dict[str, str], parts: tuple[Part, ...]) -> None:
+    def __init__(self, content: str, lines: str, reads: dict[str, str], parts: tuple[FunctionPart, ...]) -> None:
         self.content = content
         self.lines = lines
         self.reads = reads
@@ -114,7 +114,7 @@ class Walk:
         self._numbers: dict[tuple[int, str, bool], int] = {}
         self._alive: list[object] = []  # references, so that no id is reused
         self._waiting: list[tuple[Any, str, str, bool]] = []
-        self._parts: list[Part] = []
+        self._parts: list[FunctionPart] = []
         self._owners: dict[int, list[ref[Any]]] = {}  # by the id of the function
         self._total = blake2b(digest_size=_SIZE, person=b"compcache-numba5")
         self._state = blake2b(digest_size=_SIZE)
@@ -127,7 +127,7 @@ class Walk:
     # ------------------------------------------------------------------ tokens
 
     def feed_token(self, kind: str, *texts: object) -> None:
-        """Feed a token, with the length of each text, so that different sequences of tokens never give the same bytes."""
+        """Feed the texts of a token, each with its length, so that different sequences of texts never give the same bytes."""
         for text in (kind, *texts):
             data = text if isinstance(text, bytes) else str(text).encode("utf-8", "surrogatepass")
             self._state.update(len(data).to_bytes(8, "little"))
@@ -136,23 +136,24 @@ class Walk:
     def feed_unknown(self, value: object, where: str) -> None:
         """Feed the type of a value without an identity, if only the type matters. Raise `Unidentifiable` if the value matters."""
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        if not self.is_only_named() and not self.overlooks:
+        if not self.needs_no_content() and not self.overlooks:
             raise Unidentifiable(
                 f"{where} has the type {kind}, whose content cannot be compared between processes: "
-                "use numbers, texts, tuples or arrays of numbers in its place"
+                "use numbers, texts, tuples or arrays of numbers instead"
             )
         self.feed_token("opaque", kind)
 
-    def is_only_named(self) -> bool:
+    def needs_no_content(self) -> bool:
         """Return whether values without content count only by their type, because the compiler does not read them."""
         return self.mode == NAMED or self.has_lenient_function
 
     def feed_library(self, value: object, where: str) -> None:
         """Examine a value of a library that running code uses, and feed the code to which it refers.
 
-        Record whether the value may read attributes that no code names. Do nothing for a value that only the compiler reads.
+        Record whether the value may read attributes that no code names. Do nothing for a value that only the compiler reads. Do not examine
+        a value that no code names (`overlooks`).
 
-        Raise `Unidentifiable` if the value may give results that follow neither from versions nor from arguments.
+        Raise `Unidentifiable` if an examined value may give results that follow neither from versions nor from arguments.
         """
         if self.mode != RUN:
             return
@@ -165,7 +166,7 @@ class Walk:
             description = "external state" if is_external_state(value) else external_state_of(value)
             if description:
                 raise Unidentifiable(
-                    f"{where} refers to {description}, whose value cannot be compared between processes: pass it as an argument"
+                    f"{where} refers to {description}; this value cannot be compared between processes: pass the value as an argument"
                 )
             digest, replacements = call_once(digest_library_code, value)
             self.feed_token("code of a library", digest)
@@ -185,10 +186,7 @@ class Walk:
         return False
 
     def refer_to(self, kind: str, number: int, *texts: object) -> None:
-        """Feed a reference.
-
-        The digest of the walk covers the number, which depends on the start of the walk; the part's digest does not.
-        """
+        """Feed a reference. Its number depends on where the walk began, so only the digest of the walk covers the number."""
         self._references.append(number)
         self.feed_token(kind, *texts)
 
@@ -227,7 +225,7 @@ class Walk:
             digest = self.end_part()
             if mode == COMPILED:
                 kind = WITHOUT_NUMBA if self.without_numba else WITH_NUMBA
-                self._parts.append(Part(self.compiled, digest, kind, self._owners.setdefault(id(self.compiled), [])))
+                self._parts.append(FunctionPart(self.compiled, digest, kind, self._owners.setdefault(id(self.compiled), [])))
 
     def _feed_reach(self, reach: Reach) -> None:
         """Feed the values that running code can reach under names in the code, and then all others if code computes names."""
@@ -256,8 +254,8 @@ class Walk:
     def refer_to_function(self, function: Any, where: str, mode: str | None = None, *, is_overload: bool = False) -> None:
         """Refer to a function. Queue it if this walk has not met it in this mode. `where` describes the function in error messages.
 
-        `mode` is None for the mode of the function that refers to it. `is_overload` is whether the compiler calls the function here, and
-        compiles the function that it returns.
+        If `mode` is None, the current mode is used. `is_overload` is whether the compiler calls the function here, and compiles the
+        function that this call returns.
         """
         mode = mode or self.mode
         key = (id(function), mode, is_overload)
@@ -269,15 +267,15 @@ class Walk:
         self.refer_to("function", number, mode, function.__module__, plain_name(function.__qualname__))
 
     def feed_stencil(self, function: Any, mode: str, options: dict[str, Any]) -> None:
-        """Feed a stencil: its function, with the globals from the time of the declaration, and its options."""
+        """Feed a stencil: its mode and options, and its function, which must have the globals from the time of the declaration."""
         self.feed_token("stencil", mode)
         self.feed_value(tuple(sorted(options.items())), "an option of a stencil")
         self.refer_to_compiled(function)
 
     def refer_to_compiled(self, function: Any, where: str = "", owner: Any = None) -> None:
-        """Refer to a function that a dispatcher compiles (`owner_of`; None if Numba creates the dispatcher).
+        """Refer to a function that a dispatcher compiles. In mode `NAMED`, the reference only names the function.
 
-        If the function that refers to it is only named, it is only named too.
+        `owner` is the dispatcher, as `owner_of` returns it, or None if Numba creates the dispatcher.
         """
         if owner is not None:
             self._owners.setdefault(id(function), []).append(hashed_reference(owner))
@@ -286,7 +284,7 @@ class Walk:
     def feed_declared(self, overloads: Iterable[Compiled] | None, function: Any) -> None:
         """Feed the identities of the code of a dispatcher that compiles no more code.
 
-        Raise `NotLazy` if the code has no identity (`overloads` is None).
+        Raise `NotLazy` if `overloads` is None, because the code has no identity.
         """
         if overloads is None:
             name = function.__qualname__
@@ -300,13 +298,16 @@ class Walk:
             self.registered += compiled.registered
 
     def feed_jitted(self, function: Any, options: dict[str, Any], where: str = "", *, owner: Any) -> None:
-        """Feed a function that a dispatcher (`owner_of`) compiles with these options (`registered.options`) for the types of its calls."""
+        """Feed a function that a dispatcher compiles for the types of its calls, and options from `registered.options`.
+
+        `owner` is the dispatcher, as `owner_of` returns it.
+        """
         self.feed_token("jitted")
         self.feed_value(tuple(sorted(options.items())), f"an option of {where or function.__qualname__}")
         self.refer_to_compiled(function, where, owner)
 
     def refer_to_implementation(self, implementation: Implementation) -> None:
-        """Refer to a function that runs while code is generated, and to the options of its registration."""
+        """Refer to a function that runs while code is generated, and feed the options of its registration."""
         from compcache.numba.fingerprints.implementations import name_of
 
         self.feed_token("implementation")
@@ -318,10 +319,7 @@ class Walk:
         self.mode = mode
 
     def refer_to_running(self, function: Any, where: str, *, is_overload: bool = False) -> None:
-        """Refer to a callable that runs while code is generated: a function, a method, a partial function, or an object.
-
-        See `refer_to_function` for `is_overload`.
-        """
+        """Refer to a function that runs while code is generated, or feed another such callable. See also `refer_to_function`."""
         if isinstance(function, python_types.FunctionType):
             self.refer_to_function(function, where, is_overload=is_overload)
         else:
@@ -332,8 +330,8 @@ class Walk:
     def feed_overloads(self, value: Any) -> bool:
         """Feed the names of the user's implementations of a callable, in the order in which the compiler tries them.
 
-        Their content is not fed, because the compiler may try only some of them. It is recorded when the compiler tries them
-        (`identity.dependencies`), or walked separately.
+        The content of the implementations is not fed, because the compiler may try only some of them. Their content is recorded when the
+        compiler tries them (`identity.dependencies`), or walked separately.
 
         Return whether the callable itself is compiled (`register_jitable`). With Numba this is always False.
         """
@@ -355,9 +353,8 @@ class Walk:
     def refer_to_dependency(self, kind: str, function: Any, options: dict[str, Any], where: str = "") -> None:
         """Refer to a function that the compiler calls.
 
-        Without Numba, only the name of the function is fed, and its content is a separate walk (`implementations`).
-
-        Raise `NotLazy` if without Numba, the callable is not a plain function.
+        Without Numba, only the name of the function is fed. The function and its options are added to `implementations`, for a walk of
+        their own. `NotLazy` is raised if the callable is not a plain function.
         """
         if not self.without_numba:
             mode, self.mode = self.mode, NAMED if self.mode == NAMED else RUN
@@ -373,8 +370,8 @@ class Walk:
             )
         self.feed_token(kind, name_of(function))
         self.registered.append(function)
-        row = Implementation(function, tuple(sorted(options.items())), is_overload=kind == "overload")
-        self.implementations.setdefault(id(function), row)
+        implementation = Implementation(function, tuple(sorted(options.items())), is_overload=kind == "overload")
+        self.implementations.setdefault(id(function), implementation)
 
     def reach(self) -> Reach:
         """Return the reach of code that runs. The first call creates it."""
@@ -399,7 +396,10 @@ class Walk:
             self.feed_value(value, where)
 
     def feed_module(self, module: python_types.ModuleType, attributes: Iterable[str], where: str) -> None:
-        """Feed a module that is used as a value: the attributes whose names the code reads from any object."""
+        """Feed a module that is used as a value: its name, and for a module of the program the `attributes` that code reads.
+
+        If code runs, feed a reference to the module, from which the code may read any attribute that it names.
+        """
         self.feed_token("module", module.__name__)
         if self.without_numba and is_generators_module(module):
             return
@@ -438,9 +438,9 @@ class Walk:
             return
         self._count += 1
         if self._depth > _MAX_DEPTH:
-            raise TooLarge(f"{where} is nested too deeply: pass it as an argument")
+            raise TooLarge(f"{where} is nested more than {_MAX_DEPTH} levels deep: pass this value as an argument")
         if self._count > self.max_values:
-            raise TooLarge(f"{where} contains too many values: pass it as an argument")
+            raise TooLarge(f"{where} exceeds the limit of {self.max_values} values: pass large values as arguments")
         self._depth += 1
         try:
             handler = handler_without_numba(value) if self.without_numba else None

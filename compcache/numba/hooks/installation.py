@@ -129,6 +129,8 @@ class Hooks:
         adopt = self._adopt
 
         def wrap(original: Any) -> Any:
+            """Return a method that calls `original` if the cache has no entry."""
+
             def compile_(self: Any, *args: Any, **kwargs: Any) -> Any:
                 """Compile as before, but look up the cache first."""
                 adopt(self, attribute, function)

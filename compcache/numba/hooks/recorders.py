@@ -28,7 +28,7 @@ from compcache.numba.fingerprints.code_digest import file_of, plain_name
 from compcache.numba.fingerprints.implementations import is_asked_by_template, key_name, source_of_template
 from compcache.numba.hooks.replacements import Replacements
 from compcache.numba.identity.kept_results import note_unknown_result
-from compcache.numba.identity.linked import forget_linked
+from compcache.numba.identity.linked import note_recompiled
 from compcache.numba.lazy.garbage import few_collections
 from compcache.numba.lazy.raising import ModuleFilePath
 from compcache.numba.registered.library import is_library_module
@@ -47,7 +47,7 @@ def start_recording(*, from_the_start: bool) -> None:
     """Record compilations from now on, if recording is off. `from_the_start` states that this process has compiled nothing so far."""
     if _recorders:
         return
-    libraries.start_recording(from_the_start=from_the_start)
+    libraries.note_recording(from_the_start=from_the_start)
     classes: list[type] = [] if from_the_start else [templates.AbstractTemplate]
     for cls in classes:  # the list grows by the subclasses
         classes += type.__subclasses__(cls)
@@ -63,7 +63,7 @@ def start_recording(*, from_the_start: bool) -> None:
     _recorders.wrap(templates._OverloadAttributeTemplate, "resolve", _wrap_template)
     _recorders.wrap(templates._OverloadMethodTemplate, "_resolve", _wrap_template)
     _recorders.wrap(templates._OverloadAttributeTemplate, "_resolve", _wrap_template)
-    _recorders.wrap(dispatcher.Dispatcher, "recompile", _run_before(forget_linked))
+    _recorders.wrap(dispatcher.Dispatcher, "recompile", _run_before(note_recompiled))
     _recorders.wrap(context.CallStack, "finditer", _wrap_finditer)
     _recorders.wrap(context.BaseContext, "resolve_getattr", _run_before(_record_attribute))
     _recorders.wrap(context.BaseContext, "resolve_setattr", _run_before(_record_attribute))
@@ -148,7 +148,7 @@ def _make_scope_wrapper(position: int) -> Callable[[Any], Any]:
             with scopes.compile_scope(function, dispatcher, *types_and_flags, extra) as scope:
                 result = original(*args, **kwargs)
                 libraries.collect_dependencies(result.library, scope)
-                libraries.remember_library(result.fndesc.llvm_func_name, result.library)
+                libraries.record_library(result.fndesc.llvm_func_name, result.library)
             stored = result if scope.miss is None else _store_result(scope.miss, result)
             libraries.add_linked(result.library, scope.linked)
             return stored
@@ -296,7 +296,7 @@ def _record_loop(ufunc: Any, types: Any, return_type: Any = None) -> None:
 
 
 def _dtype_text(type_: Any) -> str:
-    """Return NumPy's text for a type of Numba, or "" if it has none that identifies it."""
+    """Return NumPy's text for a type of Numba, or "" if no text identifies the type."""
     try:
         text: str = numpy_support.as_dtype(type_).str
         return text if numpy_support.from_dtype(numpy_support.np.dtype(text)) == type_ else ""
@@ -362,7 +362,7 @@ def _record_address(*_: Any, **__: Any) -> None:
 def _record_use(function: Any, template: Any, args: Any, kws: Any) -> Any:
     """Record that the compiler is about to ask a template for the result of an implementation for these arguments.
 
-    Return the copies of functions with which the template must run it, or None (`scopes.record_use`).
+    Return the copies of functions with which the template must run the implementation, or None, as `scopes.record_use` does.
     """
     arguments = template.context, tuple(args), tuple(kws.items())
     # The keys under which the template keeps its results. Newer series of Numba add the compiler flags.

@@ -28,7 +28,7 @@ from compcache.numba.registered.refusals import TooLarge, Unidentifiable, examin
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from compcache.numba.fingerprints.walk import Fingerprint, Part
+    from compcache.numba.fingerprints.walk import Fingerprint, FunctionPart
 
 __all__ = [
     "Dependency", "decode_names", "dependency_of", "dependency_of_generator", "dependency_of_type", "encode_names",
@@ -80,7 +80,7 @@ _LIMITS = Limits(10_000, FOR_PACKAGES.unnamed)
 #: values that an implementation can reach takes seconds in some packages, and every compilation asks for the implementations.
 _known_errors: dict[tuple[str, int, bool], Unidentifiable] = {}
 #: The functions that are compiled for implementations, by the names of the implementations.
-_compiled: dict[str, tuple[Part, ...]] = {}
+_compiled: dict[str, tuple[FunctionPart, ...]] = {}
 #: The packages with an implementation that can reach too many values, with the message.
 _too_large: dict[str, str] = {}
 
@@ -99,7 +99,8 @@ def dependency_of(function: Any, *, declined: bool = False) -> Dependency:
 def _dependency_on_name(name: str, registered: list[Implementation], *, declined: bool = False) -> Dependency:
     """Return the dependency on implementations with a name. Packages with too many values are compared by their files.
 
-    `declined`: the implementations have declined the types of the call. Raise `Unidentifiable` if nothing can be compared.
+    `declined` is whether the implementations have declined the types of the call. Raise `Unidentifiable` if neither the values nor the
+    files can be compared.
     """
     try:
         return Dependency(name, _recorded_content(name, registered, declined=declined))
@@ -111,25 +112,28 @@ def _dependency_on_name(name: str, registered: list[Implementation], *, declined
 
 
 def _recorded_content(name: str, registered: list[Implementation], *, declined: bool) -> str:
-    """Return the digest of implementations. Values without an identity raise `Unidentifiable`, unless the types were `declined`."""
+    """Return the digest of implementations, after a prefix if a value has no identity and the implementations have `declined` the types.
+
+    Raise `Unidentifiable` for such a value if the types were not declined, or `TooLarge` if there are too many values.
+    """
     try:
-        return _remembered_digest(name, registered)
+        return _digest_implementations(name, registered)
     except TooLarge:
         raise
     except Unidentifiable:
         if not declined:
             raise
-        return _DECLINED + _remembered_digest(name, registered, overlooks_members=True)
+        return _DECLINED + _digest_implementations(name, registered, overlooks_members=True)
 
 
-def _remembered_digest(name: str, registered: list[Implementation], *, overlooks_members: bool = False) -> str:
+def _digest_implementations(name: str, registered: list[Implementation], *, overlooks_members: bool = False) -> str:
     """Return the digest of implementations. See `fingerprint_of_implementations` for `overlooks_members`.
 
-    The errors of the walk are remembered, so that repeating them costs nothing: `TooLarge` for the whole package, others by name.
+    The errors of the walk are stored and raised again without a walk: `TooLarge` for the whole package, others by name.
 
     Raises:
         TooLarge, Unidentifiable: as in `_compute_fingerprint`.
-        Unidentifiable: this process has code of a function that the implementations compile, from other values.
+        Unidentifiable: this process has compiled a function that the implementations use, from other values.
     """
     package = package_of_implementation(registered[0].function)
     if package in _too_large:
@@ -169,7 +173,7 @@ def _compute_fingerprint(package: str, registered: list[Implementation], *, over
         raise Unidentifiable(str(error)) from error
 
 
-def functions_compiled_for(dependencies: Iterable[tuple[str, str]]) -> list[Part]:
+def functions_compiled_for(dependencies: Iterable[tuple[str, str]]) -> list[FunctionPart]:
     """Return the functions that are compiled for the implementations of these dependencies, which this process has digested."""
     return [part for name, _ in sorted(dependencies) for part in _compiled.get(name, ())]
 
@@ -224,8 +228,8 @@ def is_current(dependency: Dependency) -> bool:
     if dependency.content.startswith(_FILES):
         return _FILES + (digest_of_package(package_of_implementation(registered[0].function)) or "") == dependency.content
     if dependency.content.startswith(_DECLINED):
-        return _DECLINED + _remembered_digest(dependency.name, registered, overlooks_members=True) == dependency.content
-    return _remembered_digest(dependency.name, registered) == dependency.content
+        return _DECLINED + _digest_implementations(dependency.name, registered, overlooks_members=True) == dependency.content
+    return _digest_implementations(dependency.name, registered) == dependency.content
 
 
 def has_content(dependency: Dependency, function: Any, copy: Any) -> bool:
@@ -251,7 +255,7 @@ def _find_in_other_registries(name: str) -> list[Implementation]:
 
 
 def _find_template(name: str) -> type | None:
-    """Return the typing template with this name from a registry that a package created itself, or None if there is no such class."""
+    """Return the class with this full name in an imported module, or None. Templates in a package's own registries are such classes."""
     module, path = name, ""
     while module not in sys.modules:
         module, dot, last = module.rpartition(".")

@@ -38,7 +38,8 @@ def name_of_type(cls: type) -> str:
 def content_of_type(name: str) -> str | None:
     """Return the digest of all that is registered for the class of Numba types with this name, or None if there is no such class.
 
-    Raise `Unidentifiable` if a value has no identity by content, and the class belongs to no package with files.
+    Raise `Unidentifiable` if a value has no identity by content, and the class belongs to no package with files; or if this process has
+    compiled a function that the registered functions use, from other values.
     """
     from numba.core.datamodel import default_manager
 

@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     from compcache.numba.lazy.description import Description
 
 __all__ = [
-    "Result", "decode_results", "digest_arguments", "encode_results", "former_result", "is_valid", "note_results", "note_unknown_result",
+    "Result", "are_results_valid", "decode_results", "digest_arguments", "encode_results", "former_result", "note_results",
+    "note_unknown_result",
 ]  # fmt: skip
 
 
 class Result(NamedTuple):
-    """What an implementation returned for some types.
+    """A result that Numba keeps: which implementation ran, and for which types.
 
     Attributes:
         dependency: the implementation, with its content before it ran.
@@ -83,10 +84,11 @@ def note_unknown_result(function: Any) -> None:
     _unknown.add(name_of(function))
 
 
-def is_valid(dependency: Dependency, arguments: Iterable[str]) -> bool:
+def are_results_valid(dependency: Dependency, arguments: Iterable[str]) -> bool:
     """Return whether Numba would use the recorded results of an implementation in this process.
 
-    Numba uses a kept result. It runs the implementation for other types, so its present content must be the recorded one.
+    For types with a kept result, Numba uses that result: it must come from the recorded content. For other types, Numba runs the
+    implementation: its present content must be the recorded content.
 
     `arguments` are the digests of the types; empty if they are not recorded. Raise `Unidentifiable` if the present content cannot be
     compared.

@@ -17,7 +17,7 @@ from compcache.numba.registered.refusals import Unidentifiable, examines_program
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from compcache.numba.fingerprints.walk import Part
+    from compcache.numba.fingerprints.walk import FunctionPart
 
 __all__ = ["Identity", "flags_text", "identify", "signature_text", "type_name", "type_text", "without_addresses"]
 
@@ -41,7 +41,7 @@ class Identity(NamedTuple):
     lines: str
     name: str
     components: dict[str, str]
-    parts: tuple[Part, ...]
+    parts: tuple[FunctionPart, ...]
 
 
 def identify(function: Any, *, sig: Any, flags: str, extra: Mapping[str, str], codegen: Any) -> Identity:
@@ -92,9 +92,9 @@ def _dispatchers_in(types_: Iterable[Any]) -> Iterator[Any]:
 
 
 def signature_text(sig: Any) -> str:
-    """Return the argument types, and the result type if one was requested.
+    """Return the argument types, and the result type if one was requested, as text.
 
-    If the text of a type does not identify it, a digest of its structure follows the text.
+    If a type's text does not identify the type, a digest of the type's structure follows the text.
 
     Raise `Unidentifiable` if a type has no identity by content.
     """
@@ -117,7 +117,7 @@ def type_text(item: Any) -> str:
 
 @examines_program(Unidentifiable)
 def type_name(item: Any) -> str:
-    """Return Numba's text of a type without what differs between processes. Raise `Unidentifiable` if the program's class has no text."""
+    """Return Numba's text of a type without the parts that differ between processes. Raise `Unidentifiable` if its `__str__` fails."""
     return without_addresses(str(item))
 
 

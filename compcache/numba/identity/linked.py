@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from compcache.numba.lazy.description import Description
 
 __all__ = [
-    "Linked", "Loop", "add_loops", "decode_linked", "encode_linked", "encode_loops", "forget_linked", "is_linked", "linked_overload",
-    "note_linked", "take_linked",
+    "Linked", "Loop", "add_loops", "decode_linked", "encode_linked", "encode_loops", "is_linked", "linked_overload",
+    "note_linked", "note_recompiled", "take_linked",
 ]  # fmt: skip
 
 
@@ -36,7 +36,7 @@ class Linked(NamedTuple):
 
     Attributes:
         function: a weak reference to the Python function.
-        owner: a weak reference to its dispatcher (`owner_of`), or to the function if no dispatcher of the program compiles it.
+        owner: a weak reference to the function's dispatcher, as `owner_of` returns it, or to the function if no dispatcher compiles it.
         overload: a digest of the names of the argument types, because the content of a type may change; "" if a type has no name.
     """
 
@@ -97,17 +97,17 @@ def take_linked(overload: Linked) -> bool:
     return was_linked
 
 
-def forget_linked(dispatcher: Any) -> None:
-    """Record that all overloads of a dispatcher are compiled from present values from now on, independent of loaded code."""
+def note_recompiled(dispatcher: Any) -> None:
+    """Record that Numba compiles all overloads of a dispatcher from present values from now on, even if loaded code contains some."""
     _linked[owner_of(dispatcher)] = None
 
 
 def encode_linked(overloads: Iterable[Linked], used: Iterable[tuple[str, str]], functions: Functions) -> set[Dependency]:
     """Return the dependencies for the overloads in the code of an entry.
 
-    The functions in the code are given in the order of their fingerprint, which is the same without Numba. `used` are the dependencies that
-    are implementations. A dependency contains the number of the dispatcher among those of functions with the same name. Overloads of other
-    functions, which implementations of Numba call, are omitted.
+    `functions` are the functions in the code, in the order of their fingerprint, which is the same without Numba. `used` are the
+    dependencies that are implementations. A dependency contains the number of the dispatcher among the dispatchers of functions with the
+    same name. Overloads of other functions, which implementations of Numba call, are omitted.
     """
     numbers = _number_owners(functions, used)
     dependencies = set()
@@ -137,7 +137,7 @@ def encode_loops(loops: Sequence[Loop], used: Iterable[tuple[str, str]], functio
 
 
 def add_loops(description: Description, functions: Functions) -> None:
-    """Add the loops that a description lists to the ufuncs that lack them, in the order in which the compiler has added them."""
+    """Add the loops in a description to the ufuncs that lack them, in the order in which the compiler added the loops."""
     from numba.np.numpy_support import from_dtype
     from numpy import dtype
 

@@ -17,7 +17,7 @@ _config_memo: tuple[Any, str] = (None, "")
 
 
 def config_text() -> str:
-    """Reload Numba's configuration, and return the settings that may change code."""
+    """Reload Numba's configuration, and return the settings that may change code as text."""
     global _config_memo  # noqa: PLW0603 - each process has one configuration
     from numba.core import config
 
@@ -46,7 +46,7 @@ def versions_text() -> str:
 
 
 def requested_cpu_and_features() -> tuple[str, str | None]:
-    """Return the CPU and the features for which Numba compiles (NUMBA_CPU_NAME, NUMBA_CPU_FEATURES), in the form of `ModuleSource`.
+    """Return the CPU and the features that NUMBA_CPU_NAME and NUMBA_CPU_FEATURES choose, in the form of `ModuleSource`.
 
     The features are None if neither variable is set, and this host's if only the CPU is chosen.
     """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from compcache.numba.fingerprints.stand_ins import jitted
+from compcache.numba.fingerprints.stand_ins import lazy_jitted_of
 from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.installation import has_extensions
 from compcache.numba.registered.library import is_found_by_name
@@ -34,7 +34,7 @@ _known_to_native = False
 
 
 def learn_numpy(*, is_needed: bool = False) -> None:
-    """Make the native half recognize NumPy's objects, once NumPy is imported. `is_needed` is whether to import it now.
+    """Make the native half recognize NumPy's objects, once NumPy is imported. `is_needed` is whether to import NumPy now.
 
     Raise `ImportError` if NumPy is needed and not installed, or compcache does not support the layout of its arrays.
     """
@@ -91,7 +91,7 @@ def _scalar_or_function_text(value: Any, numpy: Any, functions: list[Any]) -> st
         name: str = value.dtype.name
         if name in _SCALARS:
             return name
-    function = jitted(value)
+    function = lazy_jitted_of(value)
     if function is not None:
         functions.append(function)
         return FUNCTION

@@ -47,7 +47,9 @@ _unpickled: dict[tuple[int, bytes], Any] = {}
 
 
 def helper_address(name: str) -> int:
-    """Return the address of one of Numba's C functions, or 0 if no function has this name. Start Numba's threads for their functions.
+    """Return the address of one of Numba's C functions, or 0 if no function has this name.
+
+    For a function of a threading layer, start Numba's threads.
 
     Raise `ImportError` if Numba is not installed, or its extension modules cannot be loaded.
     """
@@ -154,10 +156,7 @@ _libraries: dict[str, dict[str, int]] = {}
 
 
 def _load_library(version: str) -> dict[str, int]:
-    """Return the addresses of the functions in Numba's library of C helpers.
-
-    Raise `ImportError` if the library of this version cannot be loaded.
-    """
+    """Return the addresses of the functions in Numba's library of C helpers. Raise `ImportError` if this version cannot be loaded."""
     from compcache.numba.registered.distributions import numba_version
 
     reason = f"a compiled function uses Numba's C library {_LIBRARY} for containers or properties of characters"
@@ -245,7 +244,7 @@ def number_of_threads() -> Any:
 def set_number_of_threads(count: object) -> Any:
     """Implement `numba.set_num_threads`, which starts the threads.
 
-    Return None, or NotImplemented if Numba must set the number, or report that it is invalid.
+    Return None, or NotImplemented if only Numba can set the number, or if Numba must report that the number is invalid.
     """
     address = _layer_address("set_num_threads")
     if not address or type(count) is not int or not 1 <= count <= _thread_count:
@@ -284,7 +283,7 @@ def configured_threads() -> int:
 
 
 def _choose_layer() -> Any:
-    """Return the threading layer that Numba would load, after loading it; None if only Numba can choose it."""
+    """Load and return the threading layer that Numba would load; None if only Numba can choose the layer, or no layer can be loaded."""
     requested = os.environ.get("NUMBA_THREADING_LAYER", "default").lower()
     priority = os.environ.get("NUMBA_THREADING_LAYER_PRIORITY", " ".join(_LAYERS)).split()
     if sorted(priority) != sorted(_LAYERS) or requested not in ("default", "omp", "workqueue"):
@@ -320,7 +319,7 @@ def _load_layer(name: str) -> Any:
 
 
 def _share_threads() -> None:
-    """Make the imported Numba use the running threads. Keep their number, because Numba sets it when it starts them."""
+    """Make the imported Numba use the running threads. Restore the number of active threads, which `_launch_threads` resets."""
     from numba.np.ufunc.parallel import _launch_threads
 
     count = number_of_threads()

@@ -39,7 +39,7 @@ class Request:
 
     Attributes:
         lines: the digest of the present source lines.
-        cpu: the CPU that the user has chosen (`requested_cpu`), or "".
+        cpu: the CPU and features that the user has chosen, as `requested_cpu` returns them, or "".
         only: the only description to accept, which the process has just stored; None to check the conditions.
         implementations: the digest of implementations that this process is known to have, or "".
         outdated: returns why this process has other implementations than a description, or "". A call needs Numba.
@@ -90,7 +90,7 @@ class Description:
     The conditions are checked at every load, before anything is unpickled. An entry that does not meet them is skipped.
 
     Attributes:
-        cpu: the CPU that the user had chosen, or "".
+        cpu: the CPU and features that the user had chosen, or "".
         lines: the digests of the source lines and of their files, in this order, as far as the code reports them.
         dependencies: the name and the content of each implementation that the compiler used and the key does not cover; also the entries of
             the overloads that are linked into the code (`LINKED`), loops of ufuncs (`LOOP`), and what implementations returned (`RESULT`).
@@ -156,10 +156,7 @@ class Description:
         return digest([dump_marshalled((used, self.answered))]).hex() if used or self.answered else ""
 
     def check(self, request: Request) -> None:
-        """Check the conditions of the entry.
-
-        Raise `GlobalValidationError` if the entry is not valid in this process. The message says why.
-        """
+        """Check the conditions of the entry. Raise `GlobalValidationError`, which says why, if the entry is not valid in this process."""
         if request.cpu and self.cpu != request.cpu:
             raise _invalid_entry_error("the entry was not compiled for the CPU that NUMBA_CPU_NAME and NUMBA_CPU_FEATURES choose")
         if not request.lines.startswith(self.lines):

@@ -123,7 +123,7 @@ class LazyFunction:
         return _dispatch.get_real(self)
 
 
-_Method = type(LazyFunction.__repr__.__get__(object()))
+_Method = type(LazyFunction.__repr__.__get__(object()))  # `types.MethodType`, without importing `types`
 #: The special attributes that Numba's dispatchers have and plain objects do not.
 _DISPATCHER_ATTRIBUTES = frozenset(("__numba__",))
 #: The special attributes that dispatchers copy from their function.

@@ -89,7 +89,7 @@ _frozen_count = 0
 
 def _move_to_oldest_generation() -> None:
     """Move all objects to the oldest generation without examining them. Garbage among them waits for a full collection."""
-    has_generations = getattr(sys, "_is_gil_enabled", lambda: True)()
+    has_generations = getattr(sys, "_is_gil_enabled", lambda: True)()  # Python without the GIL has one generation
     # If the program itself controls collections, it has disabled them or frozen more objects.
     if has_generations and gc.isenabled() and gc.get_freeze_count() <= _frozen_count:
         gc.freeze()

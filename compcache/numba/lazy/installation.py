@@ -62,7 +62,7 @@ def _find_packages(open_cache: Callable[[], Cache | None] | None) -> tuple[str, 
 
 
 def has_extensions() -> bool:
-    """Return whether a package registers with Numba, which then runs code of the package before it compiles.
+    """Return whether an installed package registers code that Numba runs before its first compilation.
 
     Raise `NotLazy` if the packages cannot be determined.
     """
@@ -108,7 +108,7 @@ def _relevant_variables() -> list[tuple[str, str | None]]:
 
     chosen = next(filter(chooses_cpu, os.environ), None)
     if chosen is not None:
-        raise NotLazy(f"the environment variable {chosen} chooses the CPU for which Numba compiles: unset it")
+        raise NotLazy(f"the environment variable {chosen} chooses the CPU for which Numba compiles: unset the variable")
     return sorted((name, os.environ.get(name)) for name in os.environ if is_variable(name))
 
 
@@ -189,7 +189,7 @@ def _read_note(data: bytes | None) -> tuple[tuple[str, bool] | None, bytes | Non
 
 
 def _directory_state(directory: str) -> bytes | None:
-    """Return the state of a directory of `sys.path` (`file_stamps`), or None if the directory cannot be read.
+    """Return the state of a directory of `sys.path`, as `file_stamps` returns it, or None if the directory cannot be read.
 
     The state consists of zeros if the directory has changed so recently that another change could leave the same state. A note with such a
     state is valid if the directory contains the noted names.

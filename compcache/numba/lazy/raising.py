@@ -112,7 +112,7 @@ def make_exception(described: Any) -> BaseException:
 
 
 def _set_location(exception: BaseException, location: Any) -> BaseException:
-    """Return the exception with a traceback as if a Python function had raised it at the location; unchanged if this is not a location."""
+    """Return the exception with a traceback as if a function had raised it at `location` (name, file, line), if this is a location."""
     if not isinstance(location, tuple) or len(location) != _LOCATION_ITEMS:
         return exception
     name, path, line = location

@@ -93,7 +93,7 @@ class State:
         Raise `NotLazy` if only Numba can run the function, or its default values were replaced, or its declared code has no identity.
         """
         if self.reason not in ("", CALLED_BY_CODE, NOT_CACHED):
-            raise NotLazy(f"the function calls {self.function.__qualname__}, which needs Numba: {self.reason}")
+            raise NotLazy(f"the callee {self.function.__qualname__} needs Numba: {self.reason}")
         if reason := replaced_defaults_reason(self.function, self.defaults):
             raise NotLazy(reason)
         if self.signatures is not None:  # its code does not change after the declaration

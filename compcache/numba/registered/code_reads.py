@@ -97,7 +97,8 @@ _SHIFTS = {_ATTRIBUTE: _ATTRIBUTE_SHIFT, _SUPER: 2}
 def resolve(chain: tuple[str, ...], namespace: dict[str, Any], stops_at: Callable[[Any], bool] | None = None) -> tuple[Any, int]:
     """Follow a chain of attributes as far as it passes through modules.
 
-    `chain` has the name of a global in `namespace`, and attributes. `stops_at` returns whether to stop at a module; None: stop at none.
+    `chain` has the name of a global in `namespace`, and attributes. `stops_at` is a predicate of modules that the chain does not pass
+    through.
 
     Return the value, or `MISSING` if it does not exist; and the number of names that were followed.
     """
@@ -125,7 +126,7 @@ def cells_of(function: Any) -> list[tuple[str, Any]]:
 
 
 def functions_in_member(item: Any) -> list[Any]:
-    """Return the callables that a member of a class contains: the functions of a descriptor, or the function that the member is."""
+    """Return the callables in a class's member: a property's getter and setter, another descriptor's function, or the function itself."""
     inner = (item.fget, item.fset) if isinstance(item, property) else (getattr(item, "__func__", getattr(item, "func", item)),)
     return [part for part in inner if callable(part) and (part is not item or isinstance(item, _Function))]
 
@@ -147,7 +148,8 @@ def names_used_by(code: CodeType, instructions: frozenset[int]) -> Iterator[str]
 def returned_functions(code: CodeType) -> list[CodeType]:
     """Return the code of the nested functions that a function only returns. It neither calls nor stores them, nor passes them on.
 
-    A nested function that is assigned to a variable is included if each other use of the variable returns its value.
+    A nested function that is assigned to a variable is included if each other use of the variable returns its value. The result is empty
+    for generators and coroutines, and for code that names `locals`.
     """
     if code.co_flags & _SUSPENDS or "locals" in code.co_names:
         return []

@@ -21,7 +21,7 @@ __all__ = ["CythonFunction", "describe_ctypes_function", "function_and_signature
 
 _API = "__pyx_capi__"
 _capsules: list[Any] = []
-#: What all modules exported when it was last read, by module, and the functions among it, by address.
+#: The capsules that all modules exported when they were last read, by module; and the functions among the capsules, by address.
 _latest: list[dict[Any, Any]] = [{}, {}]
 
 
@@ -82,12 +82,12 @@ class CythonFunction(AddressDefinition):
         address = _address_in(module, self.name, self.type)
         if not address:
             reason = f"the module {self.module} exports no function {self.name!r} of type {self.type}"
-            raise ImportError(f"{reason}: install the version with which the code was compiled", name=self.module)
+            raise ImportError(f"{reason}: install the version of the module for which the code was compiled", name=self.module)
         return address, None
 
 
 def function_and_signature_of(value: Any) -> tuple[tuple[str, str, str] | None, Any]:
-    """Return the function whose address an object provides (`WrapperAddressProtocol`), and the object's signature.
+    """Return the function whose address an object provides by the methods of `WrapperAddressProtocol`, and the object's signature.
 
     The function is None if no Cython module exports it. Both are None if the object's methods fail.
     """

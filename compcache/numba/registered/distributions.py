@@ -52,7 +52,7 @@ def find_packages() -> tuple[str, bool, list[str]]:
     if missing:
         raise NotLazy(f"the distribution {missing[0]} is not on sys.path: add its directory")
     if os.path.exists(vector_library()):
-        raise NotLazy(f"Numba uses Intel's vector library {vector_library()}, which compcache supports only with Numba: uninstall it")
+        raise NotLazy(f"Numba uses Intel's vector library {vector_library()}, which compcache supports only with Numba: remove this file")
     return ", ".join(rows), len(names) > len(_COMPILERS), chosen
 
 
@@ -69,7 +69,7 @@ def distributions() -> Iterator[tuple[str, str]]:
     for directory in dict.fromkeys(sys.path):
         names = metadata_in(directory)
         if names is None and b"entry_points.txt" in _read_file(directory):
-            raise NotLazy(f"the archive {directory} on sys.path may register packages with Numba: unpack it")
+            raise NotLazy(f"the archive {directory} on sys.path may register packages with Numba: unpack the archive")
         for name in names or ():
             if name == "EGG-INFO":
                 yield os.path.basename(directory).partition("-")[0].lower(), os.path.join(directory, name)
@@ -78,10 +78,7 @@ def distributions() -> Iterator[tuple[str, str]]:
 
 
 def metadata_in(directory: str) -> list[str] | None:
-    """Return the names of the metadata directories in a directory of the path.
-
-    Return the names; empty if the directory cannot be read, or None if the path is not a directory.
-    """
+    """Return the names of the metadata in a directory; empty if the directory cannot be read, or None if the path is not a directory."""
     try:
         names = os.listdir(directory or ".")
     except NotADirectoryError as error:
@@ -112,7 +109,7 @@ def _list_directory(directory: str) -> list[str]:
 
 
 def _read_file(path: str) -> bytes:
-    """Return the content of a file; empty if it cannot be read. A start reads a file of each distribution, so use few system calls."""
+    """Return the content of a file; empty if the file cannot be read. Few system calls are used, because a start reads many such files."""
     try:
         file = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
     except OSError as error:
@@ -133,9 +130,10 @@ def _read_file(path: str) -> bytes:
 
 
 def _distribution_digest(directory: str) -> str:
-    """Return the digest of an installed distribution: of its record, or of its files if it is editable.
+    """Return the digest of an installed distribution: of its record, or of its source files if it is editable or has no record.
 
-    Raise `NotLazy` if the distribution has no record, too many files, or a `direct_url.json` that is not valid.
+    Raise `NotLazy` if the distribution has neither a record nor a directory of source files, if the directory has more than `_MAX_FILES`
+    files, or if `direct_url.json` is not valid.
     """
     record = _read_file(f"{directory}/RECORD")
     if record and not is_editable(directory):
@@ -151,7 +149,7 @@ def _distribution_digest(directory: str) -> str:
             reraise_interrupt(error)
             raise NotLazy(f"the file {directory}/direct_url.json is not valid: install the distribution again with pip") from error
         return _digest_of_files(path)
-    raise NotLazy(f"the distribution {os.path.basename(directory)} has no RECORD file: install it again with pip")
+    raise NotLazy(f"the distribution {os.path.basename(directory)} has no RECORD file: install the distribution again with pip")
 
 
 def is_editable(directory: str) -> bool:
@@ -169,7 +167,7 @@ def _digest_of_files(root: str) -> str:
             if name.endswith((".py", ".so", ".pyd", ".toml", ".cfg", ".json")):
                 count += 1
                 if count > _MAX_FILES:
-                    raise NotLazy(f"the checkout {root} has more than {_MAX_FILES} files: install it without --editable")
+                    raise NotLazy(f"the checkout {root} has more than {_MAX_FILES} files: install the distribution without --editable")
                 path = os.path.join(folder, name)
                 state.update(f"{os.path.relpath(path, root)}\0".encode() + _read_file(path))
     return state.hexdigest()

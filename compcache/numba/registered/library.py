@@ -94,7 +94,7 @@ def is_library_module(name: object) -> bool:
 def _is_standard_module(top: str) -> bool:
     """Return whether a module with the name of a standard-library module is this module, and not a file of the user.
 
-    If it is not imported, decide by the file that an import would load.
+    For a module that is not imported, the file that an import would load decides.
     """
     spec = getattr(sys.modules[top], "__spec__", None) if top in sys.modules else _find_spec(top)
     origin = getattr(spec, "origin", None)
@@ -104,7 +104,7 @@ def _is_standard_module(top: str) -> bool:
 
 
 def _find_spec(top: str) -> Any:
-    """Return the specification of the module that an import would load, or None for a module that is built into Python."""
+    """Return the specification of the file that an import would load, or None if the module is built into Python or does not exist."""
     from importlib.machinery import PathFinder
 
     return None if top in sys.builtin_module_names else PathFinder.find_spec(top)
@@ -113,7 +113,8 @@ def _find_spec(top: str) -> Any:
 def is_made_by_library(function: Any) -> bool:
     """Return whether the code of a function belongs to a library, closures included.
 
-    The globals and the code's file decide, because `functools.wraps` replaces the other attributes of a user's function.
+    The globals and the code's file decide, because `functools.wraps` replaces the other attributes of a user's function. For an object that
+    is not a Python function, its module decides.
     """
     if type(function) is not _Function:
         return is_library_module(getattr(function, "__module__", None))
@@ -132,7 +133,7 @@ def is_library_function(function: Any) -> bool:
 
 
 def has_own_code(function: Any) -> bool:
-    """Return whether the code of a function has the name of the function and comes from the file of its module.
+    """Return whether the code of a function comes from the file of the function's module, and has the function's name or is nested.
 
     The code of a wrapper has another name.
     """

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 __all__ = ["is_marked", "is_module"]
 
 _Module = type(sys)
+# The descriptors of `type` itself, because reading `cls.__mro__` would run `__getattribute__` of a metaclass.
 _bases_of = type.__dict__["__mro__"].__get__
 _members_of = type.__dict__["__dict__"].__get__
 

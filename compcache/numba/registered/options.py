@@ -17,7 +17,8 @@ _OVERLOAD_DEFAULTS: dict[str, Any] = {"jit_options": {}, "strict": True, "inline
 def compiler_options(options: Mapping[str, Any], types_of_variables: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the options of a decorator that affect the compiler, without default values.
 
-    `types_of_variables` come from `locals=` and from the compiler, whose additions are ignored. None: use the option `locals`.
+    `types_of_variables` come from `locals=` and from the compiler, whose additions are ignored. If they are None, the option `locals` is
+    used.
     """
     relevant = {name: value for name, value in options.items() if name not in ("cache", "locals")}
     effective = {name: value for name, value in relevant.items() if not _is_default(_DEFAULTS, name, value)}

@@ -1,6 +1,6 @@
 """Identifies packages by their files, as Numba's own cache identifies the file of a function.
 
-This is used if an implementation can reach too many values of its package.
+The files are compared if an implementation can reach too many values of its package.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def external_state_of(value: Any) -> str:
         known_item, known_state = _known.get(id(item), (None, ""))
         reason = known_state if known_item is item else _find_external_state(item, examined, waiting)
         if not reason and len(examined) > _MAX_VALUES:
-            reason = f"{name_of(item)} and more than {_MAX_VALUES} other values"
+            reason = f"more than {_MAX_VALUES} values, one of them {name_of(item)}"
         if reason:
             _known[id(value)] = value, reason
             return reason
@@ -90,7 +90,10 @@ def name_of(value: Any) -> str:
 
 
 def is_reviewed(module: str, name: str) -> bool:
-    """Return whether a name in a module, or with "" the module itself, was reviewed and found to be pure."""
+    """Return whether a name in a module, or with "" the module itself, was reviewed and found to be pure.
+
+    All names in a module of a code generator are pure, unless the module reads external state.
+    """
     top = name.partition(".")[0]
     module = module.replace("numpy.core.", "numpy._core.")  # the name in NumPy 1
     exceptions = EVERYTHING.get(module)
@@ -131,7 +134,8 @@ def _referenced_objects(value: Any) -> Iterator[Any]:  # noqa: C901 - one branch
     elif callable(getattr(value, "_implementation", None)):  # a NumPy function that the class of an argument may override
         yield value._implementation
     elif isinstance(value, _STATES):
-        raise _ExternalStateError(f"the state of {name_of(value)}")
+        is_variable = isinstance(value, ContextVar)
+        raise _ExternalStateError(f"the context variable {value.name!r}" if is_variable else f"thread-local data ({name_of(value)})")
     elif not isinstance(value, _PLAIN):
         yield type(value)
 
@@ -195,7 +199,7 @@ def _objects_read_by_code(code: types.CodeType, namespace: dict[str, Any], state
         raise _ExternalStateError(f"the attribute {min(namespaces)!r} in {name}")
     for chain in reads.chains:
         if chain[0] in state:
-            raise _ExternalStateError(f"the state of {chain[0]} in {name}")
+            raise _ExternalStateError(f"the global {chain[0]!r} of {name}, which functions of its module assign")
         value, at = resolve(chain, namespace)
         if value is not MISSING and not is_part_of_hash(code, value):
             if is_external_state(value):
@@ -213,7 +217,7 @@ def _objects_read_by_code(code: types.CodeType, namespace: dict[str, Any], state
 
 
 def is_external_state(value: Any) -> bool:
-    """Return whether a value of a library represents state outside of the program's code."""
+    """Return whether a value is one of those in `HELD`, which represent state outside of the program's code."""
     return value is not None and any(getattr(sys.modules.get(module), name, None) is value for module, _, name in _PLACES_OF_STATE)
 
 

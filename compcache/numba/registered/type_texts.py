@@ -1,4 +1,4 @@
-"""Converts Numba's types to the text of expressions, which mean the same in a signature: ``float64[:, ::1]``, ``UniTuple(int64, 2)``.
+"""Converts Numba's types to expressions that denote them in the text of a signature: ``float64[:, ::1]``, ``UniTuple(int64, 2)``.
 
 Keys contain these texts, for Numba's types and for their stand-ins (`compcache.numba.declarations.types`).
 """
@@ -25,7 +25,7 @@ _PARTS = {
 
 
 def array_text(dtype: str, ndim: int, layout: str, *, readonly: bool) -> str:
-    """Return the text of an array type. It uses slices if they can express the type. `readonly` needs the long form."""
+    """Return the text of an array type: with slices, or in the long form if slices cannot express the type, as for `readonly`."""
     if readonly or ndim < 1 or (ndim == 1 and layout == "F"):
         return f"Array({dtype}, {ndim}, {layout!r}{', readonly=True' if readonly else ''})"
     slices = [":"] * ndim

@@ -62,7 +62,7 @@ def make_declared(state: State, backend: Backend) -> Any:
     dispatcher._cache = make_pinned_cache(state, backend, dispatcher, signatures, entries)
 
     def compile_all() -> None:
-        """Compile all declared signatures. Then the dispatcher, as Numba's, compiles no others."""
+        """Compile all declared signatures. Then disable compilation, as Numba does."""
         with typeinfer.register_dispatcher(dispatcher):
             for signature in signatures:
                 with scopes.look_up_scope():
@@ -104,7 +104,7 @@ def compile_and_record(state: State, backend: Backend, compile_all: Callable[[],
         return
     except CompcacheError as error:
         name = state.function.__qualname__
-        reason = f"{name} was compiled, but cannot be recorded for starts without Numba: {error}; later starts import Numba for it"
+        reason = f"{name} was compiled, but cannot be recorded for starts without Numba: {error}; later starts import Numba"
         warn(reason)
 
 
@@ -120,7 +120,7 @@ def is_key_current(state: State) -> bool:
 def _make_function_fields(dispatcher: Any, backend: Backend, key: Key | None) -> tuple[Any, ...] | None:
     """Return the fields of a function's record, or None if only Numba can use the function's code.
 
-    `key` is the key of the function for starts without Numba (`find_stored_entry`).
+    `key` is the key of the function for starts without Numba, as in `find_stored_entry`.
     """
     rows, records = [], []
     signatures = list(dispatcher.overloads)
@@ -173,7 +173,7 @@ def _accepted_types(type_: Any, typing_context: Any, types_in_signatures: Sequen
 
 
 def _list_candidates(type_: Any, types_in_signatures: Sequence[Any], *, is_optional: bool) -> list[Any]:
-    """Return the argument types, besides a parameter's own type, that may be convertible to it, [] for types without conversions.
+    """Return the argument types, besides a parameter's own type, that may be convertible to this type; empty if there are none.
 
     `is_optional` is whether the parameter's type is optional. See `_accepted_types` for the other arguments.
     """

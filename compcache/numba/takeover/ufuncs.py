@@ -100,7 +100,7 @@ def _compile_declared(
     built = []
 
     def compile_all() -> None:
-        """Add the loops of all declared signatures. Then the ufunc, as Numba's, compiles no others."""
+        """Add the loops of all declared signatures. Then disable compilation, as Numba does."""
         for signature in state.signatures or ():
             ufunc.add(signature)
         ufunc.disable_compile()
@@ -194,7 +194,7 @@ class _StoredLoops:
         self._fields: dict[str, LoopFields | CompcacheError | None] = {}  # by the symbol of the loop
 
     def storing(self) -> AbstractContextManager[None]:
-        """Store the loops that this thread compiles."""
+        """Return a context manager that stores the loops that this thread compiles in its block."""
         return native_code.before_requests(self._store)
 
     def fields_of(self, cres: Any) -> LoopFields | None:
@@ -290,10 +290,7 @@ def _element_type(type_: Any) -> Any:
 
 
 def _make_gufunc_fields(builder: Any, backend: Backend, wrappers: Any = None) -> tuple[Any, ...] | None:
-    """Return the fields of a `guvectorize` ufunc's record, or None if only Numba can use one of the loops.
-
-    `wrappers` is as in `_record_gufunc_loop`.
-    """
+    """Return the fields of a gufunc's record; None if only Numba can use one of the loops. See `_record_gufunc_loop` for `wrappers`."""
     fields = _join_loop_fields([_record_gufunc_loop(builder, backend, signature, wrappers) for signature in builder._sigs])
     if fields is None:
         return None
@@ -361,7 +358,7 @@ def _record_parallel_loop(builder: Any, backend: Backend, signature: Any) -> Loo
 def _find_stored_loop(entry: Entry, library: Any, symbol: str) -> tuple[Any, ...] | None:
     """Return the fields of the record for a loop in a stored library.
 
-    Return the fields; None if the library is not a stored image, if the image lacks the loop, or if a constant needs Numba.
+    The result is None if the library is not a stored image, if the image lacks the loop, or if a constant needs Numba.
     """
     stored = getattr(library, "stored", None)
     if stored is None or symbol not in stored.symbols:
