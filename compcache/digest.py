@@ -5,10 +5,7 @@ Importing `hashlib` takes 3-5 ms, because it loads OpenSSL. `_blake2` is a small
 
 from __future__ import annotations
 
-try:
-    from _blake2 import blake2b
-except ImportError:  # an interpreter without the module `_blake2`
-    from hashlib import blake2b
+from _blake2 import blake2b
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -123,10 +123,10 @@ def read_processor(runtime: Any, until_boot: Callable[[bytes], str | None], cpu:
 
 def _platform_name() -> str:
     """Return the name of this platform: architecture, operating system and object format, such as `x86_64-linux-elf`."""
-    machine = os.uname().machine.lower() if hasattr(os, "uname") else "x86_64"
+    machine = os.uname().machine.lower()
     arch = {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
-    system = sys.platform if sys.platform in ("darwin", "win32") else sys.platform.rstrip("0123456789")
-    return f"{arch}-{system}-{ {'darwin': 'macho', 'win32': 'coff'}.get(system, 'elf') }"
+    system = sys.platform.rstrip("0123456789")
+    return f"{arch}-{system}-{'macho' if system == 'darwin' else 'elf'}"
 
 
 _PLATFORM = _platform_name()

@@ -254,8 +254,7 @@ def _drain(items: list) -> list:  # type: ignore[type-arg]
 
 def _host_name() -> str:
     """Return the name of this host, usable in a file name."""
-    name = os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "")
-    return name.replace("/", "_")[:64] or "host"
+    return os.uname().nodename.replace("/", "_")[:64] or "host"
 
 
 #: One recorder per directory and process, whatever the number of caches. Counts that are not written are kept until the exit.

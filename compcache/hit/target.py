@@ -190,10 +190,9 @@ def load_runtime() -> "Any":
 def _register_forks(runtime: "Any") -> None:
     """Let `compcache.forks` act around each fork."""
     # An exception of a signal handler meanwhile does not stop it.
-    if hasattr(os, "register_at_fork"):
-        bind = type(_at_fork.__get__(runtime))  # the type of methods, which calls like `functools.partial` without an import
-        hooks = {when: bind(runtime.uninterrupted, _at_fork(when)) for when in ("before", "after_in_parent", "after_in_child")}
-        os.register_at_fork(**hooks)
+    bind = type(_at_fork.__get__(runtime))  # the type of methods, which calls like `functools.partial` without an import
+    hooks = {when: bind(runtime.uninterrupted, _at_fork(when)) for when in ("before", "after_in_parent", "after_in_child")}
+    os.register_at_fork(**hooks)
 
 
 def _at_fork(when: str) -> "Callable[[list[Any]], None]":

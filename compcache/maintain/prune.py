@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.directory.places import MODULE_LISTS, QUARANTINE, STATISTICS
-from compcache.errors import CompcacheError, FormatError, StorageError
+from compcache.errors import CompcacheError, FormatError
 from compcache.formats import known_faults
 from compcache.formats.makers import Versions
 from compcache.hit.closures.validity import remove_results
@@ -233,12 +233,7 @@ def _remove_planned(store: Store, proposal: PruneProposal) -> tuple[Removal, ...
     for removal in plan.removed:
         if removal.entry.module_id in spared:
             continue
-        try:
-            remove_file(store, removal.entry.module_id)
-        except OSError as error:
-            reraise_interrupt(error)
-            path = store.module_path(removal.entry.module_id)
-            raise StorageError(f"cannot remove the module {path}: {error.strerror or error}", path=path, errno=error.errno) from error
+        remove_file(store, removal.entry.module_id)
         removed.append(removal)
     rewrite_index(store, {removal.entry.module_id for removal in removed})
     freed = sum(removal.entry.size for removal in removed)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from compcache.errors import FunctionInUseError, NotCachedError, StorageError
+from compcache.errors import FunctionInUseError, NotCachedError
 from compcache.formats.entry import EntryRecord, sequence_after
 from compcache.formats.group import GROUP
 from compcache.formats.linked import decode_closure
 from compcache.hit.closures.validity import remove_results
 from compcache.identity import label_of
-from compcache.interrupts import reraise_interrupt, suppress
+from compcache.interrupts import suppress
 from compcache.maintain.pins import pinned, unpin
 from compcache.maintain.prune import rewrite_index
 from compcache.publish.additions import merge
@@ -118,10 +118,6 @@ def remove_modules(store: Store, module_ids: list[bytes]) -> list[bytes]:
     try:
         chosen = [*module_ids, *_derived_closures(store, set(module_ids))]
         removed.extend(module_id for module_id in chosen if remove_file(store, module_id))  # item by item: an error keeps earlier items
-    except OSError as error:
-        reraise_interrupt(error)
-        message = f"cannot remove a module from the cache {store.root}: {error.strerror or error}"
-        raise StorageError(message, path=str(error.filename or store.root), errno=error.errno) from error
     finally:
         if removed and _has_short_index(store):
             rewrite_index(store, frozenset(removed))

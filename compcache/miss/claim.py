@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from compcache.errors import ReentrantCompileError, StorageError
 from compcache.hit.memory import begin_build, end_build
 from compcache.miss.builders import register_builder, take_over_build, unregister_builder
-from compcache.publish.locks import claim
+from compcache.publish.locks import wait_lock
 from compcache.usage.limits import limit_setting, read_seconds
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def single_flight(session: Session, func_name: str, *, absent: bool) -> Iterator
         builder = take_over_build(frame.directory, func_name)
         return builder is not None
 
-    with claim(session.store, f"compile {func_name}", timeout=timeout, until=is_ready) as owned:
+    with wait_lock(session.store, f"compile {func_name}", timeout=timeout, until=is_ready) as owned:
         builder = builder or register_builder(frame.directory, func_name)
         try:
             builder.loader = session.loader

@@ -1,16 +1,10 @@
 """Locks between processes (miss path).
 
 Locks save work, but correctness never depends on them. If locks do not work, or are disabled with ``COMPCACHE_LOCKS=0``, work proceeds
-without locks. There are two kinds:
-
-* Additions take short locks (the claim of a build, a merge). Such a lock is a file held with `flock` by this module. It costs no
-  import. The holder removes the file, because otherwise one file per function would accumulate. The kernel releases the lock when its
-  holder dies; a forked child does not hold it.
-* Long work (prunes, tuning, folding of journals) takes locks of filelock, whose import takes 40 ms. On file systems without a working
-  `flock`, as some network file systems are, all locks are filelock's soft locks: files that exist while the lock is held. If the holder
-  died on this host, filelock removes the file.
-
-Both kinds lock the same files with `flock`, so they exclude each other.
+without locks. A lock is a file that is held with `flock`. The holder removes the file, because otherwise one file per function would
+accumulate. The kernel releases the lock when its holder dies; a forked child does not hold it. On file systems without a working `flock`,
+as some network file systems are, locks are filelock's soft locks: files that exist while the lock is held. If the holder died on this
+host, filelock removes the file.
 
 A holder that hangs delays other processes by their timeouts.
 """
@@ -33,13 +27,12 @@ from compcache.settings import is_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
     from typing import Any
 
     from compcache.files import Opened
     from compcache.store import Store
 
-__all__ = ["claim", "try_lock", "wait_lock"]
+__all__ = ["try_lock", "wait_lock"]
 
 #: The longest pause between two attempts: short compared with a compilation, and no load even with many waiters.
 _LONGEST_PAUSE = 0.03
@@ -55,7 +48,7 @@ class _HeldLocks(threading.local):
     """The locks that the current thread has taken, by path."""
 
     def __init__(self) -> None:
-        self.locks: dict[str, _FlockLock | _FileLock] = {}
+        self.locks: dict[str, _FlockLock | _SoftLock] = {}
 
 
 _held = _HeldLocks()
@@ -77,37 +70,22 @@ def try_lock(store: Store, name: str) -> Iterator[bool]:
     Yields:
         False if another process or thread holds the lock; True if this caller holds it, or if locks do not work here.
     """
-    with _locked(store, name, 0, None, _CLAIM) as owned:
+    with wait_lock(store, name, timeout=0) as owned:
         yield owned is not False
 
 
-def wait_lock(store: Store, name: str, *, timeout: float) -> AbstractContextManager[bool | None]:
-    """Return a context manager that waits at most `timeout` seconds for a lock, which other processes may hold long.
-
-    See `claim` for the values that the context manager yields.
-    """
-    return _locked(store, name, timeout, None, _FileLock)
-
-
-def claim(store: Store, name: str, *, timeout: float, until: Callable[[], bool]) -> AbstractContextManager[bool | None]:
-    """Return a context manager that waits for the lock of a build, at most `timeout` seconds, or until `until` returns true.
+@contextmanager
+def wait_lock(store: Store, name: str, *, timeout: float, until: Callable[[], bool] | None = None) -> Iterator[bool | None]:
+    """Wait for a lock, at most `timeout` seconds, or until `until`, if given, returns true, and hold it while the context runs.
 
     Yields:
         True if this caller holds the lock, False if another process or thread holds it, None if locks do not work here.
     """
-    return _locked(store, name, timeout, until, _CLAIM)
-
-
-@contextmanager
-def _locked(
-    store: Store, name: str, timeout: float, until: Callable[[], bool] | None, lock_type: type[_FlockLock | _FileLock]
-) -> Iterator[bool | None]:
-    """Hold a lock while the context runs. See `claim` for the values that it yields. Without `flock`, a file serves as the lock."""
     if not is_on("COMPCACHE_LOCKS", default=True) or store.readonly:
         yield None
         return
     path = _lock_path(store, name)
-    lock = lock_type(store, path)
+    lock: _FlockLock | _SoftLock = _FlockLock(store, path)
     # A thread never requests a lock that it holds. A leftover means that an interrupt prevented the release.
     leftover = _held.locks.pop(path, None)
     if leftover is not None:
@@ -125,8 +103,8 @@ def _locked(
                 if error.errno not in _NO_FLOCK:
                     raise
                 lock.release()
-                # A soft lock needs another name, because it is held as long as its file exists.
-                lock = _held.locks[path] = _FileLock(store, _lock_path(store, f"soft {name}"), soft=True)
+                # A soft lock needs another name, because it is held as long as its file exists. Its directory is no link: it was opened.
+                lock = _held.locks[path] = _SoftLock(_lock_path(store, f"soft {name}"))
                 owned = _acquire_within(lock, timeout, until)
             waited = time.monotonic() - started
             if waited > _MIN_LOGGED_SECONDS:
@@ -143,7 +121,7 @@ def _lock_path(store: Store, name: str) -> str:
     return store.path(LOCKS, LOCKS.file_name(name_key(name).hex()))
 
 
-def _acquire_within(lock: _FlockLock | _FileLock, timeout: float, until: Callable[[], bool] | None) -> bool:
+def _acquire_within(lock: _FlockLock | _SoftLock, timeout: float, until: Callable[[], bool] | None) -> bool:
     """Try to take a lock for `timeout` seconds, or until `until`, if given, returns true. Return whether the lock was taken.
 
     Raise `OSError` if the file system does not support locks.
@@ -239,47 +217,28 @@ class _FlockLock:
             self._opened = None
 
 
-class _FileLock:
-    """A lock of the filelock library: a system lock or a soft lock.
+class _SoftLock:
+    """A soft lock of the filelock library."""
 
-    The lock file's directory is opened by a descriptor, so that symbolic links in the path are not followed.
-    """
-
-    def __init__(self, store: Store, path: str, *, soft: bool = False) -> None:
-        self._store = store
+    def __init__(self, path: str) -> None:
         self._path = path
-        self._soft = soft
-        self._directory: Opened | None = None
         self._lock: Any = None
 
     def acquire(self) -> bool:
         """Try to take the lock, and return whether it was taken. Raise `OSError` if the file system does not support locks."""
-        from filelock import FileLock, SoftFileLock, Timeout
+        from filelock import SoftFileLock, Timeout
 
         if self._lock is None:
-            kind = SoftFileLock if self._soft else FileLock
-            self._lock = kind(self._open_directory(), mode=FILE_MODE, thread_local=False)
+            self._lock = SoftFileLock(self._path, mode=FILE_MODE, thread_local=False)
         try:
             self._lock.acquire(blocking=False)
         except Timeout:
             return False
         return True
 
-    def _open_directory(self) -> str:
-        """Return a path of the lock file that stays valid if its directory is renamed. Without /proc, this is the plain path."""
-        folder, name = os.path.split(self._path)
-        if not os.path.isdir("/proc/self/fd"):
-            return self._path
-        self._directory = self._store.files.open_owned(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        return f"/proc/self/fd/{self._directory.number}/{name}"
-
     def release(self) -> None:
         """Release the lock if it is held. If that fails, filelock tries again when the object is deleted."""
         with suppress(OSError):
             if self._lock is not None:
                 self._lock.release(force=True)
-        self._lock = self._directory = None
-
-
-#: The kind of lock that additions take.
-_CLAIM: type[_FlockLock | _FileLock] = _FlockLock if os.name == "posix" else _FileLock
+        self._lock = None

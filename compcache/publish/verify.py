@@ -20,7 +20,7 @@ from compcache.interrupts import reraise_interrupt, suppress
 from compcache.publish import index_merge
 from compcache.publish.atomic_file import is_settled
 from compcache.publish.index_rebuild import describe_from_records, rebuild_index
-from compcache.publish.locks import claim
+from compcache.publish.locks import wait_lock
 from compcache.publish.quarantine import quarantine, reject_file, warn_once
 from compcache.warning import warn
 
@@ -247,7 +247,7 @@ def recover_index(store: Store) -> None:
         return
     try:
         if any(True for _ in store.module_ids()):
-            with claim(store, "index-rebuild", timeout=_PATIENCE, until=lambda: _refresh_index(store)) as owned:
+            with wait_lock(store, "index-rebuild", timeout=_PATIENCE, until=lambda: _refresh_index(store)) as owned:
                 if owned is not False and not _refresh_index(store):
                     rebuild_index(store)
                 store.index.refresh()

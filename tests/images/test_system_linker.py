@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import pickle
 import select
-import shlex
 import signal
 import struct
-import subprocess
 import sys
 import tempfile
 import threading
@@ -276,15 +273,13 @@ def test_the_same_arguments_give_the_same_bytes_wherever_they_are_linked(
     linker: Linker, module: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images = set()
-    with contextlib.ExitStack() as stack:
-        for name in ("one", "another_directory"):
-            (tmp_path / name).mkdir()
-            stack.callback(os.close, os.dup(0))  # other numbers for the descriptors
-            monkeypatch.chdir(tmp_path / name)
-            monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name))
-            for variable in ("LD_RUN_PATH", "LLD_VERSION", "MOLD_DEBUG"):
-                monkeypatch.setenv(variable, name)
-            images.add(link_shared(linker, [module], soname="module", export=["twice", "helped"]))
+    for name in ("one", "another_directory"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name))
+        for variable in ("LD_RUN_PATH", "LLD_VERSION", "MOLD_DEBUG"):
+            monkeypatch.setenv(variable, name)
+        images.add(link_shared(linker, [module], soname="module", export=["twice", "helped"]))
     (image,) = images
     assert b"compcache" not in image
     assert os.fsencode(tmp_path) not in image
@@ -511,75 +506,9 @@ def test_a_temporary_directory_that_cannot_be_written_is_an_error(
         link_shared(program, [], soname="module")
 
 
-@pytest.fixture
-def linker_of_files(any_linker: Linker, tmp_path: Path) -> str:
-    """A linker that is not known to read and write files in memory."""
-    return make_wrapper(tmp_path / "bin", any_linker)
-
-
-def make_wrapper(directory: Path, linker: Linker) -> str:
-    return make_program(directory, "other", f'exec {shlex.join(linker.argv)} "$@"')
-
-
-def test_known_linkers_work_in_memory(linker: Linker, module: bytes, monkeypatch: pytest.MonkeyPatch, scratch: Path) -> None:
-    if linker.program.endswith("gold"):
-        pytest.skip("not known to")
-    in_directory = link_shared(Linker((make_wrapper(scratch / "work", linker),), "test"), [module], soname="module")
-
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("a directory")
-
-    monkeypatch.setattr(tempfile, "TemporaryDirectory", refuse)
-    assert link_shared(linker, [module], soname="module") == in_directory
-
-
-def test_a_linker_that_takes_no_files_in_memory_gets_a_directory(
-    any_linker: Linker, module: bytes, tmp_path: Path, scratch: Path
-) -> None:
-    script = f'echo "$*" >> "{tmp_path}/runs"; case "$*" in *image.so*) exec {shlex.join(any_linker.argv)} "$@";; esac; exit 1'
-    odd = Linker((make_program(tmp_path / "bin", "ld", script),), "test")
-    for _ in range(2):
-        assert load(link_shared(odd, [patching.weaken_undefined(module)], soname="module"), tmp_path).twice(4) == 8
-    runs = (tmp_path / "runs").read_text().splitlines()
-    assert ["image.so" in run for run in runs] == [False, True, True]  # what does not work is not tried again
-    assert leftovers(scratch) == []
-
-
-@pytest.mark.parametrize("lack", ["the descriptors' names", "files in memory"])
-def test_a_system_without_files_in_memory_links_in_a_directory(
-    lack: str, any_linker: Linker, module: bytes, tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = link_shared(any_linker, [module], soname="module")
-    if lack == "files in memory":
-        monkeypatch.delattr(os, "memfd_create")
-    else:
-        monkeypatch.setattr("compcache.images.linkers.link._DESCRIPTORS", str(tmp_path / "no" / "proc"))
-    fresh = Linker((make_wrapper(tmp_path / "bin", any_linker),), "test")
-    renamed = tmp_path / "bin" / os.path.basename(any_linker.argv[-1])
-    os.rename(fresh.argv[0], renamed)
-    assert link_shared(Linker((str(renamed),), "test"), [module], soname="module") == expected
-    assert leftovers(scratch) == []
-
-
-@pytest.mark.parametrize("name", ["ld", "ld.lld", "mold"])
-def test_a_killed_link_leaves_nothing(name: str, tmp_path: Path, scratch: Path) -> None:
-    program = make_program(tmp_path / "bin", name, f'echo $$ > "{tmp_path}/pid"; exec sleep 60')
-    script = f"""
-from compcache.images.linkers.find import Linker
-from compcache.images.linkers.link import link_shared
-link_shared(Linker(({program!r},), "test"), [b"object"], soname="module")
-"""
-    with subprocess.Popen([sys.executable, "-c", script]) as process:
-        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
-            time.sleep(0.02)
-        process.kill()
-    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
-    assert leftovers(scratch) == []
-
-
 @pytest.mark.slow
 def test_what_killed_links_leave_is_removed_by_a_later_process(
-    directory: Path, tmp_path: Path, linker_of_files: str
+    directory: Path, tmp_path: Path, any_linker: Linker
 ) -> None:
     """Directories of an hour ago, of this user; nothing else, and nothing that they lead to."""
     temporary, outside = tmp_path / "temporary", tmp_path / "outside"
@@ -603,14 +532,14 @@ def test_what_killed_links_leave_is_removed_by_a_later_process(
     Cache(directory).add_module(ModuleSource("define i64 @f() {{ ret i64 7 }}"))
     result = sorted(os.listdir({str(temporary)!r}))
     """
-    left = run_fresh(directory, script, TMPDIR=str(temporary), COMPCACHE_LINKER=linker_of_files)
+    left = run_fresh(directory, script, TMPDIR=str(temporary), COMPCACHE_LINKER=any_linker.argv[0])
     assert left == ["compcache-link-file", "compcache-link-link", "compcache-link-new", "other-old"]
     assert (outside / "kept").exists()
 
 
 @pytest.mark.slow
 def test_a_link_that_is_running_is_left_alone_whatever_the_clock_says(
-    directory: Path, tmp_path: Path, linker_of_files: str
+    directory: Path, tmp_path: Path, any_linker: Linker
 ) -> None:
     temporary = tmp_path / "temporary"
     (temporary / "compcache-link-running").mkdir(parents=True)
@@ -622,5 +551,5 @@ def test_a_link_that_is_running_is_left_alone_whatever_the_clock_says(
     Cache(directory).add_module(ModuleSource("define i64 @f() { ret i64 7 }"))
     result = os.listdir(tempfile.gettempdir())
     """
-    left = run_fresh(directory, script, TMPDIR=str(temporary), COMPCACHE_LINKER=linker_of_files)
+    left = run_fresh(directory, script, TMPDIR=str(temporary), COMPCACHE_LINKER=any_linker.argv[0])
     assert left == ["compcache-link-running"]

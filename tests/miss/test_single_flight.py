@@ -225,7 +225,7 @@ with Cache(directory) as cache:
     with wait_lock(cache._store, "upkeep", timeout=SECONDS) as owned:
         sys.stdout.write("holding\n" if owned else "passed by\n"); sys.stdout.flush()
         WHAT
-result = owned, time.monotonic() - started, "filelock" in sys.modules
+result = owned, time.monotonic() - started
 """
 
 
@@ -243,16 +243,6 @@ def test_a_lock_that_is_held_long_keeps_others_out_and_goes_with_its_holder(dire
         crowd.processes[0].wait()
         crowd.release(2)
         crowd.expect(crowd.processes[2], "holding")
-
-
-@pytest.mark.slow
-def test_a_claim_without_flock_is_filelocks(directory: Path, builds: Path) -> None:
-    """Systems that have none: the same, by other means."""
-    without = "import compcache.publish.locks as locks\nlocks._CLAIM = locks._FileLock\n"
-    with Crowd(directory, [without + script(60.0)] * 3) as crowd:
-        crowd.release()
-        assert [value for value, _ in crowd.results()] == [42] * 3
-    assert count(builds) == 1
 
 
 def test_a_lock_that_the_system_does_not_give_back_fails_nobody(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -388,12 +378,12 @@ def test_a_lock_keeps_everybody_else_out_although_its_file_comes_and_goes(direct
     """Six processes take one lock again and again; a counter that is read and written without care shows overlaps."""
     counting = """
 from compcache import Cache
-from compcache.publish.locks import claim
+from compcache.publish.locks import wait_lock
 path = directory + "-counter"
 with Cache(directory) as cache:
     barrier()
     for _ in range(60):
-        with claim(cache._store, "count", timeout=60.0, until=lambda: False) as owned:
+        with wait_lock(cache._store, "count", timeout=60.0) as owned:
             assert owned is True
             with open(path) as file:
                 value = int(file.read())

@@ -1,8 +1,4 @@
-"""Runs a linker, which makes a shared object from relocatable objects.
-
-Objects and image are files in memory, which the system removes even after a kill. If the linker or the system cannot use files in memory,
-they are files in a scratch directory.
-"""
+"""Runs a linker, which makes a shared object from relocatable objects. Objects and image are files in a scratch directory."""
 
 from __future__ import annotations
 
@@ -17,7 +13,6 @@ import tempfile
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import LinkerError
-from compcache.images.anonymous_file import anonymous_file
 from compcache.images.archives import is_archive
 from compcache.images.elf.parts import is_elf
 from compcache.images.elf.patching import hide_symbols
@@ -65,11 +60,7 @@ _MISLEADING_VARIABLES = frozenset(
 _IMAGE = "image.so"
 #: The size in bytes below which an object is probably an entry point's.
 _SMALL = 4096
-#: The directory of a process's descriptors. A linker that misreads a file name cannot create a file in it.
-_DESCRIPTORS = "/proc/self/fd"
 _MAX_OUTPUT = 8_000  # characters: enough for the first errors, little enough for a log
-#: The commands of linkers that failed with files in memory, and succeeded with files in a directory.
-_needs_directory: set[tuple[str, ...]] = set()
 
 
 class _Link(NamedTuple):
@@ -81,12 +72,12 @@ class _Link(NamedTuple):
     libraries: tuple[str, ...]
     timeout: float
 
-    def command(self, output: str, inputs: Sequence[str]) -> list[str]:
-        """Return the linker's command line, with the names of its output file and its input files."""
+    def command(self, inputs: Sequence[str]) -> list[str]:
+        """Return the linker's command line, with the names of its input files."""
         archives = [path for path in self.libraries if is_archive(path)]
         others = [path for path in self.libraries if path not in archives]
         members = [*_FLAGS_OF_ARCHIVES, "--start-group", *archives, "--end-group"] if archives else []
-        return [*self.linker.argv, *self.options, "-o", output, *inputs, *members, "--as-needed", *others]
+        return [*self.linker.argv, *self.options, "-o", _IMAGE, *inputs, *members, "--as-needed", *others]
 
 
 class _Exit(NamedTuple):
@@ -121,13 +112,7 @@ def link_shared(
     options = [*_linker_flags(linker), *(("-soname", soname) if soname else ())]
     for path in run_paths:
         options += ["-rpath", path]
-    link = _Link(linker, objects, tuple(options), tuple(map(os.path.abspath, libraries)), timeout)
-    image = _link_in_memory(link)
-    if image is not None:
-        return image
-    image = _link_in_directory(link)
-    _needs_directory.add(linker.argv)
-    return image
+    return _link_in_directory(_Link(linker, objects, tuple(options), tuple(map(os.path.abspath, libraries)), timeout))
 
 
 #: `hide_symbols` for small objects, with a cache, because many images share small objects.
@@ -145,44 +130,6 @@ def _linker_flags(linker: Linker) -> tuple[str, ...]:
     return _FLAGS
 
 
-def _link_in_memory(link: _Link) -> bytes | None:
-    """Link with files in memory. Return None if that is not possible or the link fails; linking in a directory then reports why.
-
-    Raise `LinkerError` if the linker cannot be started, or exceeds its time limit.
-    """
-    to_standard_output = _writes_to_standard_output(link.linker)
-    if to_standard_output is None or link.linker.argv in _needs_directory or not hasattr(os, "memfd_create"):
-        return None
-    try:
-        files = [anonymous_file(data) for data in (*link.objects, b"")]
-    except OSError as failure:  # too many open files, or a sandbox that forbids memory files
-        reraise_interrupt(failure)
-        return None
-    *inputs, output = [file.number for file in files]
-    names = [str(descriptor) for descriptor in inputs]
-    if to_standard_output:
-        linker_exit = _run_linker(link, link.command("-", names), _DESCRIPTORS, inputs, output)
-    else:
-        linker_exit = _run_linker(link, link.command(str(output), names), _DESCRIPTORS, [*inputs, output])
-    if linker_exit is None or linker_exit.status:
-        return None
-    with suppress(OSError), open(output, "rb", closefd=False) as file:
-        file.seek(0)
-        image = file.read()
-        return image if is_elf(image) else None
-    return None
-
-
-def _writes_to_standard_output(linker: Linker) -> bool | None:
-    """Return whether the linker must write its image to standard output, or None for an unknown linker.
-
-    lld and mold write a file beside their output and rename it, unless the output is called ``-``. GNU ld opens the existing output file.
-    """
-    if linker.program in ("lld", "mold") or "ld.lld" in (linker.program, *linker.argv[1:]):
-        return True
-    return False if linker.program.endswith(("ld", "ld.bfd")) else None
-
-
 def _link_in_directory(link: _Link) -> bytes:
     """Link with files in a directory, and return the image. File names are relative, so that the image contains no paths.
 
@@ -194,7 +141,7 @@ def _link_in_directory(link: _Link) -> bytes:
         for name, data in zip(names, link.objects, strict=True):
             with open(os.path.join(directory, name), "wb") as file:
                 file.write(data)
-        linker_exit = _run_linker(link, link.command(_IMAGE, names), directory, temporary=directory)
+        linker_exit = _run_linker(link, link.command(names), directory)
         if linker_exit is None:
             raise LinkerError(f"the linker {linker} cannot be started, because its temporary directory {directory} was removed: try again")
         if linker_exit.status:
@@ -248,58 +195,39 @@ def _read_image(linker: Linker, directory: str, output: str) -> bytes:
     return image
 
 
-def _run_linker(
-    link: _Link,
-    command: Sequence[str],
-    directory: str,
-    descriptors: Sequence[int] = (),
-    output: int | None = None,
-    temporary: str | None = None,
-) -> _Exit | None:
-    """Run the linker, and return its exit status and output, or None if `directory` does not exist.
+def _run_linker(link: _Link, command: Sequence[str], directory: str) -> _Exit | None:
+    """Run the linker in a directory, and return its exit status and output, or None if the directory does not exist.
 
-    Args:
-        link: the arguments of the link.
-        command: the program and its arguments.
-        directory: the working directory.
-        descriptors: the descriptors that the linker inherits.
-        output: the descriptor of its standard output. If it is None, the standard output is captured with the messages.
-        temporary: the directory for the linker's temporary files.
-
-    Raises:
-        LinkerError: the linker cannot be started, or exceeds its time limit and is killed.
+    Raise `LinkerError` if the linker cannot be started, or exceeds its time limit and is killed.
     """
     linker = link.linker
-    process = _start_linker(linker, command, directory, descriptors, output, temporary)
+    process = _start_linker(linker, command, directory)
     if process is None:
         return None
     with process:
         try:
-            printed, complaints = process.communicate(timeout=link.timeout)
+            printed, _ = process.communicate(timeout=link.timeout)
         except subprocess.TimeoutExpired as error:
             message = f"the linker {linker} did not finish within {link.timeout:g} s and was stopped: {CHOICES}"
-            raise LinkerError(message, output=_decode_output(error.output or error.stderr or b"")) from error
+            raise LinkerError(message, output=_decode_output(error.output or b"")) from error
         finally:
             if process.returncode is None:  # after a timeout or an interrupt; the process may have ended
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-    return _Exit(process.returncode, _decode_output(printed or complaints or b""))
+    return _Exit(process.returncode, _decode_output(printed))
 
 
-def _start_linker(
-    linker: Linker, command: Sequence[str], directory: str, descriptors: Sequence[int], output: int | None, temporary: str | None
-) -> subprocess.Popen[bytes] | None:
+def _start_linker(linker: Linker, command: Sequence[str], directory: str) -> subprocess.Popen[bytes] | None:
     """Start a linker. Return None if its directory has been removed. Raise `LinkerError` if the program cannot be started."""
     try:
         return subprocess.Popen(
             command,
             cwd=directory,
-            env=_linker_environment(temporary),
+            env=_linker_environment(directory),
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE if output is None else output,
-            stderr=subprocess.STDOUT if output is None else subprocess.PIPE,
-            pass_fds=descriptors,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             process_group=0,  # so that a timeout also ends its child processes
         )
     except OSError as error:
@@ -309,10 +237,10 @@ def _start_linker(
         raise LinkerError(f"the linker {linker} cannot be started ({error.strerror or error}): {CHOICES}") from error
 
 
-def _linker_environment(temporary: str | None) -> dict[str, str]:
+def _linker_environment(temporary: str) -> dict[str, str]:
     """Return the environment of the linker, without the variables that make it deviate from its arguments."""
     inherited = {name: value for name, value in os.environ.items() if name not in _MISLEADING_VARIABLES}
-    return {**inherited, **({"TMPDIR": temporary} if temporary else {}), "LC_ALL": "C"}
+    return {**inherited, "TMPDIR": temporary, "LC_ALL": "C"}
 
 
 def _describe_exit(status: int) -> str:

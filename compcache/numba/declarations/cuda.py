@@ -25,8 +25,10 @@ _Function = type(lambda: 0)
 #: The modules that packages use on import. Any other module of `numba.cuda` imports Numba.
 _MODULES = frozenset(("numba.cuda", "numba.cuda.cudadrv", "numba.cuda.cudadrv.driver"))
 #: The libraries that Numba tries to load to find NVIDIA's driver.
-_DRIVERS = {"win32": ("nvcuda.dll", r"\windows\system32\nvcuda.dll"), "darwin": ("libcuda.dylib", "/usr/local/cuda/lib/libcuda.dylib")}
-_DRIVERS_ELSEWHERE = tuple(f"{folder}libcuda.so{end}" for folder in ("", "/usr/lib/", "/usr/lib64/") for end in ("", ".1"))
+_DRIVERS = (
+    ("libcuda.dylib", "/usr/local/cuda/lib/libcuda.dylib") if sys.platform == "darwin"
+    else tuple(f"{folder}libcuda.so{end}" for folder in ("", "/usr/lib/", "/usr/lib64/") for end in ("", ".1"))
+)  # fmt: skip
 
 
 def can_replace_cuda(name: str) -> bool:
@@ -97,7 +99,7 @@ def is_available() -> bool:
     from compcache.numba.lazy.c_helpers import has_library
 
     has_settings = any(name.startswith("NUMBA_") and "CUDA" in name for name in os.environ) or os.path.exists(".numba_config.yaml")
-    if not has_numba() and not has_settings and not has_library(_DRIVERS.get(sys.platform, _DRIVERS_ELSEWHERE)):
+    if not has_numba() and not has_settings and not has_library(_DRIVERS):
         return False
     is_available_: bool = _import_cuda().is_available()
     return is_available_

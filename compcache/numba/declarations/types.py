@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["CONSTRUCTORS", "LazySignature", "LazyType", "find_type", "infer_dtype_type", "infer_type"]
 
 _WORD = 64 if sys.maxsize > 1 << 32 else 32
-_LONG = 32 if sys.platform == "win32" else _WORD
 _SIZES = (("int", 8), ("int", 16), ("int", 32), ("int", 64), ("uint", 8), ("uint", 16), ("uint", 32), ("uint", 64))
 #: The canonical name for each of Numba's type names. `_SHOWN` contains the printed names that differ.
 _NAMES = {name: name for name in ("none", "unicode_type", "pyobject", "voidptr", "boolean")}
@@ -31,7 +30,7 @@ _NAMES |= {"b1": "boolean", "bool_": "boolean", "f4": "float32", "f8": "float64"
 _NAMES |= {"double": "float64", "void": "none", "string": "unicode_type", "byte": "uint8", "char": "int8", "uchar": "uint8"}
 _NAMES |= {"short": "int16", "ushort": "uint16", "intc": "int32", "uintc": "uint32", "longlong": "int64", "ulonglong": "uint64"}
 _NAMES |= dict.fromkeys(("intp", "int_", "ssize_t"), f"int{_WORD}") | dict.fromkeys(("uintp", "uint", "size_t"), f"uint{_WORD}")
-_NAMES |= {"long_": f"int{_LONG}", "ulong": f"uint{_LONG}"}
+_NAMES |= {"long_": f"int{_WORD}", "ulong": f"uint{_WORD}"}
 _SHOWN = {"boolean": "bool", "voidptr": "void*"}
 _set_class: Any = object.__dict__["__class__"].__set__  # the stand-ins define `__class__` as a property, which cannot be assigned
 _lock = RLock()

@@ -213,7 +213,7 @@ THREADING = {"numba_parallel_for": "parallel_for"} | {
     )
 }  # fmt: skip
 _LAYERS = ("tbb", "omp", "workqueue")
-_TBB = {"darwin": "libtbb.12.dylib", "win32": "tbb12.dll"}.get(sys.platform, "libtbb.so.12")
+_TBB = "libtbb.12.dylib" if sys.platform == "darwin" else "libtbb.so.12"
 _start_lock = allocate_lock()
 _layer: Any = None
 _thread_count = 0

@@ -100,7 +100,7 @@ _PAUSE_FACTOR = 20
 def _relevant_variables() -> list[tuple[str, str | None]]:
     """Return the environment variables that affect the compiler, with their values. Raise `NotLazy` if a variable chooses the CPU."""
     environment = getattr(os.environ, "_data", None)
-    if environment and os.name == "posix":  # CPython's own table, because iterating over `os.environ` decodes each name, for each key
+    if environment:  # CPython's own table, because iterating over `os.environ` decodes each name, for each key
         names = b"\0".join(environment)
         if b"NUMBA_" not in names and b"VS_PROFILER" not in names:
             return []
@@ -131,7 +131,7 @@ def _read_or_note_packages(cache: Cache) -> tuple[str, bool]:
     if not all(type(directory) is str for directory in import_path):
         return find_packages()[:2]
     where = "" if all(map(os.path.isabs, import_path)) else os.getcwd()
-    host = os.uname().nodename if hasattr(os, "uname") else ""
+    host = os.uname().nodename
     name = "\n".join(["packages of Numba", str(FORMAT), sys.prefix, host, where, *import_path])
     noted, renewed = _read_note(frontend.get_entry(cache, name, _KIND))
     if renewed is not None:

@@ -111,7 +111,7 @@ def _list_directory(directory: str) -> list[str]:
 def _read_file(path: str) -> bytes:
     """Return the content of a file; empty if the file cannot be read. Few system calls are used, because a start reads many such files."""
     try:
-        file = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         reraise_interrupt(error)
         return b""
@@ -164,7 +164,7 @@ def _digest_of_files(root: str) -> str:
     for folder, folders, files in os.walk(root):
         folders[:] = sorted(inner for inner in folders if not inner.startswith((".", "__pycache__")) and inner != "node_modules")
         for name in sorted(files):
-            if name.endswith((".py", ".so", ".pyd", ".toml", ".cfg", ".json")):
+            if name.endswith((".py", ".so", ".toml", ".cfg", ".json")):
                 count += 1
                 if count > _MAX_FILES:
                     raise NotLazy(f"the checkout {root} has more than {_MAX_FILES} files: install the distribution without --editable")
