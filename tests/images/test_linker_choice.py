@@ -136,7 +136,7 @@ def test_the_version_of_a_linker_is_asked_again_after_a_shortage(
         raise shortage
 
     with monkeypatch.context() as patch:
-        patch.setattr(version.subprocess, "run", run)
+        patch.setattr(subprocess, "run", run)
         cache.add_module(ModuleSource(constant("f", 1)))
     cache.add_module(ModuleSource(constant("g", 2)))
     makers = [dict(cache.function(name).provenance[0].makers) for name in "fg"]
