@@ -134,6 +134,32 @@ def module_file(directory: os.PathLike[str] | str, module_id: str) -> Path:
     return Path(directory) / "modules-v1" / module_id[:2] / f"{module_id}.ccm"
 
 
+def require_equal_modules(expected: Iterable[Path], actual: Iterable[Path]) -> None:
+    """Compare module files in pairs. A failure names the sections that differ, and has their whole content: it may not come again."""
+    differences = []
+    for number, paths in enumerate(zip(expected, actual, strict=True)):
+        if paths[0].name != paths[1].name:
+            for (name, one), (_, other) in zip(*map(_sections_of, paths), strict=True):
+                if one != other:
+                    first = next((at for at in range(min(len(one), len(other))) if one[at] != other[at]), min(len(one), len(other)))
+                    differences.append(f"{number}: {name} differs from byte {first} of {len(one)} and {len(other)}: {one!r} != {other!r}")
+    assert not differences, "\n".join(differences)
+
+
+def _sections_of(path: Path) -> list[tuple[str, bytes]]:
+    """The sections of a module file that determine its id, by name."""
+    from compcache.formats.footer import FOOTER_SIZE, decode_footer
+
+    data = path.read_bytes()
+    footer = decode_footer(data[-FOOTER_SIZE:], len(data))
+    sections, start = [], 0
+    for name in ("image", "records", "graph", "bitcode"):
+        size = getattr(footer, name)
+        sections.append((name, data[start : start + size]))
+        start += size
+    return sections
+
+
 def module_entries(index: Index, module_id: bytes) -> list[ModuleEntry]:
     """The entries of a module in all segments that are used."""
     from compcache.formats.index import ModuleEntry

@@ -14,8 +14,8 @@ from compcache.formats.manifest import decode_function
 from compcache.formats.order import GREATEST_NUMBER
 from compcache.formats.records import decode_module
 from compcache.interrupts import reraise_interrupt, suppress
-from compcache.layers.layered_store import ORDER_BITS
 from compcache.publish.atomic_file import unique_name
+from compcache.publish.module_reader import needs_of
 from compcache.publish.module_rows import make_row
 from compcache.publish.open_segments import readable_segments
 from compcache.publish.packs import encode_pack, entries_in_force, entries_of, packs_in
@@ -45,6 +45,7 @@ class _Candidate(NamedTuple):
         cpu: the displayed name of its CPU.
         order: its addition number, which is less in later directories (`LayeredStore.find_numbered`). 0 for a content name.
         age: 0 for the newest addition of a plain name and for code of the same content; larger for older additions.
+        imports: the names that the function imports.
     """
 
     module_id: bytes
@@ -52,6 +53,7 @@ class _Candidate(NamedTuple):
     cpu: str
     order: int
     age: int
+    imports: tuple[str, ...]
 
 
 class _Exported:
@@ -157,7 +159,9 @@ def _target_processors(store: Store, targets: Iterable[str] | str | None) -> dic
 
 
 def _choose_realizations(store: Store, name: str, processors: dict[str, Processor], *, required: bool) -> list[_Candidate]:
-    """Return the realizations to export: the best realization for each processor, or all realizations if `processors` is empty.
+    """Return the realizations to export: for each processor the realization that a load uses, or all if `processors` is empty.
+
+    A load passes over realizations with an import that is missing. They are exported, too, because a later addition may provide it.
 
     The list is empty if the function is not in the cache and `required` is false.
 
@@ -181,16 +185,16 @@ def _choose_realizations(store: Store, name: str, processors: dict[str, Processo
                 func_name=name,
                 cache_dir=store.root,
             )
-        best = min(usable, key=lambda candidate: (candidate.age, -processor.rank(candidate.requirement)))
-        chosen[best.module_id] = best
+        usable.sort(key=lambda candidate: (candidate.age, -processor.rank(candidate.requirement)))
+        for candidate in usable:
+            chosen[candidate.module_id] = candidate
+            if all(map(store.find_known, candidate.imports)):
+                break
     return list(chosen.values())
 
 
 def _find_candidates(store: Store, name: str) -> list[_Candidate]:
-    """Return the realizations of a function that can be read, except code of layers that newer code of a plain name replaces.
-
-    Damaged and removed modules are skipped.
-    """
+    """Return the realizations of a function that can be read. Damaged and removed modules are skipped."""
     candidates = []
     realizations = store.find_all(name)
     rows = {module_id: (order, content) for order, _, module_id, _, content in store.find_numbered(name)} if is_ordered(name) else {}
@@ -200,14 +204,13 @@ def _find_candidates(store: Store, name: str) -> list[_Candidate]:
     for module_id, offset in realizations:
         order, content = rows.get(module_id, newest)  # modules in memory have no row
         age = 0 if any(content) and content == newest[1] else newest[0] - order
-        if age and order >> ORDER_BITS < newest[0] >> ORDER_BITS:
-            continue
         # The module can be damaged, or was removed in the meantime.
         with suppress(CompcacheError, OSError), store.open_module(module_id) as module:
             header = decode_module(module.read_record(0))
             record = decode_function(module.read_record(offset))
             if record.name == name:
-                candidates.append(_Candidate(module_id, header.requirement(header.features_of(record)), header.cpu, order, age))
+                imports = tuple([name for needs in needs_of(module, record.needs) for _, name, _, _ in needs.imports])
+                candidates.append(_Candidate(module_id, header.requirement(header.features_of(record)), header.cpu, order, age, imports))
     return candidates
 
 

@@ -347,8 +347,9 @@ class PlainLoader:
             if entry is not None:
                 table, _, dictionary, replaced = runtime.open_volume(volume.number, size, True)
                 gone = files.open_owned(f"{directory}/{stem}{GONE_SUFFIX}", _READ, may_lack=True)
-                removed = files.pread(gone.number, _READ_WHOLE, 0) if gone else b""
-                if len(removed) < _READ_WHOLE and module_id not in removed and (gone or bytes.fromhex(stem) not in replaced):
+                listed = files.fstat(gone.number).st_size if gone else 0
+                removed = files.pread(gone.number, listed, 0) if listed < _READ_WHOLE and gone else b""
+                if listed < _READ_WHOLE and module_id not in removed and (gone or bytes.fromhex(stem) not in replaced):
                     content, _ = runtime.unpack_member(volume.number, dictionary, table.find(module_id)[0])
                     opened = runtime.memory_file("compcache")
                     if files.write(opened.number, content) == len(content):

@@ -196,10 +196,11 @@ class _Task(Generic[_T]):
             try:
                 if self._ended:
                     return last_error
-                request, self._request = self._request, None
-                if request is None:
+                request = self._request
+                if request is None:  # and stays as it is: the other thread may set it now
                     self._await_change(_POLL_SECONDS)
                     continue
+                self._request = None
                 answer = request()
                 if os.getpid() != self._process:
                     return CompileError(

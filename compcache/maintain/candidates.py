@@ -9,6 +9,7 @@ counted.
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -38,6 +39,7 @@ __all__ = ["Census", "Chooser"]
 _GROWTH = 2
 #: A common generation for all modules whose generation is not stale.
 _FRESH = object()
+_NO_NAMES = frozenset[str]()
 
 
 class Census:
@@ -142,6 +144,7 @@ class Chooser:
                 entry = entry._replace(parts=(*parts, entry.module_id))
             return entry._replace(generation=_FRESH) if entry.generation in fresh else entry
 
+        self._mark_passed_over(relevant)
         self._mark_newest(relevant)
         entries = [limit_to_candidates(relevant[key]) for key in sorted(relevant)]
         relevant.clear()  # otherwise a prune of many modules would keep a second table in memory
@@ -149,6 +152,39 @@ class Chooser:
         size = sum(entry.size for entry in entries)
         outside = Outside(self._census.size - size, self._census.modules - modules, horizon, _FRESH)
         return plan_prune(entries, self._policy, self._now, outside)
+
+    def _mark_passed_over(self, relevant: dict[bytes, Entry]) -> None:
+        """Set the field `passed_over` of the entries in `relevant` that lack an import, directly or indirectly.
+
+        It has the functions that other entries provide, which lack none. Modules of layers count as complete.
+        """
+        holders = Counter([name for entry in relevant.values() for name in entry.functions])
+        waiting = [entry for entry in relevant.values() if entry.imports and any(holders[name] > 1 for name in entry.functions)]
+        known = {entry.module_id: entry for entry in waiting}
+        providers: dict[str, set[bytes]] = {}
+        importers: dict[str, list[Entry]] = {}
+        for entry in waiting:  # grows during the iteration
+            for name in entry.imports:
+                importers.setdefault(name, []).append(entry)
+                if name not in providers:
+                    found = {row[2] for row in self._store.find_numbered(name) if row[3] < LINKED and self._store.exists(row[2])}
+                    added = self._read_entries(found - known.keys())
+                    known |= added
+                    waiting += added.values()
+                    providers[name] = {module_id for module_id in found if module_id not in known or not known[module_id].fault}
+        missing = [name for name, module_ids in providers.items() if not module_ids]
+        lacking: set[bytes] = set()
+        for name in missing:  # grows during the iteration
+            for entry in importers[name]:
+                lacking.add(entry.module_id)
+                for provided in entry.functions:
+                    if entry.module_id in providers.get(provided, ()):
+                        providers[provided].remove(entry.module_id)
+                        missing += [] if providers[provided] else [provided]
+        complete = {name for entry in relevant.values() if lacking and entry.module_id not in lacking for name in entry.functions}
+        for module_id in lacking & relevant.keys():
+            entry = relevant[module_id]
+            relevant[module_id] = entry._replace(passed_over=frozenset(complete.intersection(entry.functions)))
 
     def _mark_newest(self, relevant: dict[bytes, Entry]) -> None:
         """Make older code of a plain name depend on its newest code, by the fields `newest` and `imports` of the entries in `relevant`."""
@@ -226,10 +262,8 @@ class Chooser:
             parts = row.parts if row.entries else ()
             if parts:
                 names, imports, is_pinned = (), (), module_id in self._spare
-            llvm = platform.llvm_version
-            yield _new(
-                (module_id, size, created, last_use, names, imports, target, generation, is_pinned, llvm, False, makers, fault, parts, ())
-            )
+            own = module_id, size, created, last_use, names, imports, target, generation, is_pinned
+            yield _new((*own, platform.llvm_version, False, makers, fault, parts, (), _NO_NAMES))
 
     def _is_pinned(self, row: Row) -> bool:
         """Return whether a module is spared, or holds a pinned function."""

@@ -165,7 +165,8 @@ class Entry(NamedTuple):
     on the same hosts. Modules of the same `generation` (CPU, LLVM version and platform) become stale together. A pack, which holds only
     entries of data, counts for the size limit and not for the number of modules. `fault` describes a known fault of one of the `makers`.
     `parts` are the modules from which a linked closure is derived. A linked closure needs its parts, provides no function to other modules,
-    and is removed first if a limit is exceeded.
+    and is removed first if a limit is exceeded. `passed_over` are functions that other modules must provide, because an import of this
+    module is missing.
     """
 
     module_id: bytes
@@ -183,11 +184,13 @@ class Entry(NamedTuple):
     fault: str = ""
     parts: tuple[bytes, ...] = ()
     newest: tuple[str, ...] = ()
+    passed_over: frozenset[str] = frozenset()
 
     @property
     def provides(self) -> tuple[str, ...]:
         """The names that other modules may need from this module: its functions, and `newest`."""
-        return self.functions + self.newest
+        functions = tuple([name for name in self.functions if name not in self.passed_over]) if self.passed_over else self.functions
+        return functions + self.newest
 
 
 class Removal(NamedTuple):

@@ -174,6 +174,8 @@ def _modules_text(count: int) -> str:
 def _publish_files(store: Store, drafts: Mapping[bytes, _Draft], *, signs: bool) -> tuple[list[Addition], frozenset[bytes]]:
     """Publish the missing module files. Return the additions that the index lacks, and the module_ids of the new files.
 
+    A module that a layer has and lists is not added: the index has no rows that the files of the directory do not give.
+
     With `signs`, all modules are signed with the publish key, if the store has one.
 
     Raise `OSError` if a file could not be written.
@@ -183,11 +185,13 @@ def _publish_files(store: Store, drafts: Mapping[bytes, _Draft], *, signs: bool)
             sign_module(store, module_id, draft.module.sections.records, draft.module.key)
     statuses: dict[bytes, os.stat_result] = {}
     orders: dict[bytes, Order] = {}
+    missing: list[bytes] = []
     for module_id, draft in drafts.items():
         existing = None if draft.is_newest else _find_existing(store, module_id, elsewhere=not draft.order.number)
-        if existing is not None:
-            statuses[module_id], orders[module_id] = existing
-    missing = [module_id for module_id in drafts if module_id not in statuses]
+        if existing is not None and existing[0] == store.module_path(module_id):
+            _, statuses[module_id], orders[module_id] = existing
+        elif existing is None or not all(_has_row(store, name, module_id) for name, *_ in draft.module.indexed[:1]):
+            missing.append(module_id)
     unindexed = [
         module_id
         for module_id, status in statuses.items()
@@ -260,8 +264,8 @@ def _publish_index(store: Store, additions: list[Addition]) -> None:
         raise StorageError(message, path=store.index.directory, errno=error.errno) from error
 
 
-def _find_existing(store: Store, module_id: bytes, *, elsewhere: bool) -> tuple[os.stat_result, Order] | None:
-    """Return the status and the order of a stored, intact module, or None. With `elsewhere`, layers are searched too.
+def _find_existing(store: Store, module_id: bytes, *, elsewhere: bool) -> tuple[str, os.stat_result, Order] | None:
+    """Return the path, the status and the order of a stored, intact module, or None. With `elsewhere`, layers are searched too.
 
     The result is None if there is no such module, it is damaged or for other hosts, or this process holds it in memory.
 
@@ -273,7 +277,7 @@ def _find_existing(store: Store, module_id: bytes, *, elsewhere: bool) -> tuple[
         with (store.open_module if elsewhere else partial(Store.open_module, store))(module_id, leave_stamp=False) as module:
             footer = module.footer()
             notes = decode_notes(module.read(footer.content, footer.notes))
-            return module.status(), order_of(notes)
+            return module.path, module.status(), order_of(notes)
     except (FileNotFoundError, FormatError, IntegrityError, IncompatibleTargetError) as error:
         reraise_interrupt(error)
         return None
@@ -281,6 +285,11 @@ def _find_existing(store: Store, module_id: bytes, *, elsewhere: bool) -> tuple[
         if error.path == store.module_path(module_id):
             raise
         return None  # a layer that cannot be read may have it
+
+
+def _has_row(store: Store, name: str, module_id: bytes) -> bool:
+    """Return whether an index, of the directory or of a layer, has a row for a name in a module."""
+    return any(listed_id == module_id for _, _, listed_id, *_ in store.find_numbered(name))
 
 
 def _is_indexed(store: Store, module_id: bytes, status: os.stat_result, indexed: Sequence[tuple[str, int, str]], number: int) -> bool:

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import warnings
 import zipfile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from cli_process import compcache
@@ -219,7 +219,25 @@ def test_a_bundle_gives_the_code_that_a_cache_with_layers_gives(tmp_path: Path) 
             if "layers" not in options:
                 cache.import_bundle(tmp_path / "app.ccb")
             assert cache.get_target("top")(1) == 6
-            assert len(cache.realizations("leaf")) == 1
+            assert len(cache.realizations("leaf")) == 4
+
+
+@pytest.mark.parametrize("options", [{}, {"targets": ["native"]}])
+def test_a_bundle_has_the_code_that_serves_while_newer_code_lacks_an_import(tmp_path: Path, options: dict[str, Any]) -> None:
+    with Cache(tmp_path / "layer") as cache:
+        cache.add_module(ModuleSource(adder("middle", 7)))
+    with Cache(tmp_path / "upper", layers=[tmp_path / "layer"]) as cache:
+        cache.add_module(ModuleSource(caller("middle", "missing"), imports=["missing"]))
+        cache.add_module(ModuleSource(caller("root", "middle", plus=1)))
+        assert cache.get_target("root")(1) == 9
+        cache.export(["root"], tmp_path / "app.ccb", **options)
+    with Cache(tmp_path / "imported") as cache:
+        cache.import_bundle(tmp_path / "app.ccb")
+        assert cache.get_target("root")(1) == 9
+        cache.add_module(ModuleSource(adder("missing", 100)))
+        assert len(cache.realizations("middle")) == 2
+    with Cache(tmp_path / "imported") as cache:
+        assert cache.get_target("root")(1) == 102
 
 
 def test_code_that_a_module_of_a_layer_brings_along_is_older_in_bundles_too(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import shlex
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +13,7 @@ from test_system_linker import make_program
 
 from compcache import Cache, ModuleSource
 from compcache.images.elf.exported import shared_library
+from compcache.images.linkers import version
 from compcache.images.linkers.find import LINKER_VARIABLE, find_linker
 
 if TYPE_CHECKING:
@@ -116,3 +119,27 @@ def test_images_have_no_soname(linker: str, directory: Path, linkers: Callable[.
     assert run_fresh(directory, _ADD.format(text=constant("f", 7)), **environment)[:3] == (7, "shared", [])
     (path,) = directory.rglob("*.ccm")
     assert shared_library(str(path)).soname == ""
+
+
+@pytest.mark.parametrize("shortage", [OSError(errno.EAGAIN, "no more processes"), subprocess.TimeoutExpired("ld", 10.0)])
+def test_the_version_of_a_linker_is_asked_again_after_a_shortage(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch, shortage: Exception
+) -> None:
+    """Else all later modules of the process have a maker without a name, and known faults of the linker do not count."""
+    linker = find_linker()
+    if linker is None:
+        pytest.skip("no linker is installed")
+    monkeypatch.setenv(LINKER_VARIABLE, linker.argv[0])
+    version._query_version.cache_clear()
+
+    def run(*_: object, **__: object) -> None:
+        raise shortage
+
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "run", run)
+        cache.add_module(ModuleSource(constant("f", 1)))
+    cache.add_module(ModuleSource(constant("g", 2)))
+    makers = [dict(cache.function(name).provenance[0].makers) for name in "fg"]
+    assert makers[0]["linker"] == ""
+    assert "linker" not in makers[1]
+    assert makers[1]["ld"]

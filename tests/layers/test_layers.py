@@ -380,3 +380,35 @@ def test_a_host_that_cannot_write_a_segment_asks_each_layer(directory: Path, tmp
         result.append("miss")
     """
     assert run_fresh(directory, script) == [2, "miss"]
+
+
+def test_an_addition_that_a_layer_has_is_no_addition_to_the_directory(directory: Path, tmp_path: Path) -> None:
+    """Else it would come first in front of other layers, until the index is made again from the files."""
+    one, other = tmp_path / "one", tmp_path / "other"
+    for place, number in ((one, 1), (other, 2)):
+        with Cache(place) as cache:
+            cache.add_module(ModuleSource(adder("f", number)))
+    with Cache(directory, layers=[one]) as cache:
+        cache.add_module(ModuleSource(adder("f", 1)))
+        assert cache.get_target("f")(0) == 1
+    for _ in range(2):
+        with Cache(directory, layers=[other, one]) as cache:
+            assert cache.get_target("f")(0) == 2
+        shutil.rmtree(directory / "index-v1", ignore_errors=True)
+
+
+def test_what_a_layer_has_and_does_not_list_is_added(directory: Path, tmp_path: Path) -> None:
+    name = "g-0123456789abcdef0123456789abcdef"
+    source = ModuleSource(adder("g", 1), {name: Function("i64(i64)", symbol="g")})
+    layer = fill(tmp_path / "layer", "f")
+    listed = {*(layer / "index-v1").iterdir()}
+    with Cache(layer) as cache:
+        cache.add_module(source)
+    for path in {*(layer / "index-v1").iterdir()} - listed:
+        path.unlink()  # as if the process that added `g` had been killed
+    with Cache(directory, layers=[layer]) as cache:
+        assert not cache.has(name)
+        cache.add_module(source)
+        assert cache.get_target(name)(1) == 2
+    with Cache(directory, layers=[layer]) as cache:
+        assert cache.get_target(name)(1) == 2

@@ -91,6 +91,7 @@ def test_it_is_the_plan_for_all_modules(seed: int, tmp_path: Path, monkeypatch: 
             entries = sorted(chooser._all_entries())
             assert sum(entry.size for entry in entries) == census.size
             marked = {entry.module_id: entry for entry in entries}
+            chooser._mark_passed_over(marked)
             chooser._mark_newest(marked)
             whole = plan_prune([marked[entry.module_id] for entry in entries], policy, NOW)
             found = chooser.choose()

@@ -12,7 +12,7 @@ import pytest
 from helpers import adder, caller, constant, flip_byte, module_file, run_fresh, snapshot
 from mock_directory import DyingFiles, FaultyFiles, KilledError, Operation, cache_on, no_permission
 
-from compcache import Cache, CacheWarning, InvalidNameError, ModuleSource, NotCachedError, PrunePolicy, StorageError
+from compcache import Cache, CacheWarning, Function, InvalidNameError, ModuleSource, NotCachedError, PrunePolicy, StorageError
 from compcache.directory.places import MODULE_LISTS
 from compcache.files import Tree
 from compcache.maintain import remove
@@ -437,3 +437,29 @@ def test_former_code_never_comes_back(cache: Cache, directory: Path, policy: Pru
     with Cache(directory) as after:
         assert {name: after.get_target(name)() for name in left} == left
         assert not after.has("f") or after.get_target("f")() == 1
+
+
+@pytest.mark.filterwarnings("ignore::compcache.CacheWarning")
+@pytest.mark.parametrize("policy", [PrunePolicy(duplicates=True), PrunePolicy(max_modules=3), PrunePolicy(unused_for=0.0)])
+@pytest.mark.parametrize("indirect", [False, True])
+@pytest.mark.parametrize("name", ["f", "f-0123456789abcdef0123456789abcdef"])
+def test_code_that_serves_is_kept_beside_code_that_lacks_an_import(
+    directory: Path, policy: PrunePolicy, name: str, *, indirect: bool
+) -> None:
+    """Look-ups pass over the newer code, so the older one is not a duplicate, and the program that uses it needs it."""
+    functions = {name: Function("i64(i64)", symbol="f")}
+    with Cache(directory) as cache:
+        serves = cache.add_module(ModuleSource(adder("f", 7), functions))
+        age = time.time() - 1000
+        os.utime(module_file(directory, serves), (age, age))
+        if indirect:
+            cache.add_module(ModuleSource(caller("between", "missing"), imports=["missing"]))
+        lacking = "between" if indirect else "missing"
+        cache.add_module(ModuleSource(caller("f", lacking), functions, imports=[lacking]))
+        cache.add_module(ModuleSource(caller("root", "f", plus=1), imports={"f": name}))
+        cache.pin("root")
+        assert cache.get_target("root")(1) == 9
+    with Cache(directory) as cache:
+        cache.prune(policy)
+    with Cache(directory) as cache:
+        assert cache.get_target("root")(1) == 9

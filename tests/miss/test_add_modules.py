@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from helpers import FreshProcessError, adder, caller, run_fresh, store_objects
+from helpers import FreshProcessError, adder, caller, module_file, require_equal_modules, run_fresh, store_objects
 from mock_directory import FaultyFiles, cache_on
 
 import compcache
@@ -59,14 +59,22 @@ def sources(count: int, first: int = 0) -> list[ModuleSource]:
 def test_modules_are_added_in_order_as_each_would_be_alone(cache: Cache, directory: Path, tmp_path: Path) -> None:
     module_ids = cache.add_modules(sources(7))
     assert [cache.get_target(f"f{number}")(1) for number in range(7)] == [1 + number for number in range(7)]
+    files = [module_file(directory, module_id) for module_id in module_ids]
     with Cache(tmp_path / "alone") as alone:
-        assert module_ids == [alone.add_module(source) for source in sources(7)]
-    assert cache.add_modules(sources(7)) == module_ids  # they are there
+        require_equal_modules(files, [module_file(tmp_path / "alone", alone.add_module(source)) for source in sources(7)])
+    require_equal_modules(files, [module_file(directory, module_id) for module_id in cache.add_modules(sources(7))])  # they are there
     assert len(list(directory.rglob("*.ccm"))) == 7
     assert cache.stats().added_modules == 7
     script = "from compcache import Cache\nwith Cache(directory) as c:\n    result = [c.get_target(f'f{n}')(1) for n in range(7)]"
     assert run_fresh(directory, script) == [1, 2, 3, 4, 5, 6, 7]
     assert not cache.check().errors
+
+
+def test_what_differs_between_modules_is_told_by_section(cache: Cache, directory: Path) -> None:
+    """Else nobody knows why equal sources gave different modules, once."""
+    one, other = [module_file(directory, cache.add_module(ModuleSource(adder("f", 1), keep_bitcode=kept))) for kept in (True, False)]
+    with pytest.raises(AssertionError, match=r"^0: bitcode differs from byte 0 of \d+ and 0: b.+ != b''$"):
+        require_equal_modules([one], [other])
 
 
 def test_nothing_is_nothing(cache: Cache) -> None:

@@ -12,6 +12,7 @@ from helpers import adder
 from compcache import Function, ModuleSource, SignatureMismatchError
 from compcache.build import codegen
 from compcache.build.recipe import read_recipe
+from compcache.images import llvm_thread
 from compcache.images.llvm_thread import call_beside, call_in_caller, in_llvm_thread
 from compcache.linker import rebuild_module
 from compcache.translation import emission
@@ -184,3 +185,35 @@ def test_vectorized_code_keeps_its_form_for_other_processors(cache: Cache, funct
     assert not recipe.optimized
     built = rebuild_module(recipe, {}, {}, cache._store.host())
     assert len(built.functions) == functions + 1
+
+
+def test_a_request_that_comes_while_the_caller_looks_for_one_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a GIL, it comes between any two steps of the caller."""
+    looking, asked = threading.Event(), threading.Event()
+    main = threading.current_thread()
+
+    class Task(llvm_thread._Task[Any]):
+        stored: Any = None
+
+        @property
+        def _request(self) -> Any:
+            found = self.stored
+            if not looking.is_set() and threading.current_thread() is main:
+                looking.set()
+                asked.wait(_SECONDS)
+            return found
+
+        @_request.setter
+        def _request(self, request: Any) -> None:
+            self.stored = request
+            if request is not None:
+                asked.set()
+
+    def work() -> Any:
+        looking.wait(_SECONDS)
+        task: Any = llvm_thread._local.task
+        task.ask(int, ("7",))
+        return task._answers.get(timeout=_SECONDS)
+
+    monkeypatch.setattr(llvm_thread, "_Task", Task)
+    assert in_llvm_thread(work) == 7

@@ -1294,39 +1294,43 @@ PyObject *valid_closure(PyObject *Py_UNUSED(module), PyObject *args) {
 
 /* --------------------------------------------------------------------------------------------------------- volumes */
 
-/* Whether the checksum in the tail of a volume is that of the tail, the dictionary and the names; -1 with an exception. */
-static int has_volume_check(const VolumeTail *volume, Bytes tail, Bytes data) {
-    PyObject *all = new_bytes(tail.at, tail.size - CHECK_BYTES), *more = all != NULL ? new_bytes(data.at, data.size) : NULL;
-    if (more != NULL) {
-        PyBytes_Concat(&all, more);
+/* Reads bytes of a source as an object; NULL with an exception. */
+static PyObject *read_part(PyObject *source, uint64_t offset, uint64_t size) {
+    PyObject *kept;
+    Bytes found;
+    if (read_source(source, offset, size, &kept, &found) < 0 || kept != source) {
+        return kept;
     }
-    const int holds = more == NULL || all == NULL ? -1 : is_check_of(volume->check, bytes_of(all), 0, NULL);
+    Py_DECREF(kept);
+    return new_bytes(found.at, found.size);
+}
+
+/* Whether a volume has this dictionary and these names, by the checksum in its tail; -1 with an exception. */
+static int has_volume_check(const VolumeTail *volume, Bytes tail, PyObject *dictionary, PyObject *names) {
+    PyObject *all = new_bytes(tail.at, tail.size - CHECK_BYTES);
+    PyBytes_Concat(&all, dictionary);
+    PyBytes_Concat(&all, names);
+    const int holds = all == NULL ? -1 : is_check_of(volume->check, bytes_of(all), 0, NULL);
     Py_XDECREF(all);
-    Py_XDECREF(more);
     return holds;
 }
 
 /* Returns what open_volume() does for a volume with this tail. */
 static PyObject *volume_of(PyObject *module, PyObject *source, Bytes tail, const VolumeTail *volume, int is_known) {
-    PyTypeObject *type = module_state(module)->table_type;
-    PyObject *kept, *result = NULL;
-    Bytes data;
-    const uint64_t size = (uint64_t)volume->dictionary_size + volume->names_size;
-    if (read_source(source, volume->dictionary, size, &kept, &data) < 0) {
-        return NULL;
-    }
-    const int holds = data.size != size ? 0 : is_known ? 1 : has_volume_check(volume, tail, data);
-    Table *table = holds == 1 ? (Table *)PyType_GenericAlloc(type, 0) : NULL;
+    PyObject *dictionary = read_part(source, volume->dictionary, volume->dictionary_size), *result = NULL;
+    PyObject *names = dictionary != NULL ? read_part(source, volume->dictionary + volume->dictionary_size, volume->names_size) : NULL;
+    const int is_whole = names != NULL && bytes_of(dictionary).size == volume->dictionary_size && bytes_of(names).size == volume->names_size;
+    const int holds = names == NULL ? -1 : !is_whole ? 0 : is_known ? 1 : has_volume_check(volume, tail, dictionary, names);
+    Table *table = holds == 1 ? (Table *)PyType_GenericAlloc(module_state(module)->table_type, 0) : NULL;
     if (holds == 0) {
         damaged("the tail of the volume is damaged: its checksum does not match", NULL);
     } else if (table != NULL && init_table(table, source, volume->table) != NULL) {
-        result = table->head.width != MEMBER_BYTES
-                   ? damaged("the rows in the table of the volume have another size", NULL)
-                   : Py_BuildValue("(OKy#y#)", table, (unsigned long long)volume->dictionary, data.at, (Py_ssize_t)volume->dictionary_size,
-                                   data.at + volume->dictionary_size, (Py_ssize_t)volume->names_size);
+        result = table->head.width != MEMBER_BYTES ? damaged("the rows in the table of the volume have another size", NULL)
+                                                   : Py_BuildValue("(OKOO)", table, (unsigned long long)volume->dictionary, dictionary, names);
     }
     Py_XDECREF((PyObject *)table);
-    Py_DECREF(kept);
+    Py_XDECREF(dictionary);
+    Py_XDECREF(names);
     return result;
 }
 

@@ -28,8 +28,11 @@ _SECONDS = 10.0
 
 
 def version_of(linker: Linker) -> tuple[str, str]:
-    """Return the name of a linker, one of `NAMES`, and its version, or "" if it is unknown. The linker is run once per process."""
-    with suppress(OSError):
+    """Return the name of a linker, one of `NAMES`, and its version, or "" if it is unknown. The linker is run once per process.
+
+    If it cannot be run now, for lack of processes or time, the next call runs it again.
+    """
+    with suppress(OSError, subprocess.TimeoutExpired):
         status = os.stat(linker.argv[0])
         return _query_version(linker.argv, (status.st_ino, status.st_size, status.st_mtime_ns))
     return "linker", ""
@@ -37,19 +40,21 @@ def version_of(linker: Linker) -> tuple[str, str]:
 
 @functools.lru_cache(maxsize=16)
 def _query_version(argv: tuple[str, ...], state: tuple[int, ...]) -> tuple[str, str]:  # noqa: ARG001 - part of the cache's key
-    """Return the name and version that a linker prints, or "linker" and "" if it cannot be run or is not known."""
-    with suppress(OSError, subprocess.TimeoutExpired):
-        completed = subprocess.run(
-            [*argv, "--version"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_SECONDS,
-            check=False,
-            env={**os.environ, "LC_ALL": "C"},
-        )
-        first = completed.stdout.decode("utf-8", "replace").partition("\n")[0].strip()
-        for name, words in _WORDS.items():
-            match = words.search(first)
-            if match is not None:
-                return name, match[1]
+    """Return the name and version that a linker prints, or "linker" and "" if it is not known.
+
+    Raise `OSError` or `subprocess.TimeoutExpired` if it cannot be run now.
+    """
+    completed = subprocess.run(
+        [*argv, "--version"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=_SECONDS,
+        check=False,
+        env={**os.environ, "LC_ALL": "C"},
+    )
+    first = completed.stdout.decode("utf-8", "replace").partition("\n")[0].strip()
+    for name, words in _WORDS.items():
+        match = words.search(first)
+        if match is not None:
+            return name, match[1]
     return "linker", ""
