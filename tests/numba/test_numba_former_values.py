@@ -593,3 +593,34 @@ def test_helpers_that_implementations_call_and_generators_keep_the_values_of_glo
     programs = Programs(tmp_path, _CALLED_IN_IMPLEMENTATIONS)
     for _ in range(3):
         assert programs.start(mode, tmp_path / "cache").answer == uncached(_CALLED_IN_IMPLEMENTATIONS)
+
+
+#: The type of an enumeration that is made anew has the name of the former one, and Numba compiles the function for it.
+_MADE_ANEW = """
+    import enum
+    from DECORATORS import njit
+
+    K = 1
+
+    class Kind(enum.Enum):
+        A = 10
+
+    @njit(cache=True)
+    def scaled(kind):
+        return kind.value * K
+
+    answers = [scaled(Kind.A)]
+    K = 5
+
+    class Kind(enum.Enum):
+        A = 10
+
+    print(repr(repr([*answers, scaled(Kind.A)])))
+"""
+
+
+@pytest.mark.slow
+def test_a_loaded_function_has_present_values_for_types_that_are_made_anew(tmp_path: Path, uncached: Callable[..., str]) -> None:
+    programs = Programs(tmp_path, _MADE_ANEW)
+    for _ in range(2):
+        assert programs.start("variable", tmp_path / "cache").answer == uncached(_MADE_ANEW)
