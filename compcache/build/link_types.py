@@ -354,10 +354,10 @@ class _Uses:
         plain = _PLAIN_ARGUMENTS.match(call.rest)
         # Arguments without brackets and quotes, the usual case, need no parser.
         arguments = parse_head(f"void @f{call.rest}").parameters if plain is None else tuple(filter(None, plain[1].split(", ")))
-        alike = call.prefix, is_used, *[argument.rpartition(" ")[0] for argument in arguments]
-        link_type = self._known_calls.get(alike)
+        call_form = call.prefix, is_used, *[argument.rpartition(" ")[0] for argument in arguments]
+        link_type = self._known_calls.get(call_form)
         if link_type is None:
-            link_type = self._known_calls[alike] = self._reader.call_type(call.prefix, arguments, is_used=is_used)
+            link_type = self._known_calls[call_form] = self._reader.call_type(call.prefix, arguments, is_used=is_used)
         return link_type
 
     def _add_changes(self, function: str, line: str, symbols_of_values: Mapping[str, str]) -> None:

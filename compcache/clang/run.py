@@ -214,7 +214,7 @@ def _unescape(match: re.Match[bytes]) -> bytes:
 
 
 def identity_of_unit(unit: Unit, translation: Translation) -> Identity:
-    """Return the identity of a unit. Its components are the preprocessed source, the language, the compiler's version and the flags."""
+    """Return the identity of a unit: the preprocessed source, the language, the compiler's version, and the flags with their files."""
     return Identity(
         unit.label,
         source=translation.preprocessed,

@@ -348,17 +348,11 @@ def _cpu_intrinsics(values: ir_text.GlobalValues) -> list[str]:
 def _require_portable(text: str, values: ir_text.GlobalValues, machine: Machine) -> None:
     """Raise `CompileError` if stored code may need features of another CPU than this host's."""
     if used_features.requires_more_than(_cpu_intrinsics(values), machine.requires):
-        raise CompileError(
-            "the stored code uses intrinsics for CPU features that this host does not have: compile the module from its source"
-        )
+        raise CompileError("the stored code uses intrinsics for CPU features that this host does not have: compile the source again")
     if has_assembly(text):
-        raise CompileError(
-            "the stored code contains inline assembly, which may need features of another CPU: compile the module from its source"
-        )
+        raise CompileError("the stored code contains inline assembly, which may need features of another CPU: compile the source again")
     if ir_text.passes_vectors(text):
-        raise CompileError(
-            "the stored code passes vectors to other modules in a way that depends on the CPU: compile the module from its source"
-        )
+        raise CompileError("the stored code passes vectors to other modules in a way that depends on the CPU: compile the source again")
 
 
 def _try_if_suspicious(printed: str, values: ir_text.GlobalValues, request: Request, attributes: Mapping[str, str]) -> None:
