@@ -124,9 +124,7 @@ def size_of(ir: str | bytes | tuple[bytes, ...]) -> int:
 def check_extremes(text: str, *, printed: bool) -> None:
     """Check that the code has no extreme numbers or nesting, which would make LLVM abort or run forever.
 
-    `printed` says whether LLVM has printed the code.
-
-    Raise `CompileError` if the code contains such a construct.
+    `printed` says whether LLVM has printed the code. Raise `CompileError` if the code contains such a construct.
     """
     reason = find_extreme_construct(abridged(text), printed=printed)
     if reason is not None:
