@@ -127,15 +127,9 @@ class _Reader:
         return self._link_type(words, parts.parameters, None)
 
     def call_type(self, prefix: str, arguments: tuple[str, ...], *, is_used: bool) -> str:
-        """Return the type of a call.
+        """Return the type of a call. Raise `ValueError` if the text contains an unknown type.
 
-        Args:
-            prefix: the text between ``call`` and the callee.
-            arguments: the texts of the arguments.
-            is_used: whether the result of the call is used.
-
-        Raises:
-            ValueError: the text contains an unknown type.
+        `prefix` is the text between ``call`` and the callee, and `is_used` is whether the result of the call is used.
         """
         words = split_words(prefix)
         fixed = None

@@ -383,14 +383,8 @@ def _set_linkages(
 ) -> None:
     """Link the support code into a module, and set the linkages of its definitions for an image.
 
-    Args:
-        module: the module, which is changed.
-        values: the functions and variables of the module.
-        exports: the exports of the module.
-        resolution: the providers of the module's declarations.
-        context: its LLVM context.
-        hide_others: make definitions that are not exported internal. Otherwise they become hidden.
-        kept_symbols: the definitions that assembly may use. They become hidden.
+    Definitions that are not exported become hidden. With `hide_others`, they become internal, except for `kept_symbols`, which assembly may
+    use. `values` are the functions and variables of the module.
     """
     if resolution.support:
         support = codegen.parse(resolution.support, context)
