@@ -72,15 +72,9 @@ def read_link_types(
     imported: Collection[str],
     slots: Mapping[str, str],
 ) -> LinkTypes:
-    """Return the types of a module's exports and imports. Exports and imports whose types are not known are left out.
+    """Return the types of the exports and imports of a module whose optimized text is `text`, without those that are not known.
 
-    Args:
-        text: the optimized module, as LLVM prints it.
-        definitions: the global values of the module.
-        exported: the symbols that the module exports.
-        aliases: the aliases of functions.
-        imported: the symbols that the module imports.
-        slots: {symbol of a slot: symbol of the function that the slot provides}.
+    `definitions` and `aliases` are those of the module; `slots` maps the symbol of each slot to that of the function which it provides.
     """
     reader = _Reader(text)
     types = {symbol: reader.export_type(symbol, definitions, aliases) for symbol in exported}
