@@ -360,7 +360,7 @@ def fold(
     """Add up all statistics files, and replace the files to which no process appends by their sum.
 
     Return the sum of all files, and its counters with loads and saved seconds. No file is replaced if the cache is read-only, if another
-    process folds, or if locks do not work, unless `force` is true.
+    process folds, or, without `force`, if locks do not work.
 
     Args:
         store: the cache directory.
