@@ -115,7 +115,7 @@ def _identity_of(unit: Unit, translation: Translation, fields: Mapping[str, Any]
 def _make_source(unit: Unit, functions: Mapping[str, Any] | None, options: Mapping[str, Any], fields: Mapping[str, Any]) -> ModuleSource:
     """Preprocess and compile a translation unit, and return the module for the cache.
 
-    Raise `CompileError` if the compiler reports errors.
+    Raise `CompileError` if the unit cannot be compiled.
     """
     from compcache.clang.run import preprocess
 

@@ -320,7 +320,7 @@ class Index:
         """
         former_failure, self.failure = self.failure, None
         if self._segments and not self.unfinished:
-            self.checked = False  # this index may have disappeared
+            self.checked = False  # the segments may have been removed
         names = self._list_names()
         former_segments = {segment.name: segment for segment in self._segments or ()}
         if self._segments is not None and names == list(former_segments):
@@ -516,6 +516,6 @@ class Index:
         self._segments = tuple([remaining for remaining in self.segments if remaining is not segment])
 
     def close(self) -> None:
-        """Close the segment files."""
+        """Discard the segments, whose files are closed thereby."""
         self._segments = None
         self._hint = self.gathered = None

@@ -136,6 +136,6 @@ def _path_of_memory_file(reference: str, label: str) -> str:
         if _memory_file_name(token) in os.readlink(path):
             return path
     raise ValueError(
-        f"{label} cannot be read from the memory of process {pid} on this host, which received the value: use $VARIABLE or @file instead "
-        "of the value, and set the variable on every host"
+        f"{label} cannot be read from the memory of process {pid}, which has ended, or is not a process of this user on this host: use "
+        "$VARIABLE or @file instead of the value, and provide the variable or the file on every host"
     )
