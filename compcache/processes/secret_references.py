@@ -49,11 +49,11 @@ def read_secret(text: str, label: str) -> str:
         return text[1:] if text[:2] in ("$$", "@@") else text
     if text[0] == "@":
         return _read_secret_file(text[1:], label)
-    value = setting(text[1:])
+    value, variable = setting(text[1:]), f"the environment variable {text[1:]}"
     if not value:
-        raise ValueError(f"{label} refers to the environment variable {text[1:]}, which this process lacks: set the variable on every host")
+        raise ValueError(f"{label} refers to {variable}, which is not set in this process: set the variable on every host")
     if value[0] == "$" and is_reference(value):
-        raise ValueError(f"{label} refers to the environment variable {text[1:]}, which contains another reference: use the secret")
+        raise ValueError(f"{label} refers to {variable}, which contains another reference: set the variable to the secret")
     return read_secret(value, label)
 
 
