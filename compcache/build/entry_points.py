@@ -591,14 +591,8 @@ def table_text(
 ) -> str:
     """Return the LLVM assembly of a module's table and entry points, to be linked into the module.
 
-    The table contains offsets from its own start, so the dynamic linker relocates nothing in it.
-
-    Args:
-        key: the key of the module in the table.
-        functions: the exported symbols.
-        entries: the entry points.
-        slots: the import slots and global variables.
-        variables: the members of `functions` that are variables.
+    The table contains offsets from its own start, so the dynamic linker relocates nothing in it. `functions` are the exported symbols, and
+    `variables` those that are variables. `slots` are import slots and global variables.
     """
     symbols = table_symbols_of(functions, entries, slots)
     table = f"@{TABLE_SYMBOL}"

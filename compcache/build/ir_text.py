@@ -321,8 +321,8 @@ def read_module(text: str) -> dict[str, Definition]:
         name, *others = references(line)
         head = line[1:]
         words = head.partition(" = ")[2].split(" ", 3)
-        external = "external" in words or "extern_weak" in words
-        definitions[name] = Definition("external" if external else "variable", head, tuple(others))
+        is_external = "external" in words or "extern_weak" in words
+        definitions[name] = Definition("external" if is_external else "variable", head, tuple(others))
     return definitions
 
 

@@ -72,15 +72,9 @@ def read_link_types(
     imported: Collection[str],
     slots: Mapping[str, str],
 ) -> LinkTypes:
-    """Return the types of a module's exports and imports. Exports and imports whose types are not known are left out.
+    """Return the types of the exports and imports of a module whose optimized text is `text`, without those that are not known.
 
-    Args:
-        text: the optimized module, as LLVM prints it.
-        definitions: the global values of the module.
-        exported: the symbols that the module exports.
-        aliases: the aliases of functions.
-        imported: the symbols that the module imports.
-        slots: {symbol of a slot: symbol of the function that the slot provides}.
+    `definitions` and `aliases` are those of the module; `slots` maps the symbol of each slot to that of the function which it provides.
     """
     reader = _Reader(text)
     types = {symbol: reader.export_type(symbol, definitions, aliases) for symbol in exported}
@@ -127,15 +121,9 @@ class _Reader:
         return self._link_type(words, parts.parameters, None)
 
     def call_type(self, prefix: str, arguments: tuple[str, ...], *, is_used: bool) -> str:
-        """Return the type of a call.
+        """Return the type of a call. Raise `ValueError` if the text contains an unknown type.
 
-        Args:
-            prefix: the text between ``call`` and the callee.
-            arguments: the texts of the arguments.
-            is_used: whether the result of the call is used.
-
-        Raises:
-            ValueError: the text contains an unknown type.
+        `prefix` is the text between ``call`` and the callee, and `is_used` is whether the result of the call is used.
         """
         words = split_words(prefix)
         fixed = None
@@ -354,10 +342,10 @@ class _Uses:
         plain = _PLAIN_ARGUMENTS.match(call.rest)
         # Arguments without brackets and quotes, the usual case, need no parser.
         arguments = parse_head(f"void @f{call.rest}").parameters if plain is None else tuple(filter(None, plain[1].split(", ")))
-        alike = call.prefix, is_used, *[argument.rpartition(" ")[0] for argument in arguments]
-        link_type = self._known_calls.get(alike)
+        call_form = call.prefix, is_used, *[argument.rpartition(" ")[0] for argument in arguments]
+        link_type = self._known_calls.get(call_form)
         if link_type is None:
-            link_type = self._known_calls[alike] = self._reader.call_type(call.prefix, arguments, is_used=is_used)
+            link_type = self._known_calls[call_form] = self._reader.call_type(call.prefix, arguments, is_used=is_used)
         return link_type
 
     def _add_changes(self, function: str, line: str, symbols_of_values: Mapping[str, str]) -> None:

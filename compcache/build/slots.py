@@ -279,14 +279,8 @@ def imported_thread_locals(
 ) -> frozenset[str]:
     """Return the declared thread-local variables that modules define, not libraries.
 
-    Args:
-        declared: the names of the variables.
-        requests: the imports, globals and libraries of the source.
-        is_cached: returns whether the cache has a name.
-        is_beside: returns whether a source that is added together with this source defines a symbol.
-
-    Raises:
-        LibraryError: a library cannot be opened.
+    `is_cached` returns whether the cache has a name, and `is_beside` whether a source that is added together with this source defines a
+    symbol. Raise `LibraryError` if a library cannot be opened.
     """
     opened_libraries = open_libraries(requests.libraries)
 

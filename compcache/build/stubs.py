@@ -36,9 +36,7 @@ def stubs_text(features: Mapping[str, Collection[str]], names: Mapping[str, str]
     lines = ["declare i64 @write(i32, ptr, i64)", "declare void @abort()"]
     for number, (symbol, lacking) in enumerate(features.items()):
         feature_names = join_first(sorted(lacking), _MOST_NAMED)
-        text = (
-            f"compcache: {names[symbol]} was called, but this processor lacks features that the function needs ({feature_names})\n".encode()
-        )
+        text = f"compcache: the call of {names[symbol]} requires CPU features that this processor lacks ({feature_names})\n".encode()
         encoded = "".join(f"\\{byte:02X}" for byte in text)
         lines += [
             f'@compcache.stub.text.{number} = private constant [{len(text)} x i8] c"{encoded}"',

@@ -45,7 +45,7 @@ def unpack_layer(store: Store, path: str, file: BinaryIO, directory: str) -> str
 def _unpack_to_cache(store: Store, path: str, file: BinaryIO, directory: str) -> bool:
     """Unpack a bundle to `directory` in the cache directory, and remove unused unpacked bundles.
 
-    Return False if `directory` does not exist because a file cannot be written. Other errors of `import_bundle` are raised.
+    Return False if a file cannot be written, and no other process has unpacked the bundle. See `import_bundle` for the exceptions.
     """
     scratch = f"{store.temporary}/{unique_name()}"
     try:

@@ -111,7 +111,7 @@ class Questions(Facade):
 
         Raises:
             NotCachedError: the function is not in the cache.
-            FormatError, StorageError: its module is damaged, or cannot be read.
+            FormatError, StorageError: the function's module is damaged, or cannot be read.
         """
         from compcache.inspect.functions import dependencies
 

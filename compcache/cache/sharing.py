@@ -84,6 +84,7 @@ class Sharing(Questions):
             FormatError: the file is not a bundle, or is damaged, or a part of it is missing.
             IntegrityError: a module lacks a required signature. Signatures are required if there are trusted keys, and for pickled values.
             StorageError: the bundle could not be read, or the cache could not be written.
+            TypeError, ValueError, OSError: `trusted_keys` contains something other than keys, or names a file that cannot be read.
         """
         self._require_open()
         from compcache.bundles.unpack import import_bundle

@@ -40,14 +40,7 @@ define ptr @{name}() {attributes} {{ ret ptr @compcache.text }}
 def compiled_functions(cache: Cache, unit: Unit, functions: Mapping[str, Any] | None, options: Mapping[str, Any]) -> CompiledFunctions:
     """Return the functions of a unit. Compile the unit if the cache does not contain them.
 
-    Args:
-        cache: the cache that is searched and that stores the functions.
-        unit: the source, the compiler and the flags.
-        functions: the functions to export, in the form of `ModuleSource.functions`; None exports every visible function.
-        options: further options of `ModuleSource`.
-
-    Raises:
-        CompileError: the compiler reports errors.
+    See `compcache.clang.compile` for `functions` and `options`. Raise `CompileError` if the compiler reports errors.
     """
     options_digest = seal(ModuleSource("", functions, **options)).digest  # everything except the code that affects the functions
     stored = {name: repr(options[name]) for name in ("entries", "part_of") if name in options}
@@ -122,7 +115,7 @@ def _identity_of(unit: Unit, translation: Translation, fields: Mapping[str, Any]
 def _make_source(unit: Unit, functions: Mapping[str, Any] | None, options: Mapping[str, Any], fields: Mapping[str, Any]) -> ModuleSource:
     """Preprocess and compile a translation unit, and return the module for the cache.
 
-    Raise `CompileError` if the compiler reports errors.
+    Raise `CompileError` if the unit cannot be compiled.
     """
     from compcache.clang.run import preprocess
 
@@ -155,15 +148,9 @@ def source_of_unit(
 ) -> ModuleSource:
     """Return the module of a unit. The functions have content names. One more function returns the list of these names.
 
-    Args:
-        unit: the source, the compiler and the flags.
-        translation: the preprocessed source.
-        identity: the identity of the module, from which the content names are derived.
-        functions: the functions to export with their signatures; None exports every visible function.
-        options: further options of `ModuleSource`.
+    The content names are derived from `identity`. See `compcache.clang.compile` for `functions` and `options`.
 
-    Raises:
-        CompileError: the compiler reports errors, or the source defines no externally visible function.
+    Raise `CompileError` if the compiler reports errors, or the source defines no externally visible function.
     """
     from compcache.clang.bitcode import link_assembly, read_symbols
     from compcache.clang.run import makers_of_unit, optimization_level, translate

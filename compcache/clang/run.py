@@ -214,7 +214,7 @@ def _unescape(match: re.Match[bytes]) -> bytes:
 
 
 def identity_of_unit(unit: Unit, translation: Translation) -> Identity:
-    """Return the identity of a unit. Its components are the preprocessed source, the language, the compiler's version and the flags."""
+    """Return the identity of a unit: the preprocessed source, the language, the compiler's version, and the flags with their files."""
     return Identity(
         unit.label,
         source=translation.preprocessed,
@@ -237,7 +237,7 @@ def translate(unit: Unit, translation: Translation) -> bytes:
 
     The bitcode is not optimized if llvmlite's LLVM can run the same passes later, and the code has no coroutines.
 
-    Raise `CompileError` if the compiler reports errors, does not write bitcode, or the source has changed since `preprocess`.
+    Raise `CompileError` if the compiler reports errors, does not write bitcode, or the input has changed since `preprocess`.
     """
     bitcode = _run_translation(unit)
     if not translation.is_settled(unit) and _run_preprocessor(unit).preprocessed != translation.preprocessed:

@@ -51,12 +51,8 @@ def searched_paths(search_path: SearchPath, codes: Mapping[str, bytes], director
     """Return the existing files that precede files which the compiler read, and the paths at which it found nothing.
 
     A file may have been created after the compiler looked for it. For paths in a directory that does not exist, the path of the directory
-    is returned. Names that code passes to ``__has_include`` by a macro are not considered.
-
-    Args:
-        search_path: the compiler's search path. Its paths are relative to `directory`.
-        codes: the source and the files that it includes, by their paths.
-        directory: the compiler's working directory.
+    is returned. Names that code passes to ``__has_include`` by a macro are not considered. `codes` holds the source and the files that it
+    includes, by their paths; `directory` is the compiler's working directory, to which the search path is relative.
     """
     folders = [os.path.join(directory, name).rstrip("/") for name in search_path.directories]
     includers = {os.path.dirname(path): None for path, code in codes.items() if _INCLUDES_BESIDE.search(code)}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build import codegen
 from compcache.build.inlining.imported import Inlined
-from compcache.build.ir_text import change_lines, leading_type, parse_head, quote, referenced_name, without_tbaa_of_calls
+from compcache.build.ir_text import change_lines, leading_type, parse_head, quote, referenced_name, target_text, without_tbaa_of_calls
 from compcache.build.slots import restore_resolution
 from compcache.closures.parts import Copies, copies_of, without_static_runtime
 from compcache.errors import CompileError, LinkError
@@ -103,13 +103,8 @@ class _Reached(NamedTuple):
 def link_code(context: Any, closure: Closure, request: Request) -> Linked | None:
     """Link a closure, optimize it and emit its object. Return None if the object would contain the code of only one module.
 
-    Args:
-        context: an LLVM context.
-        closure: the modules and the requested functions.
-        request: the machine and the options for emission.
-
-    Raises:
-        CompileError, LinkError: the modules cannot be linked or compiled together.
+    `context` is an LLVM context, and `request` has the machine and the options for emission. Raise `CompileError` or `LinkError` if the
+    modules cannot be linked or compiled together.
     """
     linker = _Linker(closure)
     reached, roots = linker.reach()
@@ -348,8 +343,7 @@ def _add_static_runtime(module: Any, context: Any, resolution: Resolution) -> No
     archives = [library for library in resolution.libraries if isinstance(library, Archive)]
     if STATIC_RUNTIME.isdisjoint(declared) and not any(archive.path_of(name) for archive in archives for name in declared):
         return
-    head = f'target datalayout = "{module.data_layout}"\ntarget triple = "{module.triple}"\n'
-    module.link_in(codegen.parse(head + static_runtime_text(sorted(STATIC_RUNTIME)), context))
+    module.link_in(codegen.parse(target_text(module) + static_runtime_text(sorted(STATIC_RUNTIME)), context))
     context.modules.pop()  # linking has destroyed the runtime's module
 
 

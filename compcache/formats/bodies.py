@@ -49,9 +49,7 @@ def encode_bodies(bodies: Iterable[Body]) -> bytes:
 def read_bodies(read: Callable[[int, int], bytes], end: int) -> dict[str, Body]:
     """Decode the bodies in a bitcode section, by func_name. The result is empty if there are none, or only of another version.
 
-    `read(offset, size)` returns bytes of the section, whose size is `end`.
-
-    Raise `FormatError` if the bodies are damaged.
+    `read(offset, size)` returns bytes of the section, whose size is `end`. Raise `FormatError` if the bodies are damaged.
     """
     if end < _TAIL.size:
         return {}

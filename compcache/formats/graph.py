@@ -70,7 +70,7 @@ def _checked_node(symbol: object, kind: object, func_name: object, signature: ob
     """Create a node from the decoded fields of a row. Raise `TypeError` if a field has the wrong type."""
     if not isinstance(references, list):
         raise TypeError(f"the references of the node {symbol!r} are of type {type(references).__name__}, not list")
-    fields = [("symbol", symbol), ("kind", kind), ("func_name", func_name or ""), ("signature", signature)]
+    fields = [("symbol", symbol), ("kind", kind), ("func_name", "" if func_name is None else func_name), ("signature", signature)]
     for field, value in [*fields, *[("reference", reference) for reference in references]]:
         if not isinstance(value, str):
             raise TypeError(f"the node {symbol!r}: its {field} is of type {type(value).__name__}, not str")

@@ -52,7 +52,7 @@ class HostFile(Record):
 
 
 def encode_host(host: HostFile, name: str, signing_key: bytes | None = None) -> bytes:
-    """Encode a host file with this name. It is signed if a key is given."""
+    """Encode a host file with this name. The file is signed if a key is given."""
     text = f"{host.cpu}\0{host.llvm_version}\0{host.features}\0{host.library}".encode()
     return _seal(text, name, signing_key) + text
 

@@ -163,26 +163,14 @@ def requirement_number(text: str) -> bytes:
 class Segment:
     """A segment file, which is opened on first use. Small segments are read completely, larger segments in parts."""
 
-    __slots__ = (
-        "_directory",
-        "_files",
-        "_owners",
-        "_read_requirements",
-        "_tables",
-        "_texts",
-        "greatest",
-        "level",
-        "listed",
-        "name",
-        "owner",
-    )
+    __slots__ = ("_directory", "_files", "_owners", "_read_texts", "_tables", "_texts", "greatest", "level", "listed", "name", "owner")
 
     def __init__(self, index: Index, name: str) -> None:
         self._files = index.files
         self._directory = index.directory
         self._owners = index.owners
         self._tables: tuple[Table, Table] | None = None
-        self._read_requirements: Callable[[], bytes] = bytes
+        self._read_texts: Callable[[], bytes] = bytes
         self._texts: dict[bytes, str] | None = None
         self.greatest = 0  # the greatest number of an addition in it; set when it is opened
         self.listed: object = None  # the list of its modules, if tools have read or made it (`compcache.publish.module_lists`)
@@ -206,7 +194,7 @@ class Segment:
         if self._texts is None:
             if self._tables is None:
                 self._open()
-            self._texts = runtime.requirements(self._read_requirements())
+            self._texts = runtime.requirements(self._read_texts())
         return self._texts
 
     def _open(self) -> tuple[Table, Table]:
@@ -230,7 +218,7 @@ class Segment:
     def read(self, source: Any, size: int) -> tuple[Table, Table]:
         """Read the tables from the content, or from a function that returns parts of it. Raise `FormatError` if they are damaged."""
         functions, modules, at, length, self.greatest = runtime.open_segment(source, size, self.name)
-        self._read_requirements = lambda: source[at : at + length] if isinstance(source, bytes) else source(at, length)
+        self._read_texts = lambda: source[at : at + length] if isinstance(source, bytes) else source(at, length)
         self._tables = functions, modules
         return self._tables
 
@@ -332,7 +320,7 @@ class Index:
         """
         former_failure, self.failure = self.failure, None
         if self._segments and not self.unfinished:
-            self.checked = False  # this index may have disappeared
+            self.checked = False  # the segments may have been removed
         names = self._list_names()
         former_segments = {segment.name: segment for segment in self._segments or ()}
         if self._segments is not None and names == list(former_segments):
@@ -528,6 +516,6 @@ class Index:
         self._segments = tuple([remaining for remaining in self.segments if remaining is not segment])
 
     def close(self) -> None:
-        """Close the segment files."""
+        """Discard the segments, whose files are closed thereby."""
         self._segments = None
         self._hint = self.gathered = None

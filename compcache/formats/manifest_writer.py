@@ -197,6 +197,6 @@ class WholeManifest:
             return True
         return any(record.kind.startswith(PICKLED) for _, record in self.entries())
 
-    def _payloads_of(self, kind: bytes) -> Iterator[tuple[int, bytes]]:
-        """Return the offsets and the payloads of the records of a kind."""
-        return ((offset, payload) for offset, payload in self._frames if payload[:1] == kind)
+    def _payloads_of(self, record_type: bytes) -> Iterator[tuple[int, bytes]]:
+        """Return the offsets and the payloads of the records of a type."""
+        return ((offset, payload) for offset, payload in self._frames if payload[:1] == record_type)

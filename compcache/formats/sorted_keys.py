@@ -130,7 +130,10 @@ class SortedKeys:
             return unpack(memoryview(data)[CHECK_SIZE:])
 
     def _read_index(self, offset: int, length: int) -> list[Any]:
-        """Return the first key, the offset and the length of each block; reads of blocks check them. Raise `FormatError` for other data."""
+        """Return the first key, the offset and the length of each block, in one list. Raise `FormatError` for other data.
+
+        Offsets and lengths are checked by `_load_block`.
+        """
         index = self._read_checked(offset, length)
         if not isinstance(index, list) or len(index) % 3 or {*map(type, index[::3])} - {bytes}:
             raise FormatError("the index of a file of sorted keys is not a list of keys and places")

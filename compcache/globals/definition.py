@@ -99,7 +99,7 @@ class GlobalDefinition(Record):
         raise NotImplementedError
 
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
-        """Return the `storage.size` bytes for the variable, and an object that must live as long as they are used, or None.
+        """Return the `storage.size` bytes for the variable, and an object that must live as long as the bytes are used, or None.
 
         Args:
             storage: the form and the size of the variable.

@@ -66,7 +66,10 @@ def _possible_names(value: object) -> Iterator[tuple[str, str]]:
 
 
 def _modules_with(value: object, qualname: str) -> list[str]:
-    """Return the names of the loaded modules that contain an object under a name, those of the object's package first."""
+    """Return the names of the loaded modules that contain an object under a name, the best first.
+
+    The best is the top-level package of the object's type. The others are sorted by their nesting, the least nested first.
+    """
     top_package = type(value).__module__.partition(".")[0]
     containers = [name for name, module in list(sys.modules.items()) if getattr(module, "__dict__", {}).get(qualname) is value]
     return sorted(containers, key=lambda name: (name != top_package, name.count("."), name))

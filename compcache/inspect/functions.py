@@ -49,9 +49,7 @@ def realizations(store: Store, loader: Loader, func_name: str) -> tuple[Realizat
 def _describe_copy(loader: Loader, module: ModuleFile, offset: int, *, loaded: bool) -> Realization:
     """Return the description of the copy whose record is at `offset` in an open module, with the reason if this host cannot use it.
 
-    `loaded` says whether this process has loaded the copy.
-
-    Raise `FormatError` if a record is damaged.
+    `loaded` says whether this process has loaded the copy. Raise `FormatError` if a record is damaged.
     """
     record = decode_function(module.read_record(offset))
     header = decode_module(module.read_record(0))

@@ -20,7 +20,7 @@ __all__ = ["describe_passed_over"]
 
 
 def describe_passed_over(store: Store, module_id: bytes, offset: int) -> tuple[str, ...]:
-    """Describe each realization of a function's imports that a load skips because of its link type, in one text for each.
+    """Return a text about each realization of a function's imports that a load skips because of its link type.
 
     The record of the function is at `offset` in the module. The result is empty if the module cannot be read.
     """

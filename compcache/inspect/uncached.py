@@ -46,6 +46,7 @@ class Refusal:
 
 
 def _file_name(name: str) -> str:
+    """Return the name of the file for the refusal of a function."""
     return UNCACHED.file_name(name_key(name).hex())
 
 

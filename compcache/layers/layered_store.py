@@ -371,7 +371,7 @@ class LayeredStore(Store):
 
         Raises:
             FileNotFoundError: the module does not exist in any directory.
-            IntegrityError, StorageError: the module is unusable in each directory that has it. This is the first such error.
+            IntegrityError, StorageError: the module is unusable in each directory that has it. The first such error is raised.
         """
         known_store = self._found_in.get(module_id)
         stores = (self, *self.layers) if known_store is None else (known_store, self, *self.layers)

@@ -29,9 +29,7 @@ class KernelsHook(BuildHookInterface):  # type: ignore[misc]
         """
         settings = read_settings(self.root)
         if settings is None:
-            raise ValueError(
-                "[tool.hatch.build.hooks.compcache] requires kernels: list the kernels in the setting kernels of [tool.compcache]"
-            )
+            raise ValueError("[tool.hatch.build.hooks.compcache] requires kernels: name kernels in the setting kernels of [tool.compcache]")
         if version == "editable" or self.target_name != "wheel":
             return
         self._scratch = tempfile.TemporaryDirectory(prefix="compcache-kernels-")

@@ -49,15 +49,11 @@ def read_secret(text: str, label: str) -> str:
         return text[1:] if text[:2] in ("$$", "@@") else text
     if text[0] == "@":
         return _read_secret_file(text[1:], label)
-    value = setting(text[1:])
+    value, variable = setting(text[1:]), f"the environment variable {text[1:]}"
     if not value:
-        raise ValueError(
-            f"{label} refers to the environment variable {text[1:]}, which is not set in this process: set the variable on every host"
-        )
+        raise ValueError(f"{label} refers to {variable}, which is not set in this process: set the variable on every host")
     if value[0] == "$" and is_reference(value):
-        raise ValueError(
-            f"{label} refers to the environment variable {text[1:]}, which contains another reference: set the variable to the secret"
-        )
+        raise ValueError(f"{label} refers to {variable}, which contains another reference: set the variable to the secret")
     return read_secret(value, label)
 
 
@@ -140,6 +136,6 @@ def _path_of_memory_file(reference: str, label: str) -> str:
         if _memory_file_name(token) in os.readlink(path):
             return path
     raise ValueError(
-        f"{label} cannot be read from the memory of process {pid} on this host, which received the value: use $VARIABLE or @file instead "
-        "of the value, and set the variable on every host"
+        f"{label} cannot be read from the memory of process {pid}, which has ended, or is not a process of this user on this host: use "
+        "$VARIABLE or @file instead of the value, and provide the variable or the file on every host"
     )

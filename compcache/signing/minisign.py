@@ -31,9 +31,7 @@ def minisign_public_key(key: PublicKey) -> str:
 def minisign_signature(path: str, name: str, key: SecretKey) -> bytes:
     """Return the content of a signature file for the file at `path`. Equal files, names and keys give equal content.
 
-    `name` is the name of the file in the signed comment.
-
-    Raise `OSError` if the file cannot be read.
+    `name` is the name of the file in the signed comment. Raise `OSError` if the file cannot be read.
     """
     with open(path, "rb") as file:
         content = hashlib.file_digest(file, "blake2b").digest()

@@ -104,13 +104,7 @@ class Translated(NamedTuple):
 def emit(module: Any, text: str, context: Any, target: Any, request: Request, prepared: Prepared) -> Translated:
     """Compile an optimized module to an object.
 
-    Args:
-        module: the module.
-        text: the module as LLVM prints it.
-        context: the module's LLVM context.
-        target: LLVM's target machine.
-        request: the request for the module.
-        prepared: the properties of the module before optimization.
+    `text` is the module as LLVM prints it, `context` is the module's LLVM context, and `target` is LLVM's target machine.
 
     Raises:
         CompileError: LLVM cannot translate the code, or code that runs during mapping uses imports.
@@ -187,23 +181,13 @@ def _describe_module(
     stubs: tuple[str, ...],
     startup: tuple[str, ...],
 ) -> tuple[_Table, Callable[..., Translated]]:
-    """Describe an optimized module, without LLVM.
+    """Return the contents of a module's table, and a function that makes the result of `emit` from the fields that depend on the object.
 
-    Args:
-        text: the module as LLVM prints it.
-        code: its bitcode, or b"" if none is stored.
-        written: the global values in the text.
-        definitions: the same with the symbols of the image (`with_image_symbols`).
-        prepared: the properties of the module before optimization.
-        request: the request for the module.
-        stubs: the exported symbols that have a stub.
-        startup: the functions that run while the image is mapped or unmapped.
+    `text` is the optimized module as LLVM prints it, and `code` its bitcode (b"" if none is stored). `written` has the global values in the
+    text, and `definitions` also those of the image (`with_image_symbols`). `stubs` are the exported symbols that have a stub, and `startup`
+    the functions that run while the image is mapped or unmapped. This function does not use LLVM.
 
-    Returns:
-        The contents of the module's table, and a function that makes the result of `emit` from the fields that depend on the object.
-
-    Raises:
-        SignatureMismatchError: a signature does not match a function's LLVM type.
+    Raise `SignatureMismatchError` if a signature does not match a function's LLVM type.
     """
     entries = make_entries(prepared.exports, definitions, prepared.aliases, lines_from(text, "attributes #"))
     table = _make_table(_image_key(text, request, prepared), prepared, definitions, entries, stubs)

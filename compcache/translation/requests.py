@@ -70,7 +70,7 @@ class Request(NamedTuple):
     provided: Callable[[tuple[str, ...]], Mapping[str, Provided]] = offer_nothing  # returns the offered bodies of functions
 
 
-def requests_of(source: ModuleSource, machine: Host, maker: str) -> list[Request]:
+def requests_of(source: ModuleSource, host_machine: Host, maker: str) -> list[Request]:
     """Return a request for each target of a source. `source` is frozen, and `maker` a digest of the program that provided it.
 
     Raises:
@@ -81,11 +81,11 @@ def requests_of(source: ModuleSource, machine: Host, maker: str) -> list[Request
     """
     if source.optimize not in _LEVELS:
         raise CompileError(f"optimize must be 0, 1, 2 or 3, not {source.optimize!r}")
-    targets = _requested_targets(source, machine)
+    targets = _requested_targets(source, host_machine)
     ir, exports, requests = codegen.plain_source(source.ir), read_exports(source), read_requests(source)
     code_digest, source_digest = source_digests(source)
     digests = {"maker": maker, "code": code_digest.hex(), "source": source_digest.hex()}
-    machines = [machine_for(cpu, features, machine, host.platform_name()) for cpu, features in targets]
+    machines = [machine_for(cpu, features, host_machine, host.platform_name()) for cpu, features in targets]
     for_first_target = Request(
         ir,
         exports,
@@ -124,9 +124,7 @@ def size_of(ir: str | bytes | tuple[bytes, ...]) -> int:
 def check_extremes(text: str, *, printed: bool) -> None:
     """Check that the code has no extreme numbers or nesting, which would make LLVM abort or run forever.
 
-    `printed` says whether LLVM has printed the code.
-
-    Raise `CompileError` if the code contains such a construct.
+    `printed` says whether LLVM has printed the code. Raise `CompileError` if the code contains such a construct.
     """
     reason = find_extreme_construct(abridged(text), printed=printed)
     if reason is not None:
@@ -154,7 +152,7 @@ def _has_coroutines(code: str | bytes) -> bool:
 def _try_coroutines(code: str | bytes) -> None:
     """Parse code with coroutines in another process. Raise `CompileError` if LLVM cannot parse it.
 
-    The intrinsics for coroutines change between versions of LLVM, and LLVM aborts for some old ones.
+    The intrinsics for coroutines change between versions of LLVM, and LLVM aborts for some old intrinsics.
     """
     try:
         try_in_child(code, None)
@@ -175,7 +173,7 @@ def _requested_targets(source: ModuleSource, host_machine: Host) -> list[tuple[s
     """Return the targets of a source as (CPU, changes to its features). None is the host's CPU, or no changes.
 
     Raises:
-        CompileError: the source has both targets and a CPU, or its targets are empty.
+        CompileError: the source has both targets and a CPU, or its targets are not valid.
         SettingError: the source names no targets, and $COMPCACHE_TARGETS names a CPU that LLVM does not know.
     """
     targets = source.targets

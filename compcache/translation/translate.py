@@ -348,17 +348,11 @@ def _cpu_intrinsics(values: ir_text.GlobalValues) -> list[str]:
 def _require_portable(text: str, values: ir_text.GlobalValues, machine: Machine) -> None:
     """Raise `CompileError` if stored code may need features of another CPU than this host's."""
     if used_features.requires_more_than(_cpu_intrinsics(values), machine.requires):
-        raise CompileError(
-            "the stored code uses intrinsics for CPU features that this host does not have: compile the module from its source"
-        )
+        raise CompileError("the stored code uses intrinsics for CPU features that this host does not have: compile the source again")
     if has_assembly(text):
-        raise CompileError(
-            "the stored code contains inline assembly, which may need features of another CPU: compile the module from its source"
-        )
+        raise CompileError("the stored code contains inline assembly, which may need features of another CPU: compile the source again")
     if ir_text.passes_vectors(text):
-        raise CompileError(
-            "the stored code passes vectors to other modules in a way that depends on the CPU: compile the module from its source"
-        )
+        raise CompileError("the stored code passes vectors to other modules in a way that depends on the CPU: compile the source again")
 
 
 def _try_if_suspicious(printed: str, values: ir_text.GlobalValues, request: Request, attributes: Mapping[str, str]) -> None:
@@ -389,14 +383,8 @@ def _set_linkages(
 ) -> None:
     """Link the support code into a module, and set the linkages of its definitions for an image.
 
-    Args:
-        module: the module, which is changed.
-        values: the functions and variables of the module.
-        exports: the exports of the module.
-        resolution: the providers of the module's declarations.
-        context: its LLVM context.
-        hide_others: make definitions that are not exported internal. Otherwise they become hidden.
-        kept_symbols: the definitions that assembly may use. They become hidden.
+    Definitions that are not exported become hidden. With `hide_others`, they become internal, except for `kept_symbols`, which assembly may
+    use. `values` are the functions and variables of the module.
     """
     if resolution.support:
         support = codegen.parse(resolution.support, context)

@@ -232,7 +232,7 @@ class Uses:
         return Ledger({}, uses, {}, ())
 
     def counters_with_loads(self, seconds_of: SecondsOf, now: float) -> dict[tuple[int, str], float]:
-        """Return the counters, with the loads and the seconds that they saved. Hours that are old at `now` are merged into days.
+        """Return the counters, with the loads and the seconds that they saved. Hours more than `_HOURLY` before `now` are merged into days.
 
         `seconds_of` is called for the modules of one directory at a time, in the order of module_ids.
         """
@@ -340,7 +340,7 @@ def last_uses_since(store: Store, earlier: Uses) -> dict[bytes, float]:
 
 
 def _effective_files(inputs: Mapping[str, Collection[str]]) -> list[str]:
-    """Return the names of the files that no other file contains. `inputs` has the files that each file contains, by its name.
+    """Return the names of the files that no other file contains. `inputs` has the files that each file contains.
 
     If two files contain the same file, only the file with more inputs is returned.
     """
@@ -360,7 +360,7 @@ def fold(
     """Add up all statistics files, and replace the files to which no process appends by their sum.
 
     Return the sum of all files, and its counters with loads and saved seconds. No file is replaced if the cache is read-only, if another
-    process folds, or if locks do not work, unless `force` is true.
+    process folds, or, without `force`, if locks do not work.
 
     Args:
         store: the cache directory.

@@ -79,23 +79,16 @@ def _modules_in(store: Store, overview: Overview) -> list[ModuleSummary]:
 
 
 def _summaries(
-    store: Store,
-    present: Mapping[bytes, FileStatus],
-    rows: Mapping[bytes, Row],
-    uses: Mapping[bytes, int],
-    last_uses: Mapping[bytes, float],
+    store: Store, present: Mapping[bytes, FileStatus], rows: Mapping[bytes, Row], uses: Mapping[bytes, int], times: Mapping[bytes, float]
 ) -> Iterator[ModuleSummary]:
-    """Yield the summaries of the modules in `rows` except packs, sorted by module_id.
-
-    `uses` has the number of uses of each used module, and `last_uses` the time of the last use.
-    """
+    """Yield the summaries of the modules in `rows` except packs, in order. `uses` has the numbers, and `times` the last times, of uses."""
     now = time.time()
     problem_of = _Problems(store)
     for module_id in sorted(rows):
         row = rows[module_id]
         if not row.is_pack:
             size, modified = present[module_id]
-            count_and_last_use = uses.get(module_id, 0), last_uses.get(module_id, 0.0)
+            count_and_last_use = uses.get(module_id, 0), times.get(module_id, 0.0)
             yield _summary_of_row(row, size, min(modified, now), problem_of[row.platform], count_and_last_use, store.source)
 
 
@@ -242,10 +235,7 @@ def functions_of(overviews: list[tuple[Store, Overview]], select: Callable[[str]
 
 
 def _functions_in(store: Store, overview: Overview, select: Callable[[str], object] | None) -> dict[str, FunctionSummary]:
-    """Return the functions of an overview by name, without symbols that can only be imported.
-
-    If `select` is not None, return only functions whose names it accepts.
-    """
+    """Return the functions of an overview by name, without link-only symbols. If `select` is not None, it must accept their names."""
     now = time.time()
     present, rows, ledger = overview
     directories = (store.source,)
@@ -267,9 +257,7 @@ def _functions_in(store: Store, overview: Overview, select: Callable[[str], obje
                     uses, last_use = ledger.uses.get((name_key(name), module_id), _NEVER)
                     last_use = max(last_use, imported.get(name, 0.0))
                 misses = missed.get(name_key(name), 0) if missed else 0
-                copy = _new_summary(
-                    (name, signature, 1, size, created, problem, modules_, uses, last_use, directories, misses, part_of, 1, 0, 0)
-                )
+                copy = _new((name, signature, 1, size, created, problem, modules_, uses, last_use, directories, misses, part_of, 1, 0, 0))
                 earlier = by_name.setdefault(name, copy)
                 if earlier is not copy:
                     duplicates.setdefault(name, [earlier]).append(copy)
@@ -278,9 +266,9 @@ def _functions_in(store: Store, overview: Overview, select: Callable[[str], obje
     return by_name
 
 
-#: Create tuples from their fields without a constructor call in Python.
+#: Create an `ExportedFunction` and a `FunctionSummary` from their fields, without a constructor call in Python.
 _new_function: Callable[[tuple[str, str]], ExportedFunction] = partial(tuple.__new__, ExportedFunction)
-_new_summary: Callable[[tuple[Any, ...]], FunctionSummary] = partial(tuple.__new__, FunctionSummary)
+_new: Callable[[tuple[Any, ...]], FunctionSummary] = partial(tuple.__new__, FunctionSummary)
 
 
 def _merge_copies(copies: list[FunctionSummary]) -> FunctionSummary:

@@ -74,7 +74,7 @@ def test_a_stub_that_is_called_names_the_function_and_the_feature(directory: Pat
 
     status = in_fork(call)
     assert status != 0
-    assert said.read_text().startswith("compcache: wide was called, but this processor lacks features that the function needs (avx512f")
+    assert said.read_text().startswith("compcache: the call of wide requires CPU features that this processor lacks (avx512f")
 
 
 def test_what_the_module_itself_was_compiled_for_is_not_optional(directory: Path) -> None:

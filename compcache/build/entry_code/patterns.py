@@ -338,14 +338,14 @@ class _Pattern:
             machine.call("Py_DecRef")
             machine.jump(self._fail)
 
-        dropped = self._add_deferred(release)
+        release_label = self._add_deferred(release)
         machine.load_number(first, len(items))
         machine.call("PyTuple_New")
         machine.jump_if_zero(machine.result, self._fail)
         machine.store(machine.result, self._result)
         for number, item in enumerate(items):
             self._make_object(item, "", self._items + number * _WORD)
-            machine.jump_if_zero(machine.result, dropped)
+            machine.jump_if_zero(machine.result, release_label)
             machine.move(third, machine.result)
             machine.load_number(second, number)
             machine.load(first, machine.frame, self._result)

@@ -78,18 +78,9 @@ def link_offered_bodies(
 ) -> tuple[Resolution, Inlined]:
     """Link the offered bodies of imported functions into a module, in place.
 
-    Args:
-        module: the module, whose declarations are resolved.
-        context: the module's LLVM context.
-        text: the module as LLVM prints it.
-        values: the functions and variables of the module.
-        exports: the exports of the module.
-        resolution: the providers of its declarations.
-        provided: returns the offered bodies of functions with these names.
-        is_beside: returns whether a source that is added together with this source defines a symbol.
-
-    Returns:
-        The resolution with the imports of the bodies, and the functions whose bodies were linked in.
+    `text`, `values`, `exports` and `resolution` describe the module, whose declarations are resolved. `provided` returns the offered bodies
+    of functions by their names; `is_beside` tells whether a source that is added together with this source defines a symbol. Return the
+    resolution with the imports of the bodies, and the functions whose bodies were linked in.
     """
     # Of several symbols for one name, the first is used.
     symbols = {name: symbol for symbol, name in reversed(list(resolution.imports.items())) if is_content_name(name)}

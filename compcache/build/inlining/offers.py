@@ -122,7 +122,7 @@ def type_of(head: str, types: Mapping[str, str]) -> str:
 
 
 def _abi_words(words: Iterable[str]) -> str:
-    """Return the type among the words of a parameter or result, with the attributes that change how it is passed."""
+    """Return the type among the words of a parameter or result, with the attributes that change how the value is passed."""
     return " ".join([word for word in words if word.partition("(")[0] in _ABI or _TYPE.match(word)])
 
 

@@ -84,7 +84,7 @@ def replace_large_variables(module: Any, context: Any, size: int, check: Callabl
         for variable in module.global_variables
         if not variable.is_declaration and variable.linkage.name in _LINKAGES
     }
-    names = {name for name, size in sizes.items() if name and size >= _LARGE and not name.startswith("llvm.")}
+    names = {name for name in sizes if name and sizes[name] >= _LARGE and not name.startswith("llvm.")}
     if sum(sizes[name] for name in names) < _WORTHWHILE:
         return {}
     outline = _placeholder_text(module, context, {name: sizes[name] for name in names})
