@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from numba_modes import MODES, Programs, uncached_fixture  # noqa: F401 - fixtures
+
+from compcache.numba.fingerprints.former import former_function, keep_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -593,3 +595,14 @@ def test_helpers_that_implementations_call_and_generators_keep_the_values_of_glo
     programs = Programs(tmp_path, _CALLED_IN_IMPLEMENTATIONS)
     for _ in range(3):
         assert programs.start(mode, tmp_path / "cache").answer == uncached(_CALLED_IN_IMPLEMENTATIONS)
+
+
+def test_arrays_in_containers_are_not_kept_as_bytes() -> None:
+    numpy = pytest.importorskip("numpy")
+    namespace: dict[str, Any] = {"__name__": "program", "TABLE": [numpy.arange(3)], "BUFFERS": {"key": bytearray(3)}}
+    namespace["PLAIN"] = [(1, {2: "3"})]
+    exec("def read():\n return TABLE[0], BUFFERS['key'], PLAIN", namespace)
+    keep_values(namespace["read"])
+    namespace.update({"TABLE": [numpy.ones(3)], "BUFFERS": {"key": bytearray(4)}, "PLAIN": []})
+    array, buffer, plain = former_function(namespace["read"])()
+    assert (type(array), type(buffer), plain) == (numpy.ndarray, bytearray, [(1, {2: "3"})])

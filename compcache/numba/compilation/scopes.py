@@ -217,7 +217,7 @@ def reduce_to_name(value: Any) -> Any:
 
 
 def _reduce_class(cls: type) -> Any:
-    """Implement `reduce_to_name` for classes. None means that the class can be pickled by value, and `NotImplemented` by name.
+    """Implement `reduce_to_name` for classes.
 
     Numba would pickle a copy of a class that the main program defines, or that its module contains under another name. Another process
     would then raise or return the copy instead of its own class.

@@ -50,7 +50,7 @@ class GufuncCache(CacheObject):
         return library
 
     def find_wrapper(self, sig: Any, target_context: Any) -> Any:
-        """Return the stored code library with the wrapper for a signature, or None. Count nothing, because the function was counted."""
+        """Return the stored code library with the wrapper for a signature, or None. Count nothing: the gufunc's own look-up was counted."""
         identity = self._identify() if self._enabled else None
         return self._load_wrapper(identity, sig, target_context) if identity is not None else None
 

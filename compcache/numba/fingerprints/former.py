@@ -31,6 +31,7 @@ _Function: Any = type(lambda: 0)
 _Module = type(sys)
 _PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None)))
 _CONTAINERS = frozenset((dict, list, set))
+_IMMUTABLE_CONTAINERS = frozenset((frozenset, tuple))
 #: Up to this size, arrays and containers are copied. A class or object has up to this number of attributes that no code names.
 _MAX_BYTES, _MAX_ITEMS = 4096, 100
 #: How many modules, classes and objects a chain of attributes may pass through, and how many Python functions one function may call.
@@ -77,7 +78,7 @@ class _Reads:
             return lambda _: copied
         data = _marshalled(value)
         if data is not None:
-            return lambda _: marshal.loads(data)  # noqa: S302 - `_marshalled` encoded them
+            return lambda _: marshal.loads(data)  # noqa: S302 - `_marshalled` encoded it
         if cls is _Module and owners and not is_library_module(vars(value).get("__name__")):
             attributes = self.keep_named(vars(value), owners - 1)
             return lambda copies: _former_module(value, attributes, copies)
@@ -225,7 +226,7 @@ def _former_module(module: Any, attributes: dict[str, Former], copies: Any) -> A
 
 
 def _is_same(former: Any, present: Any) -> bool:
-    """Return whether a value is unchanged: the same object; or an array, a plain value or a container of them with the same content."""
+    """Return whether a value is unchanged: the same object, or an array, a plain value or a container of plain values with equal content."""
     if former is present:
         return True
     if type(former) is not type(present):
@@ -243,8 +244,16 @@ def _marshalled(value: Any) -> bytes | None:
         return None
     with suppress(ValueError):
         data = marshal.dumps(value, 2)
-        return data if len(data) <= _MAX_BYTES else None
+        return data if len(data) <= _MAX_BYTES and _contains_plain(value) else None
     return None
+
+
+def _contains_plain(value: Any) -> bool:
+    """Return whether a value is plain, or a container of such values. `marshal` would copy an array or a `bytearray` as bytes."""
+    kind = type(value)
+    if kind not in _CONTAINERS and kind not in _IMMUTABLE_CONTAINERS:
+        return kind in _PLAIN
+    return all(map(_contains_plain, (*value, *value.values()) if kind is dict else value))
 
 
 def _is_array(value: Any) -> bool:

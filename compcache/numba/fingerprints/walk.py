@@ -366,7 +366,7 @@ class Walk:
         if type(function) is not python_types.FunctionType:
             raise NotLazy(
                 f"{where or f'the object {function!r}'}, the implementation of an {kind}, has the type "
-                f"{type(function).__qualname__}, for which compcache needs Numba: implement it as a plain function"
+                f"{type(function).__qualname__}, for which compcache needs Numba: use a plain function"
             )
         self.feed_token(kind, name_of(function))
         self.registered.append(function)

@@ -98,9 +98,9 @@ def _name_of(subject: Any) -> str:
 
 
 def record_import(reason: ImportReason) -> None:
-    """Record the reason for `compcache explain numba` and ``compcache ls --uncached``, and log it if $COMPCACHE_DEBUG is on.
+    """Record the reason of an import, and log the reason if $COMPCACHE_DEBUG is on. Ignore an error of the cache.
 
-    An error of the cache is ignored.
+    ``compcache explain numba`` and ``compcache ls --uncached`` show the reason.
     """
     program = os.path.basename(str(getattr(sys.modules.get("__main__"), "__file__", None) or "-c"))
     with suppress(CompcacheError, OSError):

@@ -87,7 +87,7 @@ def numba_decorator(name: str) -> Any:
 
 
 def note_replaced_decorators(decorators: dict[str, Any]) -> None:
-    """Record Numba's own decorators, which were replaced; {} if they were restored."""
+    """Record Numba's own decorators, which were replaced. `decorators` is empty if they were restored."""
     _decorators.clear()
     _decorators.update(decorators)
 
