@@ -30,7 +30,7 @@ class GufuncCache(CacheObject):
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the stored code library with the wrapper for a signature, or None if Numba must compile it.
 
-        Count a hit or a miss, unless the wrapper was flushed, or belongs to the fallback cache.
+        Count a hit or a miss, unless caching is off, the wrapper was flushed, or the fallback cache is used.
         """
         if not self._enabled:
             return None

@@ -226,7 +226,7 @@ def _former_module(module: Any, attributes: dict[str, Former], copies: Any) -> A
 
 
 def _is_same(former: Any, present: Any) -> bool:
-    """Return whether a value is unchanged: the same object, or an array, a plain value or a container of plain values with equal content."""
+    """Return whether a value is unchanged: the same object, or an array, a plain value or a container of plain values equal in content."""
     if former is present:
         return True
     if type(former) is not type(present):

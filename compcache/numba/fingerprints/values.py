@@ -90,7 +90,7 @@ def _feed_wrapper(walk: Walk, value: Any, where: str) -> None:
 
 
 def feed_class_and_attributes(walk: Walk, value: Any, where: str) -> None:
-    """Feed data that running code can read from an object in addition to its content: the program's own class, and attributes."""
+    """Feed what running code can read from an object besides its content: a class that the program defined or changed, and attributes."""
     kind = type(value)
     if kind in _HANDLERS or issubclass(kind, (type, python_types.ModuleType)):
         return  # their handlers feed these data
