@@ -80,7 +80,7 @@ def install(
 
 
 def _install(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool = False) -> Backend:
-    """Install the backend as `install` does, and return it. `is_first`: whether Numba is about to load or compile its first function.
+    """Install the backend as `install` does, and return it. `is_first` says whether Numba is about to use its first function.
 
     With `lazy`, Numba is not imported.
     """

@@ -410,7 +410,7 @@ def _record_problem(problem: str) -> None:
 
 
 def _begin_run(function: Any, arguments: str) -> Run:
-    """Return the run of an implementation that starts now. Its content is that before the first run in the innermost compilation."""
+    """Return the run of an implementation that starts now, with the content before its first run in the innermost compilation."""
     first_contents = _stack.scopes[-1].first_contents
     content = first_contents[id(function)] if id(function) in first_contents else _present_dependency(function)
     return Run(content, arguments, compilation=_stack.scopes[0].token)
@@ -419,7 +419,7 @@ def _begin_run(function: Any, arguments: str) -> Run:
 def _record_use_of_run(function: Any, run: Run) -> None:
     """Record in all running compilations that they use the result of a run.
 
-    Implementations may change themselves. The content that a process needs to repeat a compilation is the one before their first run.
+    Implementations may change themselves. To repeat a compilation, a process needs the content before the first run in the compilation.
     """
     for scope in _stack.scopes:
         content = run.content
