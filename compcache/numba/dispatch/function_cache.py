@@ -92,9 +92,8 @@ class FunctionCache(CacheObject):
     def _load_identified(self, identity: Identity, sig: Any, target_context: Any) -> Any:
         """Return the stored compile result for an identity.
 
-        Return None if there is none, if the identity was flushed, or if this process has former code of a callee.
-
-        Count a hit or a miss, unless the identity was flushed, or the result is from the fallback cache.
+        Return None if there is none, if the identity was flushed, or if this process has former code of a callee. Count a hit or a miss,
+        unless the identity was flushed, or the result is from the fallback cache.
         """
         if identity.key in self._flushed:
             return None

@@ -31,7 +31,6 @@ _Function: Any = type(lambda: 0)
 _Module = type(sys)
 _PLAIN = frozenset((bool, int, float, complex, str, bytes, type(None)))
 _CONTAINERS = frozenset((dict, list, set))
-_IMMUTABLE_CONTAINERS = frozenset((frozenset, tuple))
 #: Up to this size, arrays and containers are copied. A class or object has up to this number of attributes that no code names.
 _MAX_BYTES, _MAX_ITEMS = 4096, 100
 #: How many modules, classes and objects a chain of attributes may pass through, and how many Python functions one function may call.
@@ -251,7 +250,7 @@ def _marshalled(value: Any) -> bytes | None:
 def _contains_plain(value: Any) -> bool:
     """Return whether a value is plain, or a container of such values. `marshal` would copy an array or a `bytearray` as bytes."""
     kind = type(value)
-    if kind not in _CONTAINERS and kind not in _IMMUTABLE_CONTAINERS:
+    if kind not in _CONTAINERS and kind not in (frozenset, tuple):
         return kind in _PLAIN
     return all(map(_contains_plain, (*value, *value.values()) if kind is dict else value))
 

@@ -298,10 +298,7 @@ class Walk:
             self.registered += compiled.registered
 
     def feed_jitted(self, function: Any, options: dict[str, Any], where: str = "", *, owner: Any) -> None:
-        """Feed a function that a dispatcher compiles for the types of its calls, and options from `registered.options`.
-
-        `owner` is the dispatcher, as `owner_of` returns it.
-        """
+        """Feed a function that a dispatcher (`owner`) compiles for the types of its calls, and options from `registered.options`."""
         self.feed_token("jitted")
         self.feed_value(tuple(sorted(options.items())), f"an option of {where or function.__qualname__}")
         self.refer_to_compiled(function, where, owner)

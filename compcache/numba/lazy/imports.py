@@ -98,10 +98,7 @@ def _name_of(subject: Any) -> str:
 
 
 def record_import(reason: ImportReason) -> None:
-    """Record the reason of an import, and log the reason if $COMPCACHE_DEBUG is on. Ignore an error of the cache.
-
-    ``compcache explain numba`` and ``compcache ls --uncached`` show the reason.
-    """
+    """Record the reason of an import for ``compcache explain numba``, and log it if $COMPCACHE_DEBUG is on. Ignore errors of the cache."""
     program = os.path.basename(str(getattr(sys.modules.get("__main__"), "__file__", None) or "-c"))
     with suppress(CompcacheError, OSError):
         cache = open_lazy_cache()
