@@ -222,13 +222,13 @@ class Chooser:
                 continue
             _, platform, _, names, _, imports, *_ = row
             target, generation, makers, fault = self._platform_facts(platform)
-            protected = self._is_protected(row)
+            is_pinned = self._is_protected(row)
             parts = row.parts if row.entries else ()
             if parts:
-                names, imports, protected = (), (), module_id in self._spare
+                names, imports, is_pinned = (), (), module_id in self._spare
             llvm = platform.llvm_version
             yield _new(
-                (module_id, size, created, last_use, names, imports, target, generation, protected, llvm, False, makers, fault, parts, ())
+                (module_id, size, created, last_use, names, imports, target, generation, is_pinned, llvm, False, makers, fault, parts, ())
             )
 
     def _is_protected(self, row: Row) -> bool:

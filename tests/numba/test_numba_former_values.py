@@ -586,17 +586,6 @@ def test_what_cannot_be_compiled_from_former_values_is_not_stored(tmp_path: Path
     assert programs.start(mode, tmp_path / "cache", "1", "1").answer == uncached(_CHANGING_QUEUE, "1", "1")
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("mode", MODES)
-def test_helpers_that_implementations_call_and_generators_keep_the_values_of_globals(
-    tmp_path: Path, uncached: Callable[..., str], mode: str
-) -> None:
-    programs = Programs(tmp_path, _CALLED_IN_IMPLEMENTATIONS)
-    for _ in range(3):
-        assert programs.start(mode, tmp_path / "cache").answer == uncached(_CALLED_IN_IMPLEMENTATIONS)
-
-
 def test_arrays_in_containers_are_not_kept_as_bytes() -> None:
     numpy = pytest.importorskip("numpy")
     namespace: dict[str, Any] = {"__name__": "program", "TABLE": [numpy.arange(3)], "BUFFERS": {"key": bytearray(3)}}
@@ -606,3 +595,14 @@ def test_arrays_in_containers_are_not_kept_as_bytes() -> None:
     namespace.update({"TABLE": [numpy.ones(3)], "BUFFERS": {"key": bytearray(4)}, "PLAIN": []})
     array, buffer, plain = former_function(namespace["read"])()
     assert (type(array), type(buffer), plain) == (numpy.ndarray, bytearray, [(1, {2: "3"})])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode", MODES)
+def test_helpers_that_implementations_call_and_generators_keep_the_values_of_globals(
+    tmp_path: Path, uncached: Callable[..., str], mode: str
+) -> None:
+    programs = Programs(tmp_path, _CALLED_IN_IMPLEMENTATIONS)
+    for _ in range(3):
+        assert programs.start(mode, tmp_path / "cache").answer == uncached(_CALLED_IN_IMPLEMENTATIONS)
