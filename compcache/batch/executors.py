@@ -265,5 +265,5 @@ def _cancel_expired(running: dict[Future[Outcome], _Submitted], starts: _Starts,
             del running[future]
             with suppress(Exception):  # executors that cannot cancel, such as Parsl, raise an exception
                 future.cancel()
-            message = f"the job did not finish within {timeout:g} s: allow a longer timeout; the executor may still be running it"
+            message = f"the job did not finish within {timeout:g} s: allow a longer timeout; the executor may still be running the job"
             yield submitted, Outcome("timeout", submitted.job.functions, seconds=now - started, message=message)

@@ -136,7 +136,7 @@ def _run_on_executor(
     temporary = frontend.temporary_directory(cache)
 
     def run_once(jobs: list[PreparedJob], *, unrecorded: Collection[str] = ()) -> tuple[_Ended, _Ended]:
-        """Run the jobs on the executor. See `_Batch.record_final`."""
+        """Run the jobs on the executor, and return what `_Batch.record_final` returns."""
         return batch.record_final(run_in_executor(executor, settings, jobs, timeout, workers, temporary), unrecorded=unrecorded)
 
     if executor.is_local:

@@ -228,7 +228,7 @@ class Chooser:
             yield from self._entries_of(slice_.present, rows, last_uses)
             for required, holder in slices.lists.requirements_of_directory(slice_.first):
                 if required in slice_.present and holder in packs:
-                    protected = required in rows and self._is_pinned(rows[required])
+                    protected = required in rows and self._is_protected(rows[required])
                     last_use = max(last_uses.get(required, 0.0), self._part_uses.get(required, 0.0))
                     packs[holder].add_requirement(slice_.present[required].modified, last_use, protected=protected)
         for module_id, pack in packs.items():
@@ -258,15 +258,15 @@ class Chooser:
                 continue
             _, platform, _, names, _, imports, *_ = row
             target, generation, makers, fault = self._platform_facts(platform)
-            is_pinned = self._is_pinned(row)
+            is_pinned = self._is_protected(row)
             parts = row.parts if row.entries else ()
             if parts:
                 names, imports, is_pinned = (), (), module_id in self._spare
             own = module_id, size, created, last_use, names, imports, target, generation, is_pinned
             yield _new((*own, platform.llvm_version, False, makers, fault, parts, (), _NO_NAMES))
 
-    def _is_pinned(self, row: Row) -> bool:
-        """Return whether a module is spared, or holds a pinned function."""
+    def _is_protected(self, row: Row) -> bool:
+        """Return whether a module must be kept, because it is spared or holds a pinned function."""
         return row.module_id in self._spare or (bool(self._pins) and not self._pins.isdisjoint(row.names))
 
     def _platform_facts(self, platform: Platform) -> _PlatformFacts:

@@ -162,7 +162,7 @@ def _content_key(entry: bytes) -> bytes:
 
 
 def _function_entries(store: Store) -> Iterator[bytes]:
-    """Yield all function entries of the index, sorted by name, requirement and content."""
+    """Yield the function entries of the index, sorted by name, requirement and content. Of repeated additions, yield only the latest."""
     segments = readable_segments(store.index)
     bits = (sum(segment.functions.count for segment in segments) // _RANGE).bit_length()
     for number in range(1 << bits):

@@ -122,7 +122,7 @@ class Packing:
     def _choose_volumes(self, added: int) -> list[Volume]:
         """Return the own volumes to rewrite: volumes that are mostly removed, and volumes that are small compared with the added bytes.
 
-        `added` is the size of the added modules, which compression reduces to a tenth.
+        `added` is the size of the added modules, which compression is assumed to reduce to a tenth.
 
         Raise `OSError` if a volume cannot be read.
         """

@@ -527,7 +527,7 @@ def _add_derived(entries: Sequence[Entry], reasons: dict[int, str]) -> None:
 
 
 def _flags_of(numbers: Iterable[int], count: int) -> bytearray:
-    """Return `count` bytes, which are 1 at these numbers. They take less memory than a set."""
+    """Return `count` bytes, which are 1 at these numbers. The bytes take less memory than a set."""
     flags = bytearray(count)
     for number in numbers:
         flags[number] = 1

@@ -48,7 +48,7 @@ class Unindexed:
         self.damaged: dict[bytes, int] = {}
 
     def add(self, slice_: Slice) -> None:
-        """Examine the modules of a slice. Slices must be added in order. Unreadable modules are left to other checks."""
+        """Examine the old modules of a slice that are not indexed. Slices must be added in order. Omit modules that cannot be read."""
         indexed_ids = self._named.of_directory(slice_.first)
         if indexed_ids is None:
             return

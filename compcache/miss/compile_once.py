@@ -137,12 +137,12 @@ def compile_missing(
                 return False
 
         def publish(built: BuiltModule) -> bool:
-            """Store the compiled module. Return True: functions were compiled."""
+            """Store the compiled module. Return True, because functions were compiled."""
             publish_or_keep(session, functions[0], built)
             return True
 
         def fetched() -> bool | None:
-            """Return None while functions are missing, then False: nothing was compiled."""
+            """Return None while functions are missing, then False, because nothing was compiled."""
             return None if find_missing() else False
 
         return _build_and_use(session, functions, lambda: build(functions), inquiry, fetched=fetched, use=publish)

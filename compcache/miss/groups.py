@@ -209,10 +209,10 @@ class _Group:
         return _Compiled(label, self._compiled[label])
 
     def _fail_users(self, sources: list[_Source], error: UndefinedSymbolError) -> list[_Source]:
-        """Record a failure for each source that uses the missing symbols of a link error. Return the other sources.
+        """Record a failure for each source that uses missing symbols of a link error. Return the other sources with their added `copies`.
 
         Raises:
-            UndefinedSymbolError: `error`, if no source uses the symbols by name.
+            UndefinedSymbolError: `error`, if no source uses the symbols, and none gets a copy.
         """
         remaining, missing = [], {symbol.removeprefix(ADDRESS_OF) for symbol in error.symbols}
         for source in sources:
@@ -328,7 +328,7 @@ def _merge_sources(requests: Sequence[Request], members: Sequence[Member], conte
     exports_by_name: dict[str, Export] = {}
     for export in [export for request in requests for export in request.exports or ()]:
         if exports_by_name.setdefault(export.name, export) != export:
-            raise CompileError(f"two sources of the group export {export.name!r} differently: export it from only one of them")
+            raise CompileError(f"two sources of the group export {export.name!r} differently: export the name from only one source")
     symbols = {export.symbol for export in exports_by_name.values()}
     unexported = {name for request, member in zip(requests, members, strict=True) if request.exports is not None for name in member.defined}
     return first_request._replace(
@@ -356,7 +356,7 @@ def _merge_requests(requests_of_sources: Sequence[Requests]) -> Requests:
         for symbol, name in requests.imports.items():
             if imports.setdefault(symbol, name) != name:
                 raise CompileError(
-                    f"two sources of the group import {symbol!r} as {imports[symbol]!r} and as {name!r}: import it under one name"
+                    f"two sources of the group import {symbol!r} as {imports[symbol]!r} and as {name!r}: import the symbol under one name"
                 )
         for symbol, value in requests.globals.items():
             merged_value = globals_.setdefault(symbol, value)

@@ -80,7 +80,7 @@ def install(
 
 
 def _install(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool = False) -> Backend:
-    """Install the backend as `install` does, and return it. `is_first`: whether Numba is about to load or compile its first function.
+    """Install the backend as `install` does, and return it. `is_first` says whether Numba is about to use its first function.
 
     With `lazy`, Numba is not imported.
     """
@@ -119,7 +119,7 @@ def _install_without_import(cache: Any, options: dict[str, Any], *, is_first: bo
         return current
     if isinstance(cache, Cache):
         if not frontend.allows_pickle(cache):
-            raise ValueError(f"the cache {cache.path} cannot store Numba's entries, which are pickled; open it with allow_pickle=True")
+            raise ValueError(f"the cache {cache.path} cannot store Numba's pickled entries; open the cache with allow_pickle=True")
         opened = cache
     else:
         opened = Cache(cache, **{"allow_pickle": True, **options})
@@ -151,7 +151,7 @@ def _install_import_hook(backend: Backend) -> Any:
 
 
 def _install_numba_hooks(backend: Backend, *, is_first: bool) -> Any:
-    """Install the hooks in Numba, and return the object that removes them. `is_first`: Numba has not compiled yet."""
+    """Install the hooks in Numba, and return the object that removes them. `is_first` states that Numba has compiled nothing so far."""
     from compcache.numba.hooks.installation import Hooks
 
     hooks = Hooks(backend)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from numba_modes import MODES, Programs, uncached_fixture  # noqa: F401 - fixtures
+
+from compcache.numba.fingerprints.former import former_function, keep_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -582,6 +584,17 @@ def test_what_cannot_be_compiled_from_former_values_is_not_stored(tmp_path: Path
     for given in ("1", "1 5"):
         programs.start(mode, tmp_path / "cache", *given.split())
     assert programs.start(mode, tmp_path / "cache", "1", "1").answer == uncached(_CHANGING_QUEUE, "1", "1")
+
+
+def test_arrays_in_containers_are_not_kept_as_bytes() -> None:
+    numpy = pytest.importorskip("numpy")
+    namespace: dict[str, Any] = {"__name__": "program", "TABLE": [numpy.arange(3)], "BUFFERS": {"key": bytearray(3)}}
+    namespace["PLAIN"] = [(1, {2: "3"})]
+    exec("def read():\n return TABLE[0], BUFFERS['key'], PLAIN", namespace)
+    keep_values(namespace["read"])
+    namespace.update({"TABLE": [numpy.ones(3)], "BUFFERS": {"key": bytearray(4)}, "PLAIN": []})
+    array, buffer, plain = former_function(namespace["read"])()
+    assert (type(array), type(buffer), plain) == (numpy.ndarray, bytearray, [(1, {2: "3"})])
 
 
 @pytest.mark.slow

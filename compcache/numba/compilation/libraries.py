@@ -149,7 +149,7 @@ def _results_in_scope(scope: scopes.Scope, function: Any) -> Iterator[Result]:
     for arguments, content in scope.used.get(id(function), ()):
         if content is None or (content.is_declined and id(function) in scope.accepted):
             dependency_of(function)  # raises the error of that time, which `dependency_of` stores
-            raise Unidentifiable(f"{name_of(function)} read a value that cannot be compared between processes: pass arguments instead")
+            raise Unidentifiable(f"{name_of(function)} read a value that cannot be compared between processes: pass it as an argument")
         yield Result(content, arguments)
 
 

@@ -217,7 +217,7 @@ def reduce_to_name(value: Any) -> Any:
 
 
 def _reduce_class(cls: type) -> Any:
-    """Implement `reduce_to_name` for classes. None means that the class can be pickled by value, and `NotImplemented` by name.
+    """Implement `reduce_to_name` for classes.
 
     Numba would pickle a copy of a class that the main program defines, or that its module contains under another name. Another process
     would then raise or return the copy instead of its own class.
@@ -410,7 +410,7 @@ def _record_problem(problem: str) -> None:
 
 
 def _begin_run(function: Any, arguments: str) -> Run:
-    """Return the run of an implementation that starts now. Its content is that before the first run in the innermost compilation."""
+    """Return the run of an implementation that starts now, with the content before its first run in the innermost compilation."""
     first_contents = _stack.scopes[-1].first_contents
     content = first_contents[id(function)] if id(function) in first_contents else _present_dependency(function)
     return Run(content, arguments, compilation=_stack.scopes[0].token)
@@ -419,7 +419,7 @@ def _begin_run(function: Any, arguments: str) -> Run:
 def _record_use_of_run(function: Any, run: Run) -> None:
     """Record in all running compilations that they use the result of a run.
 
-    Implementations may change themselves. The content that a process needs to repeat a compilation is the one before their first run.
+    Implementations may change themselves. To repeat a compilation, a process needs the content before the first run in the compilation.
     """
     for scope in _stack.scopes:
         content = run.content

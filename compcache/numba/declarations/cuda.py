@@ -50,7 +50,7 @@ class LazyDeviceFunction(LazyWrapper):
     __slots__ = ()
 
     def _compcache_content(self, walk: Any) -> None:
-        """Raise `NotLazy`: a function that uses this one can be compiled only by Numba."""
+        """Raise `NotLazy`, because only Numba can compile a function that uses this one."""
         del walk
         name = object.__getattribute__(self, "_function").__qualname__
         raise NotLazy(f"the function uses the CUDA function {name}, which only Numba can compile")

@@ -105,7 +105,7 @@ def _is_program_function(function: Any) -> bool:
 
 
 def _select_result(function: Any) -> Any:
-    """Return what the decorator returns for a lazy object: the object itself; Numba's object if Numba's own decorators are replaced."""
+    """Return the decorator's result for a lazy object: Numba's object if Numba's own decorators are replaced, otherwise the lazy object."""
     if not are_decorators_replaced():
         return function
     return note_real(_real_dispatcher(function), function) if is_lazy_function(function) else numbas_object(function)
@@ -227,7 +227,7 @@ _STENCIL_OPTIONS = frozenset(("cval", "neighborhood", "standard_indexing"))
 
 
 def _decorate_stencil(options: dict[str, Any], function: Any) -> Any:
-    """Return the stencil of a function. The result is Numba's own stencil if Numba is imported, or if the object is not a function."""
+    """Return the stencil of a function. It is Numba's own stencil if Numba is imported, or if `_is_program_function` is false."""
     if not _is_program_function(function):
         return numba_decorator("stencil")("constant", **options)(function)
     from compcache.numba.declarations.stencils import declare_stencil

@@ -241,7 +241,7 @@ class _StandInLoader:
         self._module = module
 
     def create_module(self, spec: Any) -> Any:
-        """Return the module that exists already."""
+        """Record that the module is imported, and return the existing module."""
         _imported.add(spec.name)
         return self._module
 

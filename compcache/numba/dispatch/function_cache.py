@@ -90,9 +90,10 @@ class FunctionCache(CacheObject):
         return is_linked(linked_overload(self._function, self._owner, _argument_types(sig)))
 
     def _load_identified(self, identity: Identity, sig: Any, target_context: Any) -> Any:
-        """Return the stored compile result for an identity, or None if there is none or the identity was flushed.
+        """Return the stored compile result for an identity.
 
-        Count a hit or a miss, unless the identity was flushed, or the result is from the fallback cache.
+        Return None if there is none, if the identity was flushed, or if this process has former code of a callee. Count a hit or a miss,
+        unless the identity was flushed, or the result is from the fallback cache.
         """
         if identity.key in self._flushed:
             return None
@@ -151,7 +152,7 @@ class FunctionCache(CacheObject):
         scopes.record_miss(scopes.Miss(self._function, _argument_types(sig), partial(self._store_early, sig)))
 
     def _load(self, identity: Identity, sig: Any, target_context: Any) -> Any:
-        """Return the stored compile result, or None if there is no entry that can be loaded."""
+        """Return the stored compile result, or None if no entry is valid. If loading fails, record the reason and return None."""
         args = _argument_types(sig)
         try:
             base = make_func_name(identity, sig), identity.lines

@@ -30,7 +30,7 @@ class GufuncCache(CacheObject):
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the stored code library with the wrapper for a signature, or None if Numba must compile it.
 
-        Count a hit or a miss, unless the wrapper was flushed, or belongs to the fallback cache.
+        Count a hit or a miss, unless caching is off, the wrapper was flushed, or the fallback cache is used.
         """
         if not self._enabled:
             return None
@@ -50,7 +50,7 @@ class GufuncCache(CacheObject):
         return library
 
     def find_wrapper(self, sig: Any, target_context: Any) -> Any:
-        """Return the stored code library with the wrapper for a signature, or None. Count nothing, because the function was counted."""
+        """Return the stored code library with the wrapper for a signature, or None. Count nothing: the gufunc's own look-up was counted."""
         identity = self._identify() if self._enabled else None
         return self._load_wrapper(identity, sig, target_context) if identity is not None else None
 

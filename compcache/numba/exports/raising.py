@@ -107,7 +107,7 @@ def _is_storable(argument: Any) -> bool:
 
 
 def make_raising_assembly(exceptions: list[KnownException]) -> str:
-    """Return the assembly of the function that raises an exception, which it finds by Numba's description of the exception."""
+    """Return the assembly of the function that finds an exception by Numba's description of the exception, and raises the exception."""
     constant = [exception for exception in exceptions if not exception.is_computed]
     computed = [exception for exception in exceptions if exception.is_computed]
     data = "\n".join(map(_format_data, exceptions))

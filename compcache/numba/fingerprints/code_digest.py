@@ -35,13 +35,13 @@ def digest_and_reads(code: python_types.CodeType) -> tuple[bytes, Reads]:
     reads = reads_of(code)
     key = id(code)
 
-    def forget(dead: Any) -> None:
+    def remove_row(dead: Any) -> None:
         """Remove the row of a code object that no longer exists."""
         entry = _codes.get(key)
         if entry is not None and entry[0] is dead:
             del _codes[key]
 
-    _codes[key] = ref(code, forget), state.digest(), reads
+    _codes[key] = ref(code, remove_row), state.digest(), reads
     return state.digest(), reads
 
 

@@ -77,7 +77,7 @@ class _Reads:
             return lambda _: copied
         data = _marshalled(value)
         if data is not None:
-            return lambda _: marshal.loads(data)  # noqa: S302 - `_marshalled` encoded them
+            return lambda _: marshal.loads(data)  # noqa: S302 - `_marshalled` encoded it
         if cls is _Module and owners and not is_library_module(vars(value).get("__name__")):
             attributes = self.keep_named(vars(value), owners - 1)
             return lambda copies: _former_module(value, attributes, copies)
@@ -225,7 +225,7 @@ def _former_module(module: Any, attributes: dict[str, Former], copies: Any) -> A
 
 
 def _is_same(former: Any, present: Any) -> bool:
-    """Return whether a value is unchanged: the same object; or an array, a plain value or a container of them with the same content."""
+    """Return whether a value is unchanged: the same object, or an array, a plain value or a container of plain values equal in content."""
     if former is present:
         return True
     if type(former) is not type(present):
@@ -243,8 +243,16 @@ def _marshalled(value: Any) -> bytes | None:
         return None
     with suppress(ValueError):
         data = marshal.dumps(value, 2)
-        return data if len(data) <= _MAX_BYTES else None
+        return data if len(data) <= _MAX_BYTES and _contains_plain(value) else None
     return None
+
+
+def _contains_plain(value: Any) -> bool:
+    """Return whether a value is plain, or a container of such values. `marshal` would copy an array or a `bytearray` as bytes."""
+    kind = type(value)
+    if kind not in _CONTAINERS and kind not in (frozenset, tuple):
+        return kind in _PLAIN
+    return all(map(_contains_plain, (*value, *value.values()) if kind is dict else value))
 
 
 def _is_array(value: Any) -> bool:

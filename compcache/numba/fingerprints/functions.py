@@ -100,7 +100,7 @@ def _feed_cells(walk: Walk, function: Any, name: str) -> None:
 
 
 def _differs_between_processes(function: Any, variable: str) -> bool:
-    """Return whether `DIFFERING` lists a library function's closure variable: its value differs between processes, without effect."""
+    """Return whether `DIFFERING` lists a library function's closure variable. Such values differ between processes, but have no effect."""
     if not is_made_by_library(function):
         return False
     from compcache.numba.registered.reviewed import DIFFERING
@@ -269,7 +269,7 @@ def _feed_assigned_value(walk: Walk, module: str, names: tuple[str, ...], where:
 
     name = ".".join((module, *names))
     if not _SETTINGS.isdisjoint(name.split(".")):
-        raise NotLazy(f"{where} refers to Numba's setting {name}, which differs between processes: pass the value as an argument")
+        raise NotLazy(f"{where} refers to Numba's setting {name}, which may differ between processes: pass the value as an argument")
     if walk.mode == RUN and reads_external_state(name):
         raise NotLazy(f"{where} refers to {name}, whose result differs between processes: pass the result as an argument")
     from compcache.numba.fingerprints.state import set_on_part

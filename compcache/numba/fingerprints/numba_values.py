@@ -111,7 +111,7 @@ def _feed_compiling(walk: Walk, value: Any, where: str) -> None:
 def name_of_pipeline(owner: Any) -> tuple[str, str] | None:
     """Return the module and the name of the compiler pipeline of a dispatcher, or None for an object without a pipeline of its own.
 
-    Raise `Unidentifiable` if the pipeline is not Numba's, so its code has no identity.
+    Raise `Unidentifiable` if the pipeline is not Numba's, because its code has no identity.
     """
     pipeline: Any = getattr(getattr(owner, "_compiler", None), "pipeline_class", None)
     if pipeline is None:
@@ -213,7 +213,8 @@ def frozen_kernel(kernel_ir: Any) -> Any:
 
 
 def _feed_llvm(walk: Walk, value: Any, _where: str) -> None:
-    walk.feed_token("llvm", type(value).__qualname__, value)  # the text is complete; attributes contain cached results
+    """Feed an LLVM type or constant by its text, which is complete. Attributes contain cached results."""
+    walk.feed_token("llvm", type(value).__qualname__, value)
 
 
 def _feed_external(walk: Walk, value: Any, where: str) -> None:

@@ -54,7 +54,7 @@ _COPIED = frozenset(("__annotations__", "__doc__", "__module__", "__name__", "__
 #: Numba's classes of functions. Other Numba objects are identified by their content alone.
 _FUNCTION_CLASSES = frozenset(("CFunc", "DUFunc", "Dispatcher", "GUFunc", "StencilFunc", "_Intrinsic"))
 #: Classes of libraries whose objects have no `__dict__`, but refer to other objects.
-_WITHOUT_ATTRIBUTES = frozenset((("numpy", "ndarray"), ("typing", "TypeAliasType")))
+_WITHOUT_DICT = frozenset((("numpy", "ndarray"), ("typing", "TypeAliasType")))
 _names_stored: dict[type, frozenset[str]] = {}
 
 
@@ -66,7 +66,7 @@ def may_have_attributes(value: Any) -> bool:
     kind = type(value)
     if is_of_generators(kind):
         return _is_function_of_numba(kind)  # `set_on_types` has what the program sets on types
-    return bool(kind.__dictoffset__) or not is_library_module(kind.__module__) or (kind.__module__, kind.__name__) in _WITHOUT_ATTRIBUTES
+    return bool(kind.__dictoffset__) or not is_library_module(kind.__module__) or (kind.__module__, kind.__name__) in _WITHOUT_DICT
 
 
 def _is_function_of_numba(kind: type) -> bool:

@@ -90,7 +90,7 @@ def _feed_wrapper(walk: Walk, value: Any, where: str) -> None:
 
 
 def feed_class_and_attributes(walk: Walk, value: Any, where: str) -> None:
-    """Feed data that running code can read from an object in addition to its content: the program's own class, and attributes."""
+    """Feed what running code can read from an object besides its content: a class that the program defined or changed, and attributes."""
     kind = type(value)
     if kind in _HANDLERS or issubclass(kind, (type, python_types.ModuleType)):
         return  # their handlers feed these data
@@ -159,7 +159,7 @@ def _feed_overloaded(walk: Walk, value: Any, _where: str) -> None:
 
 
 def _feed_class(walk: Walk, value: Any, where: str) -> None:
-    """Feed a class by name, and of a class of the user what the compiler reads (fields and members) and what running code can read."""
+    """Feed a class by its name. Of a user's class, also feed the fields or members for the compiler, and what running code can read."""
     if not issubclass(type(value), type):  # a stand-in for a class of Numba, as in the `__orig_bases__` of a class of the program
         value = type(value)._compcache_original(value)
     walk.feed_token("class", value.__module__, value.__qualname__)
@@ -281,6 +281,7 @@ def _feed_enum_member(walk: Walk, value: Any, where: str) -> None:
 
 
 def _feed_module(walk: Walk, value: Any, where: str) -> None:
+    """Feed a module of which no attributes are known to be read."""
     walk.feed_module(value, (), where)
 
 

@@ -298,10 +298,7 @@ class Walk:
             self.registered += compiled.registered
 
     def feed_jitted(self, function: Any, options: dict[str, Any], where: str = "", *, owner: Any) -> None:
-        """Feed a function that a dispatcher compiles for the types of its calls, and options from `registered.options`.
-
-        `owner` is the dispatcher, as `owner_of` returns it.
-        """
+        """Feed a function that a dispatcher (`owner`) compiles for the types of its calls, and options from `registered.options`."""
         self.feed_token("jitted")
         self.feed_value(tuple(sorted(options.items())), f"an option of {where or function.__qualname__}")
         self.refer_to_compiled(function, where, owner)
@@ -366,7 +363,7 @@ class Walk:
         if type(function) is not python_types.FunctionType:
             raise NotLazy(
                 f"{where or f'the object {function!r}'}, the implementation of an {kind}, has the type "
-                f"{type(function).__qualname__}, for which compcache needs Numba: implement it as a plain function"
+                f"{type(function).__qualname__}, for which compcache needs Numba: use a plain function"
             )
         self.feed_token(kind, name_of(function))
         self.registered.append(function)

@@ -77,7 +77,7 @@ def _registered_objects(cls: type) -> Iterator[Any]:
 
 
 def _templates_of(cls: type) -> Iterator[Any]:
-    """Yield the classes that determine the types of attributes; for a class of a library, the user's objects in it.
+    """Yield the classes that determine the types of attributes. For a class of a library, yield a tuple of the user's objects in it.
 
     Templates that were created from the user's overloads are omitted, because they are recorded when the compiler asks for them.
     """

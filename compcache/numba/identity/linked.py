@@ -171,7 +171,7 @@ def _number_owners(functions: Functions, used: Iterable[tuple[str, str]]) -> dic
 def _owners_by_name(functions: Functions, used: Iterable[tuple[str, str]]) -> dict[str, dict[weakref.ref[Any], weakref.ref[Any]]]:
     """Return the dispatchers of the given functions, and of those that are compiled for the implementations used, in order, by name.
 
-    The values contain the function of each dispatcher. A function stands for its dispatcher only if none of them is known.
+    The values contain the function of each dispatcher. A function stands for its dispatcher only if no dispatcher of the function is known.
     """
     by_function: dict[tuple[str, weakref.ref[Any]], dict[weakref.ref[Any], None]] = {}
     for name, function, owner in [*functions, *named_functions(functions_compiled_for(used))]:

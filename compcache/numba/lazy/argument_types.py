@@ -140,7 +140,7 @@ def class_text(kind: type) -> str:
     if fields is None or kind.__bases__ != (tuple,):
         raise NotLazy(f"an argument has the class {name}, which is derived from a tuple: pass a tuple or a named tuple")
     if kind.__module__ == "__main__":
-        raise NotLazy(f"an argument has the class {name}, which other processes cannot import; define the class in a module")
+        raise NotLazy(f"an argument has the class {name}, which other processes cannot import: define the class in a module")
     if not is_found_by_name(kind):
         raise NotLazy(f"an argument has the class {name}, which its module does not contain under this name; assign the class to the name")
     return f"{name}{fields}"

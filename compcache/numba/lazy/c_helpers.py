@@ -112,7 +112,7 @@ def unpickle(address: int, data: bytes) -> Any:
 
 
 def _unpickle(data: bytes) -> Any:
-    """Return the object in a pickle. If the pickle refers to Numba or LLVM, it needs a special unpickler."""
+    """Return the object in a pickle. A pickle that refers to Numba or LLVM needs a special unpickler."""
     if b"numba" in data or b"llvmlite" in data:
         from compcache.numba.lazy import raising
 

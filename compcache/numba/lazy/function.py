@@ -145,7 +145,7 @@ def make_lazy_function(state: State) -> Any:
     attributes |= {"__wrapped__": function, "py_func": function, STATE: state}
     code = function.__code__
     is_variadic = bool(code.co_flags & _VARIADIC)
-    by_keyword = code.co_kwonlyargcount  # they have no defaults (`State.reason`), and Numba also accepts them by position
+    by_keyword = code.co_kwonlyargcount  # without defaults (`State.reason`); Numba also accepts these arguments by position
     names = None if state.reason else code.co_varnames[: code.co_argcount + by_keyword + is_variadic]
     required = code.co_argcount + by_keyword - len(function.__defaults__ or ())
     return _dispatch.make_function(names, required, is_variadic, attributes)

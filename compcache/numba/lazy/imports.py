@@ -98,10 +98,7 @@ def _name_of(subject: Any) -> str:
 
 
 def record_import(reason: ImportReason) -> None:
-    """Record the reason for `compcache explain numba` and ``compcache ls --uncached``, and log it if $COMPCACHE_DEBUG is on.
-
-    An error of the cache is ignored.
-    """
+    """Record the reason of an import for ``compcache explain numba``, and log it if $COMPCACHE_DEBUG is on. Ignore errors of the cache."""
     program = os.path.basename(str(getattr(sys.modules.get("__main__"), "__file__", None) or "-c"))
     with suppress(CompcacheError, OSError):
         cache = open_lazy_cache()

@@ -23,7 +23,7 @@ class _Pickled(_CustomPickled):  # type: ignore[misc]
 
 
 def _reduce(pickled: _Pickled) -> Any:
-    """Return the reduction for Numba's own pickler, which knows what it has already pickled, because a function may refer to itself."""
+    """Return the reduction for Numba's own pickler, which remembers what it has pickled, so that a function may refer to itself."""
     return pickled._reduce()
 
 

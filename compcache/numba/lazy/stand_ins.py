@@ -87,7 +87,7 @@ def numba_decorator(name: str) -> Any:
 
 
 def note_replaced_decorators(decorators: dict[str, Any]) -> None:
-    """Record Numba's own decorators, which were replaced; {} if they were restored."""
+    """Record Numba's own decorators, which were replaced. `decorators` is empty if they were restored."""
     _decorators.clear()
     _decorators.update(decorators)
 
@@ -162,7 +162,7 @@ class LazyObject:
         return object.__getattribute__(self, "_make")(real_numba())(object.__getattribute__(self, "_function"))
 
     def _compcache_attributes(self) -> dict[str, Any]:
-        """Return the attributes that code can read. The original has those that the program has set, because setting one creates it."""
+        """Return the attributes that code can read. Setting an attribute creates Numba's object, which then has all attributes."""
         real = object.__getattribute__(self, "_made")
         if real is None:
             return {"__wrapped__": object.__getattribute__(self, "_function")}

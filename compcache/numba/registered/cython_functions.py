@@ -26,9 +26,9 @@ _latest: list[dict[Any, Any]] = [{}, {}]
 
 
 def function_at(address: int) -> tuple[str, str, str] | None:
-    """Return the function at an address.
+    """Return the module, the name and the type, in Cython's spelling, of the function at an address.
 
-    Return the module, the name and the type (in Cython's spelling); None if no imported Cython module exports a function at this address.
+    The result is None if no imported Cython module exports a function at this address.
     """
     latest_exports, functions = _latest
     function: tuple[str, str, str] | None = functions.get(address)

@@ -68,7 +68,7 @@ def qualified_name_of(value: Any) -> str | None:
 
 
 def is_generator_module(name: object) -> bool:
-    """Return whether a module, given by its name, belongs to a library that generates code. Numba's tests do not: they are programs."""
+    """Return whether a module, given by its name, belongs to a library that generates code. Numba's tests count as programs."""
     return isinstance(name, str) and not name.startswith(_OWN_TESTS) and name.partition(".")[0] in CODE_GENERATORS
 
 

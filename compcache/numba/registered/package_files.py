@@ -49,7 +49,7 @@ def _digest_directories(directories: list[str]) -> str | None:
 
 
 def _walk_files(directory: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the paths in a directory tree, each with its status. Files that cannot be examined are skipped."""
+    """Yield the files in a directory tree outside of `__pycache__`, each with its status. Omit files that cannot be examined."""
     for folder, folders, names in os.walk(directory):
         folders[:] = sorted(inner for inner in folders if inner != "__pycache__")
         for name in sorted(names):

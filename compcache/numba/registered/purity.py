@@ -66,7 +66,7 @@ def external_state_of(value: Any) -> str:
 
 
 def _find_external_state(item: Any, examined: dict[int, tuple[Any, str]], waiting: list[Any]) -> str:
-    """Return a description of external state that the object itself reads, or "" if it reads none. Queue the other objects."""
+    """Return a description of external state that the object itself reads, or "" if it reads none. Queue the objects to which it refers."""
     try:
         for read in _referenced_objects(item):
             if id(read) not in examined:
@@ -191,7 +191,8 @@ def _objects_read_by_code(code: types.CodeType, namespace: dict[str, Any], state
 
     `state` contains the globals that functions of the module assign. `name` describes the function.
 
-    Raise `_ExternalStateError` if the code reads external state, or imports a module that is neither imported nor reviewed.
+    Raise `_ExternalStateError` if the code reads external state, a global in `state` or an attribute of `NAMESPACE_ATTRIBUTES`, or if it
+    imports a module that is neither imported nor reviewed.
     """
     reads = reads_of(code)
     namespaces = NAMESPACE_ATTRIBUTES.intersection(reads.attributes)
