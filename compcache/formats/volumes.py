@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from compcache.errors import FormatError
 from compcache.files import writer
 from compcache.formats.volume import Volume
-from compcache.interrupts import reraise_interrupt
+from compcache.interrupts import reraise_interrupt, suppress
 
 if TYPE_CHECKING:
     import os
@@ -207,15 +207,11 @@ class Volumes:
 
     def signatures(self, module_id: bytes) -> bytes:
         """Return the signatures of a module, or b"" if it has none or they cannot be read."""
-        try:
+        with suppress(OSError, FormatError):
             location = self.find(module_id)
-            if location is None:
-                return b""
-            volume, member = location
-            return volume.content(member)[1]
-        except (OSError, FormatError) as error:
-            reraise_interrupt(error)
-            return b""
+            if location is not None:
+                return location[0].content(location[1])[1]
+        return b""
 
     def status_of(self, module_id: bytes) -> tuple[int, float] | None:
         """Return the size in bytes of a module in its volume, and its modification time, or None if no volume contains the module.
@@ -223,10 +219,7 @@ class Volumes:
         Raise `OSError` if a volume cannot be read.
         """
         location = self.find(module_id)
-        if location is None:
-            return None
-        volume, member = location
-        return volume.status_of(member)
+        return None if location is None else location[0].status_of(location[1])
 
     def has_volumes(self) -> bool:
         """Return whether the directory contains volumes. A failure to read calls `tell_unreadable`, and the result is False."""

@@ -159,19 +159,21 @@ class Chooser:
         It has the functions that other entries provide, which lack none. Modules of layers count as complete.
         """
         holders = Counter([name for entry in relevant.values() for name in entry.functions])
-        waiting = [entry for entry in relevant.values() if entry.imports and any(holders[name] > 1 for name in entry.functions)]
-        known = {entry.module_id: entry for entry in waiting}
+        added = {key: entry for key, entry in relevant.items() if entry.imports and any(holders[name] > 1 for name in entry.functions)}
+        known = dict(added)
         providers: dict[str, set[bytes]] = {}
+        while added:
+            names = {name for entry in added.values() for name in entry.imports} - providers.keys()
+            rows = {name: {row[2] for row in self._store.find_numbered(name) if row[3] < LINKED} for name in names}
+            found = {module_id for module_ids in rows.values() for module_id in module_ids if self._store.exists(module_id)}
+            added = self._read_entries(found - known.keys())
+            known |= added
+            unusable = {module_id for module_id in found & known.keys() if known[module_id].fault}
+            providers |= {name: module_ids & found - unusable for name, module_ids in rows.items()}
         importers: dict[str, list[Entry]] = {}
-        for entry in waiting:  # grows during the iteration
+        for entry in known.values():
             for name in entry.imports:
                 importers.setdefault(name, []).append(entry)
-                if name not in providers:
-                    found = {row[2] for row in self._store.find_numbered(name) if row[3] < LINKED and self._store.exists(row[2])}
-                    added = self._read_entries(found - known.keys())
-                    known |= added
-                    waiting += added.values()
-                    providers[name] = {module_id for module_id in found if module_id not in known or not known[module_id].fault}
         missing = [name for name, module_ids in providers.items() if not module_ids]
         lacking: set[bytes] = set()
         for name in missing:  # grows during the iteration

@@ -1305,22 +1305,17 @@ static PyObject *read_part(PyObject *source, uint64_t offset, uint64_t size) {
     return new_bytes(found.at, found.size);
 }
 
-/* Whether a volume has this dictionary and these names, by the checksum in its tail; -1 with an exception. */
-static int has_volume_check(const VolumeTail *volume, Bytes tail, PyObject *dictionary, PyObject *names) {
-    PyObject *all = new_bytes(tail.at, tail.size - CHECK_BYTES);
-    PyBytes_Concat(&all, dictionary);
-    PyBytes_Concat(&all, names);
-    const int holds = all == NULL ? -1 : is_check_of(volume->check, bytes_of(all), 0, NULL);
-    Py_XDECREF(all);
-    return holds;
-}
-
 /* Returns what open_volume() does for a volume with this tail. */
 static PyObject *volume_of(PyObject *module, PyObject *source, Bytes tail, const VolumeTail *volume, int is_known) {
     PyObject *dictionary = read_part(source, volume->dictionary, volume->dictionary_size), *result = NULL;
     PyObject *names = dictionary != NULL ? read_part(source, volume->dictionary + volume->dictionary_size, volume->names_size) : NULL;
+    PyObject *all = names != NULL && !is_known ? new_bytes(tail.at, tail.size - CHECK_BYTES) : NULL; /* what the checksum is of */
+    PyBytes_Concat(&all, dictionary);
+    PyBytes_Concat(&all, names);
     const int is_whole = names != NULL && bytes_of(dictionary).size == volume->dictionary_size && bytes_of(names).size == volume->names_size;
-    const int holds = names == NULL ? -1 : !is_whole ? 0 : is_known ? 1 : has_volume_check(volume, tail, dictionary, names);
+    const int holds = names == NULL || (all == NULL && !is_known) ? -1
+                    : is_whole && all != NULL                     ? is_check_of(volume->check, bytes_of(all), 0, NULL)
+                                                                  : is_whole;
     Table *table = holds == 1 ? (Table *)PyType_GenericAlloc(module_state(module)->table_type, 0) : NULL;
     if (holds == 0) {
         damaged("the tail of the volume is damaged: its checksum does not match", NULL);
@@ -1331,6 +1326,7 @@ static PyObject *volume_of(PyObject *module, PyObject *source, Bytes tail, const
     Py_XDECREF((PyObject *)table);
     Py_XDECREF(dictionary);
     Py_XDECREF(names);
+    Py_XDECREF(all);
     return result;
 }
 

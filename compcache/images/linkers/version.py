@@ -53,8 +53,4 @@ def _query_version(argv: tuple[str, ...], state: tuple[int, ...]) -> tuple[str, 
         env={**os.environ, "LC_ALL": "C"},
     )
     first = completed.stdout.decode("utf-8", "replace").partition("\n")[0].strip()
-    for name, words in _WORDS.items():
-        match = words.search(first)
-        if match is not None:
-            return name, match[1]
-    return "linker", ""
+    return next(((name, match[1]) for name, words in _WORDS.items() if (match := words.search(first))), ("linker", ""))
