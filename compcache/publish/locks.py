@@ -45,7 +45,7 @@ __all__ = ["claim", "try_lock", "wait_lock"]
 _LONGEST_PAUSE = 0.03
 #: How often, in one attempt, another process may remove the lock file between `open` and `flock`.
 _MAX_ATTEMPTS = 8
-_MIN_LOGGED_SECONDS = 0.001  # seconds
+_MIN_LOGGED_SECONDS = 0.001
 #: The errors of file systems without a working `flock`.
 _NO_FLOCK = frozenset((errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, errno.ENOTTY))
 _CONTENTION = (errno.EACCES, errno.EAGAIN, errno.EWOULDBLOCK)
@@ -75,7 +75,7 @@ def try_lock(store: Store, name: str) -> Iterator[bool]:
     """Try to take a lock for background work of additions, such as merges, without waiting.
 
     Yields:
-        False if another process or thread holds the lock; True if this caller holds it, or if locks do not work here.
+        False if another process or thread holds the lock; True if this caller holds it, or if locks do not work here or are disabled.
     """
     with _locked(store, name, 0, None, _CLAIM) as owned:
         yield owned is not False
@@ -93,7 +93,7 @@ def claim(store: Store, name: str, *, timeout: float, until: Callable[[], bool])
     """Return a context manager that waits for the lock of a build, at most `timeout` seconds, or until `until` returns true.
 
     Yields:
-        True if this caller holds the lock, False if another process or thread holds it, None if locks do not work here.
+        True if this caller holds the lock, False if another process or thread holds it, None if locks do not work here or are disabled.
     """
     return _locked(store, name, timeout, until, _CLAIM)
 
@@ -203,7 +203,7 @@ class _FlockLock:
         return True
 
     def release(self) -> None:
-        """Release the lock if it is held."""
+        """Release the lock if it is held, and remove its file."""
         if os.getpid() != self._owner:  # this process was forked without Python's hook
             self.disown()
             return
@@ -257,8 +257,8 @@ class _FileLock:
         from filelock import FileLock, SoftFileLock, Timeout
 
         if self._lock is None:
-            kind = SoftFileLock if self._soft else FileLock
-            self._lock = kind(self._open_directory(), mode=FILE_MODE, thread_local=False)
+            lock_class = SoftFileLock if self._soft else FileLock
+            self._lock = lock_class(self._open_directory(), mode=FILE_MODE, thread_local=False)
         try:
             self._lock.acquire(blocking=False)
         except Timeout:

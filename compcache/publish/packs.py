@@ -128,7 +128,7 @@ def _merge_live_entries(store: Store, packs: Iterable[bytes], is_present: Callab
             groups.setdefault(is_signed_here, {})[pack] = entries
     for is_signed_here, contents in groups.items():
         live = list(_live_entries(store, contents, is_present))
-        new_packs = publish_modules(store, [encode_pack(live)], signs=is_signed_here) if live else []
+        new_packs = publish_modules(store, [encode_pack(live)], sign=is_signed_here) if live else []
         for pack in contents.keys() - new_packs:
             try:
                 remove_file(store, pack)
@@ -172,8 +172,8 @@ def _live_entries(store: Store, contents: dict[bytes, list[EntryRecord]], is_pre
 
 def entries_in_force(entries: Iterable[EntryRecord]) -> list[EntryRecord]:
     """Return the valid entries, one for each kind and name, sorted by kind and name."""
-    rows = {(entry.kind, entry.name): entry for entry in sorted(entries, key=lambda entry: entry.order)}
-    return [rows[key] for key in sorted(rows)]
+    latest = {(entry.kind, entry.name): entry for entry in sorted(entries, key=lambda entry: entry.order)}
+    return [latest[key] for key in sorted(latest)]
 
 
 def _hides_entry(store: Store, record: EntryRecord, contents: Container[bytes]) -> bool:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from compcache.remote.address import Stores
-    from compcache.remote.adopt import Adopted
+    from compcache.remote.adopt import AdoptedModule
     from compcache.remote.breaker import Breaker
     from compcache.remote.connection import Question
     from compcache.store import Store
@@ -351,7 +351,7 @@ class RemoteStore:
             if adopted is not None:
                 yield from adopted.imports
 
-    def _adopt_module(self, name: str, data: bytes | str, signatures: bytes, store: int) -> Adopted | None:
+    def _adopt_module(self, name: str, data: bytes | str, signatures: bytes, store: int) -> AdoptedModule | None:
         """Publish a module, given as bytes or as the path of a file that the helper has written.
 
         Return None if the module is not accepted.

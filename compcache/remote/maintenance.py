@@ -166,7 +166,7 @@ def _ask_store(store: Stores, *message: Any) -> Any:
     """
     answer = _ask_helper(store, *message)
     if isinstance(answer, str):
-        raise StorageError(f"the remote store {store.shown} does not answer: {answer}; try again later")
+        raise StorageError(f"a request to the remote store {store.shown} failed: {answer}; `compcache remote status` shows its state")
     return answer
 
 

@@ -78,7 +78,7 @@ def _write_result(store: Store, name: str, module_id: bytes, state: bytes, resul
 
 
 def remove_results(store: Store, gone: Container[bytes]) -> None:
-    """Remove the stored results for closures in `gone`, and files of former versions. A failure is harmless."""
+    """Remove the stored results for closures in `gone`, and files of former versions. A file that cannot be removed stays."""
     content_start = len(MAGIC) + SEAL_SIZE
     for name in store.names(CLOSURES):
         data = store.read_file(CLOSURES, name)
@@ -107,7 +107,7 @@ def linked_entry(file: ModuleFile) -> EntryRecord:
 
 
 def _check_parts(loader: Loader, module_id: bytes) -> tuple[tuple[bytes, ...], int] | None:
-    """Implement `valid_parts` for a closure without a stored result."""
+    """Return the result of `valid_parts` for a closure whose result is not stored."""
     from compcache.formats.linked import decode_closure
 
     store = loader.store

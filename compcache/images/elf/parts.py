@@ -184,14 +184,14 @@ def object_symbols(data: bytes) -> list[Symbol]:
 
 @_cache_if_small
 def all_object_symbols(data: bytes) -> tuple[Symbol, ...]:
-    """Return the symbols of a relocatable object with the null symbol, or none if it has no table. Raise `FormatError` if malformed."""
+    """Return the symbols of a relocatable object, the null symbol first; () without a symbol table. Raise `FormatError` if malformed."""
     sections = read_sections(data, ET_REL)
     table = find_section(sections, SHT_SYMTAB)
     return () if table is None else tuple(read_symbols(data, sections, table, local=True))
 
 
 def named(data: bytes, sections: tuple[Section, ...], *, every: bool = False) -> Iterator[tuple[str, Section]]:
-    """Yield (name, section) for the sections of a file with section names. Raise `FormatError` for a malformed file.
+    """Yield (name, section) for the sections of a file, or nothing if its sections have no names. Raise `FormatError` for a malformed file.
 
     Sections without content in the file are yielded only with `every`.
     """

@@ -527,7 +527,7 @@ _allowed: ContextVar[int] = ContextVar("allowed", default=_LARGEST_ANSWER)
 
 @contextmanager
 def _limit_answer(size: int) -> Iterator[None]:
-    """Limit each answer within this context to `size` bytes, not counting its framing."""
+    """Limit each answer within this context to `size` bytes, and `_LARGEST_ANSWER` bytes more for its framing."""
     token = _allowed.set(size + _LARGEST_ANSWER)
     try:
         yield
@@ -540,13 +540,13 @@ def _escape_pattern(prefix: str) -> str:
     return re.sub(r"([\\*?\[\]^-])", r"\\\1", prefix)
 
 
-def _bounded_connection(kind: Any) -> Any:
+def _bounded_connection(base: Any) -> Any:
     """Return a subclass of a Redis connection class that limits the size of answers.
 
     The Redis client itself trusts the lengths that a server sends.
     """
 
-    class Bounded(kind):  # type: ignore[misc]
+    class BoundedConnection(base):  # type: ignore[misc]
         _reader: Any
 
         async def _connect(self) -> None:
@@ -559,7 +559,7 @@ def _bounded_connection(kind: Any) -> Any:
                 self._reader.remaining = _allowed.get()
             return await super().read_response(*arguments, **named)
 
-    return Bounded
+    return BoundedConnection
 
 
 class _BoundedReader:
