@@ -277,9 +277,10 @@ def missing_key_error(path: str, func_name: str, variable: str) -> UntrustedDire
 
 
 def missing_function_error(path: str, func_name: str, error: NotCachedError) -> NotCachedError:
-    """Return the error for a pickled target whose function is no longer in its cache."""
+    """Return the error for a pickled target whose function its cache cannot provide any more. `error` is the error of the look-up."""
+    reason = f" ({error.__cause__})" if error.__cause__ is not None else ""
     return NotCachedError(
-        f"a pickled call target refers to function {func_name!r}, which is no longer in the cache {path}: compile it again ({error})",
+        f"a pickled call target refers to function {func_name!r}, which the cache {path} cannot provide any more{reason}: compile it again",
         func_name=func_name,
         cache_dir=path,
     )

@@ -101,10 +101,10 @@ def _compare(definition: str, use: str) -> tuple[bool, str]:
     if use.startswith(VARIABLE):
         if is_variable:
             return _compare_variables(definition.split(" "), use.split(" "))
-        return (False, "it is a function, and the module writes to it") if use.endswith(WRITTEN) else (True, "")
+        return (False, "it is a function, and its user writes to it") if use.endswith(WRITTEN) else (True, "")
     called = _Function(use)
     if is_variable:
-        return (True, "") if ADDRESS in called.marks else (False, "it is a variable, and the module calls it")
+        return (True, "") if ADDRESS in called.marks else (False, "it is a variable, and its user calls it")
     return _compare_functions(_Function(definition), called)
 
 
@@ -113,14 +113,14 @@ def _compare_variables(definition: list[str], use: list[str]) -> tuple[bool, str
     _, size, _, alignment, *_ = definition
     _, expected, _, expected_alignment, *_ = use
     if _UNKNOWN not in (size, expected) and int(expected) > int(size):
-        return False, f"it has {size} bytes, and the module expects {expected}"
+        return False, f"it has {size} bytes, and its user expects {expected}"
     if (THREAD_LOCAL in definition) != (THREAD_LOCAL in use):
         defined, expected = ("", "not ") if THREAD_LOCAL in definition else ("not ", "")
-        return False, f"it is {defined}thread-local, and the module expects a variable that is {expected}thread-local"
+        return False, f"it is {defined}thread-local, and its user expects a variable that is {expected}thread-local"
     if CONSTANT in definition and WRITTEN in use:
-        return False, "it is constant, and the module writes to it"
+        return False, "it is constant, and its user writes to it"
     if int(expected_alignment) > int(alignment):
-        return True, f"it is aligned to {alignment}, and the module expects an alignment of {expected_alignment}"
+        return True, f"it is aligned to {alignment}, and its user expects an alignment of {expected_alignment}"
     return True, ""
 
 
@@ -163,9 +163,9 @@ def _compare_functions(definition: _Function, use: _Function) -> tuple[bool, str
     """Return whether calls of a use fit a definition, with the reason or a warning. See `compare_types`."""
     if definition.convention != use.convention:
         conventions = [function.convention or "that of C" for function in (definition, use)]
-        return False, "its calling convention is {}, and the module calls it by {}".format(*conventions)
+        return False, "its calling convention is {}, and its user calls it by {}".format(*conventions)
     if ADDRESS not in use.marks and len(use.parameters) < len(definition.parameters):
-        return False, f"it takes more arguments ({len(definition.parameters)}) than the module passes ({len(use.parameters)})"
+        return False, f"it takes more arguments ({len(definition.parameters)}) than its user passes ({len(use.parameters)})"
     is_promoted = use.variadic and not definition.variadic  # C promotes arguments of a function without a prototype
     is_fitting, warning = _parameters_fit(definition.parameters, use.parameters, is_promoted=is_promoted)
     if not is_fitting:
@@ -178,7 +178,7 @@ def _compare_functions(definition: _Function, use: _Function) -> tuple[bool, str
     if ADDRESS in use.marks:
         return True, ""
     if definition.variadic and not use.variadic:
-        warning = warning or "it takes a variable number of arguments, and the module calls it with a fixed number"
+        warning = warning or "it takes a variable number of arguments, and its user calls it with a fixed number"
     return True, warning
 
 
@@ -189,7 +189,7 @@ def _parameters_fit(expected_values: list[Piece], passed_values: list[Piece], *,
         is_fitting, lacks_extension = _passes(expected, passed)
         if is_promoted and passed[0] == "i32" and expected[0].partition(" ")[0] in _PROMOTED:
             is_fitting = lacks_extension = True
-        reason = f"its parameter {number} is {expected[0]}, and the module passes {passed[0]}"
+        reason = f"its parameter {number} is {expected[0]}, and its user passes {passed[0]}"
         if not is_fitting:
             return False, reason
         warning = warning or (reason if lacks_extension else "")
@@ -203,7 +203,7 @@ def _result_fits(returned: list[Piece], expected: list[Piece]) -> tuple[bool, st
         return True, ""
     shown = [", ".join([piece for piece, _ in pieces]) or "void" for pieces in (returned, expected)]
     is_fitting = len(returned) == len(expected) and all(passes for passes, _ in pairs)
-    return is_fitting, "it returns {}, and the module expects {}".format(*shown)
+    return is_fitting, "it returns {}, and its user expects {}".format(*shown)
 
 
 def _passes(expected: Piece, passed: Piece) -> tuple[bool, bool]:

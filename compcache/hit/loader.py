@@ -112,7 +112,7 @@ class Sources(dict[bytes, Source]):
     Attributes:
         root: the function to load.
         accept: rules out realizations of the root. See `Loader.load`.
-        since: the number of loads that had bound something when this load began, if there are linked closures.
+        since: the number of loads that had bound a name when this load began, if there are linked closures.
         listing: the lists of records of several modules, or None.
         opened: the modules whose files have not been closed since they were opened.
         bound: the closures of functions that are bound to their copies there, one source for each function.

@@ -275,10 +275,10 @@ def _slot_contents(
                 groups.append((loaded.image, [item], [provider.record.function]))
     stores = [runtime.bind(module.image, groups)]
     for choice in choices:
-        for record, data, keep in choice.fills or ():
-            if slots.get(record.slot) is keep.before:
+        for record, data, content in choice.fills or ():
+            if slots.get(record.slot) is content.before:
                 stores.append(encode_store(runtime.address(module.image, record.slot), data))
-                filled[record.slot] = keep
+                filled[record.slot] = content
     return filled, b"".join(stores)
 
 

@@ -410,7 +410,7 @@ class Plan:
         return self._read_link_type(choice, choice.record.link_type), self._read_link_type(user, expected)
 
     def _read_link_type(self, choice: Choice, link_type: bytes) -> str:
-        """Return a link type as text, or "" if unknown. A malformed record condemns the module, and its exception is raised."""
+        """Return a link type as text, or "" if it is unknown. If its record is malformed, raise the exception of `Loader.condemn`."""
         from compcache.hit.link_types import read_type
 
         try:
@@ -463,7 +463,7 @@ class Plan:
         return best
 
     def _read_needs(self, choice: Choice) -> None:
-        """Read the needs of a choice. A malformed record condemns the module, and its exception is raised."""
+        """Read the needs of a choice. If a record is malformed, raise the exception of `Loader.condemn`."""
         try:
             listed = choice.source.listed
             if listed is None or not listed.is_in_listing:

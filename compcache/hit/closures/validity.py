@@ -78,7 +78,7 @@ def _write_result(store: Store, name: str, module_id: bytes, state: bytes, resul
 
 
 def remove_results(store: Store, gone: Container[bytes]) -> None:
-    """Remove the stored results for closures in `gone`, and files of former versions. A file that cannot be removed stays."""
+    """Remove the stored results for closures in `gone`, unreadable files, and files of former versions. Failures to remove are ignored."""
     content_start = len(MAGIC) + SEAL_SIZE
     for name in store.names(CLOSURES):
         data = store.read_file(CLOSURES, name)
