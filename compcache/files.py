@@ -84,10 +84,7 @@ class Files:
     fchmod = staticmethod(os.fchmod)
 
     def open_owned(self, path: str, flags: int, mode: int = FILE_MODE) -> Opened:
-        """Open a file as `os.open` does.
-
-        The file is closed when the last reference to the result is dropped, even if a signal handler raises.
-        """
+        """Open a file as `os.open` does. It is closed when the last reference to the result is dropped, even if a signal handler raises."""
         return _Opened(self, self.open(path, flags, mode))
 
     def own(self, descriptor: int) -> Opened:

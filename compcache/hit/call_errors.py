@@ -179,11 +179,9 @@ def _converts(convert: Callable[[Any], object], value: object) -> bool:
     """Return whether a value has the type that a conversion takes, even if its size is too large."""
     try:
         convert(value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         reraise_interrupt(error)
-        return False
-    except OverflowError as error:
-        reraise_interrupt(error)
+        return isinstance(error, OverflowError)
     return True
 
 

@@ -662,10 +662,7 @@ class Loader(PlainLoader):
             forget(self, module_id)
 
     def forget_names(self, func_names: Iterable[str], module_id: bytes) -> None:
-        """Let the next look-ups of functions read the directory, unless the loaded functions belong to this module.
-
-        Call targets in use stay valid.
-        """
+        """Let the next look-ups read the directory, unless the loaded functions belong to this module. Call targets in use stay valid."""
         held = [target for target in map(self.held, func_names) if target is not None]
         targets = [target for target in held if target._context is None or target._context.module.module_id != module_id]
         if targets:

@@ -70,10 +70,7 @@ def is_known(kind: str) -> bool:
 
 
 def require_known(header: ModuleRecord, module_id: bytes) -> None:
-    """Check that this process can load images of a module's kind.
-
-    Raise `IncompatibleTargetError` if the kind is not registered in this process.
-    """
+    """Check that this process can load images of a module's kind. Raise `IncompatibleTargetError` if the kind is not registered here."""
     if not is_known(header.image_kind):
         name = module_id.hex()
         raise IncompatibleTargetError(

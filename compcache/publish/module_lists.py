@@ -468,10 +468,7 @@ class ModuleLists:
         return {_decode_name(key[1:].partition(b"\0")[0]) for key, _ in self._starting_with(b"g")}
 
     def functions(self, prefix: str) -> Iterator[tuple[str, bytes]]:
-        """Yield (func_name, module_id) for the realizations of callable functions whose base begins with a prefix.
-
-        They are sorted by base and name.
-        """
+        """Return (func_name, module_id) of realizations of callable functions whose base begins with a prefix, sorted by base and name."""
         for key, value in self._starting_with(b"n" + _encode_name(prefix)):
             if not value:
                 yield _decode_name(key[:-DIGEST_SIZE].partition(b"\0")[2][:-1]), key[-DIGEST_SIZE:]

@@ -101,10 +101,7 @@ def _has_valid_mac(store: Store, module: ModuleFile) -> bool:
 
 
 def _require_trusted(store: Store, module: ModuleFile, requirement: str) -> None:
-    """Check that one of the trusted keys has signed a module.
-
-    Raise `IntegrityError` if the module has no valid signature by a trusted key.
-    """
+    """Check that a trusted key has signed a module. Raise `IntegrityError` if the module has no valid signature by a trusted key."""
     from compcache.signing.signatures import is_signed, signers
 
     content = store.signatures_of(module.module_id)
@@ -131,10 +128,7 @@ def is_vouched_for(store: Store, module: ModuleFile) -> bool:
 
 
 def _copy_to_memory(module: ModuleFile) -> ModuleFile:
-    """Close the file, and return a copy of it in memory, which other users cannot change.
-
-    Raise `OSError` if there is no room for the copy.
-    """
+    """Close the file and return a copy in memory, which other users cannot change. Raise `OSError` if there is no room for the copy."""
     from compcache.images.anonymous_file import anonymous_file
 
     copy = ModuleFile(module._files, module.path, module.module_id)
@@ -152,10 +146,7 @@ def _iterate_chunks(module: ModuleFile, size: int) -> Iterator[bytes]:
 
 
 def record_verified(store: Store, index: Index, entry: ModuleEntry) -> None:
-    """Record in `index`, an index in the store's directory, that a file was verified.
-
-    Failures to write are ignored: the next open verifies again.
-    """
+    """Record in `index`, an index of the directory, that a file was verified. Ignore failures to write: the next open verifies again."""
     with suppress(OSError):
         index_merge.add_all(index, [((), entry, UNNUMBERED)])
         index_merge.merge_additions(store, index, levels=index_merge.SMALL_LEVELS)

@@ -246,10 +246,7 @@ def sign_module(store: Store, module_id: bytes, records: bytes, key: bytes) -> N
 
 
 def _publish_index(store: Store, additions: list[Addition]) -> None:
-    """Publish the index entries of modules, in one segment.
-
-    Raise `StorageError` if the index could not be written. The modules' files exist.
-    """
+    """Publish the index entries of modules, whose files exist, in one segment. Raise `StorageError` if the index could not be written."""
     if not additions:
         return
     try:

@@ -86,10 +86,7 @@ def _accepted_keys(store: Store) -> tuple[PublicKey, ...]:
 
 
 def require_acceptable(store: Store, data: bytes | memoryview, *, func_name: str, signatures: bytes) -> AcceptedModule:
-    """Verify the bytes of a module file, and return its decoded parts.
-
-    See `adopt_module` for the arguments and exceptions. Nothing is published.
-    """
+    """Verify the bytes of a module file and return its decoded parts; publish nothing. See `adopt_module` for arguments and exceptions."""
     footer = intact_footer(data)
     name = footer.module_id.hex()
     if store.signing_key and not is_signed_with(footer, store.signing_key):

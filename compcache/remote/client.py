@@ -163,10 +163,7 @@ class RemoteStore:
         return bool(self.settings.writable)
 
     def directory(self) -> str:
-        """Return the directory of the helper's socket, for the current credentials.
-
-        Raise `OSError` if the directory cannot be made private.
-        """
+        """Return the directory of the helper's socket, for the current credentials. Raise `OSError` if it cannot be made private."""
         return state_directory(self.settings.url, os.environ)
 
     def outboxes(self) -> tuple[Outbox, ...]:
@@ -352,10 +349,7 @@ class RemoteStore:
                 yield from adopted.imports
 
     def _adopt_module(self, name: str, data: bytes | str, signatures: bytes, store: int) -> AdoptedModule | None:
-        """Publish a module, given as bytes or as the path of a file that the helper has written.
-
-        Return None if the module is not accepted.
-        """
+        """Publish a module, given as bytes or as the path of a file that the helper wrote. Return None if the module is not accepted."""
         try:
             module = data if isinstance(data, bytes) else self._map_and_remove(data)
             adopted = adopt_module(self._store, module, func_name=name, signatures=signatures)

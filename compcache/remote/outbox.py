@@ -61,10 +61,7 @@ class Outbox:
         self._limit = limit
 
     def put(self, upload: Upload) -> int:
-        """Add an upload. Return the number of older uploads that were dropped to free space.
-
-        Raise `OSError` if the file could not be written.
-        """
+        """Add an upload. Return the number of older uploads dropped to free space. Raise `OSError` if the file could not be written."""
         data = _MAGIC + pack(list(upload))
         data += check(data)
         dropped = self._make_room(len(data))

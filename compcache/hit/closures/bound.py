@@ -177,10 +177,7 @@ class BoundNames:
             self._copied.setdefault(module_id, set()).add(binding.file.module_id)
 
     def are_rebound(self, chosen: dict[str, Choice], since: int) -> bool:
-        """Return whether a load after the number `since` has bound a chosen function to another module.
-
-        The caller holds the loader's lock.
-        """
+        """Return whether a load after the number `since` bound a chosen function to another module. The caller holds the loader's lock."""
         if since != self.changes:
             for name, choice in chosen.items():
                 binding = self._bindings.get(name)

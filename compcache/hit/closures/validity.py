@@ -56,10 +56,7 @@ def split_ids(joined: bytes) -> tuple[bytes, ...]:
 
 
 def _read_result(store: Store, name: str, state: bytes) -> tuple[tuple[tuple[bytes, ...], int] | None] | None:
-    """Return the stored result for this state of the index in a tuple, or None if no result is stored.
-
-    The result of an invalid closure is None.
-    """
+    """Return the result stored for this state of the index in a tuple; None if none is stored. An invalid closure has the result None."""
     content = read_sealed(store, name)
     if content is None:
         return None

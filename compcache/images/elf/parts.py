@@ -125,10 +125,7 @@ def _cache_if_small(read: Callable[[bytes], _T]) -> Callable[[bytes], _T]:
 
 @_cache_if_small
 def read_header(data: bytes) -> Header:
-    """Return the ELF header of a file.
-
-    Raise `FormatError` if the file is not an ELF file, is truncated, or is not 64-bit and little-endian.
-    """
+    """Return the ELF header of a file. Raise `FormatError` if the file is no ELF file, is truncated, or is not 64-bit and little-endian."""
     if not is_elf(data):
         raise FormatError(f"the file is not an ELF file, because it starts with {data[: len(ELF_MAGIC)]!r}")
     header = Header._make(_HEADER.unpack(read_bytes(data, 0, _HEADER.size, "the ELF header")))
@@ -274,10 +271,7 @@ def dynamic_entries(data: bytes, table: Section) -> Iterator[tuple[int, int]]:
 
 
 def read_bytes(data: bytes, offset: int, size: int, part: str) -> bytes:
-    """Return `size` bytes of the file at `offset`.
-
-    Raise `FormatError` if the file ends earlier. The message contains `part`, the name of the range.
-    """
+    """Return `size` bytes of the file at `offset`. Raise `FormatError`, with `part` as the name of the range, if the file ends earlier."""
     if offset + size > len(data):
         raise FormatError(f"the ELF file is truncated: it has {len(data)} bytes, but {part} should end at byte {offset + size}")
     return data[offset : offset + size]

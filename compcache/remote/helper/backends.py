@@ -541,10 +541,7 @@ def _escape_pattern(prefix: str) -> str:
 
 
 def _bounded_connection(base: Any) -> Any:
-    """Return a subclass of a Redis connection class that limits the size of answers.
-
-    The Redis client itself trusts the lengths that a server sends.
-    """
+    """Return a subclass of a Redis connection class that limits the size of answers: the client trusts the lengths that servers send."""
 
     class BoundedConnection(base):  # type: ignore[misc]
         _reader: Any

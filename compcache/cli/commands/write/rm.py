@@ -56,10 +56,7 @@ def command(session: Session, names: tuple[str, ...], force: bool, derived: bool
 
 
 def _remove_derived(session: Session, names: list[str], *, as_json: bool) -> int:
-    """Remove the linked images of functions, and return exit status 0.
-
-    Print the functions that had a linked image, as JSON if `as_json` is true.
-    """
+    """Remove the linked images of functions, print which functions had one (as JSON if `as_json` is true), and return exit status 0."""
     with session.open_existing() as cache:
         removed = {name: cache.remove(name, derived=True) for name in names}
     modules = sorted({module_id for module_ids in removed.values() for module_id in module_ids})
