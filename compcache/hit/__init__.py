@@ -325,7 +325,7 @@ class PlainLoader:
         return opened, path, *self._verify(runtime, opened, segment, module_id)
 
     def _verify(self, runtime: "Any", opened: "Opened", segment: int, module_id: bytes) -> "tuple[int, Any]":
-        """Return the size of an open file, and a module's index entry with its stamp, or None. The size is 0 if others can write."""
+        """Return the size of an open file, or 0 if others can write to it, and the module's index entry with the file's stamp, or None."""
         stamp = runtime.stamp_of(opened.number, self._owner)
         if stamp is None:
             return 0, None
@@ -446,7 +446,7 @@ class PlainLoader:
         if not runtime.processor_meets(text.rpartition("\0")[2], words, identity, runtime.processor_word):
             return False
         without_features = text.rpartition("\0")[0] + "\0"
-        self._accepted |= {runtime.digest(t.encode("utf-8", "surrogatepass"), 8) for t in (text, without_features)}
+        self._accepted |= {runtime.digest(form.encode("utf-8", "surrogatepass"), 8) for form in (text, without_features)}
         return target_id in self._accepted and features_id in self._accepted
 
     def _read_host(self, runtime: "Any") -> "tuple[str, dict[str, int], str]":

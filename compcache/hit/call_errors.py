@@ -39,7 +39,7 @@ def describe(target: TypedCallTarget) -> str:
     """Return the text that `help()` shows for a call target."""
     signature = target.signature
     names = signature.parameter_names()
-    head = ", ".join(f"{n}: {p}" for n, p in zip(names, signature.parameters, strict=True))
+    head = ", ".join(f"{name}: {parameter}" for name, parameter in zip(names, signature.parameters, strict=True))
     lines = [f"{target._name}({head}) -> {signature.result}", "", "A compiled function.", ""]
     for name, parameter in zip(names, signature.parameters, strict=True):
         lines.append(f"    {name}: {_explain(parameter)}")

@@ -178,7 +178,7 @@ def decode_globals(loader: Loader, choice: Choice) -> list[tuple[GlobalRecord, b
 
 
 def _decode_global(loader: Loader, choice: Choice, record: GlobalRecord) -> tuple[bytes, SlotContent] | None:
-    """Return the bytes and the value of a global, or None if it is stored already and still valid."""
+    """Return the bytes of a global and the new content of its slot, or None if the content of the slot is still valid."""
     from compcache.globals.definition import Storage, call_load, decode_definition
 
     stored = choice.loaded.slots.get(record.slot)

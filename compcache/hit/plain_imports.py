@@ -98,8 +98,9 @@ class PlainFunctions(dict[str, PlainFunction]):
             slots: dict[Any, Any] = function.loaded.slots
             groups = [(self[use[1]], [use], [self[use[1]].record[4]]) for use in function.imports.values()] + function.together
             if slots:
-                groups = [(p, [u for u in uses if u[0] not in slots], [n for u, n in zip(uses, numbers, strict=True) if u[0] not in slots])
-                          for p, uses, numbers in groups]  # fmt: skip
+                groups = [(other, [use for use in uses if use[0] not in slots],
+                           [number for use, number in zip(uses, numbers, strict=True) if use[0] not in slots])
+                          for other, uses, numbers in groups]  # fmt: skip
             if groups:
                 image = function.loaded.image
                 stores.append(runtime.bind(image, [(other.loaded.image, uses, numbers) for other, uses, numbers in groups]))

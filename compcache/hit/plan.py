@@ -187,7 +187,7 @@ class Plan:
         if error is not None:
             self._nodes[root].keep_error(error)
         self._pending: dict[str, None] = {root: None}  # an ordered set, because many imports are searched in it
-        self._may_lack = False  # whether any function has run out of realizations
+        self._any_exhausted = False  # whether any function has run out of realizations
         self._apart: dict[tuple[str, bytes], str] = {}  # by name and digest: the nodes for users that expect another type
 
     def choose(self) -> dict[str, Choice]:
@@ -281,7 +281,7 @@ class Plan:
                 self._read_needs(choice)
                 if name == self._root:
                     _require_entry(choice)
-                if self._may_lack:
+                if self._any_exhausted:
                     self._require_imports(choice)
                 self._require_type(name, node, choice)
             except (CompcacheError, OSError) as error:
@@ -305,7 +305,7 @@ class Plan:
             node.choice = self._loader.open_stub(name.partition(_APART)[0], self._sources)
             if node.choice is not None:
                 return
-        self._may_lack = True
+        self._any_exhausted = True
         for use, (user, expected) in list(node.uses.items())[1:]:  # the other types get a node of their own
             self._split_node(name, use, user, expected)
         for dependent in node.dependents:
@@ -314,7 +314,7 @@ class Plan:
     def _add_imports(self, name: str, choice: Choice) -> None:
         """Add the imports of a choice to the plan."""
         nodes, pending = self._nodes, self._pending
-        if len(choice.imports) >= MANY and not self._apart and not self._may_lack:
+        if len(choice.imports) >= MANY and not self._apart and not self._any_exhausted:
             self._look_up_together(choice)
         for _, imported, _, expected in choice.imports:
             import_node = nodes.get(imported)
@@ -555,8 +555,8 @@ def _mismatch_error(choice: Choice, user: Choice, defined: str, expected: str) -
 
 def _array_length(choice: Choice) -> int:
     """Return the length in bytes of a variable that is an array, from its LLVM type, or 0 for other variables."""
-    count, by, _ = choice.record.signature.removeprefix(WEAK).removeprefix("[").partition(" x i8]")
-    return int(count) if by and count.isdecimal() else 0
+    count, separator, _ = choice.record.signature.removeprefix(WEAK).removeprefix("[").partition(" x i8]")
+    return int(count) if separator and count.isdecimal() else 0
 
 
 def _may_have_more(node: _Node) -> bool:

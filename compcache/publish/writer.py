@@ -200,19 +200,13 @@ def _publish_files(store: Store, drafts: Mapping[bytes, _Draft], *, sign: bool) 
 
 
 def _read_makers(module: BuiltModule | Publication) -> Iterator[Maker]:
-    """Yield the makers of a module. They are read only when they are needed, because few makers have known faults.
-
-    Raise `FormatError` if a record is damaged.
-    """
+    """Yield the makers of a module: `fault_of` reads none while it knows no faults. Raise `FormatError` if a record is damaged."""
     records, key = module.sections.records, module.key
     yield from read_makers(lambda at: read_frame(lambda first, size: records[first : first + size], at, len(records), key), len(records))
 
 
 def _require_sound(store: Store, modules: Iterable[BuiltModule]) -> None:
-    """Check that no maker of the modules has a known fault, because readers would not use such modules.
-
-    Raise `StorageError` if a maker has a known fault.
-    """
+    """Raise `StorageError` if a maker of the modules has a known fault, because readers would not use such modules."""
     for module in modules:
         fault = fault_of(_read_makers(module))
         if fault:

@@ -192,7 +192,7 @@ class BoundNames:
 
 
 def newest_of(store: Store, func_name: str) -> tuple[bytes, set[bytes]]:
-    """Return the content of a name and the module_ids with it, as look-ups find them, without copies in closures."""
+    """Return the newest content of a name and the modules with this content, other than closures; both are empty if there is none."""
     held = [*store._memory_names.get(func_name, ())] if store.has_in_memory() else []
     if held:
         return held[0][0], {module_id for module_id, _ in held}
