@@ -50,7 +50,7 @@ def register(kind: str, load_module: str, make_module: str) -> None:
         make_module: the full name of the Python module that implements `MakeSide`; it may be the same module.
 
     Raises:
-        ValueError: the name is empty, or another kind has it.
+        ValueError: the name is empty, or is registered with other modules.
     """
     sides = load_module, make_module
     if not kind:

@@ -87,23 +87,23 @@ class Packs:
     Args:
         fetch: returns an object and the position of the store that had it, or None.
         store: stores an object, replacing any other.
-        locate: returns the shelf with the best card of a function, or "". The function's pack is on the same shelf.
+        find_shelf: returns the shelf with the best card of a function, or "". The function's pack is on the same shelf.
         note: adds a card to the cards of its function, unless it is there.
     """
 
     def __init__(
         self, fetch: Callable[[str, Sequence[int]], Awaitable[tuple[bytes, int] | None]],
         store: Callable[[str, bytes, Sequence[int]], Awaitable[None]],
-        locate: Callable[[str, str, list[str], Sequence[int]], Awaitable[str]],
+        find_shelf: Callable[[str, str, list[str], Sequence[int]], Awaitable[str]],
         note: Callable[[str, str, Card, Sequence[int]], Awaitable[None]],
     ) -> None:  # fmt: skip
         self._fetch = fetch
-        self._find_shelf = locate
+        self._find_shelf = find_shelf
         self._note = note
         self._store = store
         self._start_ups: dict[bytes, StartUp] = {}
         self._remembered: OrderedDict[tuple[str, str, str], PackedFunction] = OrderedDict()
-        self._bytes = 0
+        self._remembered_size = 0  # of the modules, in bytes
 
     def distrust_start_up(self, token: bytes) -> None:
         """Record that a process has rejected a module in its pack. Its look-ups then use cards, and its pack may be replaced."""
@@ -145,11 +145,11 @@ class Packs:
             return
         card = card._replace(module=b"", imports=())
         key = platform, card.name, shelf
-        self._bytes += len(module) - len(self._remembered[key].module if key in self._remembered else b"")
+        self._remembered_size += len(module) - len(self._remembered[key].module if key in self._remembered else b"")
         self._remembered[key] = PackedFunction(card, module)
-        while self._bytes > _REMEMBERED:
+        while self._remembered_size > _REMEMBERED:
             _, dropped = self._remembered.popitem(last=False)
-            self._bytes -= len(dropped.module)
+            self._remembered_size -= len(dropped.module)
 
     async def store_packs(self, *, now: bool) -> None:
         """Store the packs of ended start-ups, or of all start-ups if `now` is set. Raise the error of the store if its client fails."""
