@@ -46,10 +46,10 @@ class PrefetchPlugin(WorkerPlugin):  # type: ignore[misc]
 
     def __init__(self, names: Iterable[str | TypedCallTarget], directory: str | None = None, remote: str | None = None) -> None:
         self._remote = remote
-        self._wanted: dict[str | None, list[str]] = {}
+        self._names_by_directory: dict[str | None, list[str]] = {}
         for function in names:
             path, name = _pickled_location(function) if isinstance(function, TypedCallTarget) else (directory, function)
-            self._wanted.setdefault(path, []).append(name)
+            self._names_by_directory.setdefault(path, []).append(name)
 
     async def setup(self, worker: object) -> None:
         """Fetch the functions on a worker. Dask calls this before the worker runs tasks.
@@ -62,13 +62,14 @@ class PrefetchPlugin(WorkerPlugin):  # type: ignore[misc]
 
     def _fetch(self) -> None:
         """Fetch the functions of all directories. A failure is a warning, because the tasks then compile the functions."""
-        for path, names in self._wanted.items():
+        for path, names in self._names_by_directory.items():
             try:
                 with Cache(path, remote=self._remote) as cache:
                     cache.prefetch(names)
             except (CompcacheError, ValueError, OSError) as error:
                 reraise_interrupt(error)
-                warn(f"could not prefetch {join_first(names, 3)} into the cache directory {path}, so tasks compile: {error}")
+                directory = f"the cache directory {path}" if path is not None else "the default cache directory"
+                warn(f"could not prefetch {join_first(names, 3)} into {directory}, so tasks compile: {error}")
 
 
 def functions_of(graph: Any) -> tuple[TypedCallTarget, ...]:

@@ -1,6 +1,6 @@
 """The dependency graph of a module: functions and global variables, and the references between them.
 
-It knows neither LLVM nor files: nodes are names, and the caller provides the edges. All walks are iterative, so a chain of a
+Nodes are names, and the caller provides the edges. This file knows neither LLVM nor files. All walks are iterative, so a chain of a
 hundred thousand functions does not overflow the stack. Cycles are allowed.
 
 Strongly connected components follow R. Tarjan, "Depth-first search and linear graph algorithms" (1972).
@@ -116,7 +116,7 @@ class DependencyGraph:
     def _next_unvisited(
         node: str, successors: Iterator[str], index: dict[str, int], lowest: dict[str, int], on_stack: set[str]
     ) -> str | None:
-        """Return the next unvisited successor of a node, or None after the last. Lower its `lowest` for those on the stack."""
+        """Return the next unvisited successor of a node, or None after the last. Lower the node's `lowest` for successors on the stack."""
         for successor in successors:
             if successor not in index:
                 return successor

@@ -54,10 +54,7 @@ def key_suffix(key: bytes | None) -> str:
 
 
 def is_content_name(name: str) -> bool:
-    """Return whether a name has the form of a content name: a label, a dash and a hexadecimal digest.
-
-    Identities and `Cache.compile` give such names.
-    """
+    """Return whether a name has the form LABEL-DIGEST (hexadecimal) of the content names that identities and `Cache.compile` give."""
     return name[-33:-32] == "-" and not name[-32:].strip("0123456789abcdef")
 
 

@@ -120,7 +120,7 @@ class _FileError(CompcacheError):
 class IntegrityError(_FileError, OSError):
     """Raised when a stored file is damaged, or is not trusted.
 
-    Files without the signature of the cache's key are not trusted, and neither are files of other users.
+    Files without a required signature are not trusted, and neither are files of other users.
     """
 
 
@@ -269,7 +269,7 @@ class ReentrantCompileError(_FunctionError, ImportError):
 
 
 class ReentrantLoadError(_FunctionError, RuntimeError):
-    """Raised when a signal handler or a finalizer interrupts a load, and requests the function that is being loaded. Retry later."""
+    """Raised when a signal handler or a finalizer requests a function of a module that the interrupted code is loading. Retry later."""
 
 
 class ModulesNotAddedError(CompcacheError):

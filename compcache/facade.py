@@ -111,9 +111,11 @@ class Later:
         self._part = part
 
     def __get__(self, cache: "Any", owner: "Any" = None) -> "Any":
-        """Import and return the member.
+        """Import and return the member. For a member that moved to `compcache.frontend`, issue a `DeprecationWarning`.
 
-        Raise `ReentrantLoadError` in code that interrupts the import of the member, or `AttributeError` for an unknown member.
+        Raises:
+            AttributeError: the class, not a cache, is asked for a member that moved.
+            ReentrantLoadError, RuntimeError: this code interrupts the import of the member.
         """
         if self._part == "frontend":
             if cache is None:
@@ -133,6 +135,7 @@ class Later:
         member = members.get(self._name, self)
         if member is self:  # this thread is in the middle of importing it
             message = f"Cache.{self._name} was used by code that interrupts the import of compcache.cache: retry later"
+            # Nothing can be imported here, and the interrupted import may not have reached `compcache.errors`.
             raise getattr(getattr(compcache, "errors", None), "ReentrantLoadError", RuntimeError)(message)
         return member.__get__(cache, owner) if hasattr(member, "__get__") else member
 

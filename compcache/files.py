@@ -84,10 +84,7 @@ class Files:
     fchmod = staticmethod(os.fchmod)
 
     def open_owned(self, path: str, flags: int, mode: int = FILE_MODE) -> Opened:
-        """Open a file as `os.open` does.
-
-        The file is closed when the last reference to the result is dropped, even if a signal handler raises.
-        """
+        """Open a file as `os.open` does. It is closed when the last reference to the result is dropped, even if a signal handler raises."""
         return _Opened(self, self.open(path, flags, mode))
 
     def own(self, descriptor: int) -> Opened:
@@ -346,7 +343,7 @@ class Tree(Files):
         if self._is_outside(path):
             return self._open_outside(path, flags, mode)
         creates = bool(flags & os.O_CREAT)
-        opened = self._run_in_root(path, lambda root, at: self._open_at(root, at, flags, mode), changes=creates)
+        opened = self._run_in_root(path, lambda root, relative: self._open_at(root, relative, flags, mode), changes=creates)
         if creates:
             self._set_mode(opened.number, mode)
         return opened
@@ -402,7 +399,7 @@ class Tree(Files):
     def _open_directory(self, path: str) -> Opened:
         """Open a directory to list it. The root is opened again if it was removed or replaced."""
         self.look_again()
-        return self._run_in_root(path, lambda root, at: self._open_at(root, at, _LISTING), changes=False)
+        return self._run_in_root(path, lambda root, relative: self._open_at(root, relative, _LISTING), changes=False)
 
     def mkdir(self, path: str, mode: int = DIRECTORY_MODE) -> None:  # type: ignore[override]
         """Create a directory as `os.mkdir` does, with this mode, independent of the umask. The root can also be created."""
@@ -429,7 +426,9 @@ class Tree(Files):
 
     def link(self, source: str, target: str) -> None:  # type: ignore[override]
         """Create a hard link as `os.link` does. Symbolic links are not followed."""
-        self._run_with_two_paths(source, target, lambda *names, **at: self.system.link(*names, follow_symlinks=False, **at))
+        self._run_with_two_paths(
+            source, target, lambda *names, **directories: self.system.link(*names, follow_symlinks=False, **directories)
+        )
 
     def _run_with_two_paths(self, source: str, target: str, do: Callable[..., None]) -> None:
         """Call `do` with the names of two paths of this tree and their opened directories, as `os.rename` takes them."""
@@ -464,7 +463,7 @@ class Tree(Files):
         if path == self.root:
             (self._above or self.system).chmod(path, mode)
             return
-        opened = self._run_in_root(path, lambda root, at: self._open_at(root, at, READ_FLAGS))
+        opened = self._run_in_root(path, lambda root, relative: self._open_at(root, relative, READ_FLAGS))
         self.system.fchmod(opened.number, mode)
 
 

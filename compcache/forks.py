@@ -86,7 +86,7 @@ FORGOTTEN = (
     ("compcache.miss.builders", "_drop_threads", "claims of builds"),
     ("compcache.images.llvm_thread", "_forget_tasks", "work in LLVM's thread"),
     ("compcache.miss.entries", "_reset_all_in_child", "entries that wait to be written, with their locks: the parent writes them"),
-    ("compcache.hit.recorder", "_forget_all", "counts that wait to be written: the parent writes them"),
+    ("compcache.hit.recorder", "_reset_all_in_child", "counts that wait to be written: the parent writes them"),
     ("compcache.remote.connection", "_forget_connections", "connections to the helper: the child opens its own"),
 )
 
@@ -203,5 +203,5 @@ def _restart_import(name: str) -> None:
     """Remove a module that a missing thread was importing, so that the next import starts again."""
     _import_locks().pop(name, None)
     module = sys.modules.get(name)
-    if getattr(getattr(module, "__spec__", None), "_initializing", False):
+    if getattr(getattr(module, "__spec__", None), "_initializing", False):  # the import system marks unfinished modules so
         del sys.modules[name]

@@ -516,11 +516,12 @@ def compact_index(cache: Cache) -> None:
 
 
 def settings_of(cache: Cache, *, secrets: bool = False) -> dict[str, Any]:
-    """Return the arguments with which `Cache` opens the same directory in the same way, for example in another process.
+    """Return the arguments with which `Cache` opens the same directory, for example in another process.
 
-    The arguments contain trust=True, because this process has checked the directory or was told to trust it. Keys and URLs with passwords
-    are replaced by references to an environment variable or a file, which the other process reads. If a secret was passed as a value, the
-    reference lets processes of the same user on this host read it from the memory of this process, while this process lives.
+    These are all arguments but `retarget`, `tune` and `link`, which then have their defaults. They contain trust=True, because this process
+    has checked the directory or was told to trust it. Keys and URLs with passwords are replaced by references to an environment variable or
+    a file, which the other process reads. If a secret was passed as a value, the reference lets processes of the same user on this host
+    read the secret from the memory of this process, while this process lives.
 
     Args:
         cache: an open cache.

@@ -61,7 +61,7 @@ def interrupt_in(error: BaseException) -> BaseException | None:
             break
         if _is_interrupt(cause, steps):
             return cause
-        frames.update(id(step.tb_frame) for step in steps[cause is error :])
+        frames.update(id(step.tb_frame) for step in (steps[1:] if cause is error else steps))  # without the caller's frame
         cause = cause.__context__
     return None
 

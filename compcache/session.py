@@ -120,7 +120,7 @@ class Session:
         The result is None if `remote` returns None, if the cache is read-only, or if no function has a content name. It is also None while
         the store is skipped after failures, which is counted.
 
-        Raise `ValueError` if a variable or file that the setting names never contained a URL.
+        See `remote_url` and `remote` for the exceptions.
         """
         url = self.remote_url()
         if not url or self.store.readonly:
@@ -143,7 +143,7 @@ class Session:
         return self.remote()
 
     def has(self, func_name: str) -> bool:
-        """Return whether the directory contains a realization of a function that this host can call."""
+        """Return whether the directory contains a realization of a function that this host can use."""
         return self.loader.holds(func_name)
 
     def can_import(self, name: str) -> bool:

@@ -242,7 +242,10 @@ class Store(Directory):
         return changed
 
     def _may_be_incomplete(self) -> bool:
-        """Return whether the index may be incomplete. A directory without modules, usual above layers, has a complete empty index."""
+        """Return whether the index may be incomplete.
+
+        The empty index of a directory without modules is complete. Most directories on top of layers have no modules.
+        """
         with suppress(OSError):  # the recovery reports the reason
             return bool(self.index.damaged) or self.index.unfinished or bool(self.fans())
         return True
@@ -307,8 +310,8 @@ class Store(Directory):
         fields = (module.module_id, stamp, *sizes, functions, module.key)
         return ModuleEntry(*fields, self._entry_mac(*fields))
 
-    def remember(self, entry: ModuleEntry) -> None:
-        """Record in the index that a file with this stamp was verified. Do nothing for a read-only cache."""
+    def record_verified(self, entry: ModuleEntry) -> None:
+        """Record in the index that a file was verified in the state of the entry's stamp. Do nothing for a read-only cache."""
         if not self.readonly:
             from compcache.publish.verify import record_verified
 

@@ -113,20 +113,20 @@ class _LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - the interface of click
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as above
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - the interface of click
         """Import and return a command with its shared options and examples; None for an unknown command."""
         if cmd_name not in COMMANDS:
             return None
         target, _ = COMMANDS[cmd_name]
         module, _, name = target.partition(":")
         command: click.Command = getattr(import_module(f"compcache.cli.{module}"), name or "command")
-        if not any(parameter.name == "directory_here" for parameter in command.params):
+        if not any(parameter.name == "directory_here" for parameter in command.params):  # click may request a command twice
             own_options = {text for parameter in command.params for text in parameter.opts}
             command.params += [option for option in _shared_options() if own_options.isdisjoint(option.opts)]
             command.epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in EXAMPLES[cmd_name])
         return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as above
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - the interface of click
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 

@@ -31,10 +31,7 @@ jsonl_option = click.option("--jsonl", "as_lines", is_flag=True, help="Print JSO
 
 
 def print_json_lines(values: Iterable[Any]) -> None:
-    """Print each value as JSON on its own line (https://jsonlines.org).
-
-    Raise `TypeError` if a value contains a type that JSON cannot represent.
-    """
+    """Print each value as JSON on its own line (https://jsonlines.org). Raise `TypeError` for a type that JSON cannot represent."""
     texts = map(_json_text, values)
     while batch := list(islice(texts, _BATCH)):
         sys.stdout.write("\n".join(batch) + "\n")

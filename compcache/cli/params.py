@@ -21,7 +21,7 @@ else:
 __all__ = ["DURATION", "MOMENT", "SIZE"]
 
 
-class _Parsed(_Type):
+class _ParsedType(_Type):
     """A type of options whose text a function converts. The messages of its `ValueError`s are shown."""
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
@@ -48,6 +48,6 @@ def _parse_moment(text: str) -> float:
         raise ValueError(f"{text!r} is not a valid time: give an age (7d, 12h) or a date (2026-01-31)") from None
 
 
-SIZE = _Parsed("size", parse_size)
-DURATION = _Parsed("duration", parse_duration)
-MOMENT = _Parsed("moment", _parse_moment)
+SIZE = _ParsedType("size", parse_size)
+DURATION = _ParsedType("duration", parse_duration)
+MOMENT = _ParsedType("moment", _parse_moment)

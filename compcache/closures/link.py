@@ -205,8 +205,8 @@ class _Linking:
         if not self._is_as_bound(linked):
             return _Outcome(None, (), unlinked)
         built = self._build_module(linked)
-        signs = self._store.publish_key is not None and self._unsigned_parts.isdisjoint(linked.parts)
-        (module_ids,) = publish_built(self._session, [built], signs=signs, is_derived=True)
+        sign = self._store.publish_key is not None and self._unsigned_parts.isdisjoint(linked.parts)
+        (module_ids,) = publish_built(self._session, [built], sign=sign, is_derived=True)
         parts_of = tuple([module_id.hex() for module_id in linked.parts])
         closure = LinkedClosure(module_ids[0], linked.names, parts_of, sum(map(len, built.sections)))
         return _Outcome(closure, linked.homes, unlinked)

@@ -32,8 +32,8 @@ class NullRecorder:
     def remote_answered(self, name: str, answer: str) -> None:
         """Ignore that the remote store answered about a function."""
 
-    def waited(self, what: str, seconds: float, *, owned: bool | None) -> None:
-        """Ignore that this process waited for another process."""
+    def waited(self, lock: str, seconds: float, *, owned: bool | None) -> None:
+        """Ignore that this thread has waited for a lock."""
 
     def compiled(self, seconds: float, names: Sequence[str] = ()) -> None:
         """Ignore that a module was compiled."""

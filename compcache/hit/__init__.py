@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from compcache.directory.module_file import ModuleFile
     from compcache.files import Opened, Tree
     from compcache.hit.closures.linked import LinkedClosures
-    from compcache.hit.plain_imports import Parts
+    from compcache.hit.plain_imports import PlainFunctions
     from compcache.hit.target import TypedCallTarget
 
     #: A linked closure that plain hits have found: its id, the names of the index's files for which it is valid, the joined ids of its
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     #: contents of its loaded functions by the offsets of their records.
     PlainClosure: TypeAlias = tuple[bytes, bytes, bytes, int, Any, dict[int, bytes]]
     #: The module, the record and the closure of a function, the offset of its record, its content, and what it imports.
-    Found: TypeAlias = tuple["LoadedModule", tuple[Any, ...], PlainClosure | None, int, bytes, Parts | None]
+    Found: TypeAlias = tuple["LoadedModule", tuple[Any, ...], PlainClosure | None, int, bytes, PlainFunctions | None]
 
 __all__ = [
     "CLOSURES_DIRECTORY", "CLOSURE_SUFFIX", "GONE_SUFFIX", "INDEX_DIRECTORY", "MODULES_DIRECTORY", "MODULE_SUFFIX", "SEGMENT_SUFFIX",
@@ -132,8 +132,8 @@ class Door:
             entered[0].number = -1
 
     def open_owned(self, path: str, flags: int, mode: int = 0, may_lack: bool = False) -> "Any":
-        """See `Tree.open_owned`, which also sets the mode of a new file. If the file `may_lack`, a missing file is None."""
-        # A handler for the error would import much.
+        """Open a file below the root. With `may_lack`, return None for a missing file."""
+        # `Tree.open_owned` opens other files. A handler for the error of a missing file would import much.
         if not path.startswith(self._prefix):
             return self._full_tree().open_owned(path, flags, mode)
         entered = None if flags & os.O_CREAT else self._entered
@@ -219,7 +219,7 @@ class PlainLoader:
     # ------------------------------------------------------------------- look-up
 
     def load_plain(self, func_name: str, owner: object) -> "TypedCallTarget | None":
-        """Return the call target of a plain function, and count the hit; None for other functions and after errors."""
+        """Return the call target of a function, and count the hit; None if the hit is not plain, and after errors."""
         if self._files is None or self.builds or self.closed or self.providers or self.merged or self.linked is not None:
             return None
         started = perf_counter()
@@ -240,7 +240,7 @@ class PlainLoader:
         return target
 
     def _look_up_in_closure(self, runtime: "Any", func_name: str) -> "Found | None":
-        """Return what `_look_up` returns if the loaded closure has the function without needs, else None."""
+        """Return what `_look_up` returns for a function in the loaded closure that needs nothing, else None."""
         closure = self._closure
         if closure is None or closure[4] is None or closure[1] is not self._index[0]:
             return None
@@ -268,22 +268,22 @@ class PlainLoader:
         record = self._read_function(runtime, func_name, found, file)
         if record is None or record[5] == _NO_ENTRY or record[2].startswith(_LINK_ONLY):
             return None
-        parts = None
+        imported = None
         if record[6]:
             from compcache.hit.plain_imports import collect_imports
 
-            parts = collect_imports(self, runtime, module_id, file, record)
-            if parts is None or (parts and self.links and closure is None):
+            imported = collect_imports(self, runtime, module_id, file, record)
+            if imported is None or (imported and self.links and closure is None):
                 return None
         if closure is not None and closure[4] is None:
             closure = *closure[:4], file, closure[5]
         module = self._provide(runtime, module_id, file)
-        if parts:
-            parts.provide(self, runtime)
-        return module, record, closure, found[2] & ~_LINKED, found[4], parts
+        if imported:
+            imported.provide(self, runtime)
+        return module, record, closure, found[2] & ~_LINKED, found[4], imported
 
     def _read_function(self, runtime: "Any", func_name: str, row: "Any", file: "Any") -> "Any":
-        """Return the record of a function; None if the module is not a verified image, or this host cannot run the code."""
+        """Return the record of a function; None if it is for another name, the module is unverified, or this host cannot run it."""
         segment, _, offset, number, _ = row
         opened, _, _, entry = file
         if entry is None:
@@ -313,7 +313,7 @@ class PlainLoader:
         return module
 
     def _open_module(self, runtime: "Any", segment: int, module_id: bytes) -> "Any":
-        """Return an opened module file, its path, the module's size and index entry (None if it must be verified).
+        """Return a module's open file (None if no volume has it), its path, its size and its index entry (None if it must be verified).
 
         Raise `OSError` if the file cannot be opened, or `FormatError` if it is damaged in a volume.
         """
@@ -325,7 +325,7 @@ class PlainLoader:
         return opened, path, *self._verify(runtime, opened, segment, module_id)
 
     def _verify(self, runtime: "Any", opened: "Opened", segment: int, module_id: bytes) -> "tuple[int, Any]":
-        """Return the size of an open file, and the index entry of a module with the stamp of this file, else None."""
+        """Return the size of an open file, or 0 if others can write to it, and the module's index entry with the file's stamp, or None."""
         stamp = runtime.stamp_of(opened.number, self._owner)
         if stamp is None:
             return 0, None
@@ -412,7 +412,7 @@ class PlainLoader:
             self._listed = known, state
             return True
         self._index = _NO_INDEX
-        functions, modules, rows = [], [], []
+        functions, modules, requirements = [], [], []
         segments = runtime.segment_names(names)
         if segments is None:
             return False
@@ -426,8 +426,8 @@ class PlainLoader:
             function_table, module_table, start, length, _ = runtime.open_segment(source, size, name)
             functions.append(function_table)
             modules.append(module_table)
-            rows.append((source, start, length))
-        self._index = names, tuple(functions), tuple(modules), tuple(rows)  # at once: handlers and threads refresh it, too
+            requirements.append((source, start, length))
+        self._index = names, tuple(functions), tuple(modules), tuple(requirements)  # at once: handlers and threads refresh it, too
         self._listed = names, state
         return True
 
@@ -437,7 +437,7 @@ class PlainLoader:
         return names is self._index[0] and runtime.is_unchanged(self._index_path, state)
 
     def _accept_if_usable(self, runtime: "Any", segment: int, number: bytes, target_id: bytes, features_id: bytes) -> bool:
-        """Return whether this host can run code with a numbered requirement. If so, later look-ups accept its ids."""
+        """Accept the ids of a numbered requirement if this host meets it. Return whether both given ids are accepted."""
         text = runtime.requirements(*self._index[3][segment]).get(number)
         if text is None:
             return False
@@ -447,7 +447,7 @@ class PlainLoader:
         if not runtime.processor_meets(text.rpartition("\0")[2], words, identity, runtime.processor_word):
             return False
         without_features = text.rpartition("\0")[0] + "\0"
-        self._accepted |= {runtime.digest(t.encode("utf-8", "surrogatepass"), 8) for t in (text, without_features)}
+        self._accepted |= {runtime.digest(form.encode("utf-8", "surrogatepass"), 8) for form in (text, without_features)}
         return target_id in self._accepted and features_id in self._accepted
 
     def _read_host(self, runtime: "Any") -> "tuple[str, dict[str, int], str]":
@@ -500,16 +500,16 @@ class PlainLoader:
 
     def _commit_plain(self, runtime: "Any", found: "Found", owner: object) -> "TypedCallTarget | None":
         """Bind a function to its imports, and return its target; None if another thread's load conflicts, or the loader was closed."""
-        module, record, closure, offset, content, parts = found
+        module, record, closure, offset, content, imported = found
         name, symbol, signature, _, function, entry, _, _ = record
         context = TargetContext(name, symbol, module, signature, self._root, False, owner)
         target: TypedCallTarget = runtime.make_target(module.image, function, entry, name, context)
-        modules = parts.modules() if parts else {module.module_id: module}
+        modules = imported.modules() if imported else {module.module_id: module}
         with _lock:
             is_committed = False
             while not is_committed:  # try again if an interrupt of this thread has changed the tables
                 change = self.changed = object()
-                is_loaded = not parts and self._loaded(module.module_id) is module
+                is_loaded = not imported and self._loaded(module.module_id) is module
                 is_further = is_loaded and closure is self._closure
                 if self.closed or self._files is None or not (is_further or self._is_compatible(closure)):
                     return None
@@ -520,10 +520,10 @@ class PlainLoader:
                 writes, tables = b"", self._table_updates(runtime, name, target, change)
                 if not is_loaded:
                     new_modules = self._new_rows(modules)
-                    if new_modules is None or (parts and (self.providers or self.merged)):
+                    if new_modules is None or (imported and (self.providers or self.merged)):
                         return None  # another thread has loaded the module, or modules that provide variables
-                    writes, updates = parts.bindings(runtime) if parts else (b"", [])
-                    updates += parts.provider_updates(self) if parts else []
+                    writes, updates = imported.bindings(runtime) if imported else (b"", [])
+                    updates += imported.provider_updates(self) if imported else []
                     tables = *updates, *tables, self._mine, new_modules
                 commit = runtime.commit
                 is_committed = self.changed is change and commit(writes, tables) is None  # handlers run between lines
@@ -542,7 +542,7 @@ class PlainLoader:
         return self._closure or closure
 
     def _new_rows(self, modules: "dict[bytes, LoadedModule]") -> "dict[bytes, Any] | None":
-        """Return the new rows for the table of modules, or None if another mapping has replaced one."""
+        """Return the new rows for the table of modules, or None if another mapping has replaced one of the modules."""
         new = {}
         for key, module in modules.items():
             loaded = self._loaded(key)
@@ -553,7 +553,7 @@ class PlainLoader:
         return new
 
     def _table_updates(self, runtime: "Any", func_name: str, target: "TypedCallTarget", token: object) -> "tuple[dict[Any, Any], ...]":
-        """Return the updates of the tables of targets, as pairs of a table and its new rows. The token is a new object."""
+        """Return the updates of the tables of targets: each table, followed by its new rows. The token is the key in `_current`."""
         targets, by_name, current = self.targets, self._by_name, self._current
         weak = runtime.weak_row(target, _remove_dead_weakref, targets, func_name, by_name, func_name, current, token)
         row, by_token = {func_name: weak}, {token: weak}
@@ -637,13 +637,13 @@ def _map_image(runtime: "Any", descriptor: int, path: str, key: bytes, size: int
 
 
 def _weak(table: "dict[Any, ref[LoadedModule]]", key: object, module: "LoadedModule") -> "ref[LoadedModule]":
-    """Return a weak reference. When the module is freed, its row is removed."""
+    """Return a weak reference to a module. When the module is freed, the row `key` of the table is removed."""
     weak: ref[LoadedModule] = load_runtime().weak_row(module, _remove_dead_weakref, table, key)
     return weak
 
 
 def _claim(table: "dict[Any, ref[LoadedModule]]", key: object, module: "LoadedModule") -> bool:
-    """Enter `module` in the table for this key. Return False if another module, which was not given up, has the key. `_mapping` is held."""
+    """Enter a module in the table. Return False if another one, not given up, has the key. The caller holds `_mapping`."""
     weak = table.get(key)
     owner = weak() if weak is not None else None
     if owner is not None and not owner.given_up:
@@ -653,7 +653,7 @@ def _claim(table: "dict[Any, ref[LoadedModule]]", key: object, module: "LoadedMo
 
 
 def open_plain(root: str) -> "PlainLoader | None":
-    """Return a loader for a directory, or None if the directory is missing or does not belong to this user alone."""
+    """Return a loader for a directory, or None if the runtime is missing, or the directory cannot be opened or others can write to it."""
     try:
         door = Door(root, load_runtime())
         door.enter()

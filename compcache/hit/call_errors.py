@@ -39,7 +39,7 @@ def describe(target: TypedCallTarget) -> str:
     """Return the text that `help()` shows for a call target."""
     signature = target.signature
     names = signature.parameter_names()
-    head = ", ".join(f"{n}: {p}" for n, p in zip(names, signature.parameters, strict=True))
+    head = ", ".join(f"{name}: {parameter}" for name, parameter in zip(names, signature.parameters, strict=True))
     lines = [f"{target._name}({head}) -> {signature.result}", "", "A compiled function.", ""]
     for name, parameter in zip(names, signature.parameters, strict=True):
         lines.append(f"    {name}: {_explain(parameter)}")
@@ -132,7 +132,7 @@ def _length_hint(target: TypedCallTarget, passed: int) -> str:
 
 
 def _shown_name(target: TypedCallTarget) -> str:
-    """Return the function's name for messages: the label of a content name."""
+    """Return the function's name for messages. Of a content name, it is the label."""
     return label_of(target._name) or target._name
 
 
@@ -154,23 +154,23 @@ def raise_value(target: TypedCallTarget, index: int, value: object) -> NoReturn:
     """
     parameter = target.signature.parameters[index]
     problem = f"{_shown_name(target)}(): {_name_parameter(target, index)} must be"
-    kind = type(value).__name__
+    given = type(value).__name__
     if parameter.is_buffer:
         raise ArgumentBufferError(f"{problem} {_describe_buffers(parameter, value)}")
     if parameter.type.kind == CSTR:
         if isinstance(value, (str, bytes)):
-            raise ValueError(f"{problem} text without NUL and lone surrogates ({parameter.type})")
-        raise TypeError(f"{problem} str or bytes, not {kind}")
+            raise ValueError(f"{problem} text without NUL or lone surrogates ({parameter.type})")
+        raise TypeError(f"{problem} str or bytes, not {given}")
     if parameter.type.kind == POINTER:
         if isinstance(value, int):
-            raise OverflowError(f"{problem} an address of 64 bits, not {_shorten_value(value)}")
+            raise OverflowError(f"{problem} a 64-bit address (-2**63 to 2**64-1, {parameter.type}), not {_shorten_value(value)}")
         raise _pointer_error(target, index, value, problem)
     if parameter.type.kind == FLOAT:
         if _converts(math.fabs, value):
             raise OverflowError(f"{problem} a number that {parameter.type} can hold, not {_shorten_value(value)}")
-        raise TypeError(f"{problem} a number ({parameter.type}), not {kind}")
+        raise TypeError(f"{problem} a number ({parameter.type}), not {given}")
     if not _converts(operator.index, value):
-        raise TypeError(f"{problem} an integer ({parameter.type}), not {kind}")
+        raise TypeError(f"{problem} an integer ({parameter.type}), not {given}")
     low, high = _value_range(parameter.type.size, signed=parameter.type.kind == "signed")
     raise OverflowError(f"{problem} between {low} and {high} ({parameter.type}), not {_shorten_value(value)}")
 
@@ -179,30 +179,30 @@ def _converts(convert: Callable[[Any], object], value: object) -> bool:
     """Return whether a value has the type that a conversion takes, even if its size is too large."""
     try:
         convert(value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         reraise_interrupt(error)
-        return False
-    except OverflowError as error:
-        reraise_interrupt(error)
+        return isinstance(error, OverflowError)
     return True
 
 
 def _pointer_error(target: TypedCallTarget, index: int, value: object, problem: str) -> TypeError:
-    """Return the error for a value that is not an address."""
+    """Return the error for a value that is neither an address nor a suitable buffer."""
     parameter = target.signature.parameters[index]
-    kind = type(value).__name__
+    given = type(value).__name__
     try:
         with memoryview(value) as view:  # type: ignore[arg-type]
             contiguous = view.c_contiguous
     except (TypeError, ValueError, BufferError) as error:
         reraise_interrupt(error)
         reason = _exporter_reason(error)
-        return TypeError(f"{problem} an address (int, None, a ctypes object, a call target) or a buffer, not {kind}{reason}")
+        return TypeError(f"{problem} an address (int, None, a ctypes object, a call target) or a buffer, not {given}{reason}")
     if not contiguous:
-        return ArgumentBufferError(f"{problem} an address or a C-contiguous buffer, not a non-contiguous {kind}: pass a copy or an address")
+        return ArgumentBufferError(
+            f"{problem} an address or a C-contiguous buffer, not a non-contiguous {given}: pass a copy or an address"
+        )
     declared = f"{parameter.name}: const ptr" if parameter.name else "const ptr"
     return ArgumentBufferError(
-        f"{problem} an address or a writable buffer, not a read-only {kind}: declare it '{declared}' if the function does not write to it"
+        f"{problem} an address or a writable buffer, not a read-only {given}: declare it '{declared}' if the function does not write to it"
     )
 
 
@@ -222,7 +222,7 @@ def _shorten_value(value: object) -> str:
 
 
 def _value_range(size: int, *, signed: bool) -> tuple[int, int]:
-    """Return the least and the greatest value of an integer type with `size` bytes, which is signed if `signed` is true."""
+    """Return the least and the greatest value of a signed or unsigned integer type of `size` bytes."""
     bits = 8 * size
     return (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
 
@@ -248,9 +248,9 @@ def _describe_buffers(parameter: Parameter, value: object) -> str:
 
 
 def pointer_address(value: object) -> int | None:
-    """Return the address that a NumPy integer is or that a ctypes pointer contains, or None for any other value.
+    """Return the value of a NumPy integer, or the address in a ctypes pointer. Return None for any other value.
 
-    A NumPy integer is a buffer, too, of a copy of the number. A ctypes value of another kind is a buffer.
+    The caller passes the buffers of other values. A NumPy integer is not passed as a buffer, which would contain a copy of the number.
     """
     numpy: Any = sys.modules.get("numpy")
     if isinstance(value, getattr(numpy, "integer", ())) and not isinstance(value, numpy.timedelta64):  # a duration is an integer, too
@@ -275,9 +275,10 @@ def missing_key_error(path: str, func_name: str, variable: str) -> UntrustedDire
 
 
 def missing_function_error(path: str, func_name: str, error: NotCachedError) -> NotCachedError:
-    """Return the error for a pickled target whose function is no longer in its cache."""
+    """Return the error for a pickled target whose function its cache cannot provide any more. `error` is the error of the look-up."""
+    reason = f" ({error.__cause__})" if error.__cause__ is not None else ""
     return NotCachedError(
-        f"a pickled call target refers to function {func_name!r}, which is no longer in the cache {path}: compile it again ({error})",
+        f"a pickled call target refers to function {func_name!r}, which the cache {path} cannot provide any more{reason}: compile it again",
         func_name=func_name,
         cache_dir=path,
     )

@@ -28,11 +28,13 @@ def before_start_error(module_id: bytes) -> ReentrantLoadError:
 
 
 def add_name(error: Exception, func_name: str) -> Exception:
-    """Add the name of the function to the exception of a look-up, and return the exception to raise.
+    """Return the exception to raise for an error of a look-up.
 
-    An error about a half-imported file of this package becomes a `ReentrantLoadError`. Other errors are returned unchanged.
+    An error about a half-imported file of this package becomes a `ReentrantLoadError`. Each `ReentrantLoadError` gets the function's name.
+    Other errors are returned unchanged.
     """
     if _is_half_imported(error):
+        # An AttributeError has the module in `obj`, an ImportError its name in `name`.
         module = getattr(getattr(error, "obj", None), "__name__", "") or getattr(error, "name", "")
         error = ReentrantLoadError(f"{_INTERRUPTED} that imports {module}: retry the look-up once the import has finished")
     if isinstance(error, ReentrantLoadError):

@@ -26,10 +26,13 @@ class Judge:
         self._offsets: dict[bytes, int] = {}
 
     def __call__(self, file: ModuleFile) -> None:
-        """Raise `GlobalValidationError` unless the front end accepts the entry of the realization in a module file."""
+        """Ask the front end about the entry of the realization in a module file.
+
+        Raise `GlobalValidationError` unless the front end accepts the entry, or `FormatError` if the record of the entry is damaged.
+        """
         kind, name = self._key
         data = self._read_data(file)
-        reason = f"the realization has no trusted entry of the kind {kind!r}"
+        reason = f"the realization of {name!r} has no trusted entry of the kind {kind!r}"
         if data is not None:
             try:  # the error belongs to the front end, not to a file of the cache
                 if self._accept(data):
@@ -38,7 +41,7 @@ class Judge:
                 reraise_interrupt(error)
                 message = f"the front end failed to check the realization of {name!r}: {error}"
                 raise GlobalValidationError(message, reason=str(error)) from error
-            reason = "the front end does not accept the realization"
+            reason = f"the front end does not accept the realization of {name!r}"
         raise GlobalValidationError(reason, reason=reason)
 
     def _read_data(self, file: ModuleFile) -> bytes | None:

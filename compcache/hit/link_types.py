@@ -30,7 +30,7 @@ CONSTANT, WRITTEN = "constant", "written"
 THREAD_LOCAL = "thread_local"
 #: The separator between types of one use, and the text for parameters that a definition does not name.
 OR, VARIADIC = " | ", "..."
-#: The bytes of the digest in a link type of a record. The offset of its text follows.
+#: The number of bytes of the digest in a record's link type. The offset of the text follows the digest.
 DIGEST_SIZE = 8
 _EXTENSIONS = frozenset(("zeroext", "signext"))
 _FLOAT_BITS = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64, "f128": 128}
@@ -54,14 +54,14 @@ def type_digest(text: str) -> bytes:
     return digest([OR.join(alternatives).encode("utf-8", "surrogatepass")], size=DIGEST_SIZE, person=b"compcache-type")
 
 
-def read_type(read_record: Callable[[int], bytes], kind: bytes) -> str:
-    """Return the link type for the `link_type` of a record, or "" if it is not known.
+def read_type(read_record: Callable[[int], bytes], link_type: bytes) -> str:
+    """Return the text of a record's `link_type`, or "" if the type is not known.
 
     `read_record` returns the payload of the record at an offset. Errors of `read_record` are passed on.
 
     Raise `FormatError` if the record of the link type is damaged.
     """
-    offset = int.from_bytes(kind[DIGEST_SIZE:], "little")
+    offset = int.from_bytes(link_type[DIGEST_SIZE:], "little")
     return decode_link_type(read_record(offset)) if offset else ""
 
 
@@ -96,15 +96,15 @@ def compare_types(definition: str, use: str) -> tuple[bool, str]:
 
 
 def _compare(definition: str, use: str) -> tuple[bool, str]:
-    """Return whether a definition can serve a use, and otherwise the reason, as text of a message."""
+    """Return whether one alternative of a use fits a definition, with the reason or a warning. See `compare_types`."""
     is_variable = definition.startswith(VARIABLE)
     if use.startswith(VARIABLE):
         if is_variable:
             return _compare_variables(definition.split(" "), use.split(" "))
-        return (False, "it is a function, and the module writes to it") if use.endswith(WRITTEN) else (True, "")
+        return (False, "it is a function, and its user writes to it") if use.endswith(WRITTEN) else (True, "")
     called = _Function(use)
     if is_variable:
-        return (True, "") if ADDRESS in called.marks else (False, "it is a variable, and the module calls it")
+        return (True, "") if ADDRESS in called.marks else (False, "it is a variable, and its user calls it")
     return _compare_functions(_Function(definition), called)
 
 
@@ -113,14 +113,14 @@ def _compare_variables(definition: list[str], use: list[str]) -> tuple[bool, str
     _, size, _, alignment, *_ = definition
     _, expected, _, expected_alignment, *_ = use
     if _UNKNOWN not in (size, expected) and int(expected) > int(size):
-        return False, f"it has {size} bytes, and the module expects {expected}"
+        return False, f"it has {size} bytes, and its user expects {expected}"
     if (THREAD_LOCAL in definition) != (THREAD_LOCAL in use):
-        kind, other = ("", "not ") if THREAD_LOCAL in definition else ("not ", "")
-        return False, f"it is {kind}thread-local, and the module expects a variable that is {other}thread-local"
+        defined, expected = ("", "not ") if THREAD_LOCAL in definition else ("not ", "")
+        return False, f"it is {defined}thread-local, and its user expects a variable that is {expected}thread-local"
     if CONSTANT in definition and WRITTEN in use:
-        return False, "it is constant, and the module writes to it"
+        return False, "it is constant, and its user writes to it"
     if int(expected_alignment) > int(alignment):
-        return True, f"it is aligned to {alignment}, and the module expects an alignment of {expected_alignment}"
+        return True, f"it is aligned to {alignment}, and its user expects an alignment of {expected_alignment}"
     return True, ""
 
 
@@ -163,9 +163,9 @@ def _compare_functions(definition: _Function, use: _Function) -> tuple[bool, str
     """Return whether calls of a use fit a definition, with the reason or a warning. See `compare_types`."""
     if definition.convention != use.convention:
         conventions = [function.convention or "that of C" for function in (definition, use)]
-        return False, "its calling convention is {}, and the module calls it by {}".format(*conventions)
+        return False, "its calling convention is {}, and its user calls it by {}".format(*conventions)
     if ADDRESS not in use.marks and len(use.parameters) < len(definition.parameters):
-        return False, f"it takes more arguments ({len(definition.parameters)}) than the module passes ({len(use.parameters)})"
+        return False, f"it takes more arguments ({len(definition.parameters)}) than its user passes ({len(use.parameters)})"
     is_promoted = use.variadic and not definition.variadic  # C promotes arguments of a function without a prototype
     is_fitting, warning = _parameters_fit(definition.parameters, use.parameters, is_promoted=is_promoted)
     if not is_fitting:
@@ -178,7 +178,7 @@ def _compare_functions(definition: _Function, use: _Function) -> tuple[bool, str
     if ADDRESS in use.marks:
         return True, ""
     if definition.variadic and not use.variadic:
-        warning = warning or "it takes a variable number of arguments, and the module calls it with a fixed number"
+        warning = warning or "it takes a variable number of arguments, and its user calls it with a fixed number"
     return True, warning
 
 
@@ -189,7 +189,7 @@ def _parameters_fit(expected_values: list[Piece], passed_values: list[Piece], *,
         is_fitting, lacks_extension = _passes(expected, passed)
         if is_promoted and passed[0] == "i32" and expected[0].partition(" ")[0] in _PROMOTED:
             is_fitting = lacks_extension = True
-        reason = f"its parameter {number} is {expected[0]}, and the module passes {passed[0]}"
+        reason = f"its parameter {number} is {expected[0]}, and its user passes {passed[0]}"
         if not is_fitting:
             return False, reason
         warning = warning or (reason if lacks_extension else "")
@@ -203,7 +203,7 @@ def _result_fits(returned: list[Piece], expected: list[Piece]) -> tuple[bool, st
         return True, ""
     shown = [", ".join([piece for piece, _ in pieces]) or "void" for pieces in (returned, expected)]
     is_fitting = len(returned) == len(expected) and all(passes for passes, _ in pairs)
-    return is_fitting, "it returns {}, and the module expects {}".format(*shown)
+    return is_fitting, "it returns {}, and its user expects {}".format(*shown)
 
 
 def _passes(expected: Piece, passed: Piece) -> tuple[bool, bool]:
@@ -225,20 +225,20 @@ def _is_same_place(first: list[str], second: list[str], *, in_structure: bool) -
     """Return whether the ABI passes these two different types in the same place. `in_structure` is whether they are parts of structures."""
     if first[0] == second[0] == "ptr":  # one type states the size of the memory for a returned structure
         return {len(first), len(second)} == {1, 3}
-    kinds = {first[0], second[0]}
+    types = {first[0], second[0]}
     if len(first) != 1 or len(second) != 1:
         return False
-    if in_structure and all(map(_is_in_register, kinds)):  # compilers differ in how they write the parts of a structure
+    if in_structure and all(map(_is_in_register, types)):  # compilers differ in how they write the parts of a structure
         return True
-    has_vector = any(kind.startswith("v") for kind in kinds)
+    has_vector = any(name.startswith("v") for name in types)
     return has_vector and _vector_bits(first[0]) == _vector_bits(second[0]) != 0
 
 
-def _is_in_register(kind: str) -> bool:
-    """Return whether a value of this type is passed in one general register."""
-    return kind == "ptr" or (kind[0] == "i" and kind[1:].isdecimal() and int(kind[1:]) <= _REGISTER_BITS)
+def _is_in_register(name: str) -> bool:
+    """Return whether a value of the type with this name is passed in one general register."""
+    return name == "ptr" or (name[0] == "i" and name[1:].isdecimal() and int(name[1:]) <= _REGISTER_BITS)
 
 
-def _vector_bits(kind: str) -> int:
-    """Return the number of bits of a value in a vector register, or 0 for another kind of value."""
-    return int(kind[1:]) if kind[0] == "v" and kind[1:].isdecimal() else _FLOAT_BITS.get(kind, 0)
+def _vector_bits(name: str) -> int:
+    """Return the number of bits of a type whose values are passed in vector registers, or 0 for another type."""
+    return int(name[1:]) if name[0] == "v" and name[1:].isdecimal() else _FLOAT_BITS.get(name, 0)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from compcache.directory.module_file import ModuleFile
     from compcache.formats.manifest import Use
     from compcache.formats.records import GlobalRecord
-    from compcache.hit.needs import Kept, Listed
+    from compcache.hit.needs import ModuleRecords, SlotContent
     from compcache.hit.plan import Listing, Plan
     from compcache.hit.target import TypedCallTarget
     from compcache.store import IsNear, Store
@@ -80,7 +80,7 @@ class Source:
         self.file = file
         self.loaded = loaded
         self.suspended = False
-        self.listed: Listed | None = None
+        self.listed: ModuleRecords | None = None
 
     def read_record(self, store: Store, offset: int) -> bytes:
         """Return the payload of a record. Raise the errors of `ModuleFile.read_record` and `Store.open_module`."""
@@ -112,10 +112,10 @@ class Sources(dict[bytes, Source]):
     Attributes:
         root: the function to load.
         accept: rules out realizations of the root. See `Loader.load`.
-        since: the number of loads that had bound something when this load began, if there are linked closures.
+        since: the number of loads that had bound a name when this load began, if there are linked closures.
         listing: the lists of records of several modules, or None.
-        opened: the modules whose files have not been closed since.
-        bound: the modules of earlier bindings.
+        opened: the modules whose files have not been closed since they were opened.
+        bound: the closures of functions that are bound to their copies there, one source for each function.
         is_present: whether the index was read again during the load.
     """
 
@@ -159,7 +159,7 @@ class Choice:
         self.globals: list[GlobalRecord] = []
         self.start: int | None = None
         self.has_needs = False
-        self.fills: list[tuple[GlobalRecord, bytes, Kept]] | None = None
+        self.fills: list[tuple[GlobalRecord, bytes, SlotContent]] | None = None
 
     @property
     def loaded(self) -> LoadedModule:
@@ -208,7 +208,7 @@ class Loader(PlainLoader):
 
         Raises:
             NotCachedError: this host can use none of the realizations.
-            ReentrantLoadError: this look-up interrupts a load of the same function by this thread.
+            ReentrantLoadError: this look-up interrupts a load or an import of the package by this thread.
             CompcacheError: there are realizations, but none can be loaded. This is the error of the first one.
         """
         try:
@@ -300,7 +300,7 @@ class Loader(PlainLoader):
         return None, None
 
     def _prepare_alone(self, choice: Choice, sources: Sources) -> bool:
-        """Prepare a realization that needs no other module, the usual case, without a plan. Return False if it needs a plan.
+        """Prepare a realization without a plan. Return False if it needs a plan, which most realizations do not.
 
         Raise `CompcacheError` or `OSError` if the realization is ruled out.
         """
@@ -340,14 +340,14 @@ class Loader(PlainLoader):
         yield from unloaded
 
     def _admitted(self, func_name: str, realizations: Iterator[tuple[bytes, int]], *, linked: bool) -> Iterator[tuple[bytes, int]]:
-        """Yield the candidates except those in linked closures that are not valid. A closure that the function is bound to comes first.
+        """Yield the candidates that may be used (`LinkedClosures.admitted`).
 
-        The first candidate in a linked closure creates `linked`.
+        A closure to which the function is bound comes first, with offset 0. The first candidate in a closure creates `self.linked`.
         """
         best = next(realizations, None)  # the look-up renews the index, which affects the bindings
-        place = self.linked.bound.place_of(func_name) if self.linked is not None and linked else None
-        if place is not None and self.linked is not None and place in self.linked:
-            yield place, 0
+        bound_to = self.linked.bound.module_of(func_name) if self.linked is not None and linked else None
+        if bound_to is not None and self.linked is not None and bound_to in self.linked:
+            yield bound_to, 0
         if best is not None:
             for module_id, offset in chain((best,), realizations):
                 if self.linked is None:
@@ -359,16 +359,18 @@ class Loader(PlainLoader):
                     self.store.refresh()  # the present index decides whether the closure is valid
                     with hit._lock:
                         self.linked = self.linked or LinkedClosures(self, (Choice, Source, Sources))
-                admitted = self.linked.admitted(func_name, module_id, offset, is_bound=place is not None)
+                admitted = self.linked.admitted(func_name, module_id, offset, is_bound=bound_to is not None)
                 if admitted is not None:
                     yield admitted
 
     def is_loaded(self, module_id: bytes) -> bool:
-        """Return whether this loader has mapped a module that is in use."""
+        """Return whether a module, or a closure that contains it whole, is loaded and in use."""
         return self._loaded(module_id) is not None or (self.linked and self.linked.closure_with(module_id)) is not None
 
     def open_candidate(self, func_name: str, module_id: bytes, offset: int, sources: Sources) -> Choice:
-        """Read the record of a realization. `sources` receives the module that is opened. The caller releases it.
+        """Return the choice of a realization. `sources` receives the module that is opened, and the caller releases the module.
+
+        With offset 0, the function is bound to its copy in a closure.
 
         Raise `CompcacheError` or `OSError` if the realization is ruled out.
         """
@@ -427,15 +429,15 @@ class Loader(PlainLoader):
         return sources.get(module_id) or self._open_source(module_id, sources)
 
     def condemn(self, sources: Sources, module_id: bytes, error: FormatError) -> CompcacheError:
-        """Remove a malformed module from this load, and return the exception to raise."""
+        """Remove a malformed module from this load, and return the exception to raise. See `Store.condemn`."""
         source = sources.pop(module_id)
         source.loaded = None
         return self.store.condemn(source.file, error)
 
     def holds(self, name: str, *, to_import: bool = False) -> bool:
-        """Return whether this host can use a realization of a function. With `to_import`, variables and hidden functions count, too.
+        """Return whether this host can use a realization of a function. With `to_import`, variables, hidden functions and stubs count, too.
 
-        Unreadable and damaged realizations do not count. If there is none, the index is read again.
+        Unreadable and damaged realizations do not count. If no realization counts and the index has changed, the look-up is repeated.
         """
         for module_id, offset in self.store.find(name):
             try:
@@ -457,14 +459,17 @@ class Loader(PlainLoader):
         return self.store.index.refresh() and self.holds(name, to_import=to_import)
 
     def require_usable(self, file: ModuleFile) -> None:
-        """Raise `IncompatibleTargetError` if this host cannot run the code of a module, or if the cache's options exclude it."""
+        """Check that this host can run the code of a module, and that the cache's options allow it.
+
+        See `compcache.hit.plan.require_usable` for the exceptions.
+        """
         if file.target_id not in self.store.processor().accepted or self.store.min_llvm or file.flags not in MAPPED_IN_PLACE:
             from compcache.hit.plan import require_usable
 
             require_usable(self.store, file)
 
     def require_features(self, file: ModuleFile, record: FunctionRecord) -> None:
-        """Raise `IncompatibleTargetError` if this host lacks features that the function requires."""
+        """Check that this host has the features that a function requires. See `compcache.hit.plan.require_features` for the exceptions."""
         if record.target_id not in self.store.processor().accepted:
             from compcache.hit.plan import require_features
 
@@ -479,7 +484,7 @@ class Loader(PlainLoader):
     def _prepare(self, plan: Plan, chosen: dict[str, Choice]) -> bool:
         """Map images and decode globals. Return False if a chosen realization cannot be used, which the plan then rejects.
 
-        Raise `ReentrantLoadError` if this load interrupts another one.
+        Raise `ReentrantLoadError` if this load interrupts another one, or `IntegrityError` if the records of a module do not fit its image.
         """
         for name, choice in chosen.items():
             try:
@@ -496,17 +501,19 @@ class Loader(PlainLoader):
         return True
 
     def start(self, chosen: dict[str, Choice]) -> None:
-        """Run the constructors that have waited for their imports."""
+        """Run the constructors that have waited for their imports. See `_prepare` for the exceptions."""
         if any(choice.start is not None and not choice.loaded.started for choice in chosen.values()):
             from compcache.hit.plain_imports import start_modules
 
-            functions = {name: (c.loaded, c.start, [imported for _, imported, _, _ in c.imports]) for name, c in chosen.items()}
+            functions = {
+                name: (choice.loaded, choice.start, [imported for _, imported, _, _ in choice.imports]) for name, choice in chosen.items()
+            }
             with self.mapping():
                 writes, updates = self.bindings(chosen)
                 start_modules(self.runtime(), (b"".join(writes), updates), functions)
 
     def provide(self, source: Source) -> None:
-        """Map a module, or wait for the thread that maps it. It is mapped once for all functions and threads."""
+        """Map a module, unless another function or thread has mapped it. Wait for a thread that is mapping a module."""
         if source.loaded is None:
             suspended = source.suspended
             file = source.open_file(self.store)
@@ -548,7 +555,7 @@ class Loader(PlainLoader):
 
         return load_image(self.runtime(), file)
 
-    def _decode(self, choice: Choice) -> list[tuple[GlobalRecord, bytes, Kept]]:
+    def _decode(self, choice: Choice) -> list[tuple[GlobalRecord, bytes, SlotContent]]:
         """Decode the globals of a choice. See `compcache.hit.needs.decode_globals`."""
         from compcache.hit.needs import decode_globals
 
@@ -557,15 +564,16 @@ class Loader(PlainLoader):
     # ----------------------------------------------------------------- commit
 
     def _commit(self, func_name: str, chosen: dict[str, Choice], owner: object, sources: Sources) -> TypedCallTarget | None:
-        """Fill slots and tables, and return the target. Return None if another thread has replaced one of the modules.
+        """Fill slots and tables, and return the target. Return None if another load has contradicted this one, which is then repeated.
 
         An existing target is returned, unless `sources.accept` requires another realization.
 
-        Raise `StorageError` if the cache was closed while the function was loaded.
+        Raise `StorageError` if the cache was closed while the function was loaded, or `IntegrityError` if the records of a module do not
+        fit its image.
         """
         runtime = self.runtime()
         target = self._make_target(runtime, chosen[func_name], owner)
-        modules = {c.module_id: c.loaded for c in chosen.values()}
+        modules = {choice.module_id: choice.loaded for choice in chosen.values()}
         linked = self.linked
         bound = linked.bound.bind(chosen, linked) if linked is not None else {}
         if linked is not None:
@@ -595,11 +603,11 @@ class Loader(PlainLoader):
             for module in modules.values():
                 self.opened += not module.committed
                 module.committed = True
-            self.decoded += sum(len(c.fills or ()) for c in chosen.values())
+            self.decoded += sum(len(choice.fills or ()) for choice in chosen.values())
         return target
 
     def _is_consistent(self, chosen: dict[str, Choice], bound: dict[str, Any], since: int) -> bool:
-        """Return whether all variables still belong to the chosen modules. Another thread may have bound them to other modules.
+        """Return whether no other load has bound the chosen functions and variables to other modules meanwhile.
 
         `since` is the value of `BoundNames.changes` when the load began.
         """
@@ -611,7 +619,7 @@ class Loader(PlainLoader):
         return not self.linked or self.linked.agree(chosen, bound, since)
 
     def _make_target(self, runtime: Any, root: Choice, owner: object) -> TypedCallTarget:
-        """Return a new call target for a realization. Raise `CompcacheError` if the record does not fit the image."""
+        """Return a new call target for a realization. Raise `IntegrityError` if the record does not fit the image."""
         record = root.record
         context = TargetContext(
             record.name,
@@ -654,10 +662,7 @@ class Loader(PlainLoader):
             forget(self, module_id)
 
     def forget_names(self, func_names: Iterable[str], module_id: bytes) -> None:
-        """Let the next look-ups of functions read the directory, unless the loaded functions belong to this module.
-
-        Call targets in use stay valid.
-        """
+        """Let the next look-ups read the directory, unless the loaded functions belong to this module. Call targets in use stay valid."""
         held = [target for target in map(self.held, func_names) if target is not None]
         targets = [target for target in held if target._context is None or target._context.module.module_id != module_id]
         if targets:

@@ -90,10 +90,10 @@ class LoggingRecorder(NullRecorder):
         """Record that the remote store answered about a function."""
         _logger.debug("remote store %s: %s", name, answer)
 
-    def waited(self, what: str, seconds: float, *, owned: bool | None) -> None:
-        """Record that this thread waited for another process or thread. `owned` is whether this thread then did the work itself."""
-        end = "and then did so itself" if owned else "until it was done"
-        _logger.debug("waited %s for another process or thread to %s, %s", _format_time(seconds), what, end)
+    def waited(self, lock: str, seconds: float, *, owned: bool | None) -> None:
+        """Record that this thread has waited for a lock with this name. `owned` is whether it holds the lock now."""
+        end = "acquired" if owned else "another process or thread holds it"
+        _logger.debug("waited %s for the lock %r: %s", _format_time(seconds), lock, end)
 
     def compiled(self, seconds: float, names: Sequence[str] = ()) -> None:
         """Record that a module was compiled."""
@@ -120,7 +120,7 @@ class LoggingRecorder(NullRecorder):
         self._counts.watch(loader)
 
     def flush(self, *, now_held: bool = False) -> None:
-        """Write the pending events."""
+        """Write the pending events. With `now_held`, record the modules in memory as used."""
         self._counts.flush(now_held=now_held)
 
     def reset(self) -> None:
@@ -129,7 +129,7 @@ class LoggingRecorder(NullRecorder):
 
 
 def _format_time(seconds: float) -> str:
-    """Return a time in seconds as text, in ms below a second."""
+    """Return a time as text, in milliseconds if it is shorter than a second."""
     return f"{1e3 * seconds:.2f} ms" if seconds < 1 else f"{seconds:.2f} s"
 
 

@@ -59,7 +59,7 @@ def forget(loader: Loader, module_id: bytes) -> None:
     A linked closure whose modules all exist is not hidden, because its code is still the code of functions in the cache.
     """
     linked = loader.linked
-    if linked is not None and module_id in linked and linked.is_whole(module_id):
+    if linked is not None and module_id in linked and linked.has_all_parts(module_id):
         return
     with loader.lock():
         modules = [loader._loaded(module_id), *(linked.closures_of(module_id) if linked is not None else ())]
@@ -113,7 +113,8 @@ def _hide(loader: Loader, token: object, target: TypedCallTarget) -> None:
 def held_lines(loaders: list[ref[PlainLoader]], now: float) -> list[str]:
     """Return journal lines that record all modules of these loaders as used at the time `now`. They add nothing to counters."""
     modules = {module.module_id for weak in loaders if (loader := weak()) is not None for module in loader.loaded_modules()}
-    return [f"{now} loads 0 {module_id.hex()} {name_key('').hex()}" for module_id in sorted(modules)]
+    no_name = name_key("").hex()  # a line of the journal states a function, but these lines record modules only
+    return [f"{now} loads 0 {module_id.hex()} {no_name}" for module_id in sorted(modules)]
 
 
 def unload(loader: Loader, func_name: str) -> int:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from compcache.formats.records import GlobalRecord
     from compcache.hit.loader import Choice, LoadedModule, Loader, Source
 
-__all__ = ["Kept", "Listed", "collect_stores", "decode_globals", "quarantine_misfit", "read_needs", "read_records"]
+__all__ = ["ModuleRecords", "SlotContent", "collect_stores", "decode_globals", "quarantine_misfit", "read_needs", "read_records"]
 
 #: A module's section of records is read whole if it has at most this many bytes.
 _MOST_RECORDS = 1 << 15
@@ -30,7 +30,7 @@ _MOST_RECORDS = 1 << 15
 _libraries: dict[str, object] = {}
 
 
-class Listed:
+class ModuleRecords:
     """The records of a module, for a load that reads several of them.
 
     Attributes:
@@ -66,14 +66,14 @@ class Listed:
         return payload
 
 
-def read_records(loader: Loader, source: Source) -> Listed:
+def read_records(loader: Loader, source: Source) -> ModuleRecords:
     """Return the records of a module, read at once unless the section is large. Raise `StorageError` if the file cannot be read."""
     if source.listed is None:
         file, records = source.file, b""
         if file.records <= _MOST_RECORDS:
             file = source.open_file(loader.store)
             records = file.read(file.image, file.records)
-        source.listed = Listed(file.key, records)
+        source.listed = ModuleRecords(file.key, records)
     return source.listed
 
 
@@ -136,13 +136,13 @@ def _require_natives(loader: Loader, choice: Choice, natives: dict[str, None], c
     checked.update(natives)
 
 
-class Kept:
+class SlotContent:
     """The decoded value of a global in a slot.
 
     Attributes:
         data: the bytes in the slot.
         value: the object to keep alive.
-        before: the previous content of the slot. Running code may still use it, so it lives as long.
+        before: the previous content of the slot, kept alive because running code may still use it.
         revalidate: whether later loads check the global again.
     """
 
@@ -155,10 +155,10 @@ class Kept:
         self.revalidate = revalidate
 
 
-def decode_globals(loader: Loader, choice: Choice) -> list[tuple[GlobalRecord, bytes, Kept]]:
-    """Return (record, bytes, value) for each global that is not stored yet.
+def decode_globals(loader: Loader, choice: Choice) -> list[tuple[GlobalRecord, bytes, SlotContent]]:
+    """Return (record, bytes, content) for each global whose slot must be written.
 
-    Raise `GlobalValidationError` if a global has changed. The message names it and the function.
+    Raise `GlobalValidationError` if a global has changed. The message names the global and the function.
     """
     fills = []
     for record in choice.globals:
@@ -177,18 +177,18 @@ def decode_globals(loader: Loader, choice: Choice) -> list[tuple[GlobalRecord, b
     return fills
 
 
-def _decode_global(loader: Loader, choice: Choice, record: GlobalRecord) -> tuple[bytes, Kept] | None:
-    """Return the bytes and the value of a global, or None if it is stored already and still valid."""
+def _decode_global(loader: Loader, choice: Choice, record: GlobalRecord) -> tuple[bytes, SlotContent] | None:
+    """Return the bytes of a global and the new content of its slot, or None if the content of the slot is still valid."""
     from compcache.globals.definition import Storage, call_load, decode_definition
 
     stored = choice.loaded.slots.get(record.slot)
-    if isinstance(stored, Kept) and not stored.revalidate:
+    if isinstance(stored, SlotContent) and not stored.revalidate:
         return None
     definition = decode_definition(record.kind, record.payload)
     data, keep = call_load(definition, Storage(record.form, record.size), _LoadContext(loader, choice))
-    if isinstance(stored, Kept) and (stored.data == data or definition.is_same(stored.value, keep)):
+    if isinstance(stored, SlotContent) and (stored.data == data or definition.is_same(stored.value, keep)):
         return None
-    return data, Kept(data, keep, stored, revalidate=definition.revalidate)
+    return data, SlotContent(data, keep, stored, revalidate=definition.revalidate)
 
 
 class _LoadContext:
@@ -225,9 +225,9 @@ class _LoadContext:
 
 
 def collect_stores(loader: Loader, chosen: dict[str, Choice]) -> tuple[list[bytes], list[dict[Any, Any]]]:
-    """Return the stores into the slots of the chosen modules, and the updates of their tables.
+    """Return the stores into the slots of the chosen modules, and the updates of the modules' tables.
 
-    Raise `IntegrityError` if the records of a module do not fit its image. The module was moved to quarantine.
+    If the records of a module do not fit its image, quarantine the module and raise `IntegrityError`.
     """
     runtime = loader.runtime()
     by_module: dict[bytes, list[Choice]] = {}
@@ -253,7 +253,10 @@ def collect_stores(loader: Loader, chosen: dict[str, Choice]) -> tuple[list[byte
 def _slot_contents(
     runtime: Any, chosen: dict[str, Choice], module: LoadedModule, choices: list[Choice]
 ) -> tuple[dict[int | str, object], bytes]:
-    """Return the new contents of the slots of one module, and the stores that write them."""
+    """Return the new contents of the slots of one module, and the stores that write them.
+
+    Raise `IndexError` if the records of the module do not fit its image.
+    """
     slots = module.slots
     filled: dict[int | str, object] = {}
     groups = []
@@ -272,10 +275,10 @@ def _slot_contents(
                 groups.append((loaded.image, [item], [provider.record.function]))
     stores = [runtime.bind(module.image, groups)]
     for choice in choices:
-        for record, data, keep in choice.fills or ():
-            if slots.get(record.slot) is keep.before:
+        for record, data, content in choice.fills or ():
+            if slots.get(record.slot) is content.before:
                 stores.append(encode_store(runtime.address(module.image, record.slot), data))
-                filled[record.slot] = keep
+                filled[record.slot] = content
     return filled, b"".join(stores)
 
 

@@ -25,9 +25,9 @@ _SEQUENCE, _REQUIRES, _DATA, _GONE = 2, 3, 4, 5
 
 
 def read_entry(loader: "PlainLoader", kind: str, name: str) -> "tuple[bytes | None] | None":
-    """Return the data of the latest entry with a kind and name, in a tuple: None if the directory has no such entry.
+    """Return a tuple with the data of the latest entry with a kind and name, or with None if the directory has no such entry.
 
-    Return None instead of the tuple if only a store can answer.
+    Return None instead of a tuple if only a store can answer.
     """
     try:
         runtime, names = load_runtime(), loader._index[0]
@@ -39,8 +39,8 @@ def read_entry(loader: "PlainLoader", kind: str, name: str) -> "tuple[bytes | No
         latest = max([record for _, record in records], key=lambda record: (record[_SEQUENCE], record[_GONE], record[_DATA]), default=None)
         if latest is None or latest[_GONE]:
             return (None,)
-        for module_id in latest[_REQUIRES]:
-            loader._open_module(runtime, 0, module_id)  # raises an error if the module is gone
+        if any(loader._open_module(runtime, 0, module_id)[0] is None for module_id in latest[_REQUIRES]):
+            return None  # the module is gone
     except Exception as error:  # noqa: BLE001 - whatever the error is, the store meets it again and reports it
         reraise_interrupt(error)
         return None

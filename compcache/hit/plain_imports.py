@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from compcache.formats.manifest import Use
     from compcache.hit import LoadedModule, PlainLoader
 
-__all__ = ["MANY", "Part", "Parts", "collect_imports", "encode_store", "look_up_together", "start_modules"]
+__all__ = ["MANY", "PlainFunction", "PlainFunctions", "collect_imports", "encode_store", "look_up_together", "start_modules"]
 
 #: The values of `compcache.formats.manifest`.
 _STARTUP = "startup"
@@ -30,7 +30,7 @@ _MOST_MODULES = 64
 MANY, _BYTES_OF_EACH = 32, 1024
 
 
-class Part:
+class PlainFunction:
     """A function of a load.
 
     Attributes:
@@ -54,12 +54,12 @@ class Part:
         self.imports: dict[int | str, Use] = {}
         self.addresses: list[tuple[int, int, str, str]] = []
         self.stores = b""
-        self.together: list[tuple[Part, list[Use], list[int]]] = []
+        self.together: list[tuple[PlainFunction, list[Use], list[int]]] = []
         self.loaded: Any = None
         self.start: int | None = None
 
 
-class Parts(dict[str, Part]):
+class PlainFunctions(dict[str, PlainFunction]):
     """The functions of a plain load, by name."""
 
     __slots__ = ()
@@ -71,17 +71,19 @@ class Parts(dict[str, Part]):
             ImportError, OSError: a module cannot be mapped, or a helper is missing.
             ReentrantLoadError: the look-up interrupts the start of one of the modules.
         """
-        for part in self.values():
-            part.loaded = loader._provide(runtime, part.module_id, part.where)
-            part.stores = b"".join([_address_store(runtime, part.loaded.image, *address) for address in part.addresses])
-        if any(part.start is not None and not part.loaded.started for part in self.values()):
-            functions = {key: (part.loaded, part.start, [use[1] for use in part.imports.values()]) for key, part in self.items()}
+        for function in self.values():
+            function.loaded = loader._provide(runtime, function.module_id, function.where)
+            function.stores = b"".join([_address_store(runtime, function.loaded.image, *address) for address in function.addresses])
+        if any(function.start is not None and not function.loaded.started for function in self.values()):
+            functions = {
+                name: (function.loaded, function.start, [use[1] for use in function.imports.values()]) for name, function in self.items()
+            }
             with loader.mapping():
                 start_modules(runtime, self.bindings(runtime), functions)
 
     def modules(self) -> "dict[bytes, LoadedModule]":
         """Return the modules of the functions, by module_id."""
-        return {part.module_id: part.loaded for part in self.values()}
+        return {function.module_id: function.loaded for function in self.values()}
 
     def bindings(self, runtime: "Any") -> "tuple[bytes, list[dict[Any, Any]]]":
         """Return the stores into images that bind the functions to each other, and the table updates that record them.
@@ -89,17 +91,18 @@ class Parts(dict[str, Part]):
         Raise `IndexError` if the records of a module do not fit its image.
         """
         stores, updates = [], []
-        for part in self.values():
-            if part.stores:
-                stores.append(part.stores)
-                runtime.require_writable(part.loaded.image, part.stores)
-            slots: dict[Any, Any] = part.loaded.slots
-            groups = [(self[use[1]], [use], [self[use[1]].record[4]]) for use in part.imports.values()] + part.together
+        for function in self.values():
+            if function.stores:
+                stores.append(function.stores)
+                runtime.require_writable(function.loaded.image, function.stores)
+            slots: dict[Any, Any] = function.loaded.slots
+            groups = [(self[use[1]], [use], [self[use[1]].record[4]]) for use in function.imports.values()] + function.together
             if slots:
-                groups = [(p, [u for u in uses if u[0] not in slots], [n for u, n in zip(uses, numbers, strict=True) if u[0] not in slots])
-                          for p, uses, numbers in groups]  # fmt: skip
+                groups = [(other, [use for use in uses if use[0] not in slots],
+                           [number for use, number in zip(uses, numbers, strict=True) if use[0] not in slots])
+                          for other, uses, numbers in groups]  # fmt: skip
             if groups:
-                image = part.loaded.image
+                image = function.loaded.image
                 stores.append(runtime.bind(image, [(other.loaded.image, uses, numbers) for other, uses, numbers in groups]))
                 runtime.require_writable(image, stores[-1])
                 updates += [slots, {use[0]: other.loaded for other, uses, _ in groups for use in uses}]
@@ -109,16 +112,18 @@ class Parts(dict[str, Part]):
         """Return updates for the modules that provide the variables of this load: each table of `loader`, followed by its new rows."""
         updates: list[dict[Any, Any]] = []
         for prefix, table in ((_VARIABLE, loader.providers), (_MERGED, loader.merged)):
-            bound = [(name, part.loaded) for name, part in self.items() if part.record[2].startswith(prefix)]
+            bound = [(name, function.loaded) for name, function in self.items() if function.record[2].startswith(prefix)]
             updates += [table, {name: hit._weak(table, name, module) for name, module in bound}]
         return updates
 
 
-def collect_imports(loader: "PlainLoader", runtime: "Any", module_id: bytes, where: "Any", record: "tuple[Any, ...]") -> "Parts | None":
+def collect_imports(
+    loader: "PlainLoader", runtime: "Any", module_id: bytes, where: "Any", record: "tuple[Any, ...]"
+) -> "PlainFunctions | None":
     """Return a function with all its direct and indirect imports.
 
-    The result is empty if it imports nothing. It is None if one of them is missing or not plain, has another type than its use, or needs a
-    native symbol that this process does not have.
+    The result is empty if there is nothing to bind: no import, no address of a helper, and no constructor that waits. It is None if one of
+    the functions is missing or not plain, has another type than its use, or needs a native symbol that this process does not have.
 
     Args:
         loader: the loader.
@@ -130,53 +135,54 @@ def collect_imports(loader: "PlainLoader", runtime: "Any", module_id: bytes, whe
     Raises:
         CompcacheError, OSError: a record or a file cannot be read.
     """
-    root = Part(module_id, where, record)
-    parts, places, waiting = Parts({record[0]: root}), {module_id: where}, [root]
+    root = PlainFunction(module_id, where, record)
+    functions, places, waiting = PlainFunctions({record[0]: root}), {module_id: where}, [root]
     natives: set[str] = set()
-    needing: dict[tuple[bytes, int], Part] = {}
-    for part in waiting:  # the list grows in the loop
-        first = needing.setdefault((part.module_id, part.record[6]), part)
-        if first is not part:  # the needs are the same places of the same image
-            part.imports, part.start = first.imports, first.start
+    needing: dict[tuple[bytes, int], PlainFunction] = {}
+    for function in waiting:  # the list grows in the loop
+        first = needing.setdefault((function.module_id, function.record[6]), function)
+        if first is not function:  # the needs are the same places of the same image
+            function.imports, function.start = first.imports, first.start
             continue
-        uses = _collect_needs(loader, runtime, part, natives)
+        uses = _collect_needs(loader, runtime, function, natives)
         if uses is None:
             return None
 
-        def find(name: str) -> "Part | None":
-            """Return the part with a function, and queue a new part; None if the function is not found."""
-            other = parts.get(name) or _find(loader, runtime, name, places)
-            if other is not None and name not in parts:
-                parts[name] = other
+        def find(name: str) -> "PlainFunction | None":
+            """Return the function of a name, and queue it if it is new; None if it is not found (`_find`)."""
+            other = functions.get(name) or _find(loader, runtime, name, places)
+            if other is not None and name not in functions:
+                functions[name] = other
                 waiting.append(other)
             return other
 
         if len(uses) >= MANY:
             tables, accepted = loader._index[1], loader._accepted
-            part.together, uses = look_up_together(runtime, tables, uses, accepted, _reader_of_records(loader, find))
+            function.together, uses = look_up_together(runtime, tables, uses, accepted, _reader_of_records(loader, find))
         for use in uses:
             other, kind = find(use[1]), use[3]
             if other is None or (kind and other.record[7] and kind[:_DIGEST] != other.record[7][:_DIGEST]):
                 return None
-            part.imports[use[0]] = use
+            function.imports[use[0]] = use
     if natives and runtime.find_undefined(tuple(natives)) is not None:
         return None
-    return parts if any(part.imports or part.addresses or part.start is not None for part in waiting) else Parts()
+    has_bindings = any(function.imports or function.addresses or function.start is not None for function in waiting)
+    return functions if has_bindings else PlainFunctions()
 
 
-def _collect_needs(loader: "PlainLoader", runtime: "Any", part: "Part", natives: "set[str]") -> "list[Use] | None":
-    """Add the native symbols of a function to `natives`, and record the function's variables in `part` (`_read_variables`).
+def _collect_needs(loader: "PlainLoader", runtime: "Any", function: "PlainFunction", natives: "set[str]") -> "list[Use] | None":
+    """Add the native symbols of a function to `natives`, and its variables to its fields (`_read_variables`).
 
     Return the unbound imports of the function, each with its key, its positions and the link type of its use. The result is None if the
     function has variables to decode.
     """
     uses: list[Use] = []
-    loaded = loader._loaded(part.module_id)
-    waiting = [part.record[6]] if part.record[6] else []
+    loaded = loader._loaded(function.module_id)
+    waiting = [function.record[6]] if function.record[6] else []
     listed = set(waiting)
     for offset in waiting:  # the list grows in the loop
-        imports, variables, symbols, children = runtime.needs_record(_read_payload(runtime, part, offset))
-        if not _read_variables(runtime, part, variables):
+        imports, variables, symbols, children = runtime.needs_record(_read_payload(runtime, function, offset))
+        if not _read_variables(runtime, function, variables):
             return None
         uses += [use for use in imports if use[0] not in loaded.slots] if loaded is not None else imports
         natives.update(symbols)
@@ -185,23 +191,23 @@ def _collect_needs(loader: "PlainLoader", runtime: "Any", part: "Part", natives:
     return uses
 
 
-def _read_payload(runtime: "Any", part: Part, offset: int) -> bytes:
+def _read_payload(runtime: "Any", function: PlainFunction, offset: int) -> bytes:
     """Return the payload of a record of a function's module."""
-    opened, _, _, (image, records, _, _, _, key, _) = part.where
+    opened, _, _, (image, records, _, _, _, key, _) = function.where
     payload: bytes = runtime.read_frame(opened.number, offset, records, key, image)
     return payload
 
 
 def _reader_of_records(
-    loader: "PlainLoader", find: "Callable[[str], Part | None]"
-) -> "Callable[[bytes, str, int], tuple[Part, bytes, bytes] | None]":
+    loader: "PlainLoader", find: "Callable[[str], PlainFunction | None]"
+) -> "Callable[[bytes, str, int], tuple[PlainFunction, bytes, bytes] | None]":
     """Return the argument `read_records` of `look_up_together` for a plain hit.
 
     A module is examined if it has the newest realization of its first import, and not too large a section of records.
     """
 
-    def read(module_id: bytes, name: str, most: int) -> "tuple[Part, bytes, bytes] | None":
-        """Return a function of the module, the module's key, and its records; None if `find` prefers another, or has too many bytes."""
+    def read(module_id: bytes, name: str, most: int) -> "tuple[PlainFunction, bytes, bytes] | None":
+        """Return a function, its module's key and records; None if `find` prefers another module, or the records are too large."""
         other = find(name)
         if other is None or other.module_id != module_id or other.where[3][1] > most:
             return None
@@ -249,7 +255,7 @@ def look_up_together(
     return together, [use for use in uses if use[0] not in collected_keys]
 
 
-def _find(loader: "PlainLoader", runtime: "Any", name: str, places: "dict[bytes, Any]") -> "Part | None":
+def _find(loader: "PlainLoader", runtime: "Any", name: str, places: "dict[bytes, Any]") -> "PlainFunction | None":
     """Return the function of this name; None if it is missing, only `Loader` can choose its realization, or too many modules are open."""
     row = runtime.newest(loader._index[1], name, runtime.is_ordered(name))
     if row is None or row[2] >= hit._LINKED:
@@ -262,20 +268,20 @@ def _find(loader: "PlainLoader", runtime: "Any", name: str, places: "dict[bytes,
     record = loader._read_function(runtime, name, row, where)
     if record is None or (record[2].startswith(hit._LINK_ONLY) and not _has_one_realization(loader, runtime, name)):
         return None
-    return Part(row[1], where, record)
+    return PlainFunction(row[1], where, record)
 
 
-def _read_variables(runtime: "Any", part: Part, offsets: "tuple[int, ...]") -> bool:
-    """Record the variables with addresses of helpers, and the function that runs the constructors, in `part`.
+def _read_variables(runtime: "Any", function: PlainFunction, offsets: "tuple[int, ...]") -> bool:
+    """Record the variables with addresses of helpers, and the number of the function that runs the constructors, in a function's fields.
 
     Return False at the first variable of another kind, otherwise True.
     """
     for offset in offsets:
-        _, slot, _, size, kind, payload = runtime.global_record(_read_payload(runtime, part, offset))
+        _, slot, _, size, kind, payload = runtime.global_record(_read_payload(runtime, function, offset))
         if kind == _STARTUP:
-            part.start = slot
+            function.start = slot
         elif kind in _ADDRESSES:
-            part.addresses.append((slot, size, kind, payload.decode()))
+            function.addresses.append((slot, size, kind, payload.decode()))
         else:
             return False
     return True
@@ -288,7 +294,7 @@ def _address_store(runtime: "Any", image: "Any", slot: int, size: int, kind: str
     """
     from sys import modules
 
-    __import__(_ADDRESSES[kind])
+    __import__(_ADDRESSES[kind])  # `importlib` would be one more file to import
     address = modules[_ADDRESSES[kind]].helper_address(name)
     if not address:
         raise OSError(f"this process has no C function {name!r} of Numba")

@@ -187,7 +187,7 @@ class Plan:
         if error is not None:
             self._nodes[root].keep_error(error)
         self._pending: dict[str, None] = {root: None}  # an ordered set, because many imports are searched in it
-        self._may_lack = False  # whether any function has run out of realizations
+        self._any_exhausted = False  # whether any function has run out of realizations
         self._apart: dict[tuple[str, bytes], str] = {}  # by name and digest: the nodes for users that expect another type
 
     def choose(self) -> dict[str, Choice]:
@@ -216,7 +216,8 @@ class Plan:
     def _candidates(self, name: str) -> Iterator[tuple[bytes, int]]:
         """Yield the realizations of an import. Those in modules that this load uses come first.
 
-        For a plain name, these are the newest realization and those with the same content.
+        For a plain name, these are the newest realization and those with the same content. If a module in use provides the name, a merged
+        variable, only the realization in this module is yielded.
         """
         unloaded = []
         loader = self._loader
@@ -247,7 +248,7 @@ class Plan:
         yield from unloaded
 
     def _is_near(self, module_id: bytes) -> bool:
-        """Return whether this load uses a module, or the process has loaded it."""
+        """Return whether this load uses a module, or the loader has loaded it."""
         return module_id in self._sources or self._loader.is_loaded(module_id)
 
     def _find_second_provider(self, chosen: dict[str, Choice]) -> tuple[str, LinkError] | None:
@@ -273,14 +274,14 @@ class Plan:
         return None
 
     def _choose_next(self, name: str, node: _Node) -> None:
-        """Choose the next usable realization of a function. If all were tried, handle its dependents."""
+        """Choose the next usable realization of a function. If there is none, see `_handle_exhausted`."""
         choice, self._opened = self._opened, None
         while choice is not None or (choice := self._next_choice(name, node)) is not None:
             try:
                 self._read_needs(choice)
                 if name == self._root:
                     _require_entry(choice)
-                if self._may_lack:
+                if self._any_exhausted:
                     self._require_imports(choice)
                 self._require_type(name, node, choice)
             except (CompcacheError, OSError) as error:
@@ -304,25 +305,25 @@ class Plan:
             node.choice = self._loader.open_stub(name.partition(_APART)[0], self._sources)
             if node.choice is not None:
                 return
-        self._may_lack = True
-        for use, (user, kind) in list(node.uses.items())[1:]:  # the other types get a node of their own
-            self._split_node(name, use, user, kind)
+        self._any_exhausted = True
+        for use, (user, expected) in list(node.uses.items())[1:]:  # the other types get a node of their own
+            self._split_node(name, use, user, expected)
         for dependent in node.dependents:
             self._drop_dependent(dependent, name, node)
 
     def _add_imports(self, name: str, choice: Choice) -> None:
         """Add the imports of a choice to the plan."""
         nodes, pending = self._nodes, self._pending
-        if len(choice.imports) >= MANY and not self._apart and not self._may_lack:
+        if len(choice.imports) >= MANY and not self._apart and not self._any_exhausted:
             self._look_up_together(choice)
-        for _, imported, _, kind in choice.imports:
+        for _, imported, _, expected in choice.imports:
             import_node = nodes.get(imported)
             if import_node is None:
                 import_node = nodes[imported] = _Node(self._candidates(imported))
-                import_node.uses[kind[:_DIGEST]] = choice, kind
+                import_node.uses[expected[:_DIGEST]] = choice, expected
                 pending[imported] = None
-            elif kind[:_DIGEST] not in import_node.uses:
-                import_node = self._node_for(imported, import_node, choice, kind)
+            elif expected[:_DIGEST] not in import_node.uses:
+                import_node = self._node_for(imported, import_node, choice, expected)
             import_node.dependents[name] = None
 
     def _look_up_together(self, choice: Choice) -> None:
@@ -351,36 +352,36 @@ class Plan:
         except (CompcacheError, OSError) as error:  # choosing for these imports meets the error again
             reraise_interrupt(error)
 
-    def _node_for(self, name: str, node: _Node, user: Choice, kind: bytes) -> _Node:
+    def _node_for(self, name: str, node: _Node, user: Choice, expected: bytes) -> _Node:
         """Return the node of an import for a user that expects this type: a node of its own if the type does not fit, or cannot be read."""
-        use = kind[:_DIGEST]
+        use = expected[:_DIGEST]
         if (name, use) in self._apart:
             return self._nodes[self._apart[name, use]]
         is_open = node.choice is None and name in self._pending
         try:
-            is_fitting = is_open or (node.choice is not None and self._fits(node.choice, user, kind))
+            is_fitting = is_open or (node.choice is not None and self._fits(node.choice, user, expected))
         except (CompcacheError, OSError) as error:  # choosing for the new node meets the error again
             reraise_interrupt(error)
             is_fitting = False
         if not is_fitting:
-            return self._split_node(name, use, user, kind)
-        node.uses[use] = user, kind
+            return self._split_node(name, use, user, expected)
+        node.uses[use] = user, expected
         return node
 
-    def _split_node(self, name: str, use: bytes, user: Choice, kind: bytes) -> _Node:
+    def _split_node(self, name: str, use: bytes, user: Choice, expected: bytes) -> _Node:
         """Add a node for importers that expect another type of a function than others, and return it."""
         node = self._nodes[name]
         node.uses.pop(use, None)
         key = self._apart[name, use] = f"{name}{_APART}{len(self._apart)}"
         apart = self._nodes[key] = _Node(self._candidates(name))
-        apart.uses[use] = user, kind
+        apart.uses[use] = user, expected
         apart.dependents.update(node.dependents)
         self._pending[key] = None
         return apart
 
-    def _node_name(self, name: str, kind: bytes) -> str:
+    def _node_name(self, name: str, expected: bytes) -> str:
         """Return the name of the node for an import of this type."""
-        return self._apart.get((name, kind[:_DIGEST]), name)
+        return self._apart.get((name, expected[:_DIGEST]), name)
 
     def _require_type(self, name: str, node: _Node, choice: Choice) -> None:
         """Check that a realization fits its first user. Other users that it does not fit get another node.
@@ -389,31 +390,31 @@ class Plan:
         """
         if not node.uses or (len(node.uses) == 1 and choice.record.link_type[:_DIGEST] in node.uses):
             return
-        for number, (use, (user, kind)) in enumerate(list(node.uses.items())):
-            if not self._fits(choice, user, kind):
+        for number, (use, (user, expected)) in enumerate(list(node.uses.items())):
+            if not self._fits(choice, user, expected):
                 if number == 0 and name != self._root:
-                    raise _mismatch_error(choice, user, *self._read_both_types(choice, user, kind))
-                self._split_node(name, use, user, kind)
+                    raise _mismatch_error(choice, user, *self._read_both_types(choice, user, expected))
+                self._split_node(name, use, user, expected)
 
-    def _fits(self, choice: Choice, user: Choice, kind: bytes) -> bool:
-        """Return whether a realization has the type that a user expects."""
+    def _fits(self, choice: Choice, user: Choice, expected: bytes) -> bool:
+        """Return whether a realization has the type that a user expects. An unknown type fits."""
         defined_type = choice.record.link_type
-        if not kind or not defined_type or kind[:_DIGEST] == defined_type[:_DIGEST]:
+        if not expected or not defined_type or expected[:_DIGEST] == defined_type[:_DIGEST]:
             return True
         from compcache.hit.link_types import compare_types
 
-        return compare_types(*self._read_both_types(choice, user, kind))[0]
+        return compare_types(*self._read_both_types(choice, user, expected))[0]
 
-    def _read_both_types(self, choice: Choice, user: Choice, kind: bytes) -> tuple[str, str]:
-        """Return the link type of a realization, and the one that its use expects; see `_read_link_type`."""
-        return self._read_link_type(choice, choice.record.link_type), self._read_link_type(user, kind)
+    def _read_both_types(self, choice: Choice, user: Choice, expected: bytes) -> tuple[str, str]:
+        """Return the link type of a realization, and the link type that `user` expects, as text. See `_read_link_type`."""
+        return self._read_link_type(choice, choice.record.link_type), self._read_link_type(user, expected)
 
-    def _read_link_type(self, choice: Choice, kind: bytes) -> str:
-        """Return a link type as text, or "" if unknown. A malformed record condemns the module, and its exception is raised."""
+    def _read_link_type(self, choice: Choice, link_type: bytes) -> str:
+        """Return a link type as text, or "" if it is unknown. If its record is malformed, raise the exception of `Loader.condemn`."""
         from compcache.hit.link_types import read_type
 
         try:
-            return read_type(lambda offset: choice.source.read_record(self._loader.store, offset), kind)
+            return read_type(lambda offset: choice.source.read_record(self._loader.store, offset), link_type)
         except FormatError as error:
             if choice.module_id not in self._sources:
                 raise  # the module was condemned before
@@ -462,7 +463,7 @@ class Plan:
         return best
 
     def _read_needs(self, choice: Choice) -> None:
-        """Read the needs of a choice. A malformed record condemns the module, and its exception is raised."""
+        """Read the needs of a choice. If a record is malformed, raise the exception of `Loader.condemn`."""
         try:
             listed = choice.source.listed
             if listed is None or not listed.is_in_listing:
@@ -473,9 +474,9 @@ class Plan:
 
     def _require_imports(self, choice: Choice) -> None:
         """Raise `UndefinedSymbolError` if an import of a choice has run out of realizations."""
-        for _, imported, _, kind in choice.imports:
-            node = self._nodes.get(self._node_name(imported, kind))
-            if node is not None and node.uses and kind[:_DIGEST] not in node.uses:
+        for _, imported, _, expected in choice.imports:
+            node = self._nodes.get(self._node_name(imported, expected))
+            if node is not None and node.uses and expected[:_DIGEST] not in node.uses:
                 continue  # realizations may be missing only for other types
             if node is not None and node.choice is None and imported not in self._pending:
                 exhausted = imported != choice.record.name and not _may_have_more(node)
@@ -486,7 +487,7 @@ class Plan:
         """Reject the choice of a dependent if it imports the missing function."""
         node = self._nodes[name]
         choice = node.choice
-        if choice is not None and any(self._node_name(imported, kind) == missing for _, imported, _, kind in choice.imports):
+        if choice is not None and any(self._node_name(imported, expected) == missing for _, imported, _, expected in choice.imports):
             node.keep_error(self._missing_import_error(choice, missing, missing_node))
             node.choice = None
             self._pending[name] = None
@@ -513,7 +514,7 @@ class Plan:
         self._pending[name] = None
 
     def _reachable(self) -> dict[str, Choice]:
-        """Return the choices for the root and everything that it reaches, by node. Their imports are changed to nodes' names."""
+        """Return the choices for the root and everything that it reaches, by node. The choices then import by the names of nodes."""
         chosen: dict[str, Choice] = {}
         stack = [self._root]
         while stack:
@@ -524,7 +525,9 @@ class Plan:
             assert choice is not None
             chosen[name] = choice
             if self._apart:
-                choice.imports = [(key, self._node_name(target, kind), places, kind) for key, target, places, kind in choice.imports]
+                choice.imports = [
+                    (key, self._node_name(imported, expected), places, expected) for key, imported, places, expected in choice.imports
+                ]
             stack += [imported for _, imported, _, _ in choice.imports]
         return chosen
 
@@ -539,7 +542,7 @@ class Plan:
 
 
 def _mismatch_error(choice: Choice, user: Choice, defined: str, expected: str) -> SignatureMismatchError:
-    """Return the reason why a realization is skipped: its type is not the one that its user expects."""
+    """Return the error for a realization whose type is not the one that `user` expects."""
     from compcache.hit.link_types import compare_types
 
     return SignatureMismatchError(
@@ -552,8 +555,8 @@ def _mismatch_error(choice: Choice, user: Choice, defined: str, expected: str) -
 
 def _array_length(choice: Choice) -> int:
     """Return the length in bytes of a variable that is an array, from its LLVM type, or 0 for other variables."""
-    count, by, _ = choice.record.signature.removeprefix(WEAK).removeprefix("[").partition(" x i8]")
-    return int(count) if by and count.isdecimal() else 0
+    count, separator, _ = choice.record.signature.removeprefix(WEAK).removeprefix("[").partition(" x i8]")
+    return int(count) if separator and count.isdecimal() else 0
 
 
 def _may_have_more(node: _Node) -> bool:

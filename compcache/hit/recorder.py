@@ -103,8 +103,8 @@ class Recorder:
     def remote_answered(self, name: str, answer: str) -> None:
         """Record an answer of the remote store. The asking process counts it."""
 
-    def waited(self, what: str, seconds: float, *, owned: "bool | None") -> None:
-        """Record that this thread has waited for a process. Nothing is counted."""
+    def waited(self, lock: str, seconds: float, *, owned: "bool | None") -> None:
+        """Record that this thread has waited for a lock. Nothing is counted."""
 
     def compiled(self, seconds: float, _: "Sequence[str]" = ()) -> None:
         """Record that a module with these functions was compiled."""
@@ -127,7 +127,7 @@ class Recorder:
             self._register_exit()
 
     def _register_exit(self) -> None:
-        """Write the counts when the process exits."""
+        """Have the counts written when the process exits."""
         self._registered = True
         import atexit
 
@@ -282,7 +282,7 @@ def shared_recorder(files: "Tree | Door", root: str) -> "Recorder":
     return recorder
 
 
-def _forget_all() -> None:
+def _reset_all_in_child() -> None:
     """Set all counters to zero in a forked child."""
     for recorder in _recorders.values():
         recorder.reset()

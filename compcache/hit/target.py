@@ -231,7 +231,7 @@ def _require_current(extension: "ModuleType") -> None:
 
 
 def _is_valid(target: "TypedCallTarget") -> bool:
-    # False for a target that was unloaded.
+    # Whether the target was not unloaded.
     return _runtime is not None and bool(_runtime.is_valid(target)) and target._context is not None
 
 
@@ -281,7 +281,7 @@ def _raise_value(target: "TypedCallTarget", index: int, value: object) -> "NoRet
 
 
 def _pointer_address(value: object) -> "int | None":
-    """Return the address in a call target or a ctypes pointer, or None for other arguments."""
+    """Return the address that a call target, a NumPy integer or a ctypes pointer contains, or None for other arguments."""
     if isinstance(value, TypedCallTarget):
         return value.address
     from compcache.hit.call_errors import pointer_address

@@ -50,7 +50,7 @@ def register(kind: str, load_module: str, make_module: str) -> None:
         make_module: the full name of the Python module that implements `MakeSide`; it may be the same module.
 
     Raises:
-        ValueError: the name is empty, or another kind has it.
+        ValueError: the name is empty, or is registered with other modules.
     """
     sides = load_module, make_module
     if not kind:
@@ -70,10 +70,7 @@ def is_known(kind: str) -> bool:
 
 
 def require_known(header: ModuleRecord, module_id: bytes) -> None:
-    """Check that this process can load images of a module's kind.
-
-    Raise `IncompatibleTargetError` if the kind is not registered in this process.
-    """
+    """Check that this process can load images of a module's kind. Raise `IncompatibleTargetError` if the kind is not registered here."""
     if not is_known(header.image_kind):
         name = module_id.hex()
         raise IncompatibleTargetError(

@@ -215,7 +215,7 @@ def _is_system_directory(directory: str) -> bool:
 def advice_on_runtime_library(symbol: str) -> str | None:
     """Return advice for a message about a missing symbol of a compiler's runtime library, or None for other symbols."""
     if symbol.startswith("_R") and any(crate in symbol for crate in _RUST_CRATES):
-        symbol = _RUST_NAMES[0]
+        symbol = _RUST_NAMES[0]  # all of Rust's symbols get the same advice
     if symbol.startswith("__ubsan_handle_") and symbol.endswith(("_minimal", "_minimal_abort")):
         return (
             "pass the libclang_rt.ubsan_minimal.a (or ..._minimal-ARCHITECTURE.a) of `clang -print-runtime-dir` in archives=, or compile "

@@ -302,7 +302,7 @@ def _running_code() -> Iterator[CodeType]:
 
 def _llvm_lock() -> Any:
     """Return the lock that llvmlite holds during every call into LLVM, or None if this version of llvmlite has no such lock."""
-    return getattr(getattr(llvm.ffi.lib, "_lock", None), "_lock", None)
+    return getattr(getattr(llvm.ffi.lib, "_lock", None), "_lock", None)  # llvmlite wraps the lock of Python in an object of its own
 
 
 def _is_inside_llvm() -> bool:

@@ -191,7 +191,7 @@ def _link_or_write(write: Callable[[], ModuleImage], link: Callable[[Linker], Mo
             image = write()
         except FormatError:
             raise error from None
-        warn(f"{error}; the module's image was written without this linker: set COMPCACHE_LINKER to another linker")
+        warn(f"the module's image was written without the linker that COMPCACHE_LINKER names: {error}")
         return image
 
 
@@ -223,19 +223,11 @@ def _check_undefined(undefined: Iterable[str], weak: Collection[str]) -> None:
 
     The symbols in `weak` may stay undefined.
     """
-    missing = [
-        symbol
-        for symbol in undefined
-        if not symbol.startswith(platform_symbols.ALWAYS_THERE)
-        and not platform_symbols.is_platform_symbol(symbol)
-        and not platform_symbols.in_process(symbol)
-        and symbol not in weak
-    ]
+    missing = sorted(symbol for symbol in undefined if symbol not in weak and not platform_symbols.is_defined(symbol))
     if missing:
-        missing.sort()
         advice = dict.fromkeys([advice_on_runtime_library(symbol) or _OWN_RUNTIME_ADVICE for symbol in missing])
         raise UndefinedSymbolError(
             f"the compiled code refers to {join_first(map(repr, missing), 20)}, but neither the platform's "
-            f"libraries nor this process define {'this symbol' if len(missing) == 1 else 'these symbols'}: {'; '.join(advice)}",
+            f"libraries nor this process defines {'this symbol' if len(missing) == 1 else 'these symbols'}: {'; '.join(advice)}",
             symbols=missing,
         )

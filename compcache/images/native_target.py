@@ -70,8 +70,8 @@ def borrow_machine(cpu: str, features: str, level: int) -> Iterator[Any]:
 def data_layout(machine: Any) -> str:
     """Return the data layout of a machine, as the text in modules.
 
-    LLVM's object for a layout keeps the layouts of structures by the addresses of their types, which another module's types may have later.
-    Therefore no such object is kept here.
+    LLVM's layout object caches the layouts of structures by the addresses of their types. A type of a later module may have the same
+    address. Therefore only the text is kept.
     """
     return str(machine.target_data)
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 __all__ = [
-    "ALWAYS_THERE", "address_of", "all_paths", "in_process", "is_platform_symbol", "mapped_path", "needed_libc", "only_version",
-    "platform_library", "platform_paths", "versioned_name",
+    "ALWAYS_THERE", "address_of", "all_paths", "in_process", "is_defined", "is_platform_symbol", "mapped_path", "needed_libc",
+    "only_version", "platform_library", "platform_paths", "versioned_name",
 ]  # fmt: skip
 
 _LIBRARIES = ("libc.so.6", "libm.so.6", "libgcc_s.so.1", "libpthread.so.0", "libdl.so.2")
@@ -92,6 +92,11 @@ def is_platform_symbol(symbol: str) -> bool:
 def in_process(symbol: str) -> bool:
     """Return whether this process has the symbol in its global scope."""
     return _has_symbol(_open_process(), symbol)
+
+
+def is_defined(symbol: str) -> bool:
+    """Return whether code may use a symbol without defining it: one of the interpreter, a linker, the platform or this process."""
+    return symbol.startswith(ALWAYS_THERE) or is_platform_symbol(symbol) or in_process(symbol)
 
 
 @functools.cache

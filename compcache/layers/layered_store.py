@@ -112,9 +112,9 @@ class _Layer(Store):
 
         warn_about_layer(self, self.source, f"{path} cannot be read: {error.strerror or error}")
 
-    def remember(self, entry: ModuleEntry) -> None:
-        """Remember in the writable directory that a file of this layer was verified."""
-        self._upper_store.remember_layer(entry)
+    def record_verified(self, entry: ModuleEntry) -> None:
+        """Record in the writable directory that a file of this layer was verified in the state of the entry's stamp."""
+        self._upper_store.record_verified_in_layer(entry)
 
 
 class LayeredStore(Store):
@@ -156,7 +156,7 @@ class LayeredStore(Store):
             reraise_interrupt(error)
             from compcache.publish.verify import warn_about_layer
 
-            warn_about_layer(self, path, str(error), "at all")
+            warn_about_layer(self, path, str(error), "not used")
             return None
 
     def _unpack_if_bundle(self, path: str) -> str:
@@ -391,8 +391,8 @@ class LayeredStore(Store):
         finally:
             failure = None  # breaks a reference cycle with this frame, which would keep callers' modules alive
 
-    def remember_layer(self, entry: ModuleEntry) -> None:
-        """Remember that a file of a layer was verified, unless this cache is read-only."""
+    def record_verified_in_layer(self, entry: ModuleEntry) -> None:
+        """Record that a file of a layer was verified in the state of the entry's stamp, unless this cache is read-only."""
         if not self.readonly:
             from compcache.publish.verify import record_verified
 

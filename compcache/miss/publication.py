@@ -31,11 +31,11 @@ _MOST_NAMED = 3
 
 
 def publish_built(
-    session: Session, modules: Sequence[BuiltModule], *, signs: bool = True, is_derived: bool = False, look_ups: LookUps | None = None
+    session: Session, modules: Sequence[BuiltModule], *, sign: bool = True, is_derived: bool = False, look_ups: LookUps | None = None
 ) -> list[tuple[str, ...]]:
     """Publish modules for all their targets. Return the module_ids of each module, this host's first.
 
-    If the cache has a writable remote store, the modules are also queued for upload, unless `is_derived` is set. `signs` and `look_ups`
+    If the cache has a writable remote store, the modules are also queued for upload, unless `is_derived` is set. `sign` and `look_ups`
     are the parameters of `publish_additions`.
 
     Raise `StorageError` if the modules could not be stored. Then no index entry refers to the files that were written.
@@ -44,7 +44,7 @@ def publish_built(
     if not all_targets:
         return []
     _warn_about_null(modules)
-    additions, written = publish_additions(session.store, all_targets, signs=signs, look_ups=look_ups)
+    additions, written = publish_additions(session.store, all_targets, sign=sign, look_ups=look_ups)
     published = list(chain.from_iterable(additions))
     _forget_older_names(session, chain.from_iterable(all_targets), published)
     imports = {name for _, module in published for name in module.imports}
@@ -61,13 +61,13 @@ def publish_built(
     return [tuple([module_id.hex() for module_id, _ in addition]) for addition in additions]
 
 
-def publish_or_keep(session: Session, func_name: str, built: BuiltModule, *, signs: bool = True) -> None:
+def publish_or_keep(session: Session, func_name: str, built: BuiltModule, *, sign: bool = True) -> None:
     """Publish a module. If the module cannot be stored, keep it in memory, and warn about `func_name`, unless the cache is read-only.
 
-    See `publish_modules` for `signs`.
+    See `publish_modules` for `sign`.
     """
     try:
-        publish_built(session, [built], signs=signs)
+        publish_built(session, [built], sign=sign)
     except StorageError as error:
         if not session.store.readonly:
             warn_not_stored(func_name, error)

@@ -104,7 +104,7 @@ def _retarget_function(session: Session, func_name: str) -> bool:
         if built is None or func_name not in [name for name, *_ in built.functions]:
             continue
         store.stats.compiled(built.seconds)
-        publish_or_keep(session, func_name, built, signs=is_trusted)
+        publish_or_keep(session, func_name, built, sign=is_trusted)
         return True
     return False
 

@@ -250,7 +250,7 @@ def is_settled(status: os.stat_result) -> bool:
 
 
 def has_settled(newest: int) -> bool:
-    """Return whether a file is settled (`is_settled`) whose latest timestamp is `newest`, in nanoseconds."""
+    """Return whether a file with the latest timestamp `newest`, in nanoseconds, is settled. See `is_settled`."""
     return abs(time.time_ns() - newest) > _TICK
 
 

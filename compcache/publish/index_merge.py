@@ -133,7 +133,8 @@ def add_all(index: Index, additions: Iterable[tuple[Sequence[tuple[str, int, str
 
     `additions` has the functions of each module as (name, record offset, requirement), its entry, and its order.
 
-    The entries of more than eight modules have the level of a merged segment, so that later merges do not take them for small ones.
+    A segment with more entries than eight modules of one function has the level of a merged segment, so that later merges do not take it
+    for a small one.
 
     Raise `OSError` if the segment could not be written.
     """
@@ -215,7 +216,7 @@ def publish_segment(
 def with_own_stamps(index: Index, segment: Segment, entries: Iterable[bytes]) -> Iterator[bytes]:
     """Yield module entries of a segment, for copying to a new segment.
 
-    The stamps are set to zero if they are not trusted: the owner of the segment has to be a user who vouches for files.
+    The stamps are set to zero unless the owner of the segment is a user who vouches for files (`Index.vouching`).
     """
     is_trusted = index.vouching is None or segment.owner in index.vouching
     for entry in entries:

@@ -80,7 +80,10 @@ def is_current(store: Store, part: str) -> bool:
 
 
 def _is_trusted(store: Store, part: str) -> bool:
-    """Return whether a part of the index is intact and belongs to this user. False if other users can write to the directory."""
+    """Return whether a part of the index is intact and belongs to this user.
+
+    The result is False if the store has a key, or if other users can write to the directory.
+    """
     if store.stamp_key or store.exposed:
         return False
     with suppress(FormatError, OSError):
@@ -88,7 +91,7 @@ def _is_trusted(store: Store, part: str) -> bool:
         is_own = writer(store.files.stat(store.path(PARTS, part))) == os.geteuid()
         for table in (segment.functions, segment.modules):
             table.entries_of_range(0, 0)  # verifies all buckets
-        is_intact = segment.requirements is not None
+        is_intact = segment.requirements is not None  # reading them verifies their checksum
         return is_own and is_intact
     return False
 

@@ -38,7 +38,7 @@ __all__ = ["try_lock", "wait_lock"]
 _LONGEST_PAUSE = 0.03
 #: How often, in one attempt, another process may remove the lock file between `open` and `flock`.
 _MAX_ATTEMPTS = 8
-_MIN_LOGGED_SECONDS = 0.001  # seconds
+_MIN_LOGGED_SECONDS = 0.001
 #: The errors of file systems without a working `flock`.
 _NO_FLOCK = frozenset((errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, errno.ENOTTY))
 _CONTENTION = (errno.EACCES, errno.EAGAIN, errno.EWOULDBLOCK)
@@ -68,7 +68,7 @@ def try_lock(store: Store, name: str) -> Iterator[bool]:
     """Try to take a lock for background work of additions, such as merges, without waiting.
 
     Yields:
-        False if another process or thread holds the lock; True if this caller holds it, or if locks do not work here.
+        False if another process or thread holds the lock; True if this caller holds it, or if locks do not work here or are disabled.
     """
     with wait_lock(store, name, timeout=0) as owned:
         yield owned is not False
@@ -79,7 +79,7 @@ def wait_lock(store: Store, name: str, *, timeout: float, until: Callable[[], bo
     """Wait for a lock, at most `timeout` seconds, or until `until`, if given, returns true, and hold it while the context runs.
 
     Yields:
-        True if this caller holds the lock, False if another process or thread holds it, None if locks do not work here.
+        True if this caller holds the lock, False if another process or thread holds it, None if locks do not work here or are disabled.
     """
     if not is_on("COMPCACHE_LOCKS", default=True) or store.readonly:
         yield None
@@ -181,7 +181,7 @@ class _FlockLock:
         return True
 
     def release(self) -> None:
-        """Release the lock if it is held."""
+        """Release the lock if it is held, and remove its file."""
         if os.getpid() != self._owner:  # this process was forked without Python's hook
             self.disown()
             return

@@ -67,7 +67,7 @@ _OFFSET_SIZE = 4
 _END = b"\xff"
 #: Sorts after every end of a key.
 _AFTER_ALL = _END * (DIGEST_SIZE + _OFFSET_SIZE + 1)
-#: Merges make no list for a segment with no more modules than this, because additions would wait for it. The first question makes the list.
+#: Merges make no list for a segment with no more modules than this, because additions would wait for it. The first query makes the list.
 _FEW = 512
 #: A segment with no more modules than this has no list: reading their files takes some milliseconds.
 _FEWEST = 32
@@ -389,7 +389,10 @@ def _with_new_sizes(items: Iterable[Item], size_of: SizeOf) -> Iterator[Item]:
 
 
 def write_list(store: Store, segment: str, rows: Iterable[tuple[Row, int]]) -> None:
-    """Write the list of a segment that will be published. `rows` has the rows and the file sizes of its modules. Ignore `OSError`."""
+    """Write the list of a segment that will be published, unless it has few modules. Ignore `OSError`.
+
+    `rows` has the rows and the file sizes of the modules.
+    """
     rows_and_sizes = list(rows)
     if len(rows_and_sizes) > _FEW and not store.readonly and not store.exposed:
         with suppress(OSError):
@@ -443,7 +446,7 @@ class ModuleLists:
         return ListCounts(*map(sum, zip(*counts, strict=True))) if counts else ListCounts()
 
     def _items_between(self, start: bytes, end: bytes) -> Iterator[Item]:
-        """Yield the items of all lists whose keys are from `start` to `end`, in order."""
+        """Yield the items of all lists with `start` <= key < `end`, in order."""
         return merge_keys([module_list.between(start, end) for module_list in self._lists])
 
     def _starting_with(self, prefix: bytes) -> Iterator[Item]:
@@ -465,10 +468,7 @@ class ModuleLists:
         return {_decode_name(key[1:].partition(b"\0")[0]) for key, _ in self._starting_with(b"g")}
 
     def functions(self, prefix: str) -> Iterator[tuple[str, bytes]]:
-        """Yield (func_name, module_id) for the realizations of callable functions whose base begins with a prefix.
-
-        They are sorted by base and name.
-        """
+        """Return (func_name, module_id) of realizations of callable functions whose base begins with a prefix, sorted by base and name."""
         for key, value in self._starting_with(b"n" + _encode_name(prefix)):
             if not value:
                 yield _decode_name(key[:-DIGEST_SIZE].partition(b"\0")[2][:-1]), key[-DIGEST_SIZE:]
@@ -640,7 +640,7 @@ def _module_keys(first_byte: int) -> tuple[bytes, bytes]:
 
 
 def _next_byte(byte: int) -> bytes:
-    """Return the shortest bytes that sort after all keys that begin with this byte."""
+    """Return bytes that sort after all keys that begin with this byte."""
     return bytes([byte + 1]) if byte < 0xFF else _AFTER_ALL  # noqa: PLR2004 - a byte
 
 

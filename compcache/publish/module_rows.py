@@ -192,7 +192,7 @@ def _imports_of(needs: bytes) -> list[str]:
     Raise `FormatError` if the record is truncated, or a name is not UTF-8.
     """
     names = []
-    position = 5
+    position = 5  # after the kind of the record and the number of imports; each import begins with its slot and the length of its name
     for _ in range(int.from_bytes(needs[1:position], "little")):
         start = position + 8
         position = start + int.from_bytes(needs[position + 4 : start], "little")
@@ -243,7 +243,7 @@ def decode_entry_of(data: bytes) -> RowEntry:
     """Decode one item of a row's `entries`. Raise `FormatError` if the data is malformed."""
     with as_format_error(_MALFORMED):
         entry = unpack(data, use_list=False)
-        row = _new((bytes(DIGEST_SIZE), _ANY, 0.0, (), (), (), (), (entry,), ""))
+        row = _new((bytes(DIGEST_SIZE), _ANY, 0.0, (), (), (), (), (entry,), ""))  # because only rows can be checked
         return _check_rows([row])[0].entries[0]
 
 
@@ -298,7 +298,8 @@ def _make_platform(fields: Iterable[object]) -> Platform:
     """
     platform = Platform(*fields)  # type: ignore[arg-type] # checked next
     if list(map(type, platform)) != [str] * 5 + [int, str]:
-        raise ValueError(f"the fields of its platform have the types {[type(field).__name__ for field in platform]}")
+        found = ", ".join([type(field).__name__ for field in platform])
+        raise ValueError(f"the fields of its platform have the types {found}, not five times str, int and str")
     return platform
 
 

@@ -65,7 +65,7 @@ def assign_numbers(store: Store, groups: Sequence[Group], noted: Noted, look_ups
 
 
 def note_number(store: Store, number: int, noted: Noted) -> None:
-    """Record a number before a module with this number becomes visible. Do nothing for 0, and for numbers that `noted` exceeds.
+    """Record a number before a module with this number becomes visible. Do nothing for 0, or if `noted` has this or a greater number.
 
     Ignore `OSError`, because the index has the number too.
     """

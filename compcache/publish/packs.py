@@ -51,19 +51,13 @@ def encode_pack(entries: Iterable[EntryRecord]) -> BuiltModule:
 
 
 def packs_in(segments: Iterable[Segment]) -> tuple[bytes, ...]:
-    """Return the module_ids of the packs in index segments.
-
-    Raise `FormatError` if a segment is damaged, or `OSError` if a segment cannot be read.
-    """
+    """Return the module_ids of packs in index segments. Raise `FormatError` for a damaged segment, or `OSError` if one cannot be read."""
     entries = map(MODULE.unpack, chain.from_iterable(all_entries(segment.modules) for segment in segments))
     return tuple(dict.fromkeys(module_id for module_id, *_, flags, _, _, _ in entries if flags == PACK_FLAG))
 
 
 def stored_packs(store: Store) -> frozenset[bytes]:
-    """Return the module_ids of the packs in the current index.
-
-    The result is empty if the index cannot be read. The next look-up then rebuilds it.
-    """
+    """Return the module_ids of the packs in the current index; none if the index cannot be read. The next look-up then rebuilds it."""
     with suppress(FormatError, OSError):
         return frozenset(packs_in(readable_segments(store.index)))
     return frozenset()
@@ -78,10 +72,7 @@ def entries_of(store: Store, pack: bytes) -> list[EntryRecord] | None:
 
 
 def merge_packs(store: Store, segments: Iterable[Segment]) -> set[bytes]:
-    """Merge the packs of segments that will be merged, and return the module_ids of the packs that were removed.
-
-    After an error the result is empty.
-    """
+    """Merge the packs of segments that will be merged, and return the module_ids of the removed packs: none after an error."""
     with suppress(CompcacheError, OSError):  # merging the segments finds out which segment is damaged
         packs = packs_in(segments)
         return _merge_live_entries(store, packs, store.exists) if len(packs) > 1 else set()
@@ -128,7 +119,7 @@ def _merge_live_entries(store: Store, packs: Iterable[bytes], is_present: Callab
             groups.setdefault(is_signed_here, {})[pack] = entries
     for is_signed_here, contents in groups.items():
         live = list(_live_entries(store, contents, is_present))
-        new_packs = publish_modules(store, [encode_pack(live)], signs=is_signed_here) if live else []
+        new_packs = publish_modules(store, [encode_pack(live)], sign=is_signed_here) if live else []
         for pack in contents.keys() - new_packs:
             try:
                 remove_file(store, pack)
@@ -172,8 +163,8 @@ def _live_entries(store: Store, contents: dict[bytes, list[EntryRecord]], is_pre
 
 def entries_in_force(entries: Iterable[EntryRecord]) -> list[EntryRecord]:
     """Return the valid entries, one for each kind and name, sorted by kind and name."""
-    rows = {(entry.kind, entry.name): entry for entry in sorted(entries, key=lambda entry: entry.order)}
-    return [rows[key] for key in sorted(rows)]
+    latest = {(entry.kind, entry.name): entry for entry in sorted(entries, key=lambda entry: entry.order)}
+    return [latest[key] for key in sorted(latest)]
 
 
 def _hides_entry(store: Store, record: EntryRecord, contents: Container[bytes]) -> bool:

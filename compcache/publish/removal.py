@@ -32,7 +32,7 @@ def remove_file(store: Store, module_id: bytes) -> bool:
     existed = unlink(store, store.module_path(module_id))
     if not remove_from_volumes(store, module_id) and not existed:
         return False
-    with suppress(OSError):  # the module has no signature
+    with suppress(OSError):  # few modules have a signature
         store.files.unlink(store.path(SIGNATURES, SIGNATURES.file_name(module_id.hex())))
     return True
 

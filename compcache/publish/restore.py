@@ -27,7 +27,8 @@ def ensure_stored(store: Store, loader: Loader, target: TypedCallTarget) -> bool
 
     Returns:
         False if the function must be looked up in the directory instead: it was unloaded, a removed module can no longer be read, or the
-        directory has different code under a name of a removed module. In the last two cases, the module in memory is forgotten.
+        directory has usable realizations of all functions of a removed module (of the function itself, if the module is its own). In the
+        last two cases, the loader forgets the module.
 
     Raises:
         StorageError: the directory cannot be read.
@@ -93,7 +94,7 @@ def _read_publication(store: Store, module: LoadedModule) -> Publication | None:
 def _store_again(store: Store, publication: Publication) -> None:
     """Store a lost module again. If that fails, keep it in memory for this process."""
     try:
-        publish_modules(store, [publication], signs=False)
+        publish_modules(store, [publication], sign=False)
     except StorageError:
         keep_in_memory(store, publication)
         return

@@ -107,6 +107,7 @@ def _index_module(module_id: bytes, data: bytes, status: os.stat_result) -> Inde
     indexed = functions + [(index_name(kind, name), at, header.requirement) for kind, name, at, *_ in row.entries]
     stamp = Stamp.packed(status) if is_settled(status) else bytes(STAMP_SIZE)
     fields = footer.image, footer.records, header.target, header.flag, len(indexed), key, bytes(16)
+    # The stamp is packed already, so it replaces the zeros of an entry without a stamp.
     entry = module_id + stamp + MODULE.pack(bytes(16), 0, 0, 0, 0, *fields)[len(module_id) + STAMP_SIZE :]
     return IndexedModule(indexed, entry, order, row, len(data))
 

@@ -76,12 +76,12 @@ def verify_module(store: Store, module: ModuleFile, status: os.stat_result, *, l
     if store.verify or store.stamp_key:
         require_intact(module.footer(), module.module_id, module.read)
     if not signed:
-        raise reject_file(store, module.path, "it does not carry the signature of this cache's key")
+        raise reject_file(store, module.path, "it is not signed with this cache's signing_key")
     requirement = describe_from_records(module)
     if store.trusted_keys:
         _require_trusted(store, module, requirement)
     if store.verify and leave_stamp and not module.copied and is_settled(status):
-        store.remember(store.entry_of(module, status))
+        store.record_verified(store.entry_of(module, status))
     return module
 
 
@@ -101,10 +101,7 @@ def _has_valid_mac(store: Store, module: ModuleFile) -> bool:
 
 
 def _require_trusted(store: Store, module: ModuleFile, requirement: str) -> None:
-    """Check that one of the trusted keys has signed a module.
-
-    Raise `IntegrityError` if the module has no valid signature by a trusted key.
-    """
+    """Check that a trusted key has signed a module. Raise `IntegrityError` if the module has no valid signature by a trusted key."""
     from compcache.signing.signatures import is_signed, signers
 
     content = store.signatures_of(module.module_id)
@@ -116,9 +113,9 @@ def _require_trusted(store: Store, module: ModuleFile, requirement: str) -> None
 
 
 def is_vouched_for(store: Store, module: ModuleFile) -> bool:
-    """Return whether a module is signed with a trusted key or with the store's own key.
+    """Return whether a module is signed with a trusted key or with the store's publish key.
 
-    Modules that are built from other modules may not be signed.
+    Only if all modules from which a new module is built are signed in this way, the store signs the new module.
 
     Raise `FormatError` if the module record is malformed.
     """
@@ -131,10 +128,7 @@ def is_vouched_for(store: Store, module: ModuleFile) -> bool:
 
 
 def _copy_to_memory(module: ModuleFile) -> ModuleFile:
-    """Close the file, and return a copy of it in memory, which other users cannot change.
-
-    Raise `OSError` if there is no room for the copy.
-    """
+    """Close the file and return a copy in memory, which other users cannot change. Raise `OSError` if there is no room for the copy."""
     from compcache.images.anonymous_file import anonymous_file
 
     copy = ModuleFile(module._files, module.path, module.module_id)
@@ -152,10 +146,7 @@ def _iterate_chunks(module: ModuleFile, size: int) -> Iterator[bytes]:
 
 
 def record_verified(store: Store, index: Index, entry: ModuleEntry) -> None:
-    """Record in `index`, an index in the store's directory, that a file was verified.
-
-    Failures to write are ignored: the next open verifies again.
-    """
+    """Record in `index`, an index of the directory, that a file was verified. Ignore failures to write: the next open verifies again."""
     with suppress(OSError):
         index_merge.add_all(index, [((), entry, UNNUMBERED)])
         index_merge.merge_additions(store, index, levels=index_merge.SMALL_LEVELS)
@@ -221,12 +212,12 @@ def untrusted_directory_error(root: str, status: os.stat_result, link: os.stat_r
     return UntrustedDirectoryError(f"{reason}, or {advice}", path=root, reason=reason)
 
 
-def warn_about_layer(store: Store, source: str, problem: str, extent: str = "as a whole") -> None:
+def warn_about_layer(store: Store, source: str, problem: str, extent: str = "used only in part") -> None:
     """Issue a warning, once, that a layer cannot be read.
 
-    `extent` says which part of the layer is not used. The warning contains the command that gives others access.
+    `extent` says how far the layer is used. The warning contains the command that gives others access.
     """
-    message = f"the layer {source} is not used {extent}: {problem} (its owner gives others access with 'chmod -R go+rX {source}')"
+    message = f"the layer {source} is {extent}: {problem} (its owner gives others access with 'chmod -R go+rX {source}')"
     warn_once(store, source, message)
 
 
@@ -260,7 +251,7 @@ def recover_index(store: Store) -> None:
 
 
 def _holds_old_module(store: Store) -> bool:
-    """Return whether the first listed module was written more than an hour ago. The index entry of a newer one may be written next."""
+    """Return whether the first listed module was written over an hour ago. The index entry of a newer module may not be written yet."""
     with suppress(OSError):
         return any(store.status_of(module_id)[1] < time.time() - _OLD for module_id in islice(store.module_ids(), 1))
     return False

@@ -95,7 +95,7 @@ def write_volume(store: Store, contents: Iterable[Content], replaced: Sequence[V
     return Volume(store.files, store.directory(VOLUMES), name, (VOLUMES.suffix, GONE.suffix), store.volumes.owners)
 
 
-class _Compressed(NamedTuple):
+class _CompressedModules(NamedTuple):
     """The compressed modules of a volume, their rows in its table (`_MEMBER`), and their sources (`_SOURCE`)."""
 
     members: Scratch
@@ -103,7 +103,7 @@ class _Compressed(NamedTuple):
     sources: Scratch
 
 
-def _compress_modules(contents: Iterable[Content], dictionary: bytes, replaced: Sequence[Volume]) -> _Compressed:
+def _compress_modules(contents: Iterable[Content], dictionary: bytes, replaced: Sequence[Volume]) -> _CompressedModules:
     """Compress modules with a dictionary. `replaced` are the volumes from which modules were read."""
     members, rows, sources = Scratch(), Scratch(), Scratch()
     with_dictionary = zlib.compressobj(_LEVEL, zlib.DEFLATED, _RAW, _MEMORY, zlib.Z_DEFAULT_STRATEGY, dictionary)
@@ -114,7 +114,7 @@ def _compress_modules(contents: Iterable[Content], dictionary: bytes, replaced: 
         rows.write(_MEMBER.pack(content.module_id, len(MAGIC) + members.size, *sizes, content.modified))
         members.write(stream)
         sources.write(_SOURCE.pack(content.module_id, -1 if content.source is None else replaced.index(content.source)))
-    return _Compressed(members, rows, sources)
+    return _CompressedModules(members, rows, sources)
 
 
 def _find_removed(store: Store, sources: Scratch, volumes: Sequence[Volume]) -> list[bytes]:

@@ -61,11 +61,11 @@ def publication_of(sections: Sections, manifest: WholeManifest) -> Publication:
     return Publication(sections, manifest.indexed(), target_id(header.requirement()), image_flag(header.image_kind), header.key)
 
 
-def publish_modules(store: Store, modules: Sequence[BuiltModule | Publication], *, signs: bool = True) -> list[bytes]:
+def publish_modules(store: Store, modules: Sequence[BuiltModule | Publication], *, sign: bool = True) -> list[bytes]:
     """Publish modules and their index entries. The files are synced together, and one segment indexes them.
 
-    An existing module with the same digest is not written again. With `signs`, modules are signed with the store's key, if it has one.
-    `signs` is False for modules that another host has compiled.
+    An existing module with the same digest is not written again. With `sign`, all modules are signed with the store's publish key, if there
+    is one. Pass False for modules that another host has compiled.
 
     Returns:
         The module_ids.
@@ -74,12 +74,12 @@ def publish_modules(store: Store, modules: Sequence[BuiltModule | Publication], 
         StorageError: the modules could not be stored. The index is unchanged. Some of the files may exist.
     """
     drafts = [_make_draft(store, module, order_of(decode_notes(module.sections.notes))) for module in modules]
-    _publish_drafts(store, drafts, noted_numbers(store) if any(draft.order.number for draft in drafts) else [], signs=signs)
+    _publish_drafts(store, drafts, noted_numbers(store) if any(draft.order.number for draft in drafts) else [], sign=sign)
     return [draft.module_id for draft in drafts]
 
 
 def publish_additions(
-    store: Store, additions: Sequence[Sequence[BuiltModule]], *, signs: bool = True, look_ups: LookUps | None = None
+    store: Store, additions: Sequence[Sequence[BuiltModule]], *, sign: bool = True, look_ups: LookUps | None = None
 ) -> tuple[list[list[tuple[bytes, BuiltModule]]], frozenset[bytes]]:
     """Publish additions in order, like `publish_modules`. An addition is one module for one or more targets.
 
@@ -104,21 +104,21 @@ def publish_additions(
         ]
         for group, number in zip(modules_with_ids, assign_numbers(store, list(map(dict, modules_with_ids)), noted, look_ups), strict=True)
     ]
-    written = _publish_drafts(store, [draft for group in groups for draft, _ in group], noted, signs=signs)
+    written = _publish_drafts(store, [draft for group in groups for draft, _ in group], noted, sign=sign)
     return [[(draft.module_id, module) for draft, module in group] for group in groups], written
 
 
-def _publish_drafts(store: Store, drafts: Sequence[_Draft], noted: Noted, *, signs: bool) -> frozenset[bytes]:
+def _publish_drafts(store: Store, drafts: Sequence[_Draft], noted: Noted, *, sign: bool) -> frozenset[bytes]:
     """Publish modules and their index entries, and return the ids of the written files.
 
-    See `publish_modules` for the exceptions, `_publish_files` for `signs`, and `note_number` for `noted`.
+    See `publish_modules` for the exceptions, `_publish_files` for `sign`, and `note_number` for `noted`.
     """
     path = store.module_path(drafts[0].module_id) if len(drafts) == 1 else store.directory(MODULES)
     store.require_writable(path)
     try:
         prepare_root(store)
         note_number(store, max([draft.order.number for draft in drafts], default=0), noted)
-        additions, written = _publish_files(store, {draft.module_id: draft for draft in drafts}, signs=signs)
+        additions, written = _publish_files(store, {draft.module_id: draft for draft in drafts}, sign=sign)
     except OSError as error:
         reraise_interrupt(error)
         message = f"cannot store {_modules_text(len(drafts))} in {store.root}: {error.strerror or error}"
@@ -171,16 +171,16 @@ def _modules_text(count: int) -> str:
     return "a module" if count == 1 else f"{count} modules"
 
 
-def _publish_files(store: Store, drafts: Mapping[bytes, _Draft], *, signs: bool) -> tuple[list[Addition], frozenset[bytes]]:
+def _publish_files(store: Store, drafts: Mapping[bytes, _Draft], *, sign: bool) -> tuple[list[Addition], frozenset[bytes]]:
     """Publish the missing module files. Return the additions that the index lacks, and the module_ids of the new files.
 
     A module that a layer has and lists is not added: the index has no rows that the files of the directory do not give.
 
-    With `signs`, all modules are signed with the publish key, if the store has one.
+    With `sign`, all modules are signed with the publish key, if the store has one.
 
     Raise `OSError` if a file could not be written.
     """
-    if signs and store.publish_key is not None:
+    if sign and store.publish_key is not None:
         for module_id, draft in drafts.items():
             sign_module(store, module_id, draft.module.sections.records, draft.module.key)
     statuses: dict[bytes, os.stat_result] = {}
@@ -204,19 +204,13 @@ def _publish_files(store: Store, drafts: Mapping[bytes, _Draft], *, signs: bool)
 
 
 def _read_makers(module: BuiltModule | Publication) -> Iterator[Maker]:
-    """Yield the makers of a module. They are read only when they are needed, because few makers have known faults.
-
-    Raise `FormatError` if a record is damaged.
-    """
+    """Yield the makers of a module: `fault_of` reads none while it knows no faults. Raise `FormatError` if a record is damaged."""
     records, key = module.sections.records, module.key
     yield from read_makers(lambda at: read_frame(lambda first, size: records[first : first + size], at, len(records), key), len(records))
 
 
 def _require_sound(store: Store, modules: Iterable[BuiltModule]) -> None:
-    """Check that no maker of the modules has a known fault, because readers would not use such modules.
-
-    Raise `StorageError` if a maker has a known fault.
-    """
+    """Raise `StorageError` if a maker of the modules has a known fault, because readers would not use such modules."""
     for module in modules:
         fault = fault_of(_read_makers(module))
         if fault:
@@ -234,7 +228,7 @@ def _make_addition(store: Store, draft: _Draft, status: os.stat_result, order: O
 
 
 def sign_module(store: Store, module_id: bytes, records: bytes, key: bytes) -> None:
-    """Sign a module with the store's key, and store the signature. Call this before the module becomes visible.
+    """Sign a module with the store's publish key, and store the signature. Call this before the module becomes visible.
 
     Raise `OSError` if the signature could not be written, or `FormatError` if the first of the `records` is damaged.
     """
@@ -250,10 +244,7 @@ def sign_module(store: Store, module_id: bytes, records: bytes, key: bytes) -> N
 
 
 def _publish_index(store: Store, additions: list[Addition]) -> None:
-    """Publish the index entries of modules, in one segment.
-
-    Raise `StorageError` if the index could not be written. The modules' files exist.
-    """
+    """Publish the index entries of modules, whose files exist, in one segment. Raise `StorageError` if the index could not be written."""
     if not additions:
         return
     try:
@@ -267,7 +258,8 @@ def _publish_index(store: Store, additions: list[Addition]) -> None:
 def _find_existing(store: Store, module_id: bytes, *, elsewhere: bool) -> tuple[str, os.stat_result, Order] | None:
     """Return the path, the status and the order of a stored, intact module, or None. With `elsewhere`, layers are searched too.
 
-    The result is None if there is no such module, it is damaged or for other hosts, or this process holds it in memory.
+    The result is None if there is no such module, the module is damaged or for other hosts, a layer that may have it cannot be read, or
+    this process holds it in memory.
 
     Raise `StorageError` if the file exists in this directory, but cannot be read.
     """

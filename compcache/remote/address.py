@@ -81,10 +81,7 @@ class RemoteSettings(NamedTuple):
 
 
 class Stores(NamedTuple):
-    """The remote stores of a cache, in the order in which they are asked.
-
-    They cannot be pickled, because their URLs may contain passwords.
-    """
+    """The remote stores of a cache, in the order in which they are asked. They cannot be pickled: their URLs may contain passwords."""
 
     each: tuple[RemoteSettings, ...]
 

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from compcache.signing.keys import PublicKey
     from compcache.store import Store
 
-__all__ = ["Acceptable", "Adopted", "adopt_module", "require_acceptable"]
+__all__ = ["AcceptedModule", "AdoptedModule", "adopt_module", "require_acceptable"]
 
 
-class Acceptable(NamedTuple):
+class AcceptedModule(NamedTuple):
     """The decoded parts of a module that this cache accepts.
 
     Attributes:
@@ -35,7 +35,7 @@ class Acceptable(NamedTuple):
     manifest: WholeManifest
 
 
-class Adopted(NamedTuple):
+class AdoptedModule(NamedTuple):
     """A module that was published: its id, its functions, and the functions that it imports."""
 
     module_id: bytes
@@ -43,7 +43,7 @@ class Adopted(NamedTuple):
     imports: tuple[str, ...]
 
 
-def adopt_module(store: Store, data: bytes | memoryview, *, func_name: str, signatures: bytes) -> Adopted:
+def adopt_module(store: Store, data: bytes | memoryview, *, func_name: str, signatures: bytes) -> AdoptedModule:
     """Verify and publish the module in `data`, the bytes of a module file.
 
     Args:
@@ -69,9 +69,9 @@ def adopt_module(store: Store, data: bytes | memoryview, *, func_name: str, sign
         publish_file(store, SIGNATURES, SIGNATURES.file_name(footer.module_id.hex()), merged)
     own_notes = pack_notes({**decode_notes(sections.notes), ORIGIN: "remote"})
     publication = publication_of(sections._replace(notes=own_notes), manifest)
-    (module_id,) = publish_modules(store, [publication], signs=False)
+    (module_id,) = publish_modules(store, [publication], sign=False)
     merge(store)
-    return Adopted(module_id, tuple(function for function, _, _ in publication.indexed), manifest.imports())
+    return AdoptedModule(module_id, tuple(function for function, _, _ in publication.indexed), manifest.imports())
 
 
 def _accepted_keys(store: Store) -> tuple[PublicKey, ...]:
@@ -85,15 +85,12 @@ def _accepted_keys(store: Store) -> tuple[PublicKey, ...]:
     return (store.publish_key.public(),)
 
 
-def require_acceptable(store: Store, data: bytes | memoryview, *, func_name: str, signatures: bytes) -> Acceptable:
-    """Verify the bytes of a module file, and return its decoded parts.
-
-    See `adopt_module` for the arguments and exceptions. Nothing is published.
-    """
+def require_acceptable(store: Store, data: bytes | memoryview, *, func_name: str, signatures: bytes) -> AcceptedModule:
+    """Verify the bytes of a module file and return its decoded parts; publish nothing. See `adopt_module` for arguments and exceptions."""
     footer = intact_footer(data)
     name = footer.module_id.hex()
     if store.signing_key and not is_signed_with(footer, store.signing_key):
-        raise IntegrityError(f"module {name} does not carry the signature of this cache's key (signing_key): compile it here", path=name)
+        raise IntegrityError(f"module {name} is not signed with this cache's signing_key: compile it here", path=name)
     view: Any = data  # usually a view, of which the image is a part without a copy
     image, *other_sections = sections_of(view, footer)
     sections = Sections(image, *map(bytes, other_sections))
@@ -110,4 +107,4 @@ def require_acceptable(store: Store, data: bytes | memoryview, *, func_name: str
         raise PickleNotAllowedError(f"module {name} contains a pickled global variable and {reason}")
     if func_name not in [name for name, _, _ in manifest.indexed()]:
         raise IntegrityError(f"module {name} of the remote store lacks {func_name!r}, which its card names: compile it here", path=name)
-    return Acceptable(footer, sections, manifest)
+    return AcceptedModule(footer, sections, manifest)

@@ -76,10 +76,7 @@ class RemoteAnswer(NamedTuple):
 
 
 def map_file(path: str) -> memoryview:
-    """Map a file that the helper has written, and return a read-only view of its content.
-
-    Raise `OSError` if the file cannot be opened or mapped.
-    """
+    """Map a file that the helper wrote, and return a read-only view of its content. Raise `OSError` if it cannot be opened or mapped."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         size = os.fstat(descriptor).st_size

@@ -42,10 +42,7 @@ _RECHECK_SECONDS = 0.25
 
 
 class Breaker:
-    """The circuit breaker of one store.
-
-    All processes read its file. Only the helper, or a process that cannot reach the helper, writes it.
-    """
+    """The circuit breaker of a store. All processes read its file. Only the helper or a process that cannot reach the helper writes it."""
 
     def __init__(self, path: str) -> None:
         self._path = path

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = [
-    "IMPORTS_LIMIT", "INLINE_LIMIT", "MAX_CARDS", "MAX_UNPACKED", "Card", "Packed", "checked_content", "decode_cards", "decode_pack",
+    "IMPORTS_LIMIT", "INLINE_LIMIT", "MAX_CARDS", "MAX_UNPACKED", "Card", "PackedFunction", "checked_content", "decode_cards",
+    "decode_pack",
     "encode_cards", "encode_pack", "merge_cards",
 ]  # fmt: skip
 
@@ -144,7 +145,7 @@ def _decode_card(fields: list[Any], imports: list[list[Any]]) -> Card:
     return Card(name, module_id, size, seconds, module, signatures, tuple([_decode_card(each, []) for each in imports]))
 
 
-class Packed(NamedTuple):
+class PackedFunction(NamedTuple):
     """A function in a pack: its card without the module, and the module."""
 
     card: Card
@@ -158,7 +159,7 @@ def _import_lzma() -> Any:
     return None
 
 
-def encode_pack(items: Iterable[Packed]) -> bytes:
+def encode_pack(items: Iterable[PackedFunction]) -> bytes:
     """Encode functions as a pack. A module that realizes several of them is stored once."""
     items = list(items)
     cards = [_fields_without_imports(item.card._replace(module=b"")) for item in items]
@@ -172,7 +173,7 @@ def encode_pack(items: Iterable[Packed]) -> bytes:
     return data + check(data)
 
 
-def decode_pack(data: bytes) -> dict[str, Packed]:
+def decode_pack(data: bytes) -> dict[str, PackedFunction]:
     """Decode a pack and return its functions by name.
 
     Raise `FormatError` if the bytes are not a pack of a known version, the pack is damaged, or this Python cannot decompress it.
@@ -192,4 +193,4 @@ def decode_pack(data: bytes) -> dict[str, Packed]:
         cards, rows = unpack(content)
         modules = {bytes(module_id): bytes(module) for module_id, module in rows}
         known_cards = [_decode_card(card, []) for card in cards]
-        return {card.name: Packed(card, modules[card.module_id]) for card in known_cards}
+        return {card.name: PackedFunction(card, modules[card.module_id]) for card in known_cards}

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from compcache.remote.address import Stores
-    from compcache.remote.adopt import Adopted
+    from compcache.remote.adopt import AdoptedModule
     from compcache.remote.breaker import Breaker
     from compcache.remote.connection import Question
     from compcache.store import Store
@@ -163,10 +163,7 @@ class RemoteStore:
         return bool(self.settings.writable)
 
     def directory(self) -> str:
-        """Return the directory of the helper's socket, for the current credentials.
-
-        Raise `OSError` if the directory cannot be made private.
-        """
+        """Return the directory of the helper's socket, for the current credentials. Raise `OSError` if it cannot be made private."""
         return state_directory(self.settings.url, os.environ)
 
     def outboxes(self) -> tuple[Outbox, ...]:
@@ -351,11 +348,8 @@ class RemoteStore:
             if adopted is not None:
                 yield from adopted.imports
 
-    def _adopt_module(self, name: str, data: bytes | str, signatures: bytes, store: int) -> Adopted | None:
-        """Publish a module, given as bytes or as the path of a file that the helper has written.
-
-        Return None if the module is not accepted.
-        """
+    def _adopt_module(self, name: str, data: bytes | str, signatures: bytes, store: int) -> AdoptedModule | None:
+        """Publish a module, given as bytes or as the path of a file that the helper wrote. Return None if the module is not accepted."""
         try:
             module = data if isinstance(data, bytes) else self._map_and_remove(data)
             adopted = adopt_module(self._store, module, func_name=name, signatures=signatures)

@@ -153,7 +153,7 @@ class Question:
         queue = _ProcessorWait(self._helper_pid) if seconds else None
 
         def remaining() -> float:
-            """Return the seconds that are left, with those that a compilation in the queue is expected to take."""
+            """Return the seconds that are left. Time during which the helper has waited for a processor is added."""
             end = started + (max(seconds, self._compile_seconds) if seconds else 0.0)
             now = time.monotonic()
             return end - now if end > now or queue is None else end + queue.seconds() - now
@@ -295,7 +295,7 @@ def _start_helper(directory: str, stores: Stores) -> str:
     pid, started, failed_starts = _started.get(directory, _NOT_STARTED)
     if pid and _is_running(pid):
         is_expected = directory in _reached or time.monotonic() - started < _START_SECONDS
-        return "" if is_expected else f"its helper process (PID {pid}) does not answer; end this process"
+        return "" if is_expected else f"its helper process (PID {pid}) does not answer; run 'kill {pid}'"
     if pid and directory not in _reached and time.monotonic() - started < _START_SECONDS:
         if os.path.exists(refused):
             import json

@@ -160,13 +160,10 @@ def _list_objects(store: Stores, kind: str) -> tuple[RemoteObject, ...]:
 
 
 def _ask_store(store: Stores, *message: Any) -> Any:
-    """Send a question about the store to its helper, and return the answer.
-
-    Raise `StorageError` if the store or the helper does not answer.
-    """
+    """Send a question about the store to its helper and return the answer. Raise `StorageError` if the store or helper does not answer."""
     answer = _ask_helper(store, *message)
     if isinstance(answer, str):
-        raise StorageError(f"the remote store {store.shown} does not answer: {answer}; try again later")
+        raise StorageError(f"a request to the remote store {store.shown} failed: {answer}; `compcache remote status` shows its state")
     return answer
 
 

@@ -61,10 +61,7 @@ class Outbox:
         self._limit = limit
 
     def put(self, upload: Upload) -> int:
-        """Add an upload. Return the number of older uploads that were dropped to free space.
-
-        Raise `OSError` if the file could not be written.
-        """
+        """Add an upload. Return the number of older uploads dropped to free space. Raise `OSError` if the file could not be written."""
         data = _MAGIC + pack(list(upload))
         data += check(data)
         dropped = self._make_room(len(data))
@@ -116,9 +113,9 @@ class Outbox:
             upload = Upload(key, module, [(card_key, card) for card_key, card in cards], seconds, always, replaces)
         fields = [("key", key, str), ("module", module, bytes), ("seconds", seconds, float), ("always", always, bool)]
         fields += [row for card_key, card in upload.cards for row in (("a card's key", card_key, str), ("a card", card, bytes))]
-        for field, value, kind in fields:
-            if not isinstance(value, kind):
-                raise FormatError(f"the upload {name} is malformed: {field} is of type {type(value).__name__}, not {kind.__name__}")
+        for field, value, expected in fields:
+            if not isinstance(value, expected):
+                raise FormatError(f"the upload {name} is malformed: {field} is of type {type(value).__name__}, not {expected.__name__}")
         return upload
 
     def remove(self, name: str) -> None:

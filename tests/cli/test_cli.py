@@ -84,7 +84,7 @@ def test_help_imports_nothing_slow() -> None:
         (["completion", "powershell"], "'bash', 'zsh', 'fish'"),
         (["prune", "--unused-for", "3600"], "'3600' has no unit"),
         (["ls", "--dir", ""], "--dir is empty"),
-        (["graph", "f", "-o", "picture.png"], "the format png is not supported; write .svg, .html or .dot"),
+        (["graph", "f", "-o", "picture.png"], "compcache does not write png files; write .svg, .html or .dot"),
     ],
 )
 def test_a_wrong_usage_is_one_line_of_advice_and_status_2(

@@ -152,6 +152,19 @@ def test_a_function_is_not_accepted_by_the_entry_of_another_module(directory: Pa
         assert frontend.find(cache, "f", lambda _: True, kind=KIND) is None
 
 
+def test_an_entry_whose_module_is_in_no_volume_is_not_found(directory: Path) -> None:
+    with Cache(directory) as cache:
+        module_id = cache.add_module(ModuleSource(adder("f", 1)))
+        frontend.put_entry(cache, "a", b"data", kind="k", requires=[module_id])
+    with Cache(directory) as cache:
+        assert frontend.get_entry(cache, "a", "k") == b"data"
+        assert is_plain(cache)
+    (directory / "modules-v1" / module_id[:2] / f"{module_id}.ccm").unlink()
+    (directory / "volumes-v1").mkdir(mode=0o700)
+    with Cache(directory) as cache:
+        assert frontend.get_entry(cache, "a", "k") is None
+
+
 def test_a_closed_cache_finds_nothing(directory: Path) -> None:
     fill(directory, 1)
     cache = Cache(directory, allow_pickle=True)

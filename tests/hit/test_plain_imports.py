@@ -12,7 +12,7 @@ import pytest
 from helpers import adder, caller, run_fresh, sum_of
 
 from compcache import Cache, CompcacheError, ModuleSource
-from compcache.hit.plain_imports import Part, Parts, _collect_needs
+from compcache.hit.plain_imports import PlainFunction, PlainFunctions, _collect_needs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +44,7 @@ def test_needs_are_collected_in_linear_time(tmp_path: Path) -> None:
     with Cache(tmp_path) as cache:
         loader = cache._plain
         opened = SimpleNamespace(number=0)
-        part = Part(bytes(16), (opened, "", 0, (0, 500, 0, 0, 0, b"", b"")), ("f", "", "", b"", 0, 0, Offset(1), b""))
+        part = PlainFunction(bytes(16), (opened, "", 0, (0, 500, 0, 0, 0, b"", b"")), ("f", "", "", b"", 0, 0, Offset(1), b""))
         assert _collect_needs(loader, Records(), part, set()) == []
     assert Offset.compared < 5_000
 
@@ -190,15 +190,15 @@ def test_variables_and_constructors_are_those_that_a_plan_finds(tmp_path: Path, 
 def test_what_another_thread_binds_meanwhile_is_left_to_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Cache(tmp_path) as cache:
         cache.add_modules([ModuleSource(COUNTER), ModuleSource(READER, imports=["counter"])])
-    modules = Parts.modules
+    modules = PlainFunctions.modules
     with Cache(tmp_path) as cache:
 
-        def during(parts: Parts) -> object:
+        def during(parts: PlainFunctions) -> object:
             found = modules(parts)
             cache._plain.merged["of another thread"] = weakref.ref(next(iter(found.values())))
             return found
 
-        monkeypatch.setattr(Parts, "modules", during)
+        monkeypatch.setattr(PlainFunctions, "modules", during)
         assert cache.get_target("top")(1) == 100
         assert "_loader" in vars(cache)
 

@@ -181,7 +181,7 @@ def test_thread_locals_sections_and_weak_references_are_those_of_all(cache: Cach
 def test_a_variable_is_thread_local_in_all_members_or_in_none(cache: Cache, defined: str) -> None:
     used = "external global" if defined.startswith("thread_local") else "external thread_local global"
     user = f"@v = {used} i64\ndefine i64 @get() {{\n  %x = load i64, ptr @v\n  ret i64 %x\n}}\n"
-    with pytest.raises(SignatureMismatchError, match=r"'v' is variable .* thread-local, and the module expects a variable that is"):
+    with pytest.raises(SignatureMismatchError, match=r"'v' is variable .* thread-local, and its user expects a variable that is"):
         cache.add_modules([named("a.c", user), named("b.c", f"@v = {defined} i64 5\n")], group="g")
 
 

@@ -67,14 +67,14 @@ define i64 @g() {
 }
 """))  # fmt: skip
     assert cache.get_target("g")() == 7
-    with pytest.raises(SignatureMismatchError, match=r"more arguments \(2\) than the module passes \(1\)"):
+    with pytest.raises(SignatureMismatchError, match=r"more arguments \(2\) than its user passes \(1\)"):
         cache.add_module(ModuleSource("declare i64 @f(...)\ndefine i64 @h() {\n  %y = call i64 (i64, ...) @f(i64 1)\n  ret i64 %y\n}\n"))
 
 
 def test_a_prototype_does_not_count_where_there_are_call_sites(cache: Cache) -> None:
     cache.add_module(ModuleSource(adder("f", 1)))
     code = "declare i64 @f(i64)\ndefine i64 @g() {\n  %y = call i64 @f(double 1.0)\n  ret i64 %y\n}\n"
-    with pytest.raises(SignatureMismatchError, match="parameter 1 is i64, and the module passes f64"):
+    with pytest.raises(SignatureMismatchError, match="parameter 1 is i64, and its user passes f64"):
         cache.add_module(ModuleSource(code))
 
 
@@ -102,16 +102,16 @@ define i64 @g() {
 def test_extensions_that_differ_are_a_warning(cache: Cache) -> None:
     cache.add_module(ModuleSource("define i64 @f(i8 signext %x) {\n  %y = sext i8 %x to i64\n  ret i64 %y\n}\n"))
     code = "declare i64 @f(i8)\ndefine i64 @g(i64 %x) {\n  %s = trunc i64 %x to i8\n  %y = call i64 @f(i8 %s)\n  ret i64 %y\n}\n"
-    with pytest.warns(CacheWarning, match="i8 signext, and the module passes i8"):
+    with pytest.warns(CacheWarning, match="i8 signext, and its user passes i8"):
         cache.add_module(ModuleSource(code))
 
 
 @pytest.mark.parametrize(
     ("defined", "declared", "use", "message"),
     [
-        ("global i32 3", "external global [64 x i64]", "load i64, ptr @v", "it has 4 bytes, and the module expects 512"),
-        ("constant i64 3", "external global i64", "load i64, ptr @v\n  store i64 1, ptr @v", "it is constant, and the module writes to it"),
-        ("global i64 3", "", "call i64 @v()", "it is a variable, and the module calls it"),
+        ("global i32 3", "external global [64 x i64]", "load i64, ptr @v", "it has 4 bytes, and its user expects 512"),
+        ("constant i64 3", "external global i64", "load i64, ptr @v\n  store i64 1, ptr @v", "it is constant, and its user writes to it"),
+        ("global i64 3", "", "call i64 @v()", "it is a variable, and its user calls it"),
     ],
 )
 def test_variables_that_do_not_fit_are_an_error(cache: Cache, defined: str, declared: str, use: str, message: str) -> None:

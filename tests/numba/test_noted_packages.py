@@ -213,7 +213,7 @@ def test_a_note_is_believed_of_who_has_the_key(noted: Callable[[], tuple[str, in
     assert len(notes(cache)) == 1
     with Cache(directory, signing_key=b"key") as signed:
         installation._known = (None, "", False)
-        with pytest.warns(CacheWarning, match="signature of this cache's key"):
+        with pytest.warns(CacheWarning, match="signed with this cache's signing_key"):
             assert installation.settings_and_packages(lambda: signed) == first
         assert len(notes(signed)) == 1, "what anybody could have written is not believed"
     with Cache(directory, readonly=True) as reader:

@@ -19,7 +19,7 @@ from compcache.errors import FormatError
 from compcache.remote import maintenance
 from compcache.remote.address import RemoteSettings, Stores
 from compcache.remote.card import decode_cards
-from compcache.remote.helper.garbage import MARKS, Collected, GarbageCollector, UncertainError
+from compcache.remote.helper.garbage import MARKS, CollectionResult, GarbageCollector, UncertainError
 from compcache.remote.helper.leases import Leases
 from compcache.remote.helper.reads import Reads
 from compcache.remote.helper.requests import Requests
@@ -87,7 +87,7 @@ def in_store(work: Callable[[MemoryStore], Coroutine[Any, Any, Any]]) -> Any:
     return run(start())
 
 
-async def collect(store: MemoryStore, *, grace: float = DAY, **more: Any) -> Collected:
+async def collect(store: MemoryStore, *, grace: float = DAY, **more: Any) -> CollectionResult:
     return await GarbageCollector(store).collect(grace=grace, **{"older_than": None, "dry_run": False, **more})
 
 
@@ -416,7 +416,7 @@ def test_verifying_and_collecting_say_that_the_store_does_not_answer(monkeypatch
     rows = [[f"{LAYOUT}/f/a", 1, 1.0]]
     monkeypatch.setattr(maintenance, "_ask_helper", lambda _, operation, *__: rows if operation == "list" else "503")
     for operation in (maintenance.verify, maintenance.collect_garbage):
-        with pytest.raises(StorageError, match="does not answer: 503"):
+        with pytest.raises(StorageError, match="failed: 503"):
             operation(store)
 
 

@@ -19,7 +19,7 @@ from compcache.digest import check
 from compcache.errors import FormatError
 from compcache.remote.address import RemoteSettings
 from compcache.remote.breaker import Breaker
-from compcache.remote.card import MAX_UNPACKED, Card, Packed, decode_pack, encode_cards, encode_pack
+from compcache.remote.card import MAX_UNPACKED, Card, PackedFunction, decode_pack, encode_cards, encode_pack
 from compcache.remote.helper.backends import open_backend
 from compcache.remote.helper.reads import LARGEST_MODULE, Reads, Room
 
@@ -54,7 +54,7 @@ def test_one_question_reads_no_more_than_an_answer_may_have(tmp_path: Path) -> N
 
 def test_packs_are_compressed() -> None:
     """And decode to what they were made of."""
-    items = [Packed(Card(f"f{n}", bytes([n]) * 16, 4000, 0.5, b""), bytes([n]) * 4000) for n in range(20)]
+    items = [PackedFunction(Card(f"f{n}", bytes([n]) * 16, 4000, 0.5, b""), bytes([n]) * 4000) for n in range(20)]
     data = encode_pack(items)
     assert len(data) < 20 * 400
     assert decode_pack(data) == {item.card.name: item for item in items}
@@ -62,7 +62,7 @@ def test_packs_are_compressed() -> None:
 
 def test_a_python_without_lzma_reads_and_writes_packs_of_zlib(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which all others read; packs of others are none to it."""
-    items = [Packed(Card("f", b"m" * 16, 4000, 0.5, b""), bytes(4000))]
+    items = [PackedFunction(Card("f", b"m" * 16, 4000, 0.5, b""), bytes(4000))]
     others = encode_pack(items)
     monkeypatch.setattr("compcache.remote.card._import_lzma", lambda: None)
     own = encode_pack(items)

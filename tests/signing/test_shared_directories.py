@@ -88,7 +88,7 @@ def test_a_layer_that_cannot_be_read_is_told_once_with_the_remedy(change: Callab
             return
         (message,) = ast.literal_eval(told)
         assert values == []
-        assert f"the layer {place} is not used as a whole" in message
+        assert f"the layer {place} is used only in part" in message
         assert "Permission denied" in message
         assert f"chmod -R go+rX {place}" in message
 

@@ -149,7 +149,7 @@ def test_a_layer_that_its_owner_forges_is_not_believed(directory: Path, tmp_path
         store = forging._store
         ((module_id, _),) = store.find("f")
         with Cache(layer)._store.open_module(module_id) as module:
-            store.remember(store.entry_of(module, os.stat(module.path), 1))
+            store.record_verified(store.entry_of(module, os.stat(module.path), 1))
     with (
         Cache(directory, layers=[layer], trusted_keys=[PUBLIC]) as cache,
         pytest.raises(NotCachedError),

@@ -59,7 +59,7 @@ def test_stamps_of_another_user_are_not_believed_whatever_keys_are_trusted(direc
         store = cache._store
         ((module_id, _),) = store.find("f")
         with Cache(directory, trust=True) as plain, plain._store.open_module(module_id) as module:
-            store.remember(store.entry_of(module, os.fstat(module.opened.number)))
+            store.record_verified(store.entry_of(module, os.fstat(module.opened.number)))
     give_away(directory / "index-v1")
     assert_unsigned_is_refused(Cache(directory, trusted_keys=[PUBLIC]))
 
@@ -83,7 +83,7 @@ def test_what_is_planted_above_a_layer_vouches_for_nothing(tmp_path: Path) -> No
         with Cache(layer) as plain, plain._store.open_module(module_id) as module:
             above_all = cache._store
             assert isinstance(above_all, LayeredStore)
-            above_all.remember_layer(below.entry_of(module, os.fstat(module.opened.number)))
+            above_all.record_verified_in_layer(below.entry_of(module, os.fstat(module.opened.number)))
     above.chmod(0o777)
     assert_unsigned_is_refused(Cache(above, trusted_keys=[PUBLIC], layers=[layer]))
 

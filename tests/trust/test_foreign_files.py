@@ -299,7 +299,7 @@ def test_what_others_have_signed_survives_checks_repairs_and_rebuilds(directory:
         assert report.errors == ()
         for segment in (directory / "index-v1").iterdir():
             segment.unlink()
-        with pytest.warns(CacheWarning, match="does not carry the signature"), pytest.raises(NotCachedError):
+        with pytest.warns(CacheWarning, match="is not signed with"), pytest.raises(NotCachedError):
             cache.get_target("f1")
         cache.check(repair=True)
     assert not (directory / "quarantine").exists()

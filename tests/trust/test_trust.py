@@ -309,7 +309,7 @@ def test_the_key_can_come_from_the_environment(directory: Path, monkeypatch: pyt
     with Cache(directory, signing_key=KEY.decode()) as cache:
         assert cache.get_target("f")(1) == 2
     with (
-        pytest.warns(CacheWarning, match="does not carry the signature"),
+        pytest.warns(CacheWarning, match="is not signed with"),
         Cache(directory, signing_key=b"another") as other,
         pytest.raises(NotCachedError),
     ):
@@ -323,7 +323,7 @@ def test_unsigned_modules_are_misses_that_stay_where_they_are(directory: Path) -
     assert value == "NotCachedError"
     assert len(warnings) == 1
     assert str(module_file(directory, module_id)) in warnings[0]
-    assert "does not carry the signature of this cache's key" in warnings[0]
+    assert "is not signed with this cache's signing_key" in warnings[0]
     assert snapshot(directory / "modules-v1") == before
     assert not (directory / "quarantine").exists()
     assert load(directory)[:2] == (2, [])

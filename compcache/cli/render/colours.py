@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from compcache.inspect.descriptions import GraphNode
 
-__all__ = ["fill"]
+__all__ = ["fill_colour"]
 
 _BY_KIND = {"missing": "#ffd0d0", "native": "#f4f4f4"}
 
 
-def fill(node: GraphNode) -> str:
+def fill_colour(node: GraphNode) -> str:
     """Return the fill colour of a node as ``#rrggbb``. Module ids are digests, so modules are spread evenly over the hues."""
     if node.kind in _BY_KIND or not node.module_id:
         return _BY_KIND.get(node.kind, "#f4f4f4")

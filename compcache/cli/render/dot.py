@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from compcache.cli.render.colours import fill
+from compcache.cli.render.colours import fill_colour
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,7 @@ def dot(graph: FunctionGraph) -> Iterator[str]:
 def _node_attributes(node: GraphNode) -> str:
     """Return the attributes of a node in DOT."""
     text = f"{node.name}\n{node.signature}" if node.signature else node.name
-    parts = [f"label={_quote(text)}", f"shape={_SHAPES[node.kind]}", f"fillcolor={_quote(fill(node))}"]
+    parts = [f"label={_quote(text)}", f"shape={_SHAPES[node.kind]}", f"fillcolor={_quote(fill_colour(node))}"]
     if node.problem:
         parts += ["color=red", f"tooltip={_quote(node.problem)}"]
     return ", ".join(parts)

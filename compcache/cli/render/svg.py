@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from compcache.cli.render.colours import fill
+from compcache.cli.render.colours import fill_colour
 from compcache.cli.render.layout import HEIGHT, Box, place
 from compcache.cli.render.table import cut_middle
 
@@ -62,7 +62,7 @@ def _node_element(node: GraphNode, box: Box) -> str:
     return (
         f"<g><title>{title}</title>"
         f'<rect class="{style}" x="{box.x:.0f}" y="{box.y:.0f}" width="{box.width:.0f}" height="{HEIGHT}" rx="{radius:.0f}" '
-        f'fill="{fill(node)}"/>'
+        f'fill="{fill_colour(node)}"/>'
         f'<text x="{box.x + 8:.0f}" y="{box.y + 16:.0f}">{escape(text)}</text></g>'
     )
 

@@ -54,7 +54,7 @@ def _escape(text: str) -> str:
 
 def _heading_parts(story: Story) -> Iterator[str]:
     """Yield the heading of the page, with the directory and the time from which it counts."""
-    since = f"counted since {time_text(story.since)}" if story.since else "counted since its creation"
+    since = f"counted since {time_text(story.since)}" if story.since else "counted since the cache was created"
     yield (
         f"<header><h1>What this cache did</h1><p><code>{_escape(story.directory)}</code></p>"
         f"<p>{_escape(time_text(story.created))}, {since}; compcache {_escape(story.version)}</p></header>\n"

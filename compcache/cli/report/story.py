@@ -147,7 +147,7 @@ class _Sums:
         return tuple(sorted((Group(name, *total) for name, total in self._sums.items()), key=lambda group: (-group.size, group.name)))
 
 
-class _First(Generic[_T]):
+class _FirstRows(Generic[_T]):
     """The first `limit` rows in the order of a key. Rows with equal keys keep their order."""
 
     def __init__(self, limit: int, key: Callable[[_T], Any]) -> None:
@@ -172,9 +172,9 @@ class _ModuleLists:
     def __init__(self, now: float, limit: int) -> None:
         self._now = now
         self.cpus, self.llvm_versions = _Sums(), _Sums()
-        self.biggest = _First[ModuleRow](limit, lambda row: -row.size)
-        self.oldest = _First[ModuleRow](limit, lambda row: row.created)
-        self.slowest = _First[ModuleRow](limit, lambda row: -row.seconds)
+        self.biggest = _FirstRows[ModuleRow](limit, lambda row: -row.size)
+        self.oldest = _FirstRows[ModuleRow](limit, lambda row: row.created)
+        self.slowest = _FirstRows[ModuleRow](limit, lambda row: -row.seconds)
         self._ages = {name: (0, 0) for name, _ in _AGES} | {_NEVER: (0, 0)}
 
     def add(self, module: ModuleSummary) -> None:
@@ -199,9 +199,9 @@ class _FunctionLists:
 
     def __init__(self, limit: int) -> None:
         self.packages = _Sums()
-        self.most_missed = _First[Cost](limit, lambda row: (-row.misses, row.name))
-        self.most_used = _First[Cost](limit, lambda row: (-row.uses, row.name))
-        self.duplicates = _First[Duplicate](limit, lambda row: (-row.size, row.name))
+        self.most_missed = _FirstRows[Cost](limit, lambda row: (-row.misses, row.name))
+        self.most_used = _FirstRows[Cost](limit, lambda row: (-row.uses, row.name))
+        self.duplicates = _FirstRows[Duplicate](limit, lambda row: (-row.size, row.name))
 
     def add(self, cost: Cost) -> None:
         """Count a function in its package, and consider it for the lists of the most missed and most used functions."""

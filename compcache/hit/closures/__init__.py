@@ -28,7 +28,7 @@ HEAD = Struct("<16s16s2I")
 
 
 def seal(content: bytes, file_name: str, key: bytes | None) -> bytes:
-    """Return a checksum of a file with this name and content. With a key, only a process that has the key can write it."""
+    """Return the checksum of a file with this name and content. With a key, only a process that has the key can compute the checksum."""
     named = file_name.encode() + content
     return mac(named, key)[:SEAL_SIZE] if key else digest([named], size=SEAL_SIZE, person=b"compcache-closed")
 

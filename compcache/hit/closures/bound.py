@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from compcache.hit.loader import Choice, LoadedModule, Loader, Source, Sources
     from compcache.store import Store
 
-__all__ = ["BoundNames", "Place", "newest_of", "share_open_file"]
+__all__ = ["Binding", "BoundNames", "newest_of", "share_open_file"]
 
 #: The number of bytes of the digest in a record's link type.
 _DIGEST = 8
@@ -29,17 +29,18 @@ _DIGEST = 8
 _SAME = b"="
 
 
-class Place(ref):  # type: ignore[type-arg] # no subscript at run time
-    """The module to which a name is bound.
+class Binding(ref):  # type: ignore[type-arg] # no subscript at run time
+    """A weak reference to the module to which a name is bound.
 
-    For a copy in a closure, a load finds the function without a look-up.
+    A binding to a copy in a closure has everything that a load needs to find the function without a look-up. A binding to a module has only
+    `number` and `record`.
 
     Attributes:
-        content: the content of the name when it was bound.
+        content: the content of the name when the name was bound.
         file: a description of the closure's file.
         listed: the record of the function's link type.
         modules: the modules that have the function by themselves.
-        number: the number of the load that bound it.
+        number: the number of the load that bound the name.
         record: the function's record in the closure, or None for a binding to a module.
     """
 
@@ -53,7 +54,7 @@ class Place(ref):  # type: ignore[type-arg] # no subscript at run time
 
 
 class _TypeRecord:
-    """The record of one link type of a module, with the interface of `compcache.hit.needs.Listed`."""
+    """The record of one link type of a module, with the interface of `compcache.hit.needs.ModuleRecords`."""
 
     __slots__ = ("is_in_listing", "offset", "payload", "records")
 
@@ -70,18 +71,18 @@ class _TypeRecord:
 
 
 class BoundNames:
-    """The bindings by the loads of a loader since it has met a closure, by name. The loader lives as long.
+    """The bindings of names by the loads of one loader since the loader met a linked closure. They live as long as the loader.
 
-    `changes` is the number of loads that have bound something.
+    `changes` is the number of loads that have bound a name.
     """
 
-    __slots__ = ("_copied", "_places", "_types", "_weak_loader", "changes")
+    __slots__ = ("_copied", "_bindings", "_types", "_weak_loader", "changes")
 
     def __init__(self, loader: Loader, types: tuple[type[Choice], type[Source]]) -> None:
         """Begin without bindings. `types` are the classes of choices and sources."""
         self._weak_loader = ref(loader)
         self._types = types
-        self._places: dict[str, Place] = {}
+        self._bindings: dict[str, Binding] = {}
         self._copied: dict[bytes, set[bytes]] = {}  # the closures in which a function of a module was bound, by module
         self.changes = 0
 
@@ -101,23 +102,26 @@ class BoundNames:
         for offset, content in functions.items():
             with suppress(CompcacheError, OSError):
                 record = decode_function(source.read_record(store, offset))
-                place = Place(module, _make_remover(self._places, record.name))
-                if _describe(store, place, source, record):
-                    place.number, place.content = 0, content if is_ordered(record.name) else _SAME
-                    self._places[record.name] = place
-                    self._note_copy(place)
+                binding = Binding(module, _make_remover(self._bindings, record.name))
+                if _describe(store, binding, source, record):
+                    binding.number, binding.content = 0, content if is_ordered(record.name) else _SAME
+                    self._bindings[record.name] = binding
+                    self._note_copy(binding)
 
-    def place_of(self, func_name: str) -> bytes | None:
-        """Return the module_id to which a function is bound, or None if it is not bound, or if look-ups find other content for the name."""
-        place = self._places.get(func_name)
-        if place is None:
+    def module_of(self, func_name: str) -> bytes | None:
+        """Return the module_id to which a function is bound.
+
+        Return None if the function is not bound, its module is no longer loaded, or look-ups find other content for the name.
+        """
+        binding = self._bindings.get(func_name)
+        if binding is None:
             return None
         loader = self._loader
-        module: LoadedModule | None = place()
+        module: LoadedModule | None = binding()
         if module is None or loader._loaded(module.module_id) is not module:
             return None
         content, modules = newest_of(loader.store, func_name)
-        is_newest = content == place.content if place.record is not None else module.module_id in modules
+        is_newest = content == binding.content if binding.record is not None else module.module_id in modules
         return module.module_id if is_newest else None
 
     def choose_copy(self, func_name: str, module_id: bytes, sources: Sources) -> Choice | None:
@@ -125,58 +129,59 @@ class BoundNames:
 
         The choice has no further needs. Return None, and add nothing, for any other function.
         """
-        place = self._places.get(func_name)
-        module = place() if place is not None else None
-        if place is None or place.record is None or module is None or module.module_id != module_id:
+        binding = self._bindings.get(func_name)
+        module = binding() if binding is not None else None
+        if binding is None or binding.record is None or module is None or module.module_id != module_id:
             return None
         choice_of, source_of = self._types
-        source = source_of(_copy_unopened(place.file), module)
+        source = source_of(_copy_unopened(binding.file), module)
         source.suspended = True
-        source.listed = place.listed  # type: ignore[assignment] # it has all records that a load reads
+        source.listed = binding.listed  # type: ignore[assignment] # it has all records that a load reads
         sources.bound.append(source)
-        choice = choice_of(source, place.record)
+        choice = choice_of(source, binding.record)
         choice.has_needs = True
         return choice
 
-    def bind(self, chosen: dict[str, Choice], closures: Container[bytes]) -> dict[str, Place]:
-        """Return the bindings that a load adds, by name. `closures` has the module_ids of linked closures."""
-        added: dict[str, Place] = {}
+    def bind(self, chosen: dict[str, Choice], closures: Container[bytes]) -> dict[str, Binding]:
+        """Return the bindings that a load adds, by name. `closures` has the module_ids of linked closures.
+
+        Variables get no bindings, and names that are bound to the chosen modules already get no further ones. A copy in a closure gets no
+        binding if its records cannot be read.
+        """
+        added: dict[str, Binding] = {}
         for name, choice in chosen.items():
-            bound_place, record = self._places.get(name), choice.record
-            is_known = bound_place is not None and bound_place() is choice.loaded
+            present, record = self._bindings.get(name), choice.record
+            is_known = present is not None and present() is choice.loaded
             if not is_known and record.name == name and not record.signature.startswith((VARIABLE, MERGED)):
-                place = Place(choice.loaded, _make_remover(self._places, name))
-                place.record = None
-                if choice.module_id not in closures or _describe(self._loader.store, place, choice.source, record):
-                    added[name] = place
+                binding = Binding(choice.loaded, _make_remover(self._bindings, name))
+                binding.record = None
+                if choice.module_id not in closures or _describe(self._loader.store, binding, choice.source, record):
+                    added[name] = binding
         return added
 
-    def updates(self, added: dict[str, Place]) -> tuple[dict[str, Place], dict[str, Place]]:
+    def updates(self, added: dict[str, Binding]) -> tuple[dict[str, Binding], dict[str, Binding]]:
         """Count a load that commits bindings in `changes`, and give the bindings this number.
 
         Return the table of bindings, and the new rows, which the caller adds to the table while it holds the loader's lock.
         """
         self.changes += 1
-        for place in added.values():
-            place.number = self.changes
-            if place.record is not None:
-                self._note_copy(place)
-        return self._places, added
+        for binding in added.values():
+            binding.number = self.changes
+            if binding.record is not None:
+                self._note_copy(binding)
+        return self._bindings, added
 
-    def _note_copy(self, place: Place) -> None:
-        """Record that functions of these modules are bound in a closure."""
-        for module_id in place.modules:
-            self._copied.setdefault(module_id, set()).add(place.file.module_id)
+    def _note_copy(self, binding: Binding) -> None:
+        """Record that a function of the binding's modules is bound to its copy in a closure."""
+        for module_id in binding.modules:
+            self._copied.setdefault(module_id, set()).add(binding.file.module_id)
 
     def are_rebound(self, chosen: dict[str, Choice], since: int) -> bool:
-        """Return whether a load after the number `since` has bound a chosen function to another module.
-
-        The caller holds the loader's lock.
-        """
+        """Return whether a load after the number `since` bound a chosen function to another module. The caller holds the loader's lock."""
         if since != self.changes:
             for name, choice in chosen.items():
-                place = self._places.get(name)
-                if place is not None and place.number > since and self.place_of(name) not in (None, choice.module_id):
+                binding = self._bindings.get(name)
+                if binding is not None and binding.number > since and self.module_of(name) not in (None, choice.module_id):
                     return True
         return False
 
@@ -187,7 +192,7 @@ class BoundNames:
 
 
 def newest_of(store: Store, func_name: str) -> tuple[bytes, set[bytes]]:
-    """Return the content of a name and the module_ids with it, as look-ups find them, without copies in closures."""
+    """Return the newest content of a name and the modules with this content, other than closures; both are empty if there is none."""
     held = [*store._memory_names.get(func_name, ())] if store.has_in_memory() else []
     if held:
         return held[0][0], {module_id for module_id, _ in held}
@@ -202,21 +207,21 @@ def newest_of(store: Store, func_name: str) -> tuple[bytes, set[bytes]]:
     return content, {module_id for _, _, module_id, _, other in rows if other == content}
 
 
-def _describe(store: Store, place: Place, source: Source, record: FunctionRecord) -> bool:
+def _describe(store: Store, binding: Binding, source: Source, record: FunctionRecord) -> bool:
     """Fill a binding to a copy in a closure with everything that later loads need. Return False if a record cannot be read."""
-    place.record = record
+    binding.record = record
     offset = int.from_bytes(record.link_type[_DIGEST:], "little")
     try:
-        place.listed = _TypeRecord(offset, source.read_record(store, offset) if offset else b"")
-        place.content, place.modules = newest_of(store, record.name)
+        binding.listed = _TypeRecord(offset, source.read_record(store, offset) if offset else b"")
+        binding.content, binding.modules = newest_of(store, record.name)
     except (CompcacheError, OSError) as error:
         reraise_interrupt(error)
         return False
-    place.file = _copy_unopened(source.file)
+    binding.file = _copy_unopened(source.file)
     return True
 
 
-def _make_remover(table: dict[str, Place], name: str) -> Callable[[ref[LoadedModule]], None]:
+def _make_remover(table: dict[str, Binding], name: str) -> Callable[[ref[LoadedModule]], None]:
     """Return a weakref callback that removes a name from the table."""
 
     def forget(_: ref[LoadedModule], remove: Callable[..., None] = _remove_dead_weakref) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from compcache.hit import PlainClosure
-    from compcache.hit.closures.bound import Place
+    from compcache.hit.closures.bound import Binding
     from compcache.hit.closures.sets import ListedFunction
     from compcache.hit.loader import Choice, LoadedModule, Loader, Source, Sources
     from compcache.hit.target import TypedCallTarget
@@ -41,7 +41,8 @@ class LinkedClosures:
     """
 
     __slots__ = (
-        "_early", "_homes", "_containers", "_parts", "_segments", "_state", "_valid", "_used", "_weak_loader", "bound", "sets", "types",
+        "_early", "_homes", "_containers", "_parts", "_segments", "_state", "_valid", "_used", "_weak_loader", "bound",
+        "listed_functions", "types",
     )  # fmt: skip
 
     def __init__(self, loader: Loader, types: tuple[type[Choice], type[Source], type[Sources]]) -> None:
@@ -52,7 +53,7 @@ class LinkedClosures:
         self._state = b""
         self._valid: dict[bytes, bool] = {}
         self._used: dict[bytes, int] = {}  # by closure: how often look-ups have met it
-        self.sets: dict[str, ListedFunction] = {}  # the listed functions of closures, by name
+        self.listed_functions: dict[str, ListedFunction] = {}  # by name
         self._parts: dict[bytes, tuple[bytes, ...]] = {}  # by closure: the modules with code in it
         self._homes: dict[bytes, tuple[bytes, ...]] = {}  # by closure: the modules that it contains whole
         self._containers: dict[bytes, list[bytes]] = {}  # by module: the closures that contain it whole
@@ -99,7 +100,7 @@ class LinkedClosures:
         """Return the (module_id, offset) from which a load takes a realization, or None if the realization cannot be used.
 
         An offset with `LINKED` marks a realization in a closure. It cannot be used if `is_bound`: the function is bound already. A
-        realization in a module that a loaded closure contains is taken from the closure.
+        realization in a module that a loaded closure contains is taken from the closure. See `_offset_in` for the exceptions.
         """
         if offset >= LINKED:
             if is_bound or not self.is_valid_now(module_id) or self._is_elsewhere(module_id) or self._is_taken(func_name, module_id):
@@ -159,16 +160,17 @@ class LinkedClosures:
                         )
         return None
 
-    def agree(self, chosen: dict[str, Choice], bound: dict[str, Place], since: int) -> bool:
+    def agree(self, chosen: dict[str, Choice], bound: dict[str, Binding], since: int) -> bool:
         """Return whether no other load has contradicted this load after the number `since`. The caller holds the loader's lock.
 
-        Another load contradicts it by committing a chosen module, or by binding a chosen function to another module.
+        Another load contradicts this one if it has bound a chosen function to another module, or has committed code of the same modules in
+        another closure or outside of closures.
         """
         loader = self._loader
         if self.bound.are_rebound(chosen, since):
             return False
-        for place in bound.values():
-            if place.record is not None and self._are_in_other_closure(place.modules, place.file.module_id):
+        for binding in bound.values():
+            if binding.record is not None and self._are_in_other_closure(binding.modules, binding.file.module_id):
                 return False
         for module_id in {choice.module_id for choice in chosen.values()}:
             homes = self._homes.get(module_id, ())
@@ -179,7 +181,7 @@ class LinkedClosures:
         return True
 
     def keep_files(self, chosen: dict[str, Choice]) -> None:
-        """Keep the files of closures that contain modules open, so that their functions can be found even if a file is removed."""
+        """Keep the files of closures that contain whole modules open. Functions of these modules are then found even after a removal."""
         for choice in chosen.values():
             if choice.module_id in self._homes and choice.loaded.file is None:
                 try:
@@ -192,7 +194,7 @@ class LinkedClosures:
         return module_id in self._parts
 
     def kept_file(self, module_id: bytes) -> ModuleFile | None:
-        """Return the kept file of a loaded closure that contains modules, or None."""
+        """Return the kept file of a loaded closure that contains whole modules, or None."""
         container = self._loader._loaded(module_id) if module_id in self._homes else None
         return share_open_file(container.file) if container is not None and container.file is not None else None
 
@@ -201,8 +203,8 @@ class LinkedClosures:
         closures = [self._loader._loaded(key) for key, parts in self._parts.items() if module_id in parts]
         return [closure for closure in closures if closure is not None]
 
-    def is_whole(self, module_id: bytes) -> bool:
-        """Return whether all modules with code in a closure exist. False if that cannot be determined."""
+    def has_all_parts(self, module_id: bytes) -> bool:
+        """Return whether all modules with code in a closure exist. The result is False if that cannot be determined."""
         try:
             return all(map(self._loader.store.exists, self._parts[module_id]))
         except (CompcacheError, OSError) as error:
@@ -276,17 +278,17 @@ class LinkedClosures:
             self._segments, self._state = segments, store.state()
             self._valid.clear()
             self._used.clear()
-            self.sets.clear()
+            self.listed_functions.clear()
 
     def load_listed(self, func_name: str, owner: object) -> TypedCallTarget | None:
         """Return the call target of a listed function in a mapped closure, or None if it has further needs or must be looked up."""
-        loader, listed = self._loader, self.sets.get(func_name)
-        if listed is None or loader.builds or loader.store._in_memory:
+        loader, function = self._loader, self.listed_functions.get(func_name)
+        if function is None or loader.builds or loader.store._in_memory:
             return None
-        loaded = loader._loaded(listed.module_id)
+        loaded = loader._loaded(function.module_id)
         if loaded is None or loader.store.index.refresh() or loader.store.segments() != self._segments:
             return None
-        if self.bound.place_of(func_name) not in (None, listed.module_id) or self._is_taken(func_name, listed.module_id):
+        if self.bound.module_of(func_name) not in (None, function.module_id) or self._is_taken(func_name, function.module_id):
             return None
         from compcache.hit.closures.sets import load_listed
 

@@ -24,7 +24,7 @@ __all__ = [
 def refuse_second_provider(loader: Loader, source: Source) -> None:
     """Check that a module does not define a variable which another module provides.
 
-    The module may be the provider itself, if it was unloaded and is still in use.
+    An earlier mapping of the same module is another provider, too, if it was unloaded and is still in use.
 
     Raises:
         LinkError: the module defines such a variable.
@@ -95,7 +95,7 @@ def provider_updates(loader: Loader, chosen: dict[str, Choice], weak: Callable[.
 
 
 def have_providers(loader: Loader, chosen: dict[str, Choice]) -> bool:
-    """Return whether the chosen module of each variable is still its provider. Another thread may have bound the variable."""
+    """Return whether no variable of a load has another provider than the chosen module. Another thread may have bound the variable."""
     for name, choice in chosen.items():
         if choice.record.signature.startswith(LINK_ONLY):
             weak = loader.providers.get(name) or loader.merged.get(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compcache.errors import CompcacheError, ReentrantLoadError
 from compcache.formats.manifest import decode_function
-from compcache.hit.needs import Listed
+from compcache.hit.needs import ModuleRecords
 from compcache.interrupts import reraise_interrupt, suppress
 
 TYPE_CHECKING = False
@@ -23,12 +23,12 @@ _MOST_RECORDS = 1 << 22
 class ListedFunction:
     """The place of a function's record in a closure."""
 
-    __slots__ = ("file", "listed", "module_id", "offset")
+    __slots__ = ("file", "module_id", "offset", "records")
 
-    def __init__(self, file: ModuleFile, listed: Listed, offset: int) -> None:
+    def __init__(self, file: ModuleFile, records: ModuleRecords, offset: int) -> None:
         self.module_id = file.module_id
         self.file = file
-        self.listed = listed
+        self.records = records
         self.offset = offset
 
 
@@ -37,9 +37,9 @@ def list_functions(loader: Loader, linked: LinkedClosures, module_id: bytes) -> 
     offsets: dict[str, tuple[bytes, int]] = {}
     with suppress(CompcacheError, OSError), loader.store.open_module(module_id) as file:  # a load of one of its functions meets the error
         if file.records <= _MOST_RECORDS:
-            listed = Listed(file.key, file.read(file.image, file.records))
-            loader.runtime().list_functions(listed.records, module_id, offsets, set())
-            linked.sets |= {name: ListedFunction(file, listed, offset) for name, (_, offset) in offsets.items()}
+            records = ModuleRecords(file.key, file.read(file.image, file.records))
+            loader.runtime().list_functions(records.records, module_id, offsets, set())
+            linked.listed_functions |= {name: ListedFunction(file, records, offset) for name, (_, offset) in offsets.items()}
 
 
 def load_listed(loader: Loader, linked: LinkedClosures, func_name: str, loaded: LoadedModule, owner: object) -> TypedCallTarget | None:
@@ -47,16 +47,16 @@ def load_listed(loader: Loader, linked: LinkedClosures, func_name: str, loaded: 
 
     Raise `ReentrantLoadError` if this load interrupts another one.
     """
-    listed = linked.sets[func_name]
+    function = linked.listed_functions[func_name]
     choice_of, source_of, sources_of = linked.types
-    source = source_of(listed.file, loaded)
-    source.listed = listed.listed
+    source = source_of(function.file, loaded)
+    source.listed = function.records
     sources = sources_of(func_name, None, linked.bound.changes)
-    sources[listed.module_id] = source
+    sources[function.module_id] = source
     try:
-        record = decode_function(listed.listed.read_record(listed.offset))
-        choice = choice_of(source, record, listed.offset)
-        loader.require_features(listed.file, record)
+        record = decode_function(function.records.read_record(function.offset))
+        choice = choice_of(source, record, function.offset)
+        loader.require_features(function.file, record)
         if record.name != func_name or not loader._prepare_alone(choice, sources):
             return None
     except ReentrantLoadError:

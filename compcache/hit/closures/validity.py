@@ -56,10 +56,7 @@ def split_ids(joined: bytes) -> tuple[bytes, ...]:
 
 
 def _read_result(store: Store, name: str, state: bytes) -> tuple[tuple[tuple[bytes, ...], int] | None] | None:
-    """Return the stored result for this state of the index in a tuple, or None if no result is stored.
-
-    The result of an invalid closure is None.
-    """
+    """Return the result stored for this state of the index in a tuple; None if none is stored. An invalid closure has the result None."""
     content = read_sealed(store, name)
     if content is None:
         return None
@@ -78,7 +75,7 @@ def _write_result(store: Store, name: str, module_id: bytes, state: bytes, resul
 
 
 def remove_results(store: Store, gone: Container[bytes]) -> None:
-    """Remove the stored results for closures in `gone`, and files of former versions. A failure is harmless."""
+    """Remove the stored results for closures in `gone`, unreadable files, and files of former versions. Failures to remove are ignored."""
     content_start = len(MAGIC) + SEAL_SIZE
     for name in store.names(CLOSURES):
         data = store.read_file(CLOSURES, name)
@@ -107,7 +104,7 @@ def linked_entry(file: ModuleFile) -> EntryRecord:
 
 
 def _check_parts(loader: Loader, module_id: bytes) -> tuple[tuple[bytes, ...], int] | None:
-    """Implement `valid_parts` for a closure without a stored result."""
+    """Return the result of `valid_parts` for a closure whose result is not stored."""
     from compcache.formats.linked import decode_closure
 
     store = loader.store

@@ -60,7 +60,7 @@ class SharedLibrary:
 
         Raise `FormatError` if the tables of the library are damaged.
         """
-        with as_format_error(f"the tables for the symbol {symbol!r} in the library {self.soname} are damaged"):
+        with as_format_error(f"the tables for the symbol {symbol!r} in the library {self.soname!r} are damaged"):
             return self._find_version(symbol)
 
     def _find_version(self, symbol: str) -> str | None:

@@ -125,10 +125,7 @@ def _cache_if_small(read: Callable[[bytes], _T]) -> Callable[[bytes], _T]:
 
 @_cache_if_small
 def read_header(data: bytes) -> Header:
-    """Return the ELF header of a file.
-
-    Raise `FormatError` if the file is not an ELF file, is truncated, or is not 64-bit and little-endian.
-    """
+    """Return the ELF header of a file. Raise `FormatError` if the file is no ELF file, is truncated, or is not 64-bit and little-endian."""
     if not is_elf(data):
         raise FormatError(f"the file is not an ELF file, because it starts with {data[: len(ELF_MAGIC)]!r}")
     header = Header._make(_HEADER.unpack(read_bytes(data, 0, _HEADER.size, "the ELF header")))
@@ -184,14 +181,14 @@ def object_symbols(data: bytes) -> list[Symbol]:
 
 @_cache_if_small
 def all_object_symbols(data: bytes) -> tuple[Symbol, ...]:
-    """Return the symbols of a relocatable object with the null symbol, or none if it has no table. Raise `FormatError` if malformed."""
+    """Return the symbols of a relocatable object, the null symbol first; () without a symbol table. Raise `FormatError` if malformed."""
     sections = read_sections(data, ET_REL)
     table = find_section(sections, SHT_SYMTAB)
     return () if table is None else tuple(read_symbols(data, sections, table, local=True))
 
 
 def named(data: bytes, sections: tuple[Section, ...], *, every: bool = False) -> Iterator[tuple[str, Section]]:
-    """Yield (name, section) for the sections of a file with section names. Raise `FormatError` for a malformed file.
+    """Yield (name, section) for the sections of a file, or nothing if its sections have no names. Raise `FormatError` for a malformed file.
 
     Sections without content in the file are yielded only with `every`.
     """
@@ -274,10 +271,7 @@ def dynamic_entries(data: bytes, table: Section) -> Iterator[tuple[int, int]]:
 
 
 def read_bytes(data: bytes, offset: int, size: int, part: str) -> bytes:
-    """Return `size` bytes of the file at `offset`.
-
-    Raise `FormatError` if the file ends earlier. The message contains `part`, the name of the range.
-    """
+    """Return `size` bytes of the file at `offset`. Raise `FormatError`, with `part` as the name of the range, if the file ends earlier."""
     if offset + size > len(data):
         raise FormatError(f"the ELF file is truncated: it has {len(data)} bytes, but {part} should end at byte {offset + size}")
     return data[offset : offset + size]

@@ -110,10 +110,7 @@ def _dynamic_symbols(data: bytes) -> Iterator[Symbol]:
 
 
 def needed_libraries(data: bytes) -> tuple[str, ...]:
-    """Return the names of the libraries that a shared object needs (`DT_NEEDED`), in file order.
-
-    Raise `FormatError` for a malformed file.
-    """
+    """Return the names of libraries that a shared object needs (`DT_NEEDED`), in file order. Raise `FormatError` for a malformed file."""
     sections = parts.read_sections(data, parts.ET_DYN)
     table = parts.find_section(sections, parts.SHT_DYNAMIC)
     if table is None:

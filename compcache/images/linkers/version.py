@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 __all__ = ["NAMES", "version_of"]
 
 #: Patterns for the first line of `--version`, by the name of the linker in records.
-_WORDS = {
+_PATTERNS = {
     "lld": re.compile(r"\bLLD (\d\S*)"),
     "mold": re.compile(r"\bmold (\d\S*)"),
     "gold": re.compile(r"^GNU gold\b.* (\d\S*)$"),
     "ld": re.compile(r"^GNU ld\b.* (\d\S*)$"),
 }
 #: All names in records. "linker" is the name of every other linker.
-NAMES = (*_WORDS, "linker")
+NAMES = (*_PATTERNS, "linker")
 _SECONDS = 10.0
 
 
@@ -53,4 +53,4 @@ def _query_version(argv: tuple[str, ...], state: tuple[int, ...]) -> tuple[str, 
         env={**os.environ, "LC_ALL": "C"},
     )
     first = completed.stdout.decode("utf-8", "replace").partition("\n")[0].strip()
-    return next(((name, match[1]) for name, words in _WORDS.items() if (match := words.search(first))), ("linker", ""))
+    return next(((name, match[1]) for name, pattern in _PATTERNS.items() if (match := pattern.search(first))), ("linker", ""))

@@ -82,8 +82,8 @@ def _link_with_orc(obj: bytes, symbol: str) -> LinkedObject:
 
 
 def _find_addresses(names: Iterable[str]) -> Iterable[tuple[str, int]]:
-    """Yield the address of each symbol in this process."""
+    """Yield (name, address) for each of these symbols of this process. The address of a missing symbol is 0."""
     from compcache.images.platform_symbols import address_of
 
     for name in names:
-        yield name, address_of(name)  # 0 for a missing symbol: functions that need one are checked before loading
+        yield name, address_of(name)  # functions that need a symbol are checked before loading

@@ -29,7 +29,7 @@ def require_no_linker(needs_linker: Sequence[str]) -> None:
     if needs_linker:
         raise CompileError(
             f"the module cannot be stored on this platform, whose images are objects, because it requires a shared object for: "
-            f"{join_first(needs_linker, _SHOWN)}; leave this out, or load it into the process as a library"
+            f"{join_first(needs_linker, _SHOWN)}; leave these parts out, or load this code into the process as a library"
         )
 
 

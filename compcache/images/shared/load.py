@@ -25,10 +25,7 @@ __all__ = ["check", "describe_loading", "load"]
 
 
 def load(runtime: Any, file: ImageFile) -> Any:
-    """Copy the image of an open module file to memory, and map the copy (`LoadSide.load`).
-
-    Raise `OSError` if there is no room for the copy.
-    """
+    """Copy the image of an open module file to memory, and map the copy (`LoadSide.load`). Raise `OSError` if there is no room for it."""
     copy = anonymous_file(file.read(0, file.image))
     return runtime.map_image(copy.number, os.fsencode(file.path), file.key)
 

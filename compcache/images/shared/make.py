@@ -166,11 +166,8 @@ def _check_archives(image: bytes, may_be_missing: Collection[str]) -> None:
     Raise `LibraryError` if a library that the image needs cannot be opened.
     """
     missing = [
-        symbol
-        for symbol in dynamic_required(image)
-        if symbol and symbol not in may_be_missing and not symbol.startswith(platform_symbols.ALWAYS_THERE)
-        and not platform_symbols.is_platform_symbol(symbol) and not platform_symbols.in_process(symbol)
-    ]  # fmt: skip
+        symbol for symbol in dynamic_required(image) if symbol and symbol not in may_be_missing and not platform_symbols.is_defined(symbol)
+    ]
     provided = set(needed_libraries(image)) if missing else set()
     missing = [symbol for symbol in missing if not any(_library_defines(name, symbol) for name in provided)]
     if missing:

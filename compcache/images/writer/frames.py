@@ -73,7 +73,7 @@ def _encoding(common: bytes) -> int:
     version, end = common[0], common.index(0, 1)
     augmentation = common[1:end]
     if version != 1 or augmentation[:1] != b"z":
-        raise FormatError(f"unwinding tables of version {version} with the augmentation {augmentation!r} are not supported")
+        raise FormatError(f"the unwinding tables have version {version} and the augmentation {augmentation!r}, which only linkers support")
     position = _skip_number(common, _skip_number(common, end + 1)) + 1  # the alignments of code and data, and the return address in a byte
     position = _skip_number(common, position)  # the length of the augmentation data
     encoding = -1
@@ -86,9 +86,9 @@ def _encoding(common: bytes) -> int:
         elif letter == ord("P"):
             position += 1 + _POINTER_SIZES.get(common[position] & 0xF, len(common))
         elif letter != ord("S"):
-            raise FormatError(f"unwinding tables with the augmentation {augmentation!r} are not supported")
+            raise FormatError(f"the unwinding tables have the augmentation {augmentation!r}, which only linkers support")
     if encoding not in _PC:
-        raise FormatError(f"unwinding tables with the address encoding {encoding:#x} are not supported")
+        raise FormatError(f"the unwinding tables have the address encoding {encoding:#x}, which only linkers support")
     return encoding
 
 

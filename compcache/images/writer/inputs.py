@@ -98,7 +98,7 @@ def _read_object(data: bytes) -> Input:
     if linking is None:
         raise FormatError(f"shared objects for the ELF machine {header.machine} cannot be written without a linker")
     if data[_IDENT] not in _SYSTEMS:
-        raise FormatError(f"the object is for the system {data[_IDENT]}, which only linkers support")
+        raise FormatError(f"the object is for the system (EI_OSABI) {data[_IDENT]}, which only linkers support")
     if _FLAGS_OF_FILE.unpack_from(data)[0]:
         raise FormatError(f"the object has the processor flags {_FLAGS_OF_FILE.unpack_from(data)[0]:#x}, which only linkers support")
     sections = parts.read_sections(data, parts.ET_REL)

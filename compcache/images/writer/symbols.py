@@ -32,16 +32,18 @@ class ExportedSymbol(NamedTuple):
 
 
 class Symbols:
-    """The symbols of all objects.
+    """The symbols of all objects. The pair (owner, number) refers to symbol `number` of object `owner`.
 
     `external` has, for each object, the names of the symbols that other images define, by symbol number. `undefined` has these symbols by
     name.
     """
 
     def __init__(self, inputs: Sequence[Input], outputs: dict[str, Output], export: str) -> None:
+        """Raise `FormatError` if two objects define a symbol, none defines `export`, or a tentative definition is not supported."""
         self._inputs = inputs
         self._common: dict[tuple[int, int], int] = {}  # the offsets of tentative definitions in ``.bss``
         self._outputs = outputs
+        # The section of the image that contains a section of an object, by its number in the object, and the offset there.
         self._homes: list[dict[int, tuple[Output, int]]] = [{} for _ in inputs]
         for home, piece in [(output, piece) for output in outputs.values() for piece in output.pieces]:
             self._homes[piece.owner][piece.section.number] = home, piece.offset
@@ -61,8 +63,8 @@ class Symbols:
         if export not in defined:
             raise FormatError(f"the objects do not define the exported symbol {export!r}")
         self._export = defined[export]
-        self._bounds: list[tuple[int, int, str]] = []
-        self._inside: list[tuple[int, int, tuple[int, int]]] = []
+        self._bounds: list[tuple[int, int, str]] = []  # the references to ``__start_SECTION`` and ``__stop_SECTION``
+        self._inside: list[tuple[int, int, tuple[int, int]]] = []  # each reference and its definition, in another object
         self.external: list[dict[int, str]] = [{} for _ in inputs]
         self.undefined: dict[str, Symbol] = {}
         for owner, number, symbol in undefined:
@@ -107,7 +109,7 @@ class Symbols:
         return self._outputs[_BSS] if (owner, number) in self._common else None
 
     def exported(self, values: Sequence[Sequence[int | None]]) -> ExportedSymbol:
-        """Return the place of the exported symbol. `values` is the result of `values`. Raise `FormatError` if it is not in the image."""
+        """Return the place of the exported symbol, given the result of `values`. Raise `FormatError` if the symbol is not in the image."""
         owner, number = self._export
         symbol, address = self._inputs[owner].symbols[number], values[owner][number]
         section = self.section_of(owner, number, symbol.section)

@@ -114,7 +114,7 @@ def check_content(state: CheckState) -> tuple[int, dict[str, int]]:
 def _report_unsigned(state: CheckState, module_id: bytes) -> None:
     """Report an intact module without a signature by the signing key of this cache."""
     path = state.store.module_path(module_id)
-    message = f"{path} is not used by this cache: it does not carry the signature of this cache's key; other users may use it"
+    message = f"{path} is not used by this cache: it is not signed with this cache's signing_key; other users may use it"
     state.report("unsigned", module_id.hex(), message, note=True)
 
 

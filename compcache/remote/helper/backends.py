@@ -159,6 +159,7 @@ class _Directory:
         return 0.0 if isinstance(error, OSError) and error.errno in _TEMPORARY_ERRORS else None
 
     async def parts(self, key: str, max_size: int) -> AsyncIterator[bytes]:
+        """See `Backend.parts`."""
         with _report_special_files_as_missing():
             opened = await asyncio.to_thread(self._files.open_owned, self._path(key), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         status = os.fstat(opened.number)
@@ -297,6 +298,7 @@ class _ObjectStore:
         self.is_atomic = settings.kind == "object"  # HTTP servers do not agree on conditional PUT
 
     async def get(self, key: str, max_size: int, on_response: Callable[[], None] | None = None) -> bytes | None:
+        """See `Backend.get`."""
         try:
             response = await self._obstore.get_async(self._store, key)
             if on_response is not None:
@@ -313,6 +315,7 @@ class _ObjectStore:
             yield bytes(part)
 
     def retry_delay(self, error: Exception) -> float | None:
+        """See `Backend.retry_delay`."""
         if type(error) is not self._obstore.exceptions.GenericError:
             return None
         status = _STATUS.search(str(error))
@@ -320,6 +323,7 @@ class _ObjectStore:
         return 0.0 if is_temporary else None
 
     async def create(self, key: str, data: bytes) -> bool:
+        """See `Backend.create`."""
         if not self.is_atomic:
             if await self.stat(key) is not None:
                 return False
@@ -332,6 +336,7 @@ class _ObjectStore:
         return True
 
     async def exchange(self, key: str, data: bytes, expected: bytes) -> bool:
+        """See `Backend.exchange`."""
         if not self.is_atomic:
             return await _compare_and_replace(self, key, data, expected)
         try:
@@ -345,6 +350,7 @@ class _ObjectStore:
         return True
 
     async def stat(self, key: str) -> RemoteObject | None:
+        """See `Backend.stat`."""
         try:  # not HEAD, which some proxies do not forward; the content is not read
             response = await self._obstore.get_async(self._store, key)
         except FileNotFoundError:
@@ -452,6 +458,7 @@ class _Redis:
         return response or None  # an object is never empty
 
     async def parts(self, key: str, max_size: int) -> AsyncIterator[bytes]:
+        """See `Backend.parts`."""
         offset = 0
         while offset <= max_size:
             with _limit_answer(_PART):
@@ -489,6 +496,7 @@ class _Redis:
         await self._redis.zadd(self._times, {key: seconds + microseconds / 1e6}, nx=nx)
 
     async def stat(self, key: str) -> RemoteObject | None:
+        """See `Backend.stat`."""
         size = int(await self._redis.strlen(self._prefix + key))
         if not size:
             return None
@@ -503,6 +511,7 @@ class _Redis:
         await self._redis.zrem(self._times, key)
 
     async def list(self, prefix: str) -> AsyncIterator[RemoteObject]:
+        """See `Backend.list`."""
         names: set[str] = set()
         with _limit_answer(_LARGEST_ANSWER):
             async for name in self._redis.scan_iter(match=f"{_escape_pattern(self._prefix + prefix)}*", count=100):
@@ -527,7 +536,7 @@ _allowed: ContextVar[int] = ContextVar("allowed", default=_LARGEST_ANSWER)
 
 @contextmanager
 def _limit_answer(size: int) -> Iterator[None]:
-    """Limit each answer within this context to `size` bytes, not counting its framing."""
+    """Limit each answer within this context to `size` bytes, and `_LARGEST_ANSWER` bytes more for its framing."""
     token = _allowed.set(size + _LARGEST_ANSWER)
     try:
         yield
@@ -540,13 +549,10 @@ def _escape_pattern(prefix: str) -> str:
     return re.sub(r"([\\*?\[\]^-])", r"\\\1", prefix)
 
 
-def _bounded_connection(kind: Any) -> Any:
-    """Return a subclass of a Redis connection class that limits the size of answers.
+def _bounded_connection(base: Any) -> Any:
+    """Return a subclass of a Redis connection class that limits the size of answers: the client trusts the lengths that servers send."""
 
-    The Redis client itself trusts the lengths that a server sends.
-    """
-
-    class Bounded(kind):  # type: ignore[misc]
+    class BoundedConnection(base):  # type: ignore[misc]
         _reader: Any
 
         async def _connect(self) -> None:
@@ -559,7 +565,7 @@ def _bounded_connection(kind: Any) -> Any:
                 self._reader.remaining = _allowed.get()
             return await super().read_response(*arguments, **named)
 
-    return Bounded
+    return BoundedConnection
 
 
 class _BoundedReader:

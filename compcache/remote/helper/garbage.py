@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from compcache.remote.helper.backends import Backend
     from compcache.remote.maintenance import RemoteObject
 
-__all__ = ["DECISION_SECONDS", "MARKS", "SETTLE_SECONDS", "Collected", "GarbageCollector", "UncertainError"]
+__all__ = ["DECISION_SECONDS", "MARKS", "SETTLE_SECONDS", "CollectionResult", "GarbageCollector", "UncertainError"]
 
 MARKS = f"{LAYOUT}/g/"
 DECISION_SECONDS = 20.0
@@ -64,7 +64,7 @@ class UncertainError(Exception):
     """Raised if a store's answers are inconsistent."""
 
 
-class Collected(NamedTuple):
+class CollectionResult(NamedTuple):
     """The objects that a collection removed, and the garbage that it left for a later collection."""
 
     removed: list[RemoteObject]
@@ -83,11 +83,11 @@ class GarbageCollector:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._known: dict[str, Survey] = {}  # from surveys of earlier collections
-        self._surveyed: dict[str, Survey] = {}  # for the surveys of this collection
-        self._delivered: dict[str, Survey] = {}  # from uploads since the last collection
+        self._earlier_surveys: dict[str, Survey] = {}  # from surveys of earlier collections
+        self._new_surveys: dict[str, Survey] = {}  # for the surveys of this collection
+        self._deliveries: dict[str, Survey] = {}  # from uploads since the last collection
 
-    async def collect(self, *, grace: float, older_than: float | None, dry_run: bool, unused_for: float | None = None) -> Collected:
+    async def collect(self, *, grace: float, older_than: float | None, dry_run: bool, unused_for: float | None = None) -> CollectionResult:
         """Remove the objects that this collection and an earlier one found to be garbage.
 
         Args:
@@ -107,7 +107,7 @@ class GarbageCollector:
         """
         deliveries = await self._list_objects(DELIVERIES)
         cards, packs, modules = [await self._list_objects(f"{LAYOUT}/{kind}/") for kind in (_CARDS, _PACK, _MODULE)]
-        self._delivered = await read_deliveries(self._backend, deliveries)
+        self._deliveries = await read_deliveries(self._backend, deliveries)
         garbage = await self._find_garbage(cards, packs, modules)
         marks = await self._read_marks()
         if dry_run:  # writes no mark, so the newest object gives the present time of the store's clock
@@ -115,7 +115,7 @@ class GarbageCollector:
             now = max([item.modified for item in listed_objects], default=0.0)
         else:
             now = await self._write_mark(garbage)
-            await write_surveys(self._backend, self._known, self._surveyed)
+            await write_surveys(self._backend, self._earlier_surveys, self._new_surveys)
             await call_concurrently(self._backend.delete, deliveries)
         earlier_marks = [mark for mark in marks if mark.place.modified + grace <= now]
         confirming = max(earlier_marks, key=_time_of_mark, default=None)
@@ -129,7 +129,7 @@ class GarbageCollector:
         if not dry_run:
             for mark in _marks_to_remove(marks, confirming, grace):
                 await self._backend.delete(mark.place.key)
-        return Collected(removed, [item for item in garbage if item not in removed])
+        return CollectionResult(removed, [item for item in garbage if item not in removed])
 
     async def _list_objects(self, prefix: str) -> dict[str, RemoteObject]:
         """Return the objects whose keys begin with a prefix, by key. If a key is listed several times, the newest object is returned."""
@@ -145,11 +145,11 @@ class GarbageCollector:
     ) -> list[RemoteObject]:
         """Return the objects in the listings of cards, packs and modules that are garbage.
 
-        A survey's row replaces the request of an object that has not changed. The surveys are read into `_known`, and the rows for the
-        next collection are added to `_surveyed`.
+        A survey's row replaces the request of an object that has not changed. The surveys are read into `_earlier_surveys`. The rows for
+        the next collection are added to `_new_surveys`.
         """
         named: set[str] = set()
-        self._known = await read_surveys(self._backend, [*cards, *packs])
+        self._earlier_surveys = await read_surveys(self._backend, [*cards, *packs])
 
         async def lacks_modules(item: RemoteObject) -> bool:
             """Return whether an object of cards is damaged, or names only modules that the store does not have.
@@ -159,7 +159,7 @@ class GarbageCollector:
             row = self._find_survey(item)
             if row is not None and (not row.modules or any(key in modules for key in row.modules)):
                 named.update(row.modules)
-                self._surveyed[item.key] = row
+                self._new_surveys[item.key] = row
                 return False
             data = await self._get_object(item.key, MAX_CARDS)
             if data is None:
@@ -170,14 +170,14 @@ class GarbageCollector:
                 return True
             keys = [module_key(card.module_id) for card in cards.values() if not card.module]
             named.update(keys)
-            self._surveyed[item.key] = Survey(_state_of(item), tuple(keys))
+            self._new_surveys[item.key] = Survey(_state_of(item), tuple(keys))
             return modules.keys().isdisjoint(keys) and await self._lack_modules(cards.values())
 
         async def is_damaged(item: RemoteObject) -> bool:
             """Return whether an object is damaged. An object that was examined before is not read again."""
             if self._find_survey(item) is None and await self._is_garbage(item.key):
                 return True
-            self._surveyed[item.key] = Survey(_state_of(item), ())
+            self._new_surveys[item.key] = Survey(_state_of(item), ())
             return False
 
         garbage_cards = await _select_concurrently(cards.values(), lacks_modules)
@@ -188,7 +188,7 @@ class GarbageCollector:
 
     def _find_survey(self, item: RemoteObject) -> Survey | None:
         """Return the survey or delivery that describes an object in its listed state, or None if it was not examined in this state."""
-        for rows in (self._known, self._delivered):
+        for rows in (self._earlier_surveys, self._deliveries):
             row = rows.get(item.key)
             if row is not None and row.describes(_state_of(item)):
                 return row._replace(state=_state_of(item))
@@ -239,7 +239,8 @@ class GarbageCollector:
     async def _is_garbage(self, key: str) -> bool:
         """Return whether an object is garbage, after requesting the object, the objects that it needs and those that refer to it.
 
-        Damaged objects and leases are garbage. Missing objects, and modules for platforms that this version does not know, are not.
+        Damaged objects, empty packs and leases are garbage. Missing objects, and modules for platforms that this version does not know, are
+        not.
         """
         kind = key.removeprefix(f"{LAYOUT}/")[:1]
         data = await self._get_object(key, _MAX_SIZES[kind])

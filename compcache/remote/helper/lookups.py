@@ -89,7 +89,7 @@ class LookUp:
         self._start_up = packs.join_start_up(token, names, platform, shelves, writes) if not question.first else None
 
     async def answers(self) -> list[HelperAnswer]:
-        """Return the answer for each function. The files of large modules are removed a while later."""
+        """Return the answer for each function. The files of large modules are removed `_REMOVAL_SECONDS` later."""
         question = self._question
         lease_store = self._choose_lease_store() if not question.patience else None
         time_limit = question.patience - self._waited if question.patience else None

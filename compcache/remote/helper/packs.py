@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from compcache.errors import FormatError
 from compcache.identity import label_of
-from compcache.remote.card import MAX_UNPACKED, Packed, decode_pack, encode_pack
+from compcache.remote.card import MAX_UNPACKED, PackedFunction, decode_pack, encode_pack
 from compcache.remote.helper.reads import STREAMED
 from compcache.remote.shelves import pack_key
 
@@ -63,10 +63,10 @@ class StartUp:
         self.began = self.asked = time.monotonic()
         self.loading: asyncio.Task[None] | None = None
         self.shelf, self.store = "", -1  # where the pack was found, or nowhere
-        self.pack: dict[str, Packed] = {}
+        self.pack: dict[str, PackedFunction] = {}
         self.stored = 0  # the number of functions in the stored pack, as far as this start-up knows
 
-    async def find(self, name: str, seconds: float) -> Packed | None:
+    async def find(self, name: str, seconds: float) -> PackedFunction | None:
         """Return a function from the pack, or None if the pack lacks it or has not arrived within `seconds`."""
         if self.loading is not None and not self.loading.done():
             with suppress(asyncio.TimeoutError):
@@ -87,23 +87,23 @@ class Packs:
     Args:
         fetch: returns an object and the position of the store that had it, or None.
         store: stores an object, replacing any other.
-        locate: returns the shelf with the best card of a function, or "". The function's pack is on the same shelf.
+        find_shelf: returns the shelf with the best card of a function, or "". The function's pack is on the same shelf.
         note: adds a card to the cards of its function, unless it is there.
     """
 
     def __init__(
         self, fetch: Callable[[str, Sequence[int]], Awaitable[tuple[bytes, int] | None]],
         store: Callable[[str, bytes, Sequence[int]], Awaitable[None]],
-        locate: Callable[[str, str, list[str], Sequence[int]], Awaitable[str]],
+        find_shelf: Callable[[str, str, list[str], Sequence[int]], Awaitable[str]],
         note: Callable[[str, str, Card, Sequence[int]], Awaitable[None]],
     ) -> None:  # fmt: skip
         self._fetch = fetch
-        self._find_shelf = locate
+        self._find_shelf = find_shelf
         self._note = note
         self._store = store
         self._start_ups: dict[bytes, StartUp] = {}
-        self._remembered: OrderedDict[tuple[str, str, str], Packed] = OrderedDict()
-        self._bytes = 0
+        self._remembered: OrderedDict[tuple[str, str, str], PackedFunction] = OrderedDict()
+        self._remembered_size = 0  # of the modules, in bytes
 
     def distrust_start_up(self, token: bytes) -> None:
         """Record that a process has rejected a module in its pack. Its look-ups then use cards, and its pack may be replaced."""
@@ -145,11 +145,11 @@ class Packs:
             return
         card = card._replace(module=b"", imports=())
         key = platform, card.name, shelf
-        self._bytes += len(module) - len(self._remembered[key].module if key in self._remembered else b"")
-        self._remembered[key] = Packed(card, module)
-        while self._bytes > _REMEMBERED:
+        self._remembered_size += len(module) - len(self._remembered[key].module if key in self._remembered else b"")
+        self._remembered[key] = PackedFunction(card, module)
+        while self._remembered_size > _REMEMBERED:
             _, dropped = self._remembered.popitem(last=False)
-            self._bytes -= len(dropped.module)
+            self._remembered_size -= len(dropped.module)
 
     async def store_packs(self, *, now: bool) -> None:
         """Store the packs of ended start-ups, or of all start-ups if `now` is set. Raise the error of the store if its client fails."""
@@ -162,7 +162,7 @@ class Packs:
 
     async def _store_pack(self, start_up: StartUp) -> None:
         """Store the pack of a start-up under its first function. Do nothing if the pack has not grown enough, or no shelf fits it."""
-        items: dict[str, Packed] = {}
+        items: dict[str, PackedFunction] = {}
         remaining_size = MAX_PACK
         for name in start_up.names:
             _, packed = self._find_known(start_up, name) or ("", None)
@@ -181,7 +181,7 @@ class Packs:
             await self._store(pack_key(start_up.platform, shelf, start_up.first), encode_pack(items.values()), start_up.writes)
             start_up.stored = len(items)
 
-    def _find_known(self, start_up: StartUp, name: str) -> tuple[str, Packed] | None:
+    def _find_known(self, start_up: StartUp, name: str) -> tuple[str, PackedFunction] | None:
         """Return the best known realization of a function and its shelf, or None if no realization is known."""
         for shelf in start_up.shelves:
             remembered = self._remembered.get((start_up.platform, name, shelf))

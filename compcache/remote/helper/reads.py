@@ -59,7 +59,7 @@ class Room:
 
     Args:
         tell: called before a module is fetched, with the seconds that compiling it took.
-        place: the directory for files with large modules, or "" to hold all modules in memory.
+        directory: the directory for files with large modules, or "" to hold all modules in memory.
 
     Attributes:
         files: the paths of the files for large modules.
@@ -371,7 +371,10 @@ def _remember_value(values: OrderedDict[str, _V], key: str, value: _V, most: int
 
 
 def is_intact(card: Card, module: bytes | str) -> bool:
-    """Return whether a module, given as bytes or as a path, is undamaged and is the module that its card names."""
+    """Return whether a module, given as bytes or as the path of a file, is undamaged and is the module that its card names.
+
+    Raise `OSError` if the file cannot be read.
+    """
     try:
         _require_module(card, module)
     except FormatError:
@@ -391,7 +394,7 @@ def _require_module(card: Card, module: bytes | str) -> None:
 
 
 def describe_error(error: BaseException) -> str:
-    """Describe an error in one line of at most 500 characters, without passwords."""
+    """Describe an error in one line of at most 500 characters, without passwords and the queries of URLs."""
     if isinstance(error, asyncio.TimeoutError):
         return TIMED_OUT
     text = " ".join((str(error) or type(error).__name__).split())

@@ -85,6 +85,7 @@ class Requests:
         """
 
         async def try_once(on_response: Callable[[], None]) -> bytes | None:
+            """Send the request once, and update the estimates if the store answers."""
             require()
             started = loop_time()
             data = await self._backend.get(key, max_size, on_response)
@@ -221,7 +222,7 @@ class Requests:
         return is_affordable
 
     def _update_latency(self, seconds: float, size: int) -> None:
-        """Update the latency estimates with a request that took `seconds` and transferred `size` bytes."""
+        """Update `latency` and `distance`, or for a large object `rate`, with a request that took `seconds` for `size` bytes."""
         if size < _SMALL:
             self.latency = seconds if not self.latency else 0.9 * self.latency + 0.1 * seconds
             if len(self._first) < _FIRST:

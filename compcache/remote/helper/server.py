@@ -311,6 +311,7 @@ def main(arguments: list[str]) -> int:
     listener.listen(256)
 
     async def run() -> None:
+        """Run `Helper.serve`, then remove the socket and end the process."""
         try:
             await helper.serve(listener)
         finally:

@@ -147,7 +147,7 @@ class Uploads:
                 self._reads.count("uploads_refused")
 
     def _read_upload(self, name: str) -> Upload | None:
-        """Read an upload. Return None if its file is missing or damaged, and removed now, or if it cannot be read, which may pass."""
+        """Read an upload. Return None if its file is missing, damaged or cannot be read. A damaged file is removed from the outbox."""
         try:
             return self._outbox.read(name)
         except (FileNotFoundError, FormatError):

@@ -111,7 +111,7 @@ def _file_format(output: str | None) -> str:
     """
     _, _, suffix = (output or "").lower().rpartition(".")
     if suffix in _PICTURES:
-        raise click.UsageError(f"-o {output}: the format {suffix} is not supported; write .svg, .html or .dot and convert the file")
+        raise click.UsageError(f"-o {output}: compcache does not write {suffix} files; write .svg, .html or .dot, and convert the file")
     if suffix in _FORMATS:
         return suffix
     return {"gv": "dot", "htm": "html"}.get(suffix, "text")

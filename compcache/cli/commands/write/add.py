@@ -33,7 +33,7 @@ _MOST_NAMED = 8
 _MOST_IN_NAME = 3
 
 
-class _WithFlags(click.Command):
+class _CommandWithFlags(click.Command):
     """A command whose arguments after ``--`` are flags of a compiler."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -45,7 +45,7 @@ class _WithFlags(click.Command):
         return super().parse_args(ctx, args)
 
 
-@click.command("add", cls=_WithFlags)
+@click.command("add", cls=_CommandWithFlags)
 @click.argument("files", metavar="FILE...", nargs=-1, shell_complete=complete_files)
 @click.option(
     "-O", "--optimize", type=click.IntRange(0, 3), default=2, show_default=True,

@@ -40,7 +40,7 @@ def new(name: str, output: str | None) -> None:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
-        raise click.ClickException(f"cannot write {path}: {error.strerror or error}") from error
+        raise click.ClickException(f"cannot write {path}: {error.strerror or error}; give another file with -o, or another NAME") from error
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(f"{key}\n")
     click.echo(f"the secret key is in {path}; set COMPCACHE_PUBLISH_KEY=@{path} to sign with it", err=True)

@@ -29,7 +29,7 @@ def command(session: Session, names: tuple[str, ...], all_functions: bool, into:
 
     NAME is a function, a label, which selects all functions of this label, or a glob over functions. The image holds a function and
     all functions that it calls, optimized as one program. Variables stay in their modules. Loads use the image until a newer
-    function has a name in it. Exit status 1 if a function was not linked.
+    function has a name in it. Exit status 1 if a NAME was not linked.
     """
     if bool(names) == all_functions:
         raise click.UsageError("--all cannot be combined with NAMEs" if names else "give the names of functions, or --all")

@@ -170,7 +170,7 @@ def gc(
 def _require_remote(cache: Cache, url: str | None) -> RemoteStore:
     """Return the remote stores of a cache. Raise `click.UsageError` if there are none, whether by `url` (--remote) or by the settings."""
     if cache.remote is None and (url or setting("COMPCACHE_REMOTE")):
-        raise click.UsageError("COMPCACHE_REMOTE_MODE=off disables the remote store: set it to read or write")
+        raise click.UsageError("COMPCACHE_REMOTE_MODE=off disables the remote store: set this variable to read or write")
     if cache.remote is None:
         raise click.UsageError("no remote store is set: pass --remote URL, or set COMPCACHE_REMOTE")
     return cache.remote

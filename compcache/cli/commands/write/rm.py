@@ -31,9 +31,9 @@ def command(session: Session, names: tuple[str, ...], force: bool, derived: bool
     """Remove functions with all their realizations.
 
     NAME is a function, a group, a label, which selects all functions of this label, or a glob over functions: 'old.*'. A function
-    is kept if it shares its module with another function, if another function imports it, or if it is pinned. --force removes it
-    nevertheless. Programs that have loaded a function keep its code; in other programs it is a miss. The command asks before it
-    removes the matches of a glob or label. Without a terminal, -y is required. Exit status 1 if a function was kept.
+    is kept if it shares its module with another function, if another function imports it, or if it is pinned. --force removes such
+    functions, too. Programs that have loaded a function keep the code; in other programs, the function is a miss. The command asks
+    before it removes the matches of a glob or label. Without a terminal, -y is required. Exit status 1 if a function was kept.
     """
     with session.open_to_read() as cache:
         groups = groups_among(cache, names)
@@ -56,10 +56,7 @@ def command(session: Session, names: tuple[str, ...], force: bool, derived: bool
 
 
 def _remove_derived(session: Session, names: list[str], *, as_json: bool) -> int:
-    """Remove the linked images of functions, and return exit status 0.
-
-    Print the functions that had a linked image, as JSON if `as_json` is true.
-    """
+    """Remove the linked images of functions, print which functions had one (as JSON if `as_json` is true), and return exit status 0."""
     with session.open_existing() as cache:
         removed = {name: cache.remove(name, derived=True) for name in names}
     modules = sorted({module_id for module_ids in removed.values() for module_id in module_ids})
