@@ -51,7 +51,7 @@ def load_listed(loader: Loader, linked: LinkedClosures, func_name: str, loaded: 
     choice_of, source_of, sources_of = linked.types
     source = source_of(listed.file, loaded)
     source.listed = listed.listed
-    sources = sources_of(func_name, None, linked.bound.changes)
+    sources = sources_of(func_name, None, linked.bound.changes, set())
     sources[listed.module_id] = source
     try:
         record = decode_function(listed.listed.read_record(listed.offset))
