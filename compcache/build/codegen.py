@@ -13,6 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from compcache.arch.known import architecture
+from compcache.build.merging import declare_functions, plain_declarations
 from compcache.errors import CompileError, FormatError, IncompatibleTargetError
 from compcache.formats.host import platform_name
 from compcache.formats.makers import PACKAGE, Maker
@@ -150,9 +151,12 @@ def _parse_unverified(ir: _Plain, context: Any) -> Any:
 
 def _link_parts(parts: tuple[bytes, ...], context: Any) -> Any:
     """Return one module linked from several. Raise `RuntimeError` if LLVM cannot read one, or two modules define the same symbol."""
-    merged = read_back(parts[0], context)
-    for part in parts[1:]:
-        merged.link_in(read_back(part, context))
+    modules = [read_back(part, context) for part in parts]
+    if len(modules) == 1:
+        return modules[0]
+    merged = declare_functions([plain_declarations(str(module)) for module in modules], context)
+    for module in modules:
+        merged.link_in(module)
     return merged
 
 

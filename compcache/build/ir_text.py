@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 __all__ = [
-    "ATTACHMENTS", "Assembly", "Definition", "GlobalValue", "GlobalValues", "Head", "change_lines", "declared_promises",
+    "ATTACHMENTS", "Assembly", "Definition", "GlobalValue", "GlobalValues", "Head", "change_lines",
     "find_extreme_construct", "function_texts", "is_vectorized", "leading_type", "lines_from", "lines_of_variables", "long_lines",
     "parse_head", "passes_vectors", "plain_head", "quote", "read_assembly", "read_functions", "read_module", "read_values",
     "referenced_name", "references", "section_bounds", "split_at", "split_parameters", "symbol_counts", "target_text", "unquote",
-    "with_image_symbols", "with_symbols", "without_tbaa_of_calls",
+    "with_image_symbols", "with_symbols",
 ]  # fmt: skip
 
 _NAME = re.compile(r'"([^"]*)"|([-$._A-Za-z0-9]+)')
@@ -60,15 +60,6 @@ _HEADS = ("declare ", "define ")
 _BITS = {"half": 16, "bfloat": 16, "float": 32, "double": 64, "ptr": 64}
 _COMMON_WIDTH = architecture(platform_name()).vector_bits
 _TYPE_NAME = re.compile(r'%("[^"]*"|[-$.\w]+)')
-
-
-#: The root of the types that flang writes for one function, and an attachment of types. Attachments are at the end of a line.
-_FLANG_ROOT = '!{!"Flang '
-_TBAA = re.compile(r", !tbaa(?:\.struct)? !\d+(?=(?:, ![-.\w]+ !\d+)*$)", re.MULTILINE)
-
-#: Parts of a declaration: a string, the classes of numbers that it excludes, and its attribute group. Words of an attribute group.
-_PROMISE = re.compile(r'"[^"]*"|(nofpclass\([^)]*\))| #(\d+)')
-_ATTRIBUTE = re.compile(r'"[^"]*"(?:="[^"]*")?|(\w+(?:\([^)]*\))?)')
 
 _ASSEMBLY = re.compile(r'^module asm "([^"]*)"', re.MULTILINE)
 _LABELS = re.compile(r"(?:^|[;\n])\s*((?:[A-Za-z_$.][\w$.]*\s*:\s*)+)")
@@ -157,31 +148,6 @@ def with_symbols(text: str) -> str:
     Compilers put the byte 1 before a name that LLVM must not mangle. The symbol in the object does not have this byte.
     """
     return text.replace('@"\\01', '@"').replace('$"\\01', '$"') if '"\\01' in text else text
-
-
-def without_tbaa_of_calls(text: str) -> str:
-    """Return printed code without TBAA metadata if the metadata may only hold within one call of a function.
-
-    Flang gives each function a tree of types, in which the function's arguments do not alias. If LLVM inlines two calls of a function into
-    one caller, the accesses of both calls have these types, although an argument of one call may alias another argument of the other call
-    (llvm-project issue 89829). So code of several modules must be inlined without this metadata.
-    """
-    return _TBAA.sub("", text) if _FLANG_ROOT in text else text
-
-
-def declared_promises(text: str) -> dict[str, frozenset[str]]:
-    """Return what the declarations of functions in printed code promise, for example ``memory(none)``, by the functions' names."""
-    groups: dict[str, frozenset[str]] = {}
-    for line in lines_from(text, "attributes #"):
-        number, _, words = line.removeprefix("attributes #").partition(" = ")
-        groups[number] = frozenset(_ATTRIBUTE.findall(words))
-    promises = {}
-    for line in lines_from(text, "declare "):
-        if "@llvm." not in line:
-            found = _PROMISE.findall(line)
-            promised = {excluded for excluded, _ in found}.union(*[groups.get(number, ()) for _, number in found])
-            promises[references(line)[0]] = frozenset(promised - {""})
-    return promises
 
 
 def is_vectorized(text: str) -> bool:

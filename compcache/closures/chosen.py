@@ -59,7 +59,7 @@ class Planner(Loader):
         func_name: str,
         is_near: IsNear | None = None,  # noqa: ARG002 - no module is loaded
         *,
-        linked: bool = False,  # noqa: ARG002 - linked closures are never used
+        sources: Sources | None = None,  # noqa: ARG002 - linked closures are never used
     ) -> Iterator[tuple[bytes, int]]:
         """Yield the realizations of a function in modules that are not linked closures. See `Loader.candidates` for the arguments."""
         return self.store.find(func_name)
@@ -87,7 +87,7 @@ def choose(store: Store, names: Iterable[str]) -> Chosen:
 
 def _plan_loads(planner: Loader, root: str) -> dict[str, Bound]:
     """Return the binding of each function that a load of `root` needs."""
-    sources = Sources(root, None, 0)
+    sources = Sources(root, None, 0, set())
     try:
         chosen = Plan(planner, root, planner.candidates(root), sources, None, None).choose()
         alike = dict.fromkeys(chosen, True)

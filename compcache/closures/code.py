@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build import codegen
 from compcache.build.inlining.imported import Inlined
-from compcache.build.ir_text import change_lines, leading_type, parse_head, quote, referenced_name, target_text, without_tbaa_of_calls
+from compcache.build.ir_text import leading_type, parse_head, quote, referenced_name, target_text
+from compcache.build.merging import with_plain_declarations, without_tbaa_of_calls
 from compcache.build.slots import restore_resolution
 from compcache.closures.parts import Copies, copies_of, without_static_runtime
 from compcache.errors import CompileError, LinkError
@@ -43,10 +44,6 @@ _WORDS = re.compile(
     r"\b(?:private|internal|available_externally|linkonce|linkonce_odr|weak|weak_odr|external|dso_local|dso_preemptable|hidden|protected"
     r"|default) "
 )
-#: A string, or promises of a declaration: its attribute group, and attributes of parameters and results that flags add.
-_PROMISES = re.compile(r'("[^"]*")| nofpclass\([^)]*\)| #(\d+)')
-#: Attribute groups with attributes that forbid transformations.
-_FORBIDS = re.compile(r'^attributes #(\d+) = .*(?:returns_twice|convergent|noduplicate|nobuiltin|strictfp|"no-builtin)', re.MULTILINE)
 _VARIABLE = re.compile(r"(?:[a-z_]+(?:\([^)]*\))? )*?(global|constant|alias) ")
 
 
@@ -268,7 +265,7 @@ class _Linker:
         mentioned = set() if is_moved else {symbol for key in names for symbol in part.copies.mentions[key]}
         homes = {symbol for symbol in mentioned if symbol in part.copies.homes}
         exported = {export.symbol for export in self._moved[number].values()} if is_moved else names
-        part_module = codegen.parse(_without_promises(_with_shared_definitions(part.text, homes | part.copies.merged)), context)
+        part_module = codegen.parse(with_plain_declarations(_with_shared_definitions(part.text, homes | part.copies.merged)), context)
         for value, is_function in _iterate_values(part_module):
             name = value.name
             if value.is_declaration or value.linkage.name == "available_externally":
@@ -403,23 +400,6 @@ def _with_shared_definitions(text: str, homes: set[str]) -> str:
                 line = f"@{quote(referenced_name(token) + _HOME)} = {definition}"  # noqa: PLW2901
         lines.append(line)
     return "\n".join([*lines, *declared, ""])
-
-
-def _without_promises(text: str) -> str:
-    """Return the text of a module without the promises of its declarations, for example that a function accesses no memory.
-
-    Declarations of LLVM's own functions are unchanged.
-
-    If several modules declare a function, LLVM keeps one declaration, with whose promises it would optimize the calls of all modules.
-    The flags of one module may permit promises that are not valid for another: `-fno-math-errno`, `-ffast-math`. Compilers repeat them at
-    calls.
-    """
-    forbids = set(_FORBIDS.findall(text))
-
-    def change(line: str) -> str:
-        return line if "@llvm." in line else _PROMISES.sub(lambda match: match[0] if match[1] or match[2] in forbids else "", line)
-
-    return change_lines(text, "declare ", change)
 
 
 def _declaration(line: str) -> str:

@@ -117,12 +117,14 @@ class Sources(dict[bytes, Source]):
         opened: the modules whose files have not been closed since they were opened.
         bound: the closures of functions that are bound to their copies there, one source for each function.
         is_present: whether the index was read again during the load.
+        excluded: the linked closures without which the load is repeated.
     """
 
-    __slots__ = ("accept", "bound", "is_present", "listing", "opened", "root", "since")
+    __slots__ = ("accept", "bound", "excluded", "is_present", "listing", "opened", "root", "since")
 
-    def __init__(self, root: str, accept: Accept | None, since: int) -> None:
+    def __init__(self, root: str, accept: Accept | None, since: int, excluded: set[bytes]) -> None:
         self.root = root
+        self.excluded = excluded
         self.accept = accept
         self.since = since
         self.listing: Listing | None = None
@@ -235,19 +237,20 @@ class Loader(PlainLoader):
     def _load(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget:
         """Load a function, from a linked closure if possible.
 
-        The load is repeated if another thread has loaded or unloaded one of the modules, or if linked closures were ruled out.
+        The load is repeated if another thread has loaded or unloaded one of the modules, or to exclude linked closures.
         """
         target = self.linked.load_listed(func_name, owner) if self.linked is not None and accept is None else None
+        excluded: set[bytes] = set()
         while target is None:
-            target = self._load_once(func_name, owner, accept)
+            target = self._load_once(func_name, owner, accept, excluded)
         return target
 
-    def _load_once(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget | None:
+    def _load_once(self, func_name: str, owner: object, accept: Accept | None, excluded: set[bytes]) -> TypedCallTarget | None:
         """Load a function. Return None if the load must be repeated (`_load`). See `load` for the exceptions."""
-        sources = Sources(func_name, accept, self.linked.bound.changes if self.linked is not None else 0)
+        sources = Sources(func_name, accept, self.linked.bound.changes if self.linked is not None else 0, excluded)
         if self.linked is not None or is_ordered(func_name):  # what a closure contains depends on the functions that its parts import
             self.use_present_index(sources)
-        candidates = self.candidates(func_name, linked=accept is None)
+        candidates = self.candidates(func_name, sources=sources if accept is None else None)
         try:
             choice, error = self._open_first(func_name, candidates, sources)
             if choice is not None:
@@ -268,7 +271,7 @@ class Loader(PlainLoader):
             return self._commit(func_name, chosen, owner, sources)
         except (CompcacheError, OSError) as error:
             reraise_interrupt(error)
-            if isinstance(error, ReentrantLoadError) or self.linked is None or not self.linked.rule_out(sources):
+            if isinstance(error, ReentrantLoadError) or self.linked is None or not self.linked.exclude(sources):
                 raise
             return None
         finally:
@@ -319,34 +322,35 @@ class Loader(PlainLoader):
         choice.fills = self._decode(choice) if choice.globals else []
         return True
 
-    def candidates(self, func_name: str, is_near: IsNear | None = None, *, linked: bool = False) -> Iterator[tuple[bytes, int]]:
+    def candidates(self, func_name: str, is_near: IsNear | None = None, *, sources: Sources | None = None) -> Iterator[tuple[bytes, int]]:
         """Yield (module_id, offset) for the realizations of a function.
 
         Among those with the same content, loaded or near modules come first.
 
-        `linked` includes realizations in linked closures.
+        With the `sources` of a load, those in linked closures are included.
         """
+        linked = sources is not None
         # All realizations of a content name have the same content.
         if is_ordered(func_name):
             realizations = self.store.find(func_name, is_near or (self.is_loaded if self._mine else None), linked=linked)
-            yield from self._admitted(func_name, realizations, linked=linked)
+            yield from self._admitted(func_name, realizations, sources)
             return
         unloaded = []
-        for candidate in self._admitted(func_name, self.store.find(func_name, linked=linked), linked=linked):
+        for candidate in self._admitted(func_name, self.store.find(func_name, linked=linked), sources):
             if not self._mine or self._loaded(candidate[0]) is not None:
                 yield candidate
             else:
                 unloaded.append(candidate)
         yield from unloaded
 
-    def _admitted(self, func_name: str, realizations: Iterator[tuple[bytes, int]], *, linked: bool) -> Iterator[tuple[bytes, int]]:
+    def _admitted(self, func_name: str, realizations: Iterator[tuple[bytes, int]], sources: Sources | None) -> Iterator[tuple[bytes, int]]:
         """Yield the candidates that may be used (`LinkedClosures.admitted`).
 
         A closure to which the function is bound comes first, with offset 0. The first candidate in a closure creates `self.linked`.
         """
         best = next(realizations, None)  # the look-up renews the index, which affects the bindings
-        bound_to = self.linked.bound.module_of(func_name) if self.linked is not None and linked else None
-        if bound_to is not None and self.linked is not None and bound_to in self.linked:
+        bound_to = self.linked.bound.module_of(func_name) if self.linked is not None and sources is not None else None
+        if bound_to is not None and sources is not None and bound_to not in sources.excluded and self.linked and bound_to in self.linked:
             yield bound_to, 0
         if best is not None:
             for module_id, offset in chain((best,), realizations):
@@ -359,9 +363,10 @@ class Loader(PlainLoader):
                     self.store.refresh()  # the present index decides whether the closure is valid
                     with hit._lock:
                         self.linked = self.linked or LinkedClosures(self, (Choice, Source, Sources))
-                admitted = self.linked.admitted(func_name, module_id, offset, is_bound=bound_to is not None)
-                if admitted is not None:
-                    yield admitted
+                if offset < LINKED or (sources is not None and module_id not in sources.excluded):
+                    admitted = self.linked.admitted(func_name, module_id, offset, is_bound=bound_to is not None)
+                    if admitted is not None:
+                        yield admitted
 
     def is_loaded(self, module_id: bytes) -> bool:
         """Return whether a module, or a closure that contains it whole, is loaded and in use."""

@@ -228,7 +228,7 @@ class Plan:
             provider = living_provider(loader, loader.merged, name)
         if is_ordered(name):
             loader.use_present_index(self._sources)
-            for candidate in loader.candidates(name, self._is_near, linked=True):
+            for candidate in loader.candidates(name, self._is_near, sources=self._sources):
                 if provider is None or candidate[0] == provider.module_id:
                     yield candidate
             return
@@ -238,7 +238,7 @@ class Plan:
             listed = None  # realizations in loaded modules come first, and the index lists them
         elif provider is None or listed[0] == provider.module_id:
             yield listed
-        for candidate in loader.candidates(name, linked=True):
+        for candidate in loader.candidates(name, sources=self._sources):
             if candidate == listed or (provider is not None and candidate[0] != provider.module_id):
                 continue
             if candidate[0] in self._sources or loader.is_loaded(candidate[0]):

@@ -23,6 +23,7 @@ from compcache.publish.module_reader import read_notes
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from compcache.hit.loader import Sources
     from compcache.identity import Identity
     from compcache.inspect.descriptions import Realization
     from compcache.remote.answer import RemoteAnswer
@@ -135,9 +136,9 @@ class _OneRealization(Loader):
         self._name = name
         self._candidate = candidate
 
-    def candidates(self, func_name: str, is_near: IsNear | None = None, *, linked: bool = False) -> Iterator[tuple[bytes, int]]:
+    def candidates(self, func_name: str, is_near: IsNear | None = None, *, sources: Sources | None = None) -> Iterator[tuple[bytes, int]]:
         """See `Loader.candidates`. The only realization of the described function is the described one."""
-        return iter((self._candidate,)) if func_name == self._name else super().candidates(func_name, is_near, linked=linked)
+        return iter((self._candidate,)) if func_name == self._name else super().candidates(func_name, is_near, sources=sources)
 
 
 def explain(

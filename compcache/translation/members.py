@@ -15,6 +15,7 @@ from compcache.build import codegen
 from compcache.build.exports import is_visible
 from compcache.build.ir_text import lines_from, quote, read_assembly, read_module, read_values, symbol_counts
 from compcache.build.link_types import read_link_types
+from compcache.build.merging import declare_functions, plain_declarations
 from compcache.build.pic import aliases
 from compcache.errors import LinkError, SignatureMismatchError
 from compcache.formats.deflate import deflate
@@ -48,6 +49,7 @@ class Member(NamedTuple):
         data: the values of large variables, by section (`compcache.build.large_data`).
         types: the link types of definitions, by symbol.
         uses: the link types that the code expects of its imports, by symbol, each with a function that uses the import.
+        declarations: its declarations of functions, without promises (`compcache.build.merging`).
     """
 
     label: str
@@ -59,6 +61,7 @@ class Member(NamedTuple):
     data: dict[str, bytes]
     types: dict[str, str]
     uses: dict[str, dict[str, str]]
+    declarations: str
 
 
 def make_member(module: Any, text: str, copied: Collection[str], data: dict[str, bytes]) -> Member:
@@ -90,6 +93,7 @@ def make_member(module: Any, text: str, copied: Collection[str], data: dict[str,
         data=data,
         types=dict(types.definitions),
         uses={name: dict(functions_by_type) for name, functions_by_type in types.uses.items()},
+        declarations=plain_declarations(text),
     )
 
 
@@ -102,7 +106,7 @@ def link_members(members: Sequence[Member], context: Any) -> Any:
     """
     _check_unique(members)
     _require_types(members)
-    linked = None
+    linked = declare_functions([member.declarations for member in members], context) if len(members) > 1 else None
     for number, member in enumerate(members):
         module = codegen.read_back(member.bitcode, context)
         if linked is None:
@@ -179,4 +183,5 @@ def decode_member(data: bytes) -> Member:
             dict(member.data),
             dict(member.types),
             dict(member.uses),
+            member.declarations,
         )

@@ -14,6 +14,7 @@ from compcache.build.exports import MERGED, VISIBLE_LINKAGES, WEAK, choose_expor
 from compcache.build.inlining.imported import NOTHING_INLINED, link_offered_bodies
 from compcache.build.inlining.offers import offered_bodies
 from compcache.build.large_data.variables import replace_large_variables
+from compcache.build.merging import without_tbaa_of_calls
 from compcache.build.slots import Requests, Unresolved, imported_thread_locals, resolve_declarations, restore_resolution, with_nobuiltin
 from compcache.build.source import check_name
 from compcache.build.trial import assembly_parts, has_assembly, is_rare, try_in_child
@@ -156,7 +157,7 @@ def _read_source(context: Any, request: Request, label: str = "") -> tuple[Any, 
     used_features.check_attributes(attributes, host.platform_name())
     readable = ir_text.with_symbols(used_features.with_complete_attributes(printed, attributes, host.platform_name()))
     if isinstance(request.ir, tuple):
-        readable = ir_text.without_tbaa_of_calls(readable)
+        readable = without_tbaa_of_calls(readable)
     if readable is not printed:
         module, printed, values = codegen.parse(readable, context), readable, ir_text.read_values(readable)
         attributes = _target_attributes(printed, values)

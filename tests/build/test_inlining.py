@@ -245,14 +245,19 @@ def test_arguments_that_do_not_alias_in_a_call_may_alias_in_the_next(cache: Cach
     assert follow(kernel) == 3
 
 
-@pytest.mark.parametrize(("promise", "is_inlined"), [("nounwind", True), ("nounwind willreturn memory(none)", False)])
-def test_a_module_that_promises_more_of_a_function_inlines_no_calls_of_it(cache: Cache, promise: str, is_inlined: bool) -> None:
+_PROMISES = [("", "nounwind", True), ("", "nounwind willreturn memory(none)", False), ("range(i64 0, 30) ", "", False)]
+
+
+@pytest.mark.parametrize(("result", "promise", "is_inlined"), _PROMISES)
+def test_a_module_that_promises_more_of_a_function_inlines_no_calls_of_it(
+    cache: Cache, result: str, promise: str, is_inlined: bool
+) -> None:
     work = "@seen = global i64 0\ndefine i64 @work(i64 %x) noinline {\n%s = load i64, ptr @seen\n%r = add i64 %s, %x\n"
     own = cache.compile(ModuleSource(work + "store i64 %r, ptr @seen\nret i64 %r\n}\n")).work
     careful = "declare i64 @work(i64)\n" + HEAD.format("careful") + "%a = call i64 @work(i64 %x) nounwind\n"
     careful += "%r = call i64 @work(i64 %x) nounwind\nret i64 %r\n}\n"
     caller_of_it = cache.compile(ModuleSource(careful, {"careful": None}, imports={"work": own})).careful
-    code = f"declare i64 @work(i64) {promise}\ndeclare i64 @careful(i64)\n" + HEAD.format("kernel")
+    code = f"declare {result}i64 @work(i64) {promise}\ndeclare i64 @careful(i64)\n" + HEAD.format("kernel")
     code += "%a = call i64 @careful(i64 %x)\n%b = call i64 @work(i64 0)\nret i64 %a\n}\n"
     kernel = cache.compile(ModuleSource(code, {"kernel": None}, imports={"work": own, "careful": caller_of_it})).kernel
     assert inlined(cache, kernel) == (["careful"] if is_inlined else [])

@@ -6,7 +6,7 @@ import llvmlite.binding as llvm
 import pytest
 
 from compcache import Cache, CompileError, ModuleSource
-from compcache.build.ir_text import change_lines, find_extreme_construct, lines_from, long_lines, read_values, without_tbaa_of_calls
+from compcache.build.ir_text import change_lines, find_extreme_construct, lines_from, long_lines, read_values
 
 CODE = """
 @0 = private constant i32 4
@@ -84,26 +84,3 @@ def test_deep_types_are_found_in_what_llvm_prints() -> None:
         assert find_extreme_construct(text, printed=printed) is None
         assert find_extreme_construct(f"{text}\n@v = external global {deep}\n", printed=printed) is not None
         assert find_extreme_construct(f'{text}\n@v = constant [9 x i8] c"{"(" * 3000}"\n', printed=printed) is None
-
-
-@pytest.mark.parametrize("root", ["Flang function root _QPf", "Simple C/C++ TBAA"])
-def test_types_of_one_call_are_removed_and_nothing_else(root: str) -> None:
-    code = f"""
-define i64 @f(ptr %p, ptr %q) {{
-  store [14 x i8] c", !tbaa !0, !t", ptr %q, align 1, !tbaa !1, !nontemporal !4
-  call void asm "# , !tbaa !1", ""(), !annotation !5
-  %x = load i64, ptr %p, align 8, !tbaa !1, !noundef !6
-  ret i64 %x
-}}
-!1 = !{{!2, !2, i64 0}}
-!2 = !{{!"data", !3, i64 0}}
-!3 = !{{!"{root}"}}
-!4 = !{{i32 1}}
-!5 = !{{!", !tbaa !1"}}
-!6 = !{{}}
-"""
-    printed = str(llvm.parse_assembly(code))
-    left = str(llvm.parse_assembly(without_tbaa_of_calls(printed)))
-    assert ("load i64, ptr %p, align 8, !tbaa" in left) == root.startswith("Simple")
-    assert left.count("!tbaa") == (5 if root.startswith("Simple") else 3)
-    assert all(kept in left for kept in ('c", !tbaa !0, !t"', "!nontemporal", "!noundef", "!annotation"))

@@ -449,9 +449,12 @@ define i64 @NAME(i64 %x) {
 """
     reads = "@amount = external global i64\n" + stays.replace("NAME", "reads").replace("VALUE", "load i64, ptr @amount")
     calls = "declare i64 @bump(i64)\n" + stays.replace("NAME", "calls").replace("VALUE", "call i64 @bump(i64 %x)")
-    cache.add_modules([ModuleSource(text) for text in (home, reads, calls, adder("plus", 3), sum_of("moves", ["bump", "plus"]))])
-    assert len(cache.link(["moves", "copied"]).linked) == 2
-    assert [answer for _, answer in load(directory, "copied", "moves")[0]] == [4 + 5 + 2, 3 + 4]
+    sources = [home, reads, calls, adder("plus", 3), sum_of("moves", ["bump", "plus"]), sum_of("late", ["plus"])]
+    cache.add_modules([ModuleSource(text) for text in sources])
+    closures = [cache.link(names, into=names[0]).linked[0] for names in (["moves"], ["copied", "late"])]
+    answers = load(directory, "copied", "moves", "late")[0]
+    assert [answer for _, answer in answers] == [4 + 5 + 2, 3 + 4, 4]
+    assert answers[2][0] == closures[1].module_id  # the failed load of another function does not matter
 
 
 def test_arguments_that_do_not_alias_in_a_call_may_alias_in_the_next(cache: Cache, directory: Path) -> None:
@@ -467,10 +470,11 @@ def test_arguments_that_do_not_alias_in_a_call_may_alias_in_the_next(cache: Cach
 _QUICK = [
     ("declare i64 @work(i64) memory(none) nounwind willreturn", "%r = call i64 @work(i64 0)", 0),
     ("declare nofpclass(nan) double @ratio(double)", "%q = call double @ratio(double 1.0)\n  %r = fptosi double %q to i64", 1),
+    ("declare nonnull ptr @place(i64)", "%p = call ptr @place(i64 1)\n  %r = load i64, ptr @unchanged", 4),
 ]
 
 
-@pytest.mark.parametrize(("declared", "use", "answer"), _QUICK, ids=["memory", "nan"])
+@pytest.mark.parametrize(("declared", "use", "answer"), _QUICK, ids=["memory", "nan", "null"])
 def test_what_one_module_promises_of_a_function_is_not_valid_for_calls_of_others(
     cache: Cache, directory: Path, declared: str, use: str, answer: int
 ) -> None:
@@ -483,6 +487,12 @@ define i64 @work(i64 %x) {
   store i64 %new, ptr @seen
   ret i64 %new
 }
+define ptr @place(i64 %x) {
+  %old = load volatile i64, ptr @seen
+  %zero = icmp eq i64 %x, 0
+  %r = select i1 %zero, ptr null, ptr @seen
+  ret ptr %r
+}
 define double @ratio(double %x) {
   %old = load volatile i64, ptr @seen
   %r = fdiv double %x, %x
@@ -492,6 +502,7 @@ define double @ratio(double %x) {
     careful = """\
 declare i64 @work(i64)
 declare double @ratio(double)
+declare ptr @place(i64)
 define i64 @careful(i64 %x) {
   %d = sitofp i64 %x to double
   %zero = fsub double %d, %d
@@ -501,15 +512,19 @@ define i64 @careful(i64 %x) {
   %z = select i1 %n, i64 10, i64 0
   %a = call i64 @work(i64 %x)
   %b = call i64 @work(i64 %x)
-  %r = add i64 %b, %z
+  %s = add i64 %b, %z
+  %o = call ptr @place(i64 0)
+  %w = icmp eq ptr %o, null
+  %v = select i1 %w, i64 100, i64 0
+  %r = add i64 %s, %v
   ret i64 %r
 }
 """
-    quick = f"{declared}\ndefine i64 @quick(i64 %x) {{\n  {use}\n  ret i64 %r\n}}\n"
+    quick = f"@unchanged = constant i64 4\n{declared}\ndefine i64 @quick(i64 %x) {{\n  {use}\n  ret i64 %r\n}}\n"
     cache.add_module(ModuleSource(home, entries={"program.data": b"read of the module's own file"}))  # stays where it is
     cache.add_modules([ModuleSource(source) for source in (quick, careful, sum_of("top", ["quick", "careful"]))])
     (closure,) = cache.link(["quick", "careful", "top"], into="all").linked
-    assert load(directory, "top")[0] == [(closure.module_id, answer + 2 + 10)]
+    assert load(directory, "top")[0] == [(closure.module_id, answer + 2 + 110)]
 
 
 def test_what_a_declaration_forbids_is_forbidden_in_linked_code(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,17 @@ def bitcode(text: str) -> bytes:
     return code
 
 
+COUNTER = """\
+@seen = internal global i64 0
+define i64 @work(i64 %x) {
+  %old = load i64, ptr @seen
+  %new = add i64 %old, %x
+  store i64 %new, ptr @seen
+  ret i64 %new
+}
+"""
+
+
 def embed(text: str, section: str, content: bytes | None = None) -> bytes:
     """An object of this code with its bitcode in a section."""
     code = bitcode(text) if content is None else content
@@ -88,6 +99,16 @@ def test_members_of_an_archive_inline_functions_of_one_another(cache: Cache) -> 
     members = {"one": bitcode(FOLLOWED["follow"]), "two": bitcode(declared + FOLLOWED["kernel"])}
     cache.add_module(ModuleSource(archive(**members), {"kernel": None}))
     assert follow(cache.get_target("kernel")) == 3
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_what_one_member_promises_of_a_function_is_not_valid_for_calls_of_others(cache: Cache, order: int) -> None:
+    quick = "declare i64 @work(i64) memory(none) nounwind willreturn\n" + caller("quick", "work").partition("\n")[2]
+    careful = "declare i64 @work(i64)\ndefine i64 @careful(i64 %x) {\n  %a = call i64 @work(i64 %x)\n  %r = call i64 @work(i64 %x)\n"
+    members = [("quick", bitcode(quick)), ("careful", bitcode(careful + "  ret i64 %r\n}\n"))]
+    cache.add_module(ModuleSource(COUNTER))
+    cache.add_module(ModuleSource(archive(**dict(members[::order])), {"careful": None, "quick": None}))
+    assert cache.get_target("careful")(20) == 40
 
 
 @pytest.mark.skipif(shutil.which("ar") is None, reason="there is no ar")

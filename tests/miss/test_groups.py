@@ -5,6 +5,7 @@ What `tests/clang/test_groups_of_files.py` does with compilers is done here with
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import warnings
@@ -490,3 +491,25 @@ def test_a_group_has_the_same_id_in_every_process(tmp_path: Path) -> None:
     """
     ids = [run_fresh(tmp_path / str(number), script) for number in range(3)]
     assert ids[0] == ids[1] == ids[2]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_what_one_member_promises_of_a_function_is_not_valid_for_calls_of_others(cache: Cache, order: int) -> None:
+    """The square root of a negative number sets `errno`, unless `-fno-math-errno` permits an instruction instead of the call."""
+    quick = "declare double @sqrt(double) memory(none) nounwind willreturn\ndefine double @quick(double %x) {\n"
+    quick += "  %r = call double @sqrt(double %x)\n  ret double %r\n}\n"
+    careful = """\
+@result = global double 0.0
+declare ptr @__errno_location()
+declare double @sqrt(double)
+define i32 @careful(double %x) {
+  %p = call ptr @__errno_location()
+  store i32 0, ptr %p
+  %r = call double @sqrt(double %x)
+  store double %r, ptr @result
+  %e = load i32, ptr %p
+  ret i32 %e
+}
+"""
+    cache.add_modules([ModuleSource(source) for source in (quick, careful)[::order]], group="roots")
+    assert cache.get_target("careful")(-4.0) == errno.EDOM

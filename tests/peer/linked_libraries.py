@@ -358,6 +358,40 @@ def _use_blosc(call: Call, generator: random.Random) -> Iterator[object]:
         yield ctypes.string_at(call("ZSTD_getErrorName", call("ZSTD_decompress", plain, room, packed, size)))
 
 
+# -------------------------------------------------------------- one file with flags of several
+
+_FLAGS = {
+    "plain": (),
+    "promising": ("-DPROMISES",),
+    "quick": ("-fno-math-errno",),
+    "fast": ("-ffast-math",),
+    "free": ("-ffreestanding", "-fno-plt"),
+    "null": ("-fno-delete-null-pointer-checks", "-fno-strict-aliasing"),
+    "rounding": ("-frounding-math", "-ffp-exception-behavior=strict"),
+    "guarded": ("-Os", "-fstack-protector-all", "-fcf-protection=full", "-fno-omit-frame-pointer"),
+    "builtin": ("-fno-builtin",),
+}
+_WITH_FLAGS = ("arc", "root", "unused", "pointer", "given", "looks", "length", "structs", "vector")
+#: Where flags or promises make the answers of a file's own functions undefined.
+_UNDEFINED = {f"{name}_{flags}" for name in ("arc", "root", "unused") for flags in ("promising", "quick", "fast")}
+_UNDEFINED |= {"looks_promising", "given_promising"}
+
+
+def promises(_: Places) -> Library:
+    """`csrc/promises.c`, whose answers depend on what other files promise if a linker applies that to its calls."""
+    own = [File(CSRC / "promises.c", (f"-DN={name}", *flags)) for name, flags in _FLAGS.items()]
+    files = (*own[1:], own[0], File(CSRC / "promises.c"))
+    names = [f"{name}_{flags}" for flags in _FLAGS for name in _WITH_FLAGS]
+    functions = {name: "i:i" for name in names if name not in _UNDEFINED}
+    flags = ("-O2", "-Xclang", "-disable-llvm-passes", "-w", "-fPIC")
+    return Library("promises", "clang", files, flags, functions, _use_promises, ("m",))
+
+
+def _use_promises(call: Call, _: random.Random) -> Iterator[object]:
+    functions = [f"{name}_{flags}" for flags in _FLAGS for name in _WITH_FLAGS]
+    yield from [(name, x, call(name, x)) for name in functions if name not in _UNDEFINED for x in (2, 5, 1000)]
+
+
 # -------------------------------------------------------------------- htslib and bcftools
 
 _HTSLIB_CONFIG = """\

@@ -17,7 +17,7 @@ from cli_process import command, environment
 from helpers import PACKAGE_ROOT
 from hosts import host_like, on_host
 
-from compcache import Cache
+from compcache import Cache, ModuleSource
 from compcache.formats.host import platform_name
 
 from . import linked_libraries
@@ -126,6 +126,29 @@ def test_modules_linked_as_a_set_answer_what_the_shared_object_answers(
         del held
 
 
+@pytest.mark.parametrize("way", ["modules", "group", "group in the other order", "archive", "archive in the other order", "set"])
+def test_what_flags_permit_in_one_file_is_not_assumed_in_others(way: str, places: Places, directory: Path, tmp_path: Path) -> None:
+    """`-fno-math-errno`, attributes of declarations."""
+    try:
+        library = linked_libraries.promises(places)
+        expected = _answers(library, library.in_shared_object(library.ordinary(places)))
+    except UnavailableError as error:
+        unavailable(str(error))
+    step = -1 if "other" in way else 1
+    with Cache(directory) as cache:
+        if way.startswith("archive"):
+            for number, code in enumerate(library.bitcode(places)[::step]):
+                (tmp_path / f"{number}.o").write_bytes(code)
+                subprocess.run(["ar", "qcS", "all.a", f"{number}.o"], cwd=tmp_path, check=True, capture_output=True)
+            cache.add_module(ModuleSource((tmp_path / "all.a").read_bytes(), libraries=library.libraries))
+        else:
+            cache.add_modules(library.sources(places, optimize=2)[::step], group="promises" if way.startswith("group") else None)
+        if way == "set":
+            assert len(cache.link(library.functions, into="promises").linked) == 1
+    with Cache(directory) as cache:
+        assert _differences(_answers(library, library.in_cache(cache)), expected) == []
+
+
 # ------------------------------------------------------------ flags of each file, and processors
 
 
@@ -207,7 +230,7 @@ def test_emulated_processors_answer_what_the_shared_object_answers(
     script = f"""
 import random, sys
 sys.path.insert(0, {str(PACKAGE_ROOT / "tests")!r})
-from compcache import Cache
+from compcache import Cache, ModuleSource
 from peer import linked_libraries
 library = linked_libraries.SODIUM
 with Cache(directory, retarget=False) as cache:

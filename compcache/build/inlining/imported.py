@@ -7,12 +7,12 @@ in too. The size limit of a body decreases with each level of calls.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build import codegen
 from compcache.build.inlining.offers import IS_MODE, MOST_INSTRUCTIONS, quoted, type_of
-from compcache.build.ir_text import change_lines, declared_promises, lines_from, quote, read_module, references, without_tbaa_of_calls
+from compcache.build.ir_text import change_lines, lines_from, quote, read_module, references
+from compcache.build.merging import declared_promises, named_types, without_tbaa_of_calls
 from compcache.build.slots import is_known_by_name
 from compcache.digest import is_content_name
 from compcache.errors import CompileError
@@ -35,7 +35,6 @@ __all__ = ["NOTHING_INLINED", "Inlined", "Provided", "link_offered_bodies", "off
 _MOST_IN_ALL = 50 * MOST_INSTRUCTIONS
 #: The factor for the size limit at each level of calls: LLVM's factor for ThinLTO. It limits chains to about ten bodies.
 _NEXT = 0.7
-_TYPE_LINE = re.compile(r'(%(?:"[^"]*"|[-$._A-Za-z0-9]+)) = type (.*)')
 
 
 class Provided(NamedTuple):
@@ -93,11 +92,6 @@ def link_offered_bodies(
     return _BodyLinker(module, context, text, values, resolution, symbols, is_beside).link_bodies(names, provided)
 
 
-def _named_types(text: str) -> dict[str, str]:
-    """Return the definitions of the named types in a printed module."""
-    return {match[1]: match[2] for line in lines_from(text, "%") if (match := _TYPE_LINE.fullmatch(line))}
-
-
 class _BodyLinker:
     """Links bodies into one module, and collects them."""
 
@@ -114,7 +108,7 @@ class _BodyLinker:
         self._heads = {value.name: value.text.partition(" ")[2] for value in values.functions}
         self._own = {value.name for value in (*values.functions, *values.variables) if not value.is_declaration}
         self._present = {value.name for value in (*values.functions, *values.variables)}
-        self._types = _named_types(text)
+        self._types = named_types(text)
         self._promises = declared_promises(text)
         self._room = _MOST_IN_ALL
         self._linked: dict[str, tuple[Provided, tuple[str, ...]]] = {}  # bodies by symbol, with their references
@@ -190,7 +184,7 @@ class _BodyLinker:
         if symbol not in self._heads:
             return True  # only other bodies use the function, and the content in its name determines its type
         head = "".join(lines_from(code, "define available_externally ")).removeprefix("define available_externally ")
-        return type_of(head.removesuffix("{"), _named_types(code)) == type_of(self._heads[symbol], self._types)
+        return type_of(head.removesuffix("{"), named_types(code)) == type_of(self._heads[symbol], self._types)
 
     def _linked_functions(self) -> Inlined:
         """Return the sources of the linked bodies, the makers of their code, and the references of all functions of the module."""

@@ -12,6 +12,7 @@ import re
 from typing import TYPE_CHECKING
 
 from compcache.build.ir_text import function_texts, lines_from, parse_head, passes_vectors, quote, referenced_name, references, split_at
+from compcache.build.merging import expand_types
 from compcache.build.trial import has_module_assembly
 from compcache.digest import is_content_name
 from compcache.formats.bodies import Body
@@ -118,25 +119,12 @@ def type_of(head: str, types: Mapping[str, str]) -> str:
         passed = [_abi_words(_passed_types(parameter, is_result=False)) for parameter in parameters]
     except _NotOffered:
         raise ValueError(head) from None
-    return _expand_types(f"{result} ({', '.join(passed)})", types)
+    return expand_types(f"{result} ({', '.join(passed)})", types)
 
 
 def _abi_words(words: Iterable[str]) -> str:
     """Return the type among the words of a parameter or result, with the attributes that change how the value is passed."""
     return " ".join([word for word in words if word.partition("(")[0] in _ABI or _TYPE.match(word)])
-
-
-def _expand_types(text: str, types: Mapping[str, str]) -> str:
-    """Replace named types by their definitions. Raise `ValueError` for an opaque or unknown type, or nesting of more than 8 types."""
-    for _ in range(8):
-        type_names = set(_TYPE_NAME.findall(text))
-        if not type_names:
-            return text
-        for name in sorted(type_names, key=len, reverse=True):
-            if name not in types or types[name] == "opaque":
-                raise ValueError(text)
-            text = re.sub(re.escape(name) + r'(?![-$._A-Za-z0-9"])', lambda _, name=name: types[name], text)  # type: ignore[misc]
-    raise ValueError(text)
 
 
 def _passed_types(text: str, *, is_result: bool) -> list[str]:

@@ -249,17 +249,17 @@ class LinkedClosures:
                 list_functions(loader, self, module_id)
         return is_known_valid
 
-    def rule_out(self, modules: Iterable[bytes]) -> bool:
-        """Mark the valid closures among `modules`, the modules of a failed load, as invalid, unless they are loaded.
+    def exclude(self, sources: Sources) -> bool:
+        """Exclude the closures that a failed load has used from its repetition, unless they are loaded.
 
-        Return whether a closure was marked.
+        Return whether a closure was excluded.
         """
         # Two closures can exclude each other. A function that is realized in both then has no usable realization, although the module that
         # defines it is usable.
         loaded = {module.module_id for module in self._loader.loaded_modules() if module.committed}
-        invalid = [module_id for module_id in modules if self._valid.get(module_id) and module_id not in loaded]
-        self._valid.update(dict.fromkeys(invalid, False))
-        return bool(invalid)
+        used = {module_id for module_id in sources if module_id in self._parts and module_id not in loaded} - sources.excluded
+        sources.excluded.update(used)
+        return bool(used)
 
     def _add_closure(self, module_id: bytes, parts: tuple[bytes, ...], homes: int) -> None:
         """Record a closure and its `parts`, unless it is recorded. It contains the first `homes` of these modules whole."""

@@ -51,7 +51,7 @@ def load_listed(loader: Loader, linked: LinkedClosures, func_name: str, loaded: 
     choice_of, source_of, sources_of = linked.types
     source = source_of(function.file, loaded)
     source.listed = function.records
-    sources = sources_of(func_name, None, linked.bound.changes)
+    sources = sources_of(func_name, None, linked.bound.changes, set())
     sources[function.module_id] = source
     try:
         record = decode_function(function.records.read_record(function.offset))

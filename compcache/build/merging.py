@@ -1,0 +1,142 @@
+"""Keeps what one module says about its own calls from code of other modules that LLVM optimizes with it.
+
+If several modules declare a function, LLVM keeps one of the declarations, and optimizes the calls of all modules with what it promises. The
+flags of a module permit promises that are not valid for another: `-fno-math-errno`, `-ffast-math`, `-fdelete-null-pointer-checks`.
+Compilers repeat promises at calls. So declarations that modules share say only how a function is called. Types of memory accesses (TBAA)
+are not shared either if they only hold within one call of a function.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import TYPE_CHECKING, Any
+
+from compcache.build.ir_text import change_lines, lines_from, parse_head, quote, references, split_at
+from compcache.interrupts import suppress
+from compcache.llvm import llvm
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = [
+    "declare_functions", "declared_promises", "expand_types", "named_types", "plain_declarations", "with_plain_declarations",
+    "without_tbaa_of_calls",
+]  # fmt: skip
+
+#: The root of the types that flang writes for one function, and an attachment of types. Attachments are at the end of a line.
+_FLANG_ROOT = '!{!"Flang '
+_TBAA = re.compile(r", !tbaa(?:\.struct)? !\d+(?=(?:, ![-.\w]+ !\d+)*$)", re.MULTILINE)
+
+#: Words of an attribute group, and the attributes that forbid transformations, or say that arguments are passed on.
+_ATTRIBUTE = re.compile(r'"[^"]*"(?:="[^"]*")?|\w+(?:\([^)]*\))?')
+_FORBIDS = re.compile(r'(?:returns_twice|convergent|noduplicate|nobuiltin|strictfp|"(?:no-builtin|thunk)[^\n]*)\Z')
+_GROUP = re.compile(r'"[^"]*"| #(\d+)')
+#: Attributes of a parameter or result. LLVM's types have other characters, or are among these words.
+_WORD = re.compile(r"[a-z_]+(?:\([^\n]*\))?\Z")
+#: Types, linkages, calling conventions and attributes that affect how a value is passed.
+_CALLED = re.compile(
+    r"(?:void|half|bfloat|float|double|ptr|token|metadata|target|addrspace|extern_weak|hidden|protected|dso_local|\w*cc|"
+    r"amdgpu_kernel|\w+_func|zeroext|signext|noext|inreg|byval|byref|sret|nest|inalloca|preallocated|swiftself|swifterror|swiftasync|elementtype)(?:\(|\Z)"
+)
+_TYPE_NAME = re.compile(r'%(?:"[^"]*"|[-$._A-Za-z0-9]+)')
+_TYPE_LINE = re.compile(rf"({_TYPE_NAME.pattern}) = type (.*)")
+
+
+def without_tbaa_of_calls(text: str) -> str:
+    """Return printed code without TBAA metadata if the metadata may only hold within one call of a function.
+
+    Flang gives each function a tree of types, in which the function's arguments do not alias. If LLVM inlines two calls of a function into
+    one caller, the accesses of both calls have these types, although an argument of one call may alias another argument of the other call
+    (llvm-project issue 89829). So code of several modules must be inlined without this metadata.
+    """
+    return _TBAA.sub("", text) if _FLANG_ROOT in text else text
+
+
+def with_plain_declarations(text: str) -> str:
+    """Return a printed module whose declarations of functions promise nothing."""
+    groups = _attribute_groups(text)
+    return change_lines(text, "declare ", lambda line: line if "@llvm." in line else _split_declaration(line, groups)[0])
+
+
+def plain_declarations(text: str) -> str:
+    """Return the declarations of functions in printed code without what they promise and without names of types, one a line.
+
+    Optional functions (`extern_weak`) are left out, because another declaration would make them necessary.
+    """
+    groups, types = _attribute_groups(text), named_types(text)
+    lines = []
+    for line in lines_from(text, "declare "):
+        if "@llvm." not in line and " extern_weak " not in line:
+            with suppress(ValueError):  # a type that is not passed by value
+                lines.append(_split_declaration(line, groups, types)[0])
+    return "\n".join(lines)
+
+
+def declared_promises(text: str) -> dict[str, list[str]]:
+    """Return what the declarations of functions in printed code promise, for example ``memory(none)``, by the functions' names."""
+    groups = _attribute_groups(text)
+    return {references(line)[0]: _split_declaration(line, groups)[1] for line in lines_from(text, "declare ") if "@llvm." not in line}
+
+
+def declare_functions(declarations: Iterable[str], context: Any) -> Any:
+    """Return a module with the first declaration of each function in the results of `plain_declarations` for several modules.
+
+    If these modules are linked into it, LLVM keeps its declarations instead of theirs.
+    """
+    lines = dict.fromkeys(itertools.chain.from_iterable(map(str.splitlines, declarations)))
+    first_lines = {references(line)[0]: line for line in reversed(lines)}
+    context.modules.append(llvm.parse_assembly("\n".join(first_lines.values()), context))
+    return context.modules[-1]
+
+
+def named_types(text: str) -> dict[str, str]:
+    """Return the definitions of the named types in a printed module, by their names with ``%``."""
+    return {match[1]: match[2] for line in lines_from(text, "%") if (match := _TYPE_LINE.fullmatch(line))}
+
+
+def expand_types(text: str, types: Mapping[str, str]) -> str:
+    """Replace named types by their definitions. Raise `ValueError` for an opaque or unknown type, or nesting of more than 8 types."""
+    for _ in range(8):
+        if "%" not in text:
+            return text
+        text = _TYPE_NAME.sub(lambda match: types.get(match[0], "opaque"), text)
+        if "opaque" in text:
+            break
+    raise ValueError(text)
+
+
+def _attribute_groups(text: str) -> dict[str, list[str]]:
+    """Return the attributes in the attribute groups of printed code, by the numbers of the groups."""
+    pairs = [line.removeprefix("attributes #").partition(" = ") for line in lines_from(text, "attributes #")]
+    return {number: _ATTRIBUTE.findall(words) for number, _, words in pairs}
+
+
+def _split_declaration(line: str, groups: Mapping[str, list[str]], types: Mapping[str, str] | None = None) -> tuple[str, list[str]]:
+    """Return the line of a declaration without the attributes that promise something, and these attributes.
+
+    With `types`, the line has these definitions instead of named types. Raise `ValueError` for an opaque type.
+    """
+    head = parse_head(line.removeprefix("declare "))
+    promises: list[str] = []
+    result, *parameters = [_without_promises(text, promises) for text in (head.prefix, *head.parameters)]
+    if types:
+        result, *parameters = [expand_types(text, types) for text in (result, *parameters)]
+    attributes = [word for number in _GROUP.findall(head.suffix) for word in groups.get(number, ())]
+    promises += [word for word in attributes if not _FORBIDS.match(word)]
+    suffix = _GROUP.sub(lambda match: "" if match[1] else match[0], head.suffix)
+    forbids = [f" {word}" for word in attributes if _FORBIDS.match(word)]
+    return f"declare {result} @{quote(references(line)[0])}({', '.join(parameters)}){suffix}{''.join(forbids)}", promises
+
+
+def _without_promises(text: str, promises: list[str]) -> str:
+    """Return a parameter or a result without the attributes that promise something. The attributes are added to `promises`."""
+    if " " not in text:
+        return text
+    kept: list[str] = []
+    words = iter([word.strip() for word in split_at(text, " ") if word.strip()])
+    for word in words:
+        whole = f"align {next(words, '')}" if word == "align" else word
+        is_promise = "byval(" not in text if word == "align" else _WORD.match(word) and not _CALLED.match(word)
+        (promises if is_promise else kept).append(whole)
+    return " ".join(kept)

@@ -1,0 +1,94 @@
+"""What modules do not say about the calls of one another, in code that LLVM reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import llvmlite.binding as llvm
+import pytest
+
+from compcache.build import codegen
+from compcache.build.ir_text import lines_from
+from compcache.build.merging import declare_functions, declared_promises, plain_declarations, with_plain_declarations, without_tbaa_of_calls
+
+DECLARED = """\
+%"a type" = type { i64, ptr }
+declare nonnull ptr @place(ptr noalias noundef readonly captures(none), i64 range(i64 0, 9)) #0
+declare void @passed(ptr sret([4 x i8]) align 4, ptr byval(%"a type") align 16, i16 noundef signext, ...)
+declare fastcc nofpclass(nan inf) <4 x float> @"odd #7 (name"(ptr align 8 dereferenceable(4), x86_fp80, %"a type") #2
+declare extern_weak i32 @optional(i32 returned) #0
+declare hidden zeroext i8 @again(i32) local_unnamed_addr #1
+declare double @llvm.sqrt.f64(double) #0
+declare void @plain(ptr, i64)
+attributes #0 = { memory(none) nounwind "target-cpu"="x86-64" }
+attributes #1 = { nofree returns_twice "no-builtins" allocsize(0) }
+attributes #2 = { cold }
+"""
+PLAIN = {
+    "place": "declare ptr @place(ptr, i64)",
+    "passed": 'declare void @passed(ptr sret([4 x i8]), ptr byval(%"a type") align 16, i16 signext, ...)',
+    "odd #7 (name": 'declare fastcc <4 x float> @"odd #7 (name"(ptr, x86_fp80, %"a type")',
+    "optional": "declare extern_weak i32 @optional(i32)",
+    "again": 'declare hidden zeroext i8 @again(i32) local_unnamed_addr returns_twice "no-builtins"',
+    "plain": "declare void @plain(ptr, i64)",
+}
+
+
+def test_declarations_say_how_a_function_is_called_and_what_is_forbidden() -> None:
+    assert llvm.parse_assembly(DECLARED) is not None
+    text = with_plain_declarations(DECLARED)
+    declared = [line for line in lines_from(text, "declare ") if "@llvm." not in line]
+    assert declared == list(PLAIN.values())
+    assert "declare double @llvm.sqrt.f64(double) #0" in text
+    assert llvm.parse_assembly(text) is not None
+
+
+def test_promises_are_everything_else() -> None:
+    group = ["memory(none)", "nounwind", '"target-cpu"="x86-64"']
+    assert declared_promises(DECLARED) == {
+        "place": ["nonnull", "noalias", "noundef", "readonly", "captures(none)", "range(i64 0, 9)", *group],
+        "passed": ["align 4", "noundef"],
+        "odd #7 (name": ["nofpclass(nan inf)", "align 8", "dereferenceable(4)", "cold"],
+        "optional": ["returned", *group],
+        "again": ["nofree", "allocsize(0)"],
+        "plain": [],
+    }
+
+
+def test_of_several_modules_the_declarations_promise_nothing() -> None:
+    other = '%"a type" = type { float }\ndeclare nonnull ptr @place(ptr, i64)\ndeclare %"a type" @new()\n'
+
+    def link(context: Any) -> str:
+        modules = [codegen.parse(text, context) for text in (DECLARED, other)]
+        linked = declare_functions([plain_declarations(str(module)) for module in [*modules, *modules]], context)
+        for module in modules:
+            linked.link_in(module)
+        linked.verify()
+        return str(linked)
+
+    promises = declared_promises(codegen.run(link))
+    assert set(promises) == {*PLAIN, "new"} - {"optional"}
+    assert not any(promises.values())
+
+
+@pytest.mark.parametrize("root", ["Flang function root _QPf", "Simple C/C++ TBAA"])
+def test_types_of_one_call_are_removed_and_nothing_else(root: str) -> None:
+    code = f"""
+define i64 @f(ptr %p, ptr %q) {{
+  store [14 x i8] c", !tbaa !0, !t", ptr %q, align 1, !tbaa !1, !nontemporal !4
+  call void asm "# , !tbaa !1", ""(), !annotation !5
+  %x = load i64, ptr %p, align 8, !tbaa !1, !noundef !6
+  ret i64 %x
+}}
+!1 = !{{!2, !2, i64 0}}
+!2 = !{{!"data", !3, i64 0}}
+!3 = !{{!"{root}"}}
+!4 = !{{i32 1}}
+!5 = !{{!", !tbaa !1"}}
+!6 = !{{}}
+"""
+    printed = str(llvm.parse_assembly(code))
+    left = str(llvm.parse_assembly(without_tbaa_of_calls(printed)))
+    assert ("load i64, ptr %p, align 8, !tbaa" in left) == root.startswith("Simple")
+    assert left.count("!tbaa") == (5 if root.startswith("Simple") else 3)
+    assert all(kept in left for kept in ('c", !tbaa !0, !t"', "!nontemporal", "!noundef", "!annotation"))
