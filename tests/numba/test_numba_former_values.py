@@ -637,3 +637,51 @@ def test_a_loaded_function_has_present_values_for_types_that_are_made_anew(tmp_p
     programs = Programs(tmp_path, _MADE_ANEW)
     for _ in range(2):
         assert programs.start("variable", tmp_path / "cache").answer == uncached(_MADE_ANEW)
+
+
+#: Each call of `make` has another function of the same name, and `applied` has an overload for each.
+_GIVEN_FUNCTIONS = """
+    from DECORATORS import njit
+
+    K = 1
+
+    def make(n):
+        @njit(cache=True)
+        def made(x):
+            return x + n
+        return made
+
+    first, second = make(10), make(20)
+
+    @njit(cache=True)
+    def applied(function, x):
+        return function(x) * K
+
+    @njit(cache=True)
+    def helped(x):
+        return applied(first, x)
+
+    answers = [helped(1)]
+    K = 5
+
+    @njit(cache=True)
+    def with_second(x):
+        return applied(second, x)
+
+    @njit(cache=True)
+    def with_first(x):
+        return applied(first, x)
+
+    print(repr(repr([*answers, with_second(1), with_first(1), applied(second, 1.5)])))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode", MODES)
+def test_a_helper_in_loaded_code_is_that_of_the_functions_that_it_was_given(
+    tmp_path: Path, uncached: Callable[..., str], mode: str
+) -> None:
+    programs = Programs(tmp_path, _GIVEN_FUNCTIONS)
+    for _ in range(3):
+        assert programs.start(mode, tmp_path / "cache").answer == uncached(_GIVEN_FUNCTIONS)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from compcache.numba.fingerprints.walk import FunctionPart
 
-__all__ = ["Identity", "flags_text", "identify", "signature_text", "type_name", "type_text", "without_addresses"]
+__all__ = ["Identity", "dispatchers_in", "flags_text", "identify", "signature_text", "type_name", "type_text", "without_addresses"]
 
 #: Addresses of functions and objects, and the serial numbers of jitclasses, in Numba's text of types.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+|#[0-9a-f]+(?=<)")
@@ -75,20 +75,20 @@ def identify(function: Any, *, sig: Any, flags: str, extra: Mapping[str, str], c
     name = f"{function.__module__}.{function.__qualname__}"
     shown_components = {"name": name, **components, **{f"read {where}": value for where, value in content.reads.items()}}
     parts = content.parts
-    for dispatcher in _dispatchers_in(getattr(sig, "args", sig)):
+    for dispatcher in dispatchers_in(getattr(sig, "args", sig)):
         argument_parts = fingerprint(function_of(dispatcher)).parts
         argument_parts[0].owners.insert(0, hashed_reference(owner_of(dispatcher)))
         parts += argument_parts
     return Identity(state.hexdigest(), content.lines, name, shown_components, parts)
 
 
-def _dispatchers_in(types_: Iterable[Any]) -> Iterator[Any]:
+def dispatchers_in(types_: Iterable[Any]) -> Iterator[Any]:
     """Yield the dispatchers of jitted functions whose types are among these types, or in tuples among them."""
     for type_ in types_:
         if isinstance(type_, types.Dispatcher):
             yield type_.dispatcher
         elif isinstance(type_, types.BaseTuple):
-            yield from _dispatchers_in(type_.types)
+            yield from dispatchers_in(type_.types)
 
 
 def signature_text(sig: Any) -> str:

@@ -9,13 +9,14 @@ that loads the function adds these loops then.
 from __future__ import annotations
 
 import weakref
+from ast import literal_eval
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.numba.fingerprints.history import named_functions
-from compcache.numba.fingerprints.owners import owner_of, ufunc_of
+from compcache.numba.fingerprints.owners import hashed_reference, owner_of, ufunc_of
 from compcache.numba.identity.dependencies import Dependency, functions_compiled_for
-from compcache.numba.identity.key import type_name
+from compcache.numba.identity.key import dispatchers_in, type_name
 from compcache.numba.lazy.description import LINKED, LOOP
 from compcache.numba.registered.refusals import Unidentifiable
 
@@ -38,11 +39,13 @@ class Linked(NamedTuple):
         function: a weak reference to the Python function.
         owner: a weak reference to the function's dispatcher, as `owner_of` returns it, or to the function if no dispatcher compiles it.
         overload: a digest of the names of the argument types, because the content of a type may change; "" if a type has no name.
+        given: weak references to the dispatchers of the jitted functions among the arguments, because their names may be equal.
     """
 
     function: weakref.ref[Any]
     owner: weakref.ref[Any]
     overload: str
+    given: tuple[weakref.ref[Any], ...] = ()
 
 
 class Loop(NamedTuple):
@@ -57,9 +60,10 @@ class Loop(NamedTuple):
     types: str
 
 
-#: The overloads that are linked into loaded code, by the dispatcher or function (`Linked.owner`): their digests. Overloads that were
-#: compiled since are omitted, and None stands for a dispatcher whose overloads Numba compiles from present values.
-_linked: weakref.WeakKeyDictionary[Any, set[str] | None] = weakref.WeakKeyDictionary()
+#: The overloads that are linked into loaded code, by the dispatcher or function (`Linked.owner`): their digests and the dispatchers that
+#: they were given. Overloads that were compiled since are omitted, and None stands for a dispatcher whose overloads Numba compiles from
+#: present values.
+_linked: weakref.WeakKeyDictionary[Any, set[tuple[str, tuple[weakref.ref[Any], ...]]] | None] = weakref.WeakKeyDictionary()
 
 
 def linked_overload(function: Any, dispatcher: Any, args: Iterable[Any]) -> Linked:
@@ -68,32 +72,34 @@ def linked_overload(function: Any, dispatcher: Any, args: Iterable[Any]) -> Link
     `dispatcher` is a dispatcher, or the object that compiles for it; None if the compiler itself compiles the function.
     """
     owner = weakref.ref(function if dispatcher is None else owner_of(dispatcher))
+    args = tuple(args)
     try:
         text = f"CPUDispatcher ({', '.join(map(type_name, args))}) -> ?"
     except Unidentifiable:
         return Linked(weakref.ref(function), owner, "")
-    return Linked(weakref.ref(function), owner, blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest())
+    given = tuple([hashed_reference(owner_of(dispatcher)) for dispatcher in dispatchers_in(args)])
+    return Linked(weakref.ref(function), owner, blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest(), given)
 
 
 def note_linked(overloads: Iterable[Linked]) -> None:
     """Record overloads that are linked into loaded code."""
     for overload in overloads:
         owner = overload.owner()
-        digests = None if owner is None else _linked.setdefault(owner, set())
-        if digests is not None:
-            digests.add(overload.overload)
+        known = None if owner is None else _linked.setdefault(owner, set())
+        if known is not None:
+            known.add(overload[2:])
 
 
 def is_linked(overload: Linked) -> bool:
     """Return whether loaded code contains an overload that this process has neither compiled nor loaded since."""
-    return overload.overload in (_linked.get(overload.owner()) or ())
+    return overload[2:] in (_linked.get(overload.owner()) or ())
 
 
 def take_linked(overload: Linked) -> bool:
     """Return what `is_linked` returns, and forget the overload, because this process compiles it now."""
-    digests = _linked.get(overload.owner()) or set()
-    was_linked = overload.overload in digests
-    digests.discard(overload.overload)
+    known = _linked.get(overload.owner()) or set()
+    was_linked = overload[2:] in known
+    known.discard(overload[2:])
     return was_linked
 
 
@@ -107,21 +113,29 @@ def encode_linked(overloads: Iterable[Linked], used: Iterable[tuple[str, str]], 
 
     `functions` are the functions in the code, in the order of their fingerprint, which is the same without Numba. `used` are the
     dependencies that are implementations. A dependency contains the number of the dispatcher among the dispatchers of functions with the
-    same name. Overloads of other functions, which implementations of Numba call, are omitted.
+    same name, and the names and numbers of the dispatchers among the arguments. Overloads of other functions, which implementations of Numba
+    call, are omitted.
     """
     numbers = _number_owners(functions, used)
     dependencies = set()
-    for function, owner, overload in overloads:
+    for function, owner, overload, given in overloads:
         name, number = numbers.get(owner) or numbers.get(function) or ("", 0)
-        if overload and name:
-            dependencies.add(Dependency(name, f"{LINKED}{number} {overload} "))
+        places = [numbers.get(dispatcher) for dispatcher in given]
+        if overload and name and None not in places:
+            dependencies.add(Dependency(name, f"{LINKED}{number} {overload} {places or ''}"))
     return dependencies
 
 
 def decode_linked(description: Description, functions: Functions) -> frozenset[Linked]:
     """Return the overloads in the code of a description. Overloads of functions that are not among the given functions are omitted."""
-    rows = _decode_rows(description, LINKED, functions)
-    return frozenset([Linked(function, owner, rest.split(" ")[0]) for function, owner, rest in rows])
+    linked = []
+    for function, owner, rest in _decode_rows(description, LINKED, functions):
+        overload, _, text = rest.partition(" ")
+        places = literal_eval(text) if text else ()
+        owners = {place: dispatcher for dispatcher, place in _number_owners(functions, description.used).items()} if places else {}
+        if all(place in owners for place in places):
+            linked.append(Linked(function, owner, overload, tuple([owners[place] for place in places])))
+    return frozenset(linked)
 
 
 def encode_loops(loops: Sequence[Loop], used: Iterable[tuple[str, str]], functions: Functions) -> set[Dependency] | None:
