@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 #: How many histories are drawn by default, and by the long test.
-FEW, MANY = 3, int(os.environ.get("HISTORIES", "200"))
+FEW, MANY = 2, int(os.environ.get("HISTORIES", "200"))
 _IDENTITY = Identity("content", {"words": "of these tests"})
 CONTENT = _IDENTITY.func_name
 NAMES = ("f", "g", "h", "k", "user", "bump", "peek", "through", "z", "outer", CONTENT)

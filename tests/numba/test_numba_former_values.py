@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 
 pytest.importorskip("numba")
 
+
+def _modes(*usual: str) -> list[Any]:
+    """A mode that starts without Numba and one that has it; the others, which test_numba_modes.py compares, are in the stress test."""
+    return [mode if mode in usual else pytest.param(mode, marks=pytest.mark.stress) for mode in MODES]
+
+
 CHANGING = """
     import numpy as np
     from numba import stencil
@@ -387,7 +393,7 @@ def test_functions_that_overloads_return_keep_the_values_that_they_had(tmp_path:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("mode", ["run", "install", "decorators"])
+@pytest.mark.parametrize("mode", _modes("run", "install"))
 def test_helpers_in_loaded_code_keep_the_values_of_globals(tmp_path: Path, uncached: Callable[..., str], mode: str) -> None:
     programs = Programs(tmp_path, CHANGING)
     for _ in range(3):
@@ -396,7 +402,7 @@ def test_helpers_in_loaded_code_keep_the_values_of_globals(tmp_path: Path, uncac
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", _modes("run", "variable"))
 @pytest.mark.parametrize("starts", [("1", "1 5", "1 5"), ("5", "1 5", "1 5")], ids=["loaded", "other"])
 def test_what_has_no_entry_is_compiled_from_the_values_that_loaded_code_had(
     tmp_path: Path, uncached: Callable[..., str], mode: str, starts: tuple[str, ...]
@@ -409,7 +415,15 @@ def test_what_has_no_entry_is_compiled_from_the_values_that_loaded_code_had(
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("mode", "starts"), [*[(mode, ("1 5", "1 5", "5", "1")) for mode in MODES], ("variable", ("5", "1 5", "1 5"))])
+@pytest.mark.parametrize(
+    ("mode", "starts"),
+    [
+        ("run", ("1 5", "1 5", "5", "1")),
+        ("variable", ("1 5", "1 5", "5", "1")),
+        *[pytest.param(mode, ("1 5", "1 5", "5", "1"), marks=pytest.mark.stress) for mode in ("install", "decorators")],
+        ("variable", ("5", "1 5", "1 5")),
+    ],
+)
 def test_code_of_implementations_that_ran_with_other_values_is_found_only_with_these_values(
     tmp_path: Path, uncached: Callable[..., str], mode: str, starts: tuple[str, ...]
 ) -> None:
@@ -558,7 +572,7 @@ _CHANGING_QUEUE = """
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", _modes("run", "variable"))
 def test_implementations_run_with_the_attributes_that_loaded_code_had(tmp_path: Path, uncached: Callable[..., str], mode: str) -> None:
     programs = Programs(tmp_path, _CHANGING_ATTRIBUTES)
     for given in ("1", "1 5", "1 5"):
@@ -599,7 +613,7 @@ def test_arrays_in_containers_are_not_kept_as_bytes() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", _modes("variable", "decorators"))
 def test_helpers_that_implementations_call_and_generators_keep_the_values_of_globals(
     tmp_path: Path, uncached: Callable[..., str], mode: str
 ) -> None:

@@ -58,8 +58,6 @@ _MISLEADING_VARIABLES = frozenset(
 """Environment variables that make a linker deviate from its arguments."""
 
 _IMAGE = "image.so"
-#: The size in bytes below which an object is probably an entry point's.
-_SMALL = 4096
 _MAX_OUTPUT = 8_000  # characters: enough for the first errors, little enough for a log
 
 
@@ -108,15 +106,11 @@ def link_shared(
     object is not ELF. No files remain.
     """
     if export is not None:
-        objects = [_hide_symbols(data, tuple(export)) if len(data) < _SMALL else hide_symbols(data, tuple(export)) for data in objects]
+        objects = [hide_symbols(data, export) for data in objects]
     options = [*_linker_flags(linker), *(("-soname", soname) if soname else ())]
     for path in run_paths:
         options += ["-rpath", path]
     return _link_in_directory(_Link(linker, objects, tuple(options), tuple(map(os.path.abspath, libraries)), timeout))
-
-
-#: `hide_symbols` for small objects, with a cache, because many images share small objects.
-_hide_symbols = functools.lru_cache(maxsize=512)(hide_symbols)
 
 
 def _linker_flags(linker: Linker) -> tuple[str, ...]:
