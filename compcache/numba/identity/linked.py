@@ -113,8 +113,8 @@ def encode_linked(overloads: Iterable[Linked], used: Iterable[tuple[str, str]], 
 
     `functions` are the functions in the code, in the order of their fingerprint, which is the same without Numba. `used` are the
     dependencies that are implementations. A dependency contains the number of the dispatcher among the dispatchers of functions with the
-    same name, and the names and numbers of the dispatchers among the arguments. Overloads of other functions, which implementations of Numba
-    call, are omitted.
+    same name, and the names and numbers of the dispatchers among the arguments. Overloads of other functions, which implementations of
+    Numba call, are omitted.
     """
     numbers = _number_owners(functions, used)
     dependencies = set()
