@@ -30,11 +30,15 @@ ADD = """
 
 UNKNOWN = """
     import ctypes
-    from numba import njit
+    from numba import int64, njit, types
 
-    absolute = ctypes.CDLL(None).abs
-    absolute.argtypes = [ctypes.c_int]
-    absolute.restype = ctypes.c_int
+    class Absolute(types.WrapperAddressProtocol):
+        def __wrapper_address__(self):
+            return ctypes.cast(ctypes.CDLL(None).llabs, ctypes.c_void_p).value
+        def signature(self):
+            return int64(int64)
+
+    absolute = Absolute()
 
     @njit(cache=True)
     def f(x):

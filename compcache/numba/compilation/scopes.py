@@ -14,9 +14,11 @@ import uuid
 import weakref
 from contextlib import contextmanager
 from hashlib import blake2b
+from pickle import PicklingError
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numba.core.extending import _Intrinsic
+from numba.core.types import Type
 
 from compcache.numba.compilation.former_runs import former_attributes
 from compcache.numba.fingerprints.examined import remember_during_look_up
@@ -31,12 +33,14 @@ from compcache.numba.identity.kept_results import Result, digest_arguments, form
 from compcache.numba.identity.key import flags_text, signature_text
 from compcache.numba.identity.linked import Loop, linked_overload, take_linked
 from compcache.numba.identity.settings import config_text
+from compcache.numba.registered.jitclasses import reduce_type
 from compcache.numba.registered.library import is_library_module
 from compcache.numba.registered.refusals import Unidentifiable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from compcache.numba.identity.key import Identity
     from compcache.numba.identity.linked import Linked
 
 __all__ = [
@@ -52,11 +56,13 @@ class Miss(NamedTuple):
     Attributes:
         function: the Python function.
         args: the types of the arguments.
+        identity: the identity of the overload.
         store: stores the compile result before the process uses it.
     """
 
     function: Any
     args: tuple[Any, ...]
+    identity: Identity
     store: Callable[[Any], None]
 
 
@@ -133,7 +139,9 @@ def compile_scope(function: Any, dispatcher: Any, args: Any, return_type: Any, f
     """
     linked = linked_overload(function, dispatcher, args)
     read = former_function(function) if take_linked(linked) else function
-    scope = Scope(function, _make_token(read, function, args, return_type, flags, extra), _pop_miss(function, args), linked, read)
+    miss = _pop_miss(function, args)
+    known = miss.identity if miss is not None and read is function and return_type is None else None
+    scope = Scope(function, _make_token(read, function, args, return_type, flags, extra, known), miss, linked, read)
     if not _stack.scopes:
         _stack.clock_start, _stack.compile_seconds = time.thread_time(), 0.0
     _stack.scopes.append(scope)
@@ -203,7 +211,7 @@ def storing_scope() -> Iterator[None]:
 
 
 def reduce_to_name(value: Any) -> Any:
-    """Return how Numba's pickler must pickle a class or an intrinsic of the program by name, in code and in entries.
+    """Return how Numba's pickler must pickle a class, an intrinsic or a jitclass's type by name, in code and in entries.
 
     Returns:
         The function and the arguments that look up the name; NotImplemented for a class that the pickler must look up by name itself. None
@@ -213,6 +221,8 @@ def reduce_to_name(value: Any) -> Any:
         return None
     if isinstance(value, type):
         return _reduce_class(value)
+    if isinstance(value, Type):
+        return _reduce_type(value)
     return _reduce_intrinsic(value) if isinstance(value, _Intrinsic) else None
 
 
@@ -228,6 +238,20 @@ def _reduce_class(cls: type) -> Any:
     if name is not None and name != cls.__qualname__:
         return getattr, (sys.modules[cls.__module__], name)
     return NotImplemented if name is not None and cls.__module__ == "__main__" else None
+
+
+def _reduce_type(type_: Type) -> Any:
+    """Implement `reduce_to_name` for types.
+
+    Raise `PicklingError` if an entry would contain a jitclass that has no name. The compilation of such code goes on; it is not cached.
+    """
+    try:
+        return reduce_type(type_)
+    except PicklingError as error:
+        if _stack.running_stores:
+            raise
+        _record_problem(str(error))
+        return None
 
 
 def _reduce_intrinsic(intrinsic: Any) -> Any:
@@ -264,19 +288,23 @@ def defer(action: Callable[[], None]) -> bool:
     return True
 
 
-def _make_token(function: Any, original: Any, args: Any, return_type: Any, flags: Any, extra: str) -> str:
+def _make_token(function: Any, original: Any, args: Any, return_type: Any, flags: Any, extra: str, known: Identity | None) -> str:
     """Return the token for the symbols of a function that is being compiled, and record that the token is used.
 
     The token is a digest of everything that determines the function. If this token is in use, the token is a digest of it and of the
     caller's token. If no digest can be computed, or if both tokens are in use, the token is random.
+    `known` is the identity of the overload, if the look-up that failed just now has computed it.
     """
     try:
-        function_content = fingerprint(function)
-        own_part, *_ = function_content.parts
+        if known is None:
+            walked = fingerprint(function)
+            own_part, lines, own_components = walked.parts[0], walked.lines, [walked.content, signature_text(args)]
+        else:
+            own_part, lines = known.parts[0], known.lines
+            own_components = [known.components["function"], known.components["signature"]]
         note_code([type(own_part)(original, own_part.digest, own_part.kind)])
         components = [
-            function_content.content,
-            signature_text(args),
+            *own_components,
             "" if return_type is None else signature_text((return_type,)),
             flags_text(flags),
             config_text(),
@@ -293,7 +321,7 @@ def _make_token(function: Any, original: Any, args: Any, return_type: Any, flags
         token = uuid.uuid4().hex
     else:
         _used_tokens.add(token)
-    note_symbol(token, Compiled(content, function_content.lines))
+    note_symbol(token, Compiled(content, lines))
     return token
 
 

@@ -17,6 +17,7 @@ from compcache.interrupts import suppress
 from compcache.numba.compilation import libraries
 from compcache.numba.entries.names import make_func_name, make_label
 from compcache.numba.identity.key import Identity
+from compcache.numba.registered.library import full_name
 from compcache.numba.registered.refusals import Unidentifiable, Unrepeatable
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ class CacheObject(_Cache):  # type: ignore[misc]
         return self._is_requested and frontend.get_entry(self._cache, make_func_name(identity, sig), _DELEGATED) is not None
 
     def _full_name(self) -> str:
-        return f"{self._function.__module__}.{self._function.__qualname__}"
+        return full_name(self._function)
 
     def _log(self, action: str, name: str) -> None:
         """Print Numba's messages if $NUMBA_DEBUG_CACHE is 1. The index in these messages is the cache directory."""

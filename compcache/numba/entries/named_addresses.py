@@ -1,9 +1,9 @@
-"""Replaces addresses in compiled code, which are valid only in this process, by the names of functions and arrays.
+"""Replaces addresses in compiled code, which are valid only in this process, by the names of functions and objects.
 
 Numba keeps an address from ctypes or from a `WrapperAddressProtocol` in a variable whose name contains the address, and does not cache code
 with such a variable. Here, these variables become imports, which a load fills with the addresses in its process. The imports refer to
-functions that Cython modules export (`CythonFunction`), functions of Numba's threads (`HelperSymbol`), and arrays of the program
-(`ProgramArray`).
+functions that Cython modules export (`CythonFunction`), functions of Numba's threads (`HelperSymbol`), functions that the
+program calls through ctypes (`CtypesFunction`), arrays of the program (`ProgramArray`), and classes of jitclass instances (`JitclassBox`).
 
 A jitted function that is passed to another function has an address too. No code reads this address, because the type of the argument
 determines the called function. Therefore such arguments are removed. Code with any other address is not stored.
@@ -20,12 +20,13 @@ from llvmlite import binding
 from compcache import frontend
 from compcache.numba.entries.helper_symbols import HelperSymbol
 from compcache.numba.entries.recursion import UNRESOLVED
+from compcache.numba.registered import ctypes_functions, jitclasses, program_arrays
 from compcache.numba.registered.cython_functions import CythonFunction, function_at
-from compcache.numba.registered.program_arrays import ProgramArray
-from compcache.numba.registered.program_arrays import addresses as array_addresses
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
+
+    Named = CythonFunction | HelperSymbol | program_arrays.ProgramArray | jitclasses.JitclassBox | ctypes_functions.CtypesFunction
 
 __all__ = [
     "ADDRESS_PREFIX", "IMPORT_PREFIX", "bind_imports", "create_pass_builder", "find_cython_functions", "find_thread_functions",
@@ -34,10 +35,10 @@ __all__ = [
 
 #: The prefix of Numba's variables that contain addresses. The address follows.
 ADDRESS_PREFIX = "numba.dynamic.globals."
-#: The prefix of imports. The module, the name and the type of a function or array follow.
+#: The prefix of imports. The module, the name and the type of a function, or the part and the name of an object, follow.
 IMPORT_PREFIX = "compcache.function."
 _INITIALIZER = re.compile(rf'^(@"?{re.escape(ADDRESS_PREFIX)}[0-9a-f.]+"? = .*?global ptr) inttoptr \(i64 -?\d+ to ptr\)', re.MULTILINE)
-_DEFINITION = re.compile(rf'^@"?{re.escape(ADDRESS_PREFIX)}[^\n]*\n', re.MULTILINE)
+_DEFINITION = re.compile(rf'^@"?({re.escape(ADDRESS_PREFIX)}[0-9a-f.]*[0-9a-f])"? = [^\n]*\n', re.MULTILINE)
 _USE = re.compile(rf'@"?({re.escape(ADDRESS_PREFIX)}[0-9a-f.]*[0-9a-f])"?')
 
 
@@ -108,10 +109,13 @@ def replace_addresses_by_names(module: Any, kept: Container[str]) -> str | None:
 
     `kept` are the functions that other code may call.
     """
-    variables = [variable.name for variable in module.global_variables if variable.name.startswith(ADDRESS_PREFIX)]
+    text = str(module)
+    variables = [match[1] for match in _DEFINITION.finditer(text)]
     rows_by_name = _name_addresses(variables)
-    text = null_addresses(str(module), rows_by_name)
-    text = str(remove_dead_code(text, None if UNRESOLVED in text else kept))
+    # An address without a name may be in dead code. Numba tests addresses of functions for null, but not those of the program's objects.
+    if any(not _is_object(rows_by_name.get(name)) for name in variables):
+        text = null_addresses(text, rows_by_name)
+        text = str(remove_dead_code(text, None if UNRESOLVED in text else kept))
     counts = frontend.symbol_counts(text)
     used_names = [name for name in variables if counts.get(name, 0) > 1]
     if any(name not in rows_by_name for name in used_names):
@@ -121,34 +125,44 @@ def replace_addresses_by_names(module: Any, kept: Container[str]) -> str | None:
     return text + "".join(f'\n@"{symbol}" = external global ptr\n' for symbol in sorted(set(symbols.values())))
 
 
+def _is_object(row: tuple[str, str, str] | None) -> bool:
+    """Return whether a row names an object of the program or a ctypes function: it has a name and no module."""
+    return row is not None and not row[0] and row[2] != ""
+
+
 def _name_addresses(variables: Iterable[str]) -> dict[str, tuple[str, str, str]]:
     """Return the module, the name and the type of what each variable's address refers to. Variables with other addresses are omitted."""
     addresses = {name: parse_address(name) for name in variables}
-    functions, arrays = find_thread_functions(_CALLABLE_THREAD_FUNCTIONS), array_addresses()
-    rows_by_name = {name: ("", functions[address], "") for name, address in addresses.items() if address in functions}
-    rows_by_name |= {name: ("", *arrays[address]) for name, address in addresses.items() if address in arrays}
+    functions = find_thread_functions(_CALLABLE_THREAD_FUNCTIONS)
+    objects = program_arrays.addresses() | jitclasses.addresses() | ctypes_functions.addresses()
+    rows_by_name = {name: ("", *objects[address]) for name, address in addresses.items() if address in objects}
+    rows_by_name |= {name: ("", functions[address], "") for name, address in addresses.items() if address in functions}
     return find_cython_functions(name for name in addresses if name not in rows_by_name) | rows_by_name
 
 
-def parse_imports(names: Iterable[str]) -> dict[str, CythonFunction | HelperSymbol | ProgramArray]:
-    """Return the functions and arrays to which imports refer, by the import's name. Names of other symbols are ignored."""
+def parse_imports(names: Iterable[str]) -> dict[str, Named]:
+    """Return the functions and objects to which imports refer, by the import's name. Names of other symbols are ignored."""
     return {name: _parse_name(*name.removeprefix(IMPORT_PREFIX).split("/", 2)) for name in names if name.startswith(IMPORT_PREFIX)}
 
 
-def _parse_name(module: str, name: str, detail: str) -> CythonFunction | HelperSymbol | ProgramArray:
-    """Return the object with a stored name: a Cython function in a module, an array (`name` is the part of it), or a helper of Numba.
+def _parse_name(module: str, name: str, detail: str) -> Named:
+    """Return the object with a stored name: a Cython function in a module, a named object of the program, or a helper of Numba.
 
-    `detail` is the type of the Cython function, or the name of the array; "" for a helper.
+    `detail` is the type of the Cython function, or the name of the object; "" for a helper.
     """
     if module:
         return CythonFunction(module, name, detail)
-    return ProgramArray(name, detail) if detail else HelperSymbol(name)
+    if name == jitclasses.BOX:
+        return jitclasses.JitclassBox(detail)
+    if name == ctypes_functions.FUNCTION:
+        return ctypes_functions.CtypesFunction(detail)
+    return program_arrays.ProgramArray(name, detail) if detail else HelperSymbol(name)
 
 
 def bind_imports(module: Any) -> Any:
     """Replace the imports in a parsed module by variables with the addresses in this process, as Numba creates them; return the module.
 
-    Raise `ImportError` if a function or array does not exist in this process.
+    Raise `ImportError` if a function or object does not exist in this process.
     """
     for name, function in parse_imports([variable.name for variable in module.global_variables]).items():
         address, _ = function.find()

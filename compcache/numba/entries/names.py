@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from compcache.numba.identity.key import without_addresses
+from compcache.numba.registered.jitclasses import without_addresses
 from compcache.wording import shorten
 
 if TYPE_CHECKING:

@@ -32,11 +32,11 @@ from compcache.numba.fingerprints.history import named_functions
 from compcache.numba.fingerprints.walk import SIZE_OF_LINES
 from compcache.numba.identity.dependencies import encode_names, matching_names
 from compcache.numba.identity.kept_results import encode_results
-from compcache.numba.identity.key import without_addresses
 from compcache.numba.identity.linked import encode_linked, encode_loops
 from compcache.numba.identity.settings import requested_cpu, requested_cpu_and_features
 from compcache.numba.lazy.c_helpers import THREADING
 from compcache.numba.lazy.description import DESCRIPTION, KIND_IMAGE, KIND_OBJECT, Description
+from compcache.numba.registered.jitclasses import without_addresses
 from compcache.numba.registered.refusals import Unrepeatable
 
 if TYPE_CHECKING:

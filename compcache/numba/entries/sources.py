@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from tokenize import TokenError
 from typing import TYPE_CHECKING
 
 from compcache.interrupts import reraise_interrupt
+from compcache.numba.registered.library import full_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,6 +21,10 @@ __all__ = ["read_sources"]
 _MAX_CHARACTERS = 1 << 15
 
 
+#: Returns the source text of a code object. The file is read and divided once for all callers of a function.
+_read_source = functools.lru_cache(maxsize=256)(inspect.getsource)
+
+
 def read_sources(parts: Iterable[FunctionPart]) -> dict[str, str]:
     """Return the source texts of functions as components of an identity.
 
@@ -28,12 +34,12 @@ def read_sources(parts: Iterable[FunctionPart]) -> dict[str, str]:
     remaining = _MAX_CHARACTERS
     for part in parts:
         try:
-            text = inspect.getsource(part.function)
+            text = _read_source(part.function.__code__)
         except (OSError, TypeError, SyntaxError, TokenError) as error:  # for example, the file was edited since its import
             reraise_interrupt(error)
             continue
         remaining -= len(text)
         if remaining < 0:
             break
-        texts[f"source of {part.function.__module__}.{part.function.__qualname__}"] = text
+        texts[f"source of {full_name(part.function)}"] = text
     return texts

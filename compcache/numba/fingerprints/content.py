@@ -12,6 +12,7 @@ from compcache.digest import blake2b
 from compcache.numba.fingerprints import RUN
 from compcache.numba.fingerprints.history import functions_noted_as, has_old_code
 from compcache.numba.fingerprints.walk import SIZE_OF_LINES, WITHOUT_NUMBA, FunctionPart, Walk
+from compcache.numba.registered.library import full_name
 from compcache.numba.registered.refusals import NotLazy, Unidentifiable, examines_program
 
 TYPE_CHECKING = False
@@ -71,7 +72,7 @@ def find_old_code(parts: Sequence[FunctionPart]) -> str | None:
     try:
         return has_old_code([*parts, *_find_parts(without_numba)])
     except Unidentifiable:
-        return f"{without_numba[0].__module__}.{without_numba[0].__qualname__}"
+        return full_name(without_numba[0])
 
 
 @examines_program(NotLazy)

@@ -16,7 +16,7 @@ from compcache.numba.fingerprints.code_digest import digest_and_reads, file_of, 
 from compcache.numba.fingerprints.stand_ins import is_declared_as, is_generators_module, reads_object_mode
 from compcache.numba.fingerprints.values import is_defined_by_text
 from compcache.numba.registered.code_reads import MISSING, cells_of, is_part_of_hash, resolve, returned_functions
-from compcache.numba.registered.library import is_generator_module, is_library_module, is_made_by_library, package_of
+from compcache.numba.registered.library import full_name, is_generator_module, is_library_module, is_made_by_library, package_of
 from compcache.numba.registered.refusals import NotLazy
 
 TYPE_CHECKING = False
@@ -46,7 +46,7 @@ def feed_function(walk: Walk, function: Any, where: str) -> None:
 
     Raise `Unidentifiable` if a value that the function reads has no identity by content.
     """
-    code, name = function.__code__, f"{function.__module__}.{function.__qualname__}"
+    code, name = function.__code__, full_name(function)
     walk.feed_token("def", walk.mode, function.__module__, plain_name(function.__qualname__))
     if walk.mode == RUN and function.__name__ != code.co_name:
         walk.feed_token("name", function.__name__)

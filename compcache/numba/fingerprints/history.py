@@ -11,6 +11,7 @@ from _weakref import ref  # importing `weakref` is slow
 
 from compcache.numba.fingerprints.former import keep_values
 from compcache.numba.fingerprints.owners import hashed_reference
+from compcache.numba.registered.library import full_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def has_old_code(parts: Iterable[FunctionPart]) -> str | None:
     for part in parts:
         digests = _known_digests(part)
         if digests and list(digests) != [part.digest]:
-            return f"{part.function.__module__}.{part.function.__qualname__}"
+            return full_name(part.function)
     return None
 
 

@@ -15,10 +15,11 @@ from compcache.numba.fingerprints.code_digest import replaced_defaults_reason
 from compcache.numba.fingerprints.fixed_code import fixed_code
 from compcache.numba.fingerprints.owners import function_of, note_ufunc, owner_of
 from compcache.numba.fingerprints.state import copy_function, state_of
+from compcache.numba.registered.jitclasses import register_jitclass
 from compcache.numba.registered.library import is_found_by_name, is_generator_module, is_library_function, is_library_module
 from compcache.numba.registered.marks import is_marked
 from compcache.numba.registered.options import compiler_options, declared_locals
-from compcache.numba.registered.refusals import Unidentifiable
+from compcache.numba.registered.refusals import Unidentifiable, Unrepeatable
 from compcache.numba.registered.type_texts import SCALARS
 
 if TYPE_CHECKING:
@@ -269,6 +270,8 @@ def _feed_structure(walk: Walk, value: Any, where: str) -> None:
     if kind.__name__ in ("ClassType", "ClassInstanceType"):
         _feed_jitclass(walk, value, where)
         return
+    if kind.__name__ == "DeferredType":
+        raise Unrepeatable(f"{where} has a deferred type, which Numba completes while it compiles: declare the fields without it")
     if hasattr(value, "typing_key"):
         walk.feed_value(value.typing_key, where)
         return
@@ -339,9 +342,12 @@ def _is_structure(part: Any) -> bool:
 
 
 def _feed_jitclass(walk: Walk, value: Any, where: str) -> None:
-    """Feed the fields and the methods of a jitclass."""
+    """Feed the fields and the methods of a jitclass, and the number in its name."""
     kind = getattr(value, "class_type", value)
     walk.feed_token("jitclass", kind.class_name)
+    number = register_jitclass(kind).rpartition("-")[2]
+    if number != "0":  # otherwise the token is missing from keys since 1.0.0
+        walk.feed_token("number", number)
     if kind is not value and walk.feed_back_reference(kind):
         return
     walk.feed_value(dict(kind.struct), f"the fields of {where}")

@@ -313,19 +313,22 @@ def _record_call(called: Any, *_: Any, **__: Any) -> None:
 
 def _record_template(template: Any) -> None:
     """Record that the compiler tries a template, if the template is the user's and its implementations are not tried one by one."""
-    cls = template if isinstance(template, type) else type(template)
-    try:
-        function = _functions_of_templates[cls]
-    except KeyError:
-        function = None if is_asked_by_template(cls) else source_of_template(cls)
-        _functions_of_templates[cls] = function
-    if function is not None:
+    function, is_asked = _source_of(template if isinstance(template, type) else type(template))
+    if function is not None and not is_asked:
         scopes.record_run(function)
         scopes.record_accepted(function)
 
 
-#: The user's function behind each template; None for Numba's templates, and for templates whose implementations are tried one by one.
-_functions_of_templates: weakref.WeakKeyDictionary[type, Any] = weakref.WeakKeyDictionary()
+def _source_of(cls: type) -> tuple[Any, bool]:
+    """Return the user's function behind a class of templates (None for Numba's), and whether its implementations are tried one by one."""
+    try:
+        return _sources[cls]
+    except KeyError:
+        source = _sources[cls] = source_of_template(cls), is_asked_by_template(cls)
+        return source
+
+
+_sources: weakref.WeakKeyDictionary[type, tuple[Any, bool]] = weakref.WeakKeyDictionary()
 
 
 def _record_type(_models: Any, fetype: Any) -> None:
@@ -376,7 +379,7 @@ def _wrap_template(original: Any) -> Any:
 
     def resolve(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Resolve as before, and record which of the program's implementations were tried and accepted."""
-        function = source_of_template(type(self))
+        function, _ = _source_of(type(self))
         is_attribute = not hasattr(self, "generic")
         if function is None or (is_attribute and [*args, *kwargs.values()][-1] != self._attr):
             return original(self, *args, **kwargs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,6 +11,8 @@ from compcache.numba.fingerprints.fingerprint import fingerprint, fingerprint_of
 from compcache.numba.fingerprints.numba_values import is_plain_type
 from compcache.numba.fingerprints.owners import function_of, hashed_reference, owner_of
 from compcache.numba.identity.settings import config_text, platform_text, versions_text
+from compcache.numba.registered.jitclasses import without_addresses
+from compcache.numba.registered.library import full_name
 from compcache.numba.registered.refusals import Unidentifiable, examines_program
 
 if TYPE_CHECKING:
@@ -19,10 +20,8 @@ if TYPE_CHECKING:
 
     from compcache.numba.fingerprints.walk import FunctionPart
 
-__all__ = ["Identity", "dispatchers_in", "flags_text", "identify", "signature_text", "type_name", "type_text", "without_addresses"]
+__all__ = ["Identity", "dispatchers_in", "flags_text", "identify", "signature_text", "type_name", "type_text"]
 
-#: Addresses of functions and objects, and the serial numbers of jitclasses, in Numba's text of types.
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+|#[0-9a-f]+(?=<)")
 _MAX_SHOWN = 400
 
 
@@ -72,7 +71,7 @@ def identify(function: Any, *, sig: Any, flags: str, extra: Mapping[str, str], c
         data = text.encode("utf-8", "surrogatepass")
         state.update(f"{name}:{len(data)}:".encode())
         state.update(data)
-    name = f"{function.__module__}.{function.__qualname__}"
+    name = full_name(function)
     shown_components = {"name": name, **components, **{f"read {where}": value for where, value in content.reads.items()}}
     parts = content.parts
     for dispatcher in dispatchers_in(getattr(sig, "args", sig)):
@@ -100,11 +99,6 @@ def signature_text(sig: Any) -> str:
     """
     args, result = (sig.args, sig.return_type) if hasattr(sig, "return_type") else (tuple(sig), None)
     return f"({', '.join(map(type_text, args))}) -> {'?' if result is None else type_text(result)}"
-
-
-def without_addresses(text: str) -> str:
-    """Return Numba's text of a type without the parts that differ between processes."""
-    return _ADDRESS.sub("", text)
 
 
 @examines_program(Unidentifiable)

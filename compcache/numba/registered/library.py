@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
-    "CODE_GENERATORS", "has_own_code", "is_found_by_name", "is_generator_module", "is_library_function", "is_library_module",
+    "CODE_GENERATORS", "full_name", "has_own_code", "is_found_by_name", "is_generator_module", "is_library_function", "is_library_module",
     "is_made_by_library", "is_of_generators", "module_name_of", "package_of", "qualified_name_of",
 ]  # fmt: skip
 
@@ -65,6 +65,16 @@ def qualified_name_of(value: Any) -> str | None:
     """Return the qualified name of an object, or its name, or None."""
     name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
     return name if isinstance(name, str) else None
+
+
+def full_name(function: Any) -> str:
+    """Return the module and the qualified name of a function.
+
+    Numba generates the constructor of a jitclass from text. It has the name of the class.
+    """
+    jitclass = function.__globals__.get("__numba_cls_")
+    named = function if jitclass is None else jitclass.__base__
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 def is_generator_module(name: object) -> bool:

@@ -9,15 +9,14 @@ stored.
 from __future__ import annotations
 
 import sys
-from weakref import ref
 
 from compcache.digest import blake2b
 from compcache.globals import register
 from compcache.numba.registered.address_definition import AddressDefinition
+from compcache.numba.registered.named_objects import name_object, named_objects, object_named
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
 __all__ = ["ProgramArray", "addresses", "is_copied", "register_array"]
@@ -25,10 +24,6 @@ __all__ = ["ProgramArray", "addresses", "is_copied", "register_array"]
 #: The maximum size in bytes of an array that Numba copies (`BaseContext.make_constant_array`).
 _MAX_COPIED_BYTES = 10**6
 DATA, OBJECT = "data", "object"
-#: The named arrays that are alive. A name belongs to one object as long as the object lives.
-_named: dict[str, ref[Any]] = {}
-#: The latest name of each array, by its id. An array that the program has written to gets another name.
-_latest: dict[int, str] = {}
 
 
 def is_copied(array: Any) -> bool:
@@ -38,37 +33,13 @@ def is_copied(array: Any) -> bool:
 
 
 def register_array(array: Any) -> str:
-    """Register an array under its name in stored code, and return the name.
-
-    The name consists of a digest of the present content, and a number that distinguishes arrays with the same content.
-    """
+    """Return the name of an array in stored code. It contains a digest of the present content."""
     shape = f"{array.dtype!r}, {array.dtype.str}, {array.shape}, {array.strides}"
     state = blake2b(shape.encode(), digest_size=16)
     # Arrays of numbers are digested without a copy of their elements.
     is_plain = type(array) is sys.modules["numpy"].ndarray and array.flags.c_contiguous and array.dtype.kind in "biufc"
     state.update(array if is_plain else array.tobytes())
-    digest = state.hexdigest()
-    number = 0
-    while True:
-        name = f"{digest}-{number}"
-        reference = _named.get(name) or _named.setdefault(name, ref(array, _make_forget(name, id(array))))
-        if reference() is array:
-            _latest[id(array)] = name
-            return name
-        number += 1
-
-
-def _make_forget(name: str, identity: int) -> Callable[[Any], None]:
-    """Return the function that removes a name when its array is freed."""
-
-    def forget(gone: Any) -> None:
-        """Remove the name, unless another array has it in the meantime."""
-        if _named.get(name) is gone:
-            del _named[name]
-        if _latest.get(identity) == name:
-            del _latest[identity]
-
-    return forget
+    return name_object(array, state.hexdigest())
 
 
 def addresses() -> dict[int, tuple[str, str]]:
@@ -77,10 +48,8 @@ def addresses() -> dict[int, tuple[str, str]]:
     An address that belongs to two arrays is omitted.
     """
     rows = []
-    for name, reference in list(_named.items()):
-        array = reference()
-        if array is not None and _latest.get(id(array)) == name:
-            rows += [(array.ctypes.data, (DATA, name)), (id(array), (OBJECT, name))]
+    for name, array in named_objects(sys.modules["numpy"].ndarray):
+        rows += [(array.ctypes.data, (DATA, name)), (id(array), (OBJECT, name))]
     parts = dict(rows)
     for address, row in rows:
         if parts.get(address, row) != row:
@@ -107,8 +76,7 @@ class ProgramArray(AddressDefinition):
 
     def find(self) -> tuple[int, object]:
         """Return the address and the array. Raise `ImportError` if no array of this process has this content."""
-        reference = _named.get(self.name)
-        array = reference() if reference is not None else None
+        array = object_named(self.name)
         if array is None:
             raise ImportError(
                 f"the compiled code refers to an array of the program by its content (digest {self.name}), and this process has no such "

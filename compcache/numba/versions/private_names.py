@@ -70,6 +70,7 @@ REPLACED = (
 )
 _OPTIONS = "an option of an overload, which is part of its identity"
 _TYPE = "what a package registers for a type is part of the identity of code for this type"
+_BOX = "code that returns an instance of a jitclass to Python contains the address of this class"
 _COMPILED = "the module of compiled code, which is stored"
 #: Names that are used without being replaced.
 USED = (
@@ -114,6 +115,8 @@ USED = (
     PrivateName("numba.core.withcontexts:_ObjModeContextType", "blocks in object mode read globals when they run"),
     PrivateName("numba.core.serialize:_CustomPickled", "objects are pickled by picklers that are older than Numba's registration"),
     PrivateName("numba.core.serialize:_pickle__CustomPickled", "objects are pickled by picklers that are older than Numba's registration"),
+    PrivateName("numba.experimental.jitclass.boxing:_specialize_box", _BOX),
+    PrivateName("numba.experimental.jitclass.boxing:_cache_specialized_box", _BOX),
     PrivateName("numba.stencils.stencil:StencilFunc", "a stencil is identified by its kernel and options"),
 )
 

@@ -1,0 +1,66 @@
+"""Names the objects of the program whose addresses compiled code contains, as long as they live.
+
+A name consists of a digest, and a number that distinguishes objects with the same digest. It belongs to one object as long as the object
+lives. Keys contain the names of the objects that a function can reach, so a name in stored code refers to the object that the function
+reaches in the process that loads the code.
+"""
+
+from __future__ import annotations
+
+from weakref import ref
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+__all__ = ["name_object", "named_objects", "object_named", "present_name"]
+
+#: The named objects that are alive.
+_named: dict[str, ref[Any]] = {}
+#: The latest name of each object, by its id. An array that the program has written to gets another name.
+_latest: dict[int, str] = {}
+
+
+def name_object(value: Any, digest: str) -> str:
+    """Return the name of an object with this digest. The first call gives the object the name."""
+    number = 0
+    while True:
+        name = f"{digest}-{number}"
+        reference = _named.get(name) or _named.setdefault(name, ref(value, _make_forget(name, id(value))))
+        if reference() is value:
+            _latest[id(value)] = name
+            return name
+        number += 1
+
+
+def _make_forget(name: str, identity: int) -> Callable[[Any], None]:
+    """Return the function that removes a name when its object is freed."""
+
+    def forget(gone: Any) -> None:
+        """Remove the name, unless another object has it in the meantime."""
+        if _named.get(name) is gone:
+            del _named[name]
+        if _latest.get(identity) == name:
+            del _latest[identity]
+
+    return forget
+
+
+def object_named(name: str) -> Any:
+    """Return the object with a name, or None if this process has no such object."""
+    reference = _named.get(name)
+    return reference() if reference is not None else None
+
+
+def present_name(identity: int) -> str | None:
+    """Return the latest name of the object with this id, or None if no living object with a name has this id."""
+    return _latest.get(identity)
+
+
+def named_objects(kind: type) -> Iterator[tuple[str, Any]]:
+    """Yield the objects of a class, each with its latest name."""
+    for name, reference in list(_named.items()):
+        value = reference()
+        if isinstance(value, kind) and _latest.get(id(value)) == name:
+            yield name, value
