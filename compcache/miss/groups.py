@@ -289,12 +289,14 @@ def _digest_of(sources: Sequence[_Source]) -> str:
 
 
 def _member_digest(source: _Source, request: Request) -> str:
-    """Return a digest of all inputs of a member: its code, its target, its compiler, its level, and the functions that it keeps as copies.
+    """Return a digest of all inputs of a member: its code, its target, its compiler, its level, its copied functions, and its imports.
 
-    Members are stored under this digest, so a change of the digest's inputs makes all stored members useless.
+    Imports count because LLVM does not treat them as the platform's functions, whatever their names are. Members are stored under this
+    digest, so a change of the digest's inputs makes all stored members useless.
     """
     code = source.source.ir if isinstance(source.source.ir, bytes) else source.source.ir.encode("utf-8", "surrogatepass")
-    settings = _VERSION, codegen.own_makers(), codegen.llvm_version(), _processor_of(request), request.level, sorted(source.copies)
+    names = sorted(source.copies), sorted(request.requests.imports)
+    settings = _VERSION, codegen.own_makers(), codegen.llvm_version(), _processor_of(request), request.level, *names
     return digest([repr(settings).encode(), code], person=_PERSON).hex()
 
 

@@ -513,3 +513,14 @@ define i32 @careful(double %x) {
 """
     cache.add_modules([ModuleSource(source) for source in (quick, careful)[::order]], group="roots")
     assert cache.get_target("careful")(-4.0) == errno.EDOM
+
+
+def test_a_function_that_becomes_an_import_is_no_longer_the_platforms(cache: Cache) -> None:
+    """LLVM replaces `pow(x, 2)` by a multiplication if `pow` is the platform's."""
+    square = "declare double @pow(double, double)\ndefine double @square(double %x) {\n"
+    square += "  %r = call double @pow(double %x, double 2.0)\n  ret double %r\n}\n"
+    cache.add_module(ModuleSource("define double @constant(double %x, double %y) { ret double 7.0 }\n"))
+    cache.add_modules([ModuleSource(square)], group="squares")
+    assert cache.get_target("square")(3.0) == 9.0
+    cache.add_modules([ModuleSource(square, imports={"pow": "constant"})], group="squares")
+    assert cache.get_target("square")(3.0) == 7.0
