@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from remote import names_of, source
 
 from compcache import Cache
-from compcache.remote.card import Packed, decode_cards, encode_pack
+from compcache.remote.card import PackedFunction, decode_cards, encode_pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -64,7 +64,7 @@ def measured(count: int) -> Sizes:
         uploads = [remote._make_upload(bytes.fromhex(module.module_id), always=True) for module in cache.modules()]
         cards = [data for upload in uploads for _, data in upload.cards]
         known = [card for data in cards for card in decode_cards(data).values()]
-        pack = encode_pack([Packed(card._replace(module=b""), card.module) for card in known])
+        pack = encode_pack([PackedFunction(card._replace(module=b""), card.module) for card in known])
     return Sizes(
         statistics.mean(card.size for card in known), statistics.mean(map(len, cards)), len(pack) / len(known)
     )
