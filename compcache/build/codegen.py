@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from compcache.arch.known import architecture
-from compcache.build.merging import declare_functions, plain_declarations
+from compcache.build.merging import link_modules, plain_declarations
 from compcache.errors import CompileError, FormatError, IncompatibleTargetError
 from compcache.formats.host import platform_name
 from compcache.formats.makers import PACKAGE, Maker
@@ -154,10 +154,7 @@ def _link_parts(parts: tuple[bytes, ...], context: Any) -> Any:
     modules = [read_back(part, context) for part in parts]
     if len(modules) == 1:
         return modules[0]
-    merged = declare_functions([plain_declarations(str(module)) for module in modules], context)
-    for module in modules:
-        merged.link_in(module)
-    return merged
+    return link_modules([plain_declarations(str(module)) for module in modules], modules, context)
 
 
 def read_back(bitcode: bytes, context: Any) -> Any:

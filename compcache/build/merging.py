@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 __all__ = [
-    "declare_functions", "declared_promises", "expand_types", "named_types", "plain_declarations", "with_plain_declarations",
+    "declared_promises", "expand_types", "link_modules", "named_types", "plain_declarations", "with_plain_declarations",
     "without_tbaa_of_calls",
 ]  # fmt: skip
 
@@ -32,6 +32,7 @@ _TBAA = re.compile(r", !tbaa(?:\.struct)? !\d+(?=(?:, ![-.\w]+ !\d+)*$)", re.MUL
 _ATTRIBUTE = re.compile(r'"[^"]*"(?:="[^"]*")?|\w+(?:\([^)]*\))?')
 _FORBIDS = re.compile(r'(?:returns_twice|convergent|noduplicate|nobuiltin|strictfp|"(?:no-builtin|thunk)[^\n]*)\Z')
 _GROUP = re.compile(r'"[^"]*"| #(\d+)')
+_OPTIONAL = "declare extern_weak "
 #: Attributes of a parameter or result. LLVM's types have other characters, or are among these words.
 _WORD = re.compile(r"[a-z_]+(?:\([^\n]*\))?\Z")
 #: Types, linkages, calling conventions and attributes that affect how a value is passed.
@@ -62,14 +63,15 @@ def with_plain_declarations(text: str) -> str:
 def plain_declarations(text: str) -> str:
     """Return the declarations of functions in printed code without what they promise and without names of types, one a line.
 
-    Optional functions (`extern_weak`) are left out, because another declaration would make them necessary.
+    A declaration with a type that cannot be passed by value becomes a comment that names the function.
     """
     groups, types = _attribute_groups(text), named_types(text)
     lines = []
     for line in lines_from(text, "declare "):
-        if "@llvm." not in line and " extern_weak " not in line:
-            with suppress(ValueError):  # a type that is not passed by value
-                lines.append(_split_declaration(line, groups, types)[0])
+        if "@llvm." not in line:
+            lines.append(f"; @{quote(references(line)[0])}()")
+            with suppress(ValueError):
+                lines[-1] = _split_declaration(line, groups, types)[0]
     return "\n".join(lines)
 
 
@@ -79,15 +81,34 @@ def declared_promises(text: str) -> dict[str, list[str]]:
     return {references(line)[0]: _split_declaration(line, groups)[1] for line in lines_from(text, "declare ") if "@llvm." not in line}
 
 
-def declare_functions(declarations: Iterable[str], context: Any) -> Any:
-    """Return a module with the first declaration of each function in the results of `plain_declarations` for several modules.
+def link_modules(declarations: Iterable[str], modules: Iterable[Any], context: Any) -> Any:
+    """Link modules, and return the result. `declarations` are the results of `plain_declarations` for them.
 
-    If these modules are linked into it, LLVM keeps its declarations instead of theirs.
+    Declarations in the result promise nothing, and forbid what one of the modules forbids. LLVM keeps the declarations of the first module,
+    unless they are optional (`extern_weak`). So the first module declares all functions, and optional ones become optional at the end.
+
+    Raise `RuntimeError` if LLVM cannot link a module. Exceptions of the iterator `modules` are passed on.
     """
-    lines = dict.fromkeys(itertools.chain.from_iterable(map(str.splitlines, declarations)))
-    first_lines = {references(line)[0]: line for line in reversed(lines)}
-    context.modules.append(llvm.parse_assembly("\n".join(first_lines.values()), context))
-    return context.modules[-1]
+    lines_by_name: dict[str, list[str]] = {}
+    for line in dict.fromkeys(itertools.chain.from_iterable(map(str.splitlines, declarations))):
+        lines_by_name.setdefault(references(line)[0], []).append(line)
+    linked = llvm.parse_assembly("\n".join(map(_unite_declarations, lines_by_name.values())), context)
+    context.modules.append(linked)
+    for module in modules:
+        linked.link_in(module)
+    for name in [name for name, lines in lines_by_name.items() if all(line.startswith(_OPTIONAL) for line in lines)]:
+        with suppress(NameError):  # it is defined as an alias
+            function = linked.get_function(name)
+            function.linkage = "external_weak" if function.is_declaration else function.linkage
+    return linked
+
+
+def _unite_declarations(lines: list[str]) -> str:
+    """Return the first declaration of a function that is not optional, with all that the declarations `lines` forbid."""
+    first = min(lines, key=lambda line: (line.startswith(";"), line.startswith(_OPTIONAL)))
+    known, *others = [_ATTRIBUTE.findall(parse_head(line).suffix) for line in (first, *lines)]
+    added = dict.fromkeys(f" {word}" for words in others for word in words if _FORBIDS.match(word) and word not in known)
+    return "".join([first.replace(_OPTIONAL, "declare ", 1), *added])
 
 
 def named_types(text: str) -> dict[str, str]:

@@ -148,15 +148,15 @@ class LayeredStore(Store):
         self.layers = tuple([layer for path in paths if (layer := self._open_layer(path, options)) is not None])
 
     def _open_layer(self, path: str, options: dict[str, Any]) -> _Layer | None:
-        """Open the layer at a path. If it cannot be read, warn and return None."""
+        """Open the layer at a path. If it cannot be opened at the moment, for example because a disk fails, warn and return None."""
         directory = self._unpack_if_bundle(path)
         try:
             return _Layer(directory, path, self, options)
         except StorageError as error:
             reraise_interrupt(error)
-            from compcache.publish.verify import warn_about_layer
+            from compcache.warning import warn
 
-            warn_about_layer(self, path, str(error), "not used")
+            warn(f"the layer {path} is not used: {error}")
             return None
 
     def _unpack_if_bundle(self, path: str) -> str:

@@ -212,12 +212,9 @@ def untrusted_directory_error(root: str, status: os.stat_result, link: os.stat_r
     return UntrustedDirectoryError(f"{reason}, or {advice}", path=root, reason=reason)
 
 
-def warn_about_layer(store: Store, source: str, problem: str, extent: str = "used only in part") -> None:
-    """Issue a warning, once, that a layer cannot be read.
-
-    `extent` says how far the layer is used. The warning contains the command that gives others access.
-    """
-    message = f"the layer {source} is {extent}: {problem} (its owner gives others access with 'chmod -R go+rX {source}')"
+def warn_about_layer(store: Store, source: str, problem: str) -> None:
+    """Issue a warning, once, that a layer cannot be read. The warning contains the command that gives others access."""
+    message = f"the layer {source} is used only in part: {problem} (its owner gives others access with 'chmod -R go+rX {source}')"
     warn_once(store, source, message)
 
 

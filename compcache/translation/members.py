@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build import codegen
 from compcache.build.exports import is_visible
-from compcache.build.ir_text import lines_from, quote, read_assembly, read_module, read_values, symbol_counts
+from compcache.build.ir_text import lines_from, quote, read_assembly, read_module, read_values, symbol_counts, with_symbols
 from compcache.build.link_types import read_link_types
-from compcache.build.merging import declare_functions, plain_declarations
+from compcache.build.merging import link_modules, plain_declarations
 from compcache.build.pic import aliases
 from compcache.errors import LinkError, SignatureMismatchError
 from compcache.formats.deflate import deflate
@@ -26,9 +26,9 @@ from compcache.warning import warn
 from compcache.wording import join_first
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
-__all__ = ["Member", "decode_member", "encode_member", "link_members", "make_member"]
+__all__ = ["Member", "decode_member", "encode_member", "link_members", "make_member", "require_types_of_archive"]
 
 _MOST_SHOWN = 20
 _WEAK = re.compile(r"\A@[^\n]*? = (?:weak|weak_odr|linkonce|linkonce_odr) ")
@@ -69,6 +69,13 @@ def make_member(module: Any, text: str, copied: Collection[str], data: dict[str,
 
     `copied` are the functions that the module defines only for the optimizer. `data` has the values of large variables, by section.
     """
+    return _read_symbols(module.source_file, text)._replace(
+        bitcode=module.as_bitcode(), copied=tuple(sorted(copied)), data=data, declarations=plain_declarations(text)
+    )
+
+
+def _read_symbols(label: str, text: str) -> Member:
+    """Return a member with only the symbols of a printed module."""
     values = read_values(text)
     assembly = read_assembly(text).defined
     all_values = *values.functions, *values.variables
@@ -83,18 +90,8 @@ def make_member(module: Any, text: str, copied: Collection[str], data: dict[str,
     used_symbols = {name: name in functions for name in declared if counts.get(name, 0) > 1 and name not in assembly}
     defined = dict.fromkeys([*[value.name for value in visible], *function_aliases, *sorted(assembly)])
     types = read_link_types(text, read_module(text), [name for name in defined if name not in assembly], function_aliases, used_symbols, {})
-    return Member(
-        label=module.source_file,
-        bitcode=module.as_bitcode(),
-        defined=tuple(defined),
-        strong=tuple(strong),
-        used=used_symbols,
-        copied=tuple(sorted(copied)),
-        data=data,
-        types=dict(types.definitions),
-        uses={name: dict(functions_by_type) for name, functions_by_type in types.uses.items()},
-        declarations=plain_declarations(text),
-    )
+    uses = {name: dict(functions_by_type) for name, functions_by_type in types.uses.items()}
+    return Member(label, b"", tuple(defined), tuple(strong), used_symbols, (), {}, dict(types.definitions), uses, "")
 
 
 def link_members(members: Sequence[Member], context: Any) -> Any:
@@ -106,20 +103,21 @@ def link_members(members: Sequence[Member], context: Any) -> Any:
     """
     _check_unique(members)
     _require_types(members)
-    linked = declare_functions([member.declarations for member in members], context) if len(members) > 1 else None
-    for number, member in enumerate(members):
-        module = codegen.read_back(member.bitcode, context)
-        if linked is None:
-            linked = module
-            continue
-        try:
-            linked.link_in(module)
-        except RuntimeError as error:
-            reraise_interrupt(error)
-            raise LinkError(
-                f"{_member_label(members, number)} cannot be linked with the sources before it: {str(error).strip()}"
-            ) from error
-    return linked
+    if len(members) == 1:
+        return codegen.read_back(members[0].bitcode, context)
+    number = 0
+
+    def read_modules() -> Iterator[Any]:
+        """Yield the modules of the members, and record the number of the last one for messages."""
+        nonlocal number
+        for number, member in enumerate(members):  # noqa: B007 - the message contains it
+            yield codegen.read_back(member.bitcode, context)
+
+    try:
+        return link_modules([member.declarations for member in members], read_modules(), context)
+    except RuntimeError as error:
+        reraise_interrupt(error)
+        raise LinkError(f"{_member_label(members, number)} cannot be linked with the sources before it: {str(error).strip()}") from error
 
 
 def _check_unique(members: Sequence[Member]) -> None:
@@ -136,8 +134,35 @@ def _check_unique(members: Sequence[Member]) -> None:
         raise LinkError(join_first(lines, _MOST_SHOWN, "\n  "))
 
 
+def require_types_of_archive(parts: Sequence[bytes], context: Any, optimize: Callable[[Any], None]) -> None:
+    """Check the types with which modules in an archive use each other, as for the members of a group; see `link_members`.
+
+    `parts` are the modules in bitcode. The types of members are those of optimized code. So `optimize` is called for the modules if types
+    seem not to fit: code that is not optimized contains calls that never run, and results that nothing uses.
+    """
+    modules = [codegen.parse(part, context) for part in parts]
+
+    def read_all() -> list[Member]:
+        """Return the symbols of all modules."""
+        return [_read_symbols(module.source_file, with_symbols(str(module))) for module in modules]
+
+    symbols = read_all()
+    if any(_iterate_mismatches(symbols)):
+        for module in modules:
+            optimize(module)
+        _require_types(read_all())
+
+
 def _require_types(members: Sequence[Member]) -> None:
     """Check the types with which members use each other's functions and variables; see `link_members`."""
+    for name, message, is_fitting in _iterate_mismatches(members):
+        if not is_fitting:
+            raise SignatureMismatchError(message, func_name=name)
+        codegen.call_in_caller(warn, message)
+
+
+def _iterate_mismatches(members: Sequence[Member]) -> Iterator[tuple[str, str, bool]]:
+    """Yield each symbol that a member uses with another type than that of its definition, a message, and whether the use is permitted."""
     definers = {name: number for number, member in reversed(list(enumerate(members))) for name in (*member.types, *member.strong)}
     definers |= {name: number for number, member in enumerate(members) for name in member.strong}
     for number, member in enumerate(members):
@@ -152,9 +177,7 @@ def _require_types(members: Sequence[Member]) -> None:
             location = f" in {user!r}" if user else ""
             definer, member_label = _member_label(members, definers[name]), _member_label(members, number)
             message = f"the symbol {name!r} is {defined} in {definer}, but {member_label} uses it as {expected}{location}: {reason}"
-            if not is_fitting:
-                raise SignatureMismatchError(message, func_name=name)
-            codegen.call_in_caller(warn, message)
+            yield name, message, is_fitting
 
 
 def _member_label(members: Sequence[Member], number: int) -> str:

@@ -26,7 +26,7 @@ from compcache.images.archives import Archive
 from compcache.targets import used_features
 from compcache.translation.emission import Prepared, emit
 from compcache.translation.global_values import encode_checked, encode_values
-from compcache.translation.members import link_members, make_member
+from compcache.translation.members import link_members, make_member, require_types_of_archive
 from compcache.translation.overridden import weak_functions, without_overridden
 from compcache.translation.requests import Request, check_extremes, parse_safely, size_of
 
@@ -144,6 +144,7 @@ def _read_source(context: Any, request: Request, label: str = "") -> tuple[Any, 
         CompileError: LLVM rejects the source.
         IncompatibleTargetError: the source is for another platform.
         InvalidNameError: a symbol is not valid UTF-8.
+        SignatureMismatchError: a module of an archive uses another one in a way that the ABI does not allow.
     """
     module = parse_safely(request.ir, context)
     codegen.check_triple(module)
@@ -162,6 +163,10 @@ def _read_source(context: Any, request: Request, label: str = "") -> tuple[Any, 
         module, printed, values = codegen.parse(readable, context), readable, ir_text.read_values(readable)
         attributes = _target_attributes(printed, values)
     _try_if_suspicious(printed, values, request, attributes)
+    if isinstance(request.ir, tuple) and len(request.ir) > 1:
+        level = 0 if request.untrusted else request.level  # only the linked code was tried in another process
+        with codegen.borrow_machine(request.machine.cpu, request.machine.features, level) as target:
+            require_types_of_archive(request.ir, context, partial(codegen.optimize, machine=target, level=level))
     return module, _Checked(printed, values, data)
 
 

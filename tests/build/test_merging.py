@@ -9,7 +9,7 @@ import pytest
 
 from compcache.build import codegen
 from compcache.build.ir_text import lines_from
-from compcache.build.merging import declare_functions, declared_promises, plain_declarations, with_plain_declarations, without_tbaa_of_calls
+from compcache.build.merging import declared_promises, link_modules, plain_declarations, with_plain_declarations, without_tbaa_of_calls
 
 DECLARED = """\
 %"a type" = type { i64, ptr }
@@ -60,15 +60,26 @@ def test_of_several_modules_the_declarations_promise_nothing() -> None:
 
     def link(context: Any) -> str:
         modules = [codegen.parse(text, context) for text in (DECLARED, other)]
-        linked = declare_functions([plain_declarations(str(module)) for module in [*modules, *modules]], context)
-        for module in modules:
-            linked.link_in(module)
+        linked = link_modules([plain_declarations(str(module)) for module in [*modules, *modules]], modules, context)
         linked.verify()
         return str(linked)
 
     promises = declared_promises(codegen.run(link))
-    assert set(promises) == {*PLAIN, "new"} - {"optional"}
+    assert set(promises) == {*PLAIN, "new"}
     assert not any(promises.values())
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_function_is_necessary_where_its_declaration_cannot_be_repeated(order: int) -> None:
+    """A type that is nested deeper than any that is passed by value."""
+    types = "".join(f"%t{depth} = type {{ %t{depth - 1} }}\n" for depth in range(1, 12))
+    codes = [f"{types}%t0 = type {{ i64 }}\ndeclare void @deep(%t11)\n", "declare extern_weak void @deep(i64) nounwind\n"]
+
+    def link(context: Any) -> str:
+        modules = [codegen.parse(text, context) for text in codes[::order]]
+        return str(link_modules([plain_declarations(str(module)) for module in modules], modules, context))
+
+    assert "declare void @deep(i64)\n" in codegen.run(link)
 
 
 @pytest.mark.parametrize("root", ["Flang function root _QPf", "Simple C/C++ TBAA"])

@@ -196,6 +196,22 @@ def test_a_function_has_one_address_where_modules_are_loaded_before_a_set(tmp_pa
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("loaded", "in_layer", "above", "then"),
+    [("is_b", ("k", "z", "f"), ("address_table", "f"), ("k", "f")),
+     ("k", ("address_bump", "f"), ("address_bump", "f"), ("address_a", "address_table"))],
+)  # fmt: skip
+def test_a_function_has_one_address_where_closures_of_a_layer_and_above_have_copies(
+    tmp_path: Path, loaded: str, in_layer: tuple[str, ...], above: tuple[str, ...], then: tuple[str, ...]
+) -> None:
+    """The process has loaded the module of one function before; its index of the layer is older than the closure there."""
+    steps = [("get", loaded), ("link", in_layer, False, "set"), ("link", above, True, None), *[("get", name) for name in then]]
+    histories: list[list[Any]] = [[], [], steps]  # every third one has a cache above
+    *_, (apart, linked) = run_fresh(tmp_path, _RUN.format(histories=histories, base=str(stored(tmp_path / "base"))))
+    assert linked == apart
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("roots", [("address_both",), ("address_both", "f"), ("address_both", "k")])
 def test_a_function_that_is_called_and_compared_has_one_address(tmp_path: Path, roots: tuple[str, ...]) -> None:
     """The link type of a use that calls says nothing of its other uses."""

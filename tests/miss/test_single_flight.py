@@ -83,29 +83,56 @@ def test_one_process_compiles_and_the_others_wait_and_load(
     assert modules(directory) == 1
 
 
+#: It says that it builds, and then that it has published, and goes on at a barrier each time.
+PUBLISHING = script(held="say('building'); barrier()").replace("\nwith Cache", """
+place = compcache.miss.compile_once
+publish = place.publish_or_keep
+
+def publish_and_go_on(*arguments):
+    publish(*arguments)
+    say("published")
+    barrier()
+
+place.publish_or_keep = publish_and_go_on
+
+with Cache""")
+#: It says that it waits for the lock before its first pause. Its clock stands still for 200 pauses; then every timeout is over.
+WAITING = script().replace("\nwith Cache", """
+import compcache.publish.locks
+
+class Clock:
+    now, pauses = 0, 0
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        if not self.pauses:
+            say("waiting")
+            barrier()
+        time.sleep(seconds)
+        self.pauses += 1
+        self.now = 1 << 60 if self.pauses > 200 else 0
+
+clock = compcache.publish.locks.time = Clock()
+
+with Cache""") + "result = [value, clock.now]\n"
+
+
 @pytest.mark.slow
 def test_those_who_wait_load_as_soon_as_the_function_is_there(directory: Path, builds: Path) -> None:
     """They do not stand in line for the lock: the builder goes on holding it after it has published."""
-    slow = script(held="time.sleep(1.5)").replace(
-        "barrier()",
-        """
-    import compcache.miss.compile_once as place
-    publish = place.publish_built
-    def publish_and_go_on(session, built):
-        module_ids = publish(session, built)
-        time.sleep(60)
-        return module_ids
-    place.publish_built = publish_and_go_on
-    barrier()""",
-    )
-    with Crowd(directory, [slow, *[script()] * 2]) as crowd:
+    with Crowd(directory, [PUBLISHING, WAITING, WAITING]) as crowd:
+        builder, *others = crowd.processes
         crowd.release(0)
-        while not count(builds):
-            time.sleep(0.01)
+        crowd.expect(builder, "building")
         crowd.release(1, 2)
-        results = crowd.results(1, 2)
-    assert [value for value, _ in results] == [42] * 2
-    assert max(seconds for _, seconds in results) < 40
+        for process in others:
+            crowd.expect(process, "waiting")
+        crowd.release(0)
+        crowd.expect(builder, "published")
+        crowd.release(1, 2)
+        assert crowd.results(1, 2) == [[42, 0]] * 2
     assert count(builds) == 1
 
 
