@@ -17,10 +17,10 @@ from compcache.arch.known import architecture
 from compcache.formats.host import platform_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 __all__ = [
-    "ATTACHMENTS", "Assembly", "Definition", "GlobalValue", "GlobalValues", "Head", "change_lines",
+    "ATTACHMENTS", "Assembly", "Definition", "GlobalValue", "GlobalValues", "Head", "add_attributes", "change_lines",
     "find_extreme_construct", "function_texts", "is_vectorized", "leading_type", "lines_from", "lines_of_variables", "long_lines",
     "parse_head", "passes_vectors", "plain_head", "quote", "read_assembly", "read_functions", "read_module", "read_values",
     "referenced_name", "references", "section_bounds", "split_at", "split_parameters", "symbol_counts", "target_text", "unquote",
@@ -61,6 +61,8 @@ _BITS = {"half": 16, "bfloat": 16, "float": 32, "double": 64, "ptr": 64}
 _COMMON_WIDTH = architecture(platform_name()).vector_bits
 _TYPE_NAME = re.compile(r'%("[^"]*"|[-$.\w]+)')
 
+#: The part of a function's head between the parameters and the attributes.
+_BEFORE_ATTRIBUTES = re.compile(r"(?: (?:local_)?unnamed_addr)?(?: addrspace\(\d+\))?")
 _ASSEMBLY = re.compile(r'^module asm "([^"]*)"', re.MULTILINE)
 _LABELS = re.compile(r"(?:^|[;\n])\s*((?:[A-Za-z_$.][\w$.]*\s*:\s*)+)")
 _ASSIGNED = re.compile(r"(?:^|[;\n])\s*(?:\.(?:set|equ|comm|lcomm)\s+([A-Za-z_$.][\w$.]*)\s*,|([A-Za-z_$][\w$.]*)\s*=)")
@@ -148,6 +150,12 @@ def with_symbols(text: str) -> str:
     Compilers put the byte 1 before a name that LLVM must not mangle. The symbol in the object does not have this byte.
     """
     return text.replace('@"\\01', '@"').replace('$"\\01', '$"') if '"\\01' in text else text
+
+
+def add_attributes(suffix: str, words: Iterable[str]) -> str:
+    """Return the part of a function's head after the parameters, with additional attributes before the section, the alignment and so on."""
+    before = _BEFORE_ATTRIBUTES.match(suffix)[0]  # type: ignore[index] # the pattern may be empty
+    return "".join([before, *[f" {word}" for word in words], suffix.removeprefix(before)])
 
 
 def is_vectorized(text: str) -> bool:

@@ -12,7 +12,7 @@ import itertools
 import re
 from typing import TYPE_CHECKING, Any
 
-from compcache.build.ir_text import change_lines, lines_from, parse_head, quote, references, split_at
+from compcache.build.ir_text import add_attributes, change_lines, lines_from, parse_head, quote, references, split_at
 from compcache.interrupts import suppress
 from compcache.llvm import llvm
 
@@ -106,9 +106,10 @@ def link_modules(declarations: Iterable[str], modules: Iterable[Any], context: A
 def _unite_declarations(lines: list[str]) -> str:
     """Return the first declaration of a function that is not optional, with all that the declarations `lines` forbid."""
     first = min(lines, key=lambda line: (line.startswith(";"), line.startswith(_OPTIONAL)))
-    known, *others = [_ATTRIBUTE.findall(parse_head(line).suffix) for line in (first, *lines)]
-    added = dict.fromkeys(f" {word}" for words in others for word in words if _FORBIDS.match(word) and word not in known)
-    return "".join([first.replace(_OPTIONAL, "declare ", 1), *added])
+    suffix, *suffixes = [parse_head(line).suffix for line in (first, *lines)]
+    words = dict.fromkeys(word for other in suffixes for word in _ATTRIBUTE.findall(other) if _FORBIDS.match(word))
+    added = [word for word in words if word not in _ATTRIBUTE.findall(suffix)]
+    return first.replace(_OPTIONAL, "declare ", 1).removesuffix(suffix) + add_attributes(suffix, added)
 
 
 def named_types(text: str) -> dict[str, str]:
@@ -118,12 +119,17 @@ def named_types(text: str) -> dict[str, str]:
 
 def expand_types(text: str, types: Mapping[str, str]) -> str:
     """Replace named types by their definitions. Raise `ValueError` for an opaque or unknown type, or nesting of more than 8 types."""
+
+    def define(match: re.Match[str]) -> str:
+        definition = types.get(match[0], "opaque")
+        if definition == "opaque":
+            raise ValueError(match[0])
+        return definition
+
     for _ in range(8):
         if "%" not in text:
             return text
-        text = _TYPE_NAME.sub(lambda match: types.get(match[0], "opaque"), text)
-        if "opaque" in text:
-            break
+        text = _TYPE_NAME.sub(define, text)
     raise ValueError(text)
 
 
@@ -146,8 +152,8 @@ def _split_declaration(line: str, groups: Mapping[str, list[str]], types: Mappin
     attributes = [word for number in _GROUP.findall(head.suffix) for word in groups.get(number, ())]
     promises += [word for word in attributes if not _FORBIDS.match(word)]
     suffix = _GROUP.sub(lambda match: "" if match[1] else match[0], head.suffix)
-    forbids = [f" {word}" for word in attributes if _FORBIDS.match(word)]
-    return f"declare {result} @{quote(references(line)[0])}({', '.join(parameters)}){suffix}{''.join(forbids)}", promises
+    suffix = add_attributes(suffix, [word for word in attributes if _FORBIDS.match(word)])
+    return f"declare {result} @{quote(references(line)[0])}({', '.join(parameters)}){suffix}", promises
 
 
 def _without_promises(text: str, promises: list[str]) -> str:

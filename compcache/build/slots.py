@@ -14,7 +14,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compcache.build.ir_text import change_lines, parse_head, quote, references, symbol_counts, target_text
+from compcache.build.ir_text import add_attributes, change_lines, parse_head, quote, references, symbol_counts, target_text
 from compcache.build.pic import ADDRESS_OF
 from compcache.build.source import check_name
 from compcache.errors import CompileError, GlobalValidationError, SignatureMismatchError, UndefinedSymbolError
@@ -47,8 +47,6 @@ _MOST_SHOWN = 20  # a screenful
 _LEAST_ALIGNMENT = 16
 #: Kinds of values that are not addresses of code, or are valid only in one process.
 _NOT_CALLED = frozenset(("boolean", "buffer", "bytes", "float", "identity", "integer", "member", "object", "pickle", "text"))
-#: The part of a function's head between the parameters and the attributes.
-_BEFORE_ATTRIBUTES = re.compile(r"(?: (?:local_)?unnamed_addr)?(?: addrspace\(\d+\))?")
 _ALIGN = re.compile(r", align (\d+)")
 _QUOTED = re.compile(r'"[^"]*"')
 _LINKAGE_WORDS = frozenset(("external", "extern_weak", "dso_local", "dso_preemptable", "hidden", "protected", "default", "dllimport"))
@@ -150,8 +148,7 @@ def with_nobuiltin(text: str, functions: Iterable[GlobalValue], imports: Collect
 def _with_nobuiltin(line: str) -> str:
     """Return the first line of a function's definition with the attribute `nobuiltin`."""
     suffix = parse_head(line[len("define ") :]).suffix
-    after = _BEFORE_ATTRIBUTES.match(suffix)[0]  # type: ignore[index] # the pattern may be empty
-    return f"{line.removesuffix(suffix)}{after} nobuiltin{suffix.removeprefix(after)}"
+    return line.removesuffix(suffix) + add_attributes(suffix, ["nobuiltin"])
 
 
 class Unresolved(NamedTuple):

@@ -82,6 +82,30 @@ def test_a_function_is_necessary_where_its_declaration_cannot_be_repeated(order:
     assert "declare void @deep(i64)\n" in codegen.run(link)
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_what_is_forbidden_stands_before_the_section_of_a_declaration(order: int) -> None:
+    """Clang writes `"no-builtins"` at declarations, and `__attribute__((section))` after it."""
+    codes = [
+        'declare i32 @hot(i32) local_unnamed_addr #0 section "x" align 16\nattributes #0 = { "no-builtins" nounwind }\n',
+        "declare i32 @hot(i32) returns_twice\n",
+    ]
+
+    def link(context: Any) -> str:
+        modules = [codegen.parse(text, context) for text in codes[::order]]
+        return str(link_modules([plain_declarations(str(module)) for module in modules], modules, context))
+
+    linked = codegen.run(link)
+    assert "returns_twice" in linked
+    assert '"no-builtins"' in linked
+    assert "nounwind" not in linked
+
+
+def test_a_structure_whose_name_contains_the_word_opaque_is_passed_by_value() -> None:
+    code = "%opaque = type { i32 }\n%outer = type { %opaque, i32 }\n%hidden = type opaque\n"
+    code += "declare void @f(%outer) nounwind\ndeclare void @g(%hidden)\n"
+    assert plain_declarations(str(llvm.parse_assembly(code))).splitlines() == ["declare void @f({ { i32 }, i32 })", "; @g()"]
+
+
 @pytest.mark.parametrize("root", ["Flang function root _QPf", "Simple C/C++ TBAA"])
 def test_types_of_one_call_are_removed_and_nothing_else(root: str) -> None:
     code = f"""
