@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache, partial
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,7 +27,7 @@ from compcache.targets.processor_words import processor_with
 from compcache.usage.linked import linked_closures
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from compcache.formats.host import Processor
     from compcache.publish.module_rows import Row
@@ -108,11 +109,13 @@ def _collect_modules(
     """
     modules: dict[bytes, _Exported] = {}
     lines: set[str] = set()
+    find = cache(partial(_find_candidates, store))
+    served: dict[str, dict[str, bool]] = {target: {} for target in processors}
     pending = list(names)
     roots, known_names = frozenset(pending), set(pending)
     while pending:
         name = pending.pop()
-        for candidate in _choose_realizations(store, name, processors, required=name in roots):
+        for candidate in _choose_realizations(store, name, find, processors, served, required=name in roots):
             module = modules.get(candidate.module_id)
             if module is None:
                 module = modules[candidate.module_id] = _read_module(store, candidate.module_id)
@@ -158,16 +161,48 @@ def _target_processors(store: Store, targets: Iterable[str] | str | None) -> dic
     return processors
 
 
-def _choose_realizations(store: Store, name: str, processors: dict[str, Processor], *, required: bool) -> list[_Candidate]:
+def _find_served(find: Callable[[str], list[_Candidate]], name: str, processor: Processor, served: dict[str, bool]) -> None:
+    """Record in `served` whether a load on a processor finds a function, and the same for all its direct and indirect imports.
+
+    A function is found if one of its realizations can run and all imports of this realization are found. `find` returns the realizations.
+    """
+    importers: dict[str, list[str]] = {}
+    names, pending = [name], list[str]()
+    for each in names:  # grows during the iteration
+        if each not in served:
+            served[each] = True
+            pending.append(each)
+            for imported in {imported for candidate in find(each) for imported in candidate.imports}:
+                importers.setdefault(imported, []).append(each)
+                names.append(imported)
+    for each in pending:  # grows during the iteration
+        if served[each] and not any(
+            processor.rank(candidate.requirement) != host.UNUSABLE and all(map(served.__getitem__, candidate.imports))
+            for candidate in find(each)
+        ):
+            served[each] = False
+            pending += importers.get(each, ())
+
+
+def _choose_realizations(
+    store: Store,
+    name: str,
+    find: Callable[[str], list[_Candidate]],
+    processors: dict[str, Processor],
+    served: dict[str, dict[str, bool]],
+    *,
+    required: bool,
+) -> list[_Candidate]:
     """Return the realizations to export: for each processor the realization that a load uses, or all if `processors` is empty.
 
-    A load passes over realizations with an import that is missing. They are exported, too, because a later addition may provide it.
+    A load passes over realizations with an import that is missing, directly or indirectly. They are exported, too, because a later addition
+    may provide it. `find` returns the realizations of a function. `served` has the results of `_find_served` for each target.
 
     The list is empty if the function is not in the cache and `required` is false.
 
     Raise `NotCachedError` if a `required` function is not in the cache, or no realization can run on one of the processors.
     """
-    candidates = _find_candidates(store, name)
+    candidates = find(name)
     if not candidates:
         if not required:  # a load may find the name in the process, or in a function that is added later
             return []
@@ -186,9 +221,10 @@ def _choose_realizations(store: Store, name: str, processors: dict[str, Processo
                 cache_dir=store.root,
             )
         usable.sort(key=lambda candidate: (candidate.age, -processor.rank(candidate.requirement)))
+        _find_served(find, name, processor, served[target])
         for candidate in usable:
             chosen[candidate.module_id] = candidate
-            if all(map(store.find_known, candidate.imports)):
+            if all(map(served[target].__getitem__, candidate.imports)):
                 break
     return list(chosen.values())
 

@@ -15,6 +15,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.digest import DIGEST_SIZE, name_key
+from compcache.directory.places import LAYERS
 from compcache.formats import known_faults
 from compcache.formats.manifest import LINKED
 from compcache.maintain.pins import pinned
@@ -156,8 +157,11 @@ class Chooser:
     def _mark_passed_over(self, relevant: dict[bytes, Entry]) -> None:
         """Set the field `passed_over` of the entries in `relevant` that lack an import, directly or indirectly.
 
-        It has the functions that other entries provide, which lack none. Modules of layers count as complete.
+        It has the functions that other entries provide, which lack none. Modules of layers count as complete. In a directory that is used
+        with layers, no import is known to be missing if the prune has none.
         """
+        if not self._store.layers and self._store.names_in(self._store.directory(LAYERS)):
+            return
         holders = Counter([name for entry in relevant.values() for name in entry.functions])
         added = {key: entry for key, entry in relevant.items() if entry.imports and any(holders[name] > 1 for name in entry.functions)}
         known = dict(added)
@@ -168,8 +172,8 @@ class Chooser:
             found = {module_id for module_ids in rows.values() for module_id in module_ids if self._store.exists(module_id)}
             added = self._read_entries(found - known.keys())
             known |= added
-            unusable = {module_id for module_id in found & known.keys() if known[module_id].fault}
-            providers |= {name: module_ids & found - unusable for name, module_ids in rows.items()}
+            found -= {module_id for module_id in found & known.keys() if known[module_id].fault}
+            providers |= {name: module_ids & found for name, module_ids in rows.items()}
         importers: dict[str, list[Entry]] = {}
         for entry in known.values():
             for name in entry.imports:
@@ -183,7 +187,8 @@ class Chooser:
                     if entry.module_id in providers.get(provided, ()):
                         providers[provided].remove(entry.module_id)
                         missing += [] if providers[provided] else [provided]
-        complete = {name for entry in relevant.values() if lacking and entry.module_id not in lacking for name in entry.functions}
+        usable = [entry for entry in relevant.values() if lacking and entry.module_id not in lacking and not entry.fault]
+        complete = {name for entry in usable for name in entry.functions}
         for module_id in lacking & relevant.keys():
             entry = relevant[module_id]
             relevant[module_id] = entry._replace(passed_over=frozenset(complete.intersection(entry.functions)))

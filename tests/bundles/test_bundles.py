@@ -222,12 +222,18 @@ def test_a_bundle_gives_the_code_that_a_cache_with_layers_gives(tmp_path: Path) 
             assert len(cache.realizations("leaf")) == 4
 
 
+@pytest.mark.parametrize("indirect", [False, True])
 @pytest.mark.parametrize("options", [{}, {"targets": ["native"]}])
-def test_a_bundle_has_the_code_that_serves_while_newer_code_lacks_an_import(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_a_bundle_has_the_code_that_serves_while_newer_code_lacks_an_import(
+    tmp_path: Path, options: dict[str, Any], *, indirect: bool
+) -> None:
     with Cache(tmp_path / "layer") as cache:
         cache.add_module(ModuleSource(adder("middle", 7)))
     with Cache(tmp_path / "upper", layers=[tmp_path / "layer"]) as cache:
-        cache.add_module(ModuleSource(caller("middle", "missing"), imports=["missing"]))
+        if indirect:
+            cache.add_module(ModuleSource(caller("between", "missing"), imports=["missing"]))
+        lacking = "between" if indirect else "missing"
+        cache.add_module(ModuleSource(caller("middle", lacking), imports=[lacking]))
         cache.add_module(ModuleSource(caller("root", "middle", plus=1)))
         assert cache.get_target("root")(1) == 9
         cache.export(["root"], tmp_path / "app.ccb", **options)

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from faulty_makers import made_by, set_faults
 from helpers import adder, caller, constant, flip_byte, module_file, run_fresh, snapshot
 from mock_directory import DyingFiles, FaultyFiles, KilledError, Operation, cache_on, no_permission
 
@@ -463,3 +464,37 @@ def test_code_that_serves_is_kept_beside_code_that_lacks_an_import(
         cache.prune(policy)
     with Cache(directory) as cache:
         assert cache.get_target("root")(1) == 9
+
+
+@pytest.mark.filterwarnings("ignore::compcache.CacheWarning")
+@pytest.mark.parametrize("policy", [PrunePolicy(duplicates=True), PrunePolicy(max_modules=3)])
+def test_an_import_from_a_layer_is_not_missing_for_a_prune_without_layers(
+    directory: Path, tmp_path: Path, policy: PrunePolicy
+) -> None:
+    with Cache(tmp_path / "layer") as cache:
+        cache.add_module(ModuleSource(adder("base", 1)))
+    with Cache(directory, layers=[tmp_path / "layer"]) as cache:
+        former = add(cache, "f", age=1000.0)
+        cache.add_module(ModuleSource(caller("f", "base", plus=10), imports=["base"]))
+        cache.add_module(ModuleSource(caller("root", "f", plus=100), imports=["f"]))
+        add(cache, "z")
+        assert cache.get_target("root")(1) == 112
+    with Cache(directory) as cache:
+        assert [module.module_id for module in cache.prune(policy).removed] == [former]
+    with Cache(directory, layers=[tmp_path / "layer"]) as cache:
+        assert cache.get_target("root")(1) == 112
+
+
+@pytest.mark.filterwarnings("ignore::compcache.CacheWarning")
+def test_code_with_a_known_fault_does_not_replace_code_that_lacks_an_import(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Cache(directory) as cache:
+        cache.add_module(made_by("f", 7, numba="0.66.0"))
+        cache.add_module(ModuleSource(caller("f", "missing"), imports=["missing"]))
+        cache.add_module(ModuleSource(caller("root", "f", plus=1), imports=["f"]))
+        cache.pin("root")
+    set_faults(monkeypatch, "numba==0.66.0")
+    with Cache(directory) as cache:
+        cache.prune(PrunePolicy(max_modules=1))
+        cache.add_module(ModuleSource(adder("missing", 100)))
+    with Cache(directory) as cache:
+        assert cache.get_target("root")(1) == 102

@@ -30,9 +30,9 @@ _SECONDS = 10.0
 def version_of(linker: Linker) -> tuple[str, str]:
     """Return the name of a linker, one of `NAMES`, and its version, or "" if it is unknown. The linker is run once per process.
 
-    If it cannot be run now, for lack of processes or time, the next call runs it again.
+    If it cannot be run now, for lack of processes, the next call runs it again. A linker that does not answer in time is not asked again.
     """
-    with suppress(OSError, subprocess.TimeoutExpired):
+    with suppress(OSError):
         status = os.stat(linker.argv[0])
         return _query_version(linker.argv, (status.st_ino, status.st_size, status.st_mtime_ns))
     return "linker", ""
@@ -42,15 +42,14 @@ def version_of(linker: Linker) -> tuple[str, str]:
 def _query_version(argv: tuple[str, ...], state: tuple[int, ...]) -> tuple[str, str]:  # noqa: ARG001 - part of the cache's key
     """Return the name and version that a linker prints, or "linker" and "" if it is not known.
 
-    Raise `OSError` or `subprocess.TimeoutExpired` if it cannot be run now.
+    Raise `OSError` if it cannot be run now.
     """
-    completed = subprocess.run(
-        [*argv, "--version"],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=_SECONDS,
-        check=False,
-        env={**os.environ, "LC_ALL": "C"},
-    )
+    environment = {**os.environ, "LC_ALL": "C"}
+    try:
+        completed = subprocess.run(
+            [*argv, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, check=False, env=environment
+        )
+    except subprocess.TimeoutExpired:
+        return "linker", ""
     first = completed.stdout.decode("utf-8", "replace").partition("\n")[0].strip()
     return next(((name, match[1]) for name, pattern in _PATTERNS.items() if (match := pattern.search(first))), ("linker", ""))
