@@ -101,9 +101,8 @@ def test_what_is_forbidden_stands_before_the_section_of_a_declaration(order: int
 
 
 def test_a_structure_whose_name_contains_the_word_opaque_is_passed_by_value() -> None:
-    code = "%opaque = type { i32 }\n%outer = type { %opaque, i32 }\n%hidden = type opaque\n"
-    code += "declare void @f(%outer) nounwind\ndeclare void @g(%hidden)\n"
-    assert plain_declarations(str(llvm.parse_assembly(code))).splitlines() == ["declare void @f({ { i32 }, i32 })", "; @g()"]
+    code = "%opaque = type { i32 }\n%outer = type { %opaque, i32 }\ndeclare void @f(%outer) nounwind\n"
+    assert plain_declarations(str(llvm.parse_assembly(code))) == "declare void @f({ { i32 }, i32 })"
 
 
 @pytest.mark.parametrize("root", ["Flang function root _QPf", "Simple C/C++ TBAA"])
