@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 import os
-import shutil
-import tempfile
 import time
 from typing import TYPE_CHECKING
 
@@ -15,6 +12,7 @@ from compcache.directory.places import BUNDLES
 from compcache.errors import StorageError
 from compcache.interrupts import reraise_interrupt
 from compcache.layers.unpacked_bundle import touch_if_unpacked, unpacked_name
+from compcache.processes.scratch import make_directory_until_exit
 from compcache.publish.atomic_file import make_directories, unique_name
 from compcache.publish.root import prepare_root
 from compcache.store import Store
@@ -74,16 +72,9 @@ def _unpack_for_this_process(path: str, name: str) -> str:
 
     Raise `StorageError` if the file has changed since then. See `import_bundle` for other exceptions.
     """
-    directory = tempfile.mkdtemp(prefix=f"compcache-{name[:8]}-")
-    atexit.register(_remove_in_creator, directory, os.getpid())
+    directory = make_directory_until_exit(f"compcache-{name[:8]}-")
     with open(path, "rb") as file:
         if unpacked_name(path, os.fstat(file.fileno())) != name:  # its owner and mode were checked before, and may have changed
             raise StorageError(f"the bundle {path} was changed while it was opened: open the cache again", path=path)
         import_bundle(Store(directory), path, (), as_layer=file)
     return directory
-
-
-def _remove_in_creator(directory: str, pid: int) -> None:
-    """Remove a temporary directory, unless this process is a forked child of the process `pid` that created it."""
-    if os.getpid() == pid:
-        shutil.rmtree(directory, ignore_errors=True)

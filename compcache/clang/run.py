@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import tempfile
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,6 +15,7 @@ from compcache.errors import CompileError
 from compcache.identity import Identity
 from compcache.images.embedded_bitcode import BITCODE_MAGIC
 from compcache.interrupts import reraise_interrupt, suppress
+from compcache.processes.scratch import scratch_directory
 
 if TYPE_CHECKING:
     from compcache.clang.units import Unit
@@ -286,7 +286,7 @@ def _run_rustc(unit: Unit, arguments: list[str]) -> bytes:
 
     Raise `CompileError` if rustc fails.
     """
-    with tempfile.TemporaryDirectory(prefix="compcache-clang-") as scratch:
+    with scratch_directory("compcache-clang-") as scratch:
         path = os.path.join(scratch, "output")
         _run_compiler(unit, ["--crate-type=lib", *arguments, *unit.flags, "-o", path])
         return _read_file(path)

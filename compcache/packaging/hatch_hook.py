@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import shutil
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.plugin import hookimpl
 
 from compcache.packaging.build import build_kernels, read_settings, wheel_tag
+from compcache.processes.scratch import make_directory_until_exit
 
 __all__ = ["KernelsHook", "hatch_register_build_hook"]
 
@@ -32,9 +33,9 @@ class KernelsHook(BuildHookInterface):  # type: ignore[misc]
             raise ValueError("[tool.hatch.build.hooks.compcache] requires kernels: name kernels in the setting kernels of [tool.compcache]")
         if version == "editable" or self.target_name != "wheel":
             return
-        self._scratch = tempfile.TemporaryDirectory(prefix="compcache-kernels-")
+        self._scratch = make_directory_until_exit("compcache-kernels-")
         source = os.path.join(self.root, "src")
-        created = build_kernels(settings, source if os.path.isdir(source) else self.root, self._scratch.name)
+        created = build_kernels(settings, source if os.path.isdir(source) else self.root, self._scratch)
         build_data["force_include"].update({path: directory for directory, path in created.items()})
         build_data["pure_python"] = False
         build_data["tag"] = wheel_tag()
@@ -42,7 +43,7 @@ class KernelsHook(BuildHookInterface):  # type: ignore[misc]
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002 - the interface
         """Remove the temporary directory."""
         if hasattr(self, "_scratch"):
-            self._scratch.cleanup()
+            shutil.rmtree(self._scratch, ignore_errors=True)
 
 
 @hookimpl  # type: ignore[untyped-decorator]

@@ -21,7 +21,7 @@ _running: dict[tuple[str, str], int] = {}
 def can_use_subprocess(store: Store) -> bool:
     """Return whether this process can start another one that works on this store.
 
-    The store must have no keys and no custom file operations, and must not be exposed. The platform must have `posix_spawn`.
+    The store must have no keys and no custom file operations, and must not be exposed.
     """
     has_keys = store.stamp_key or store.publish_key
     return type(store.files.system) is Files and not (has_keys or store.exposed)

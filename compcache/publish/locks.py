@@ -42,6 +42,8 @@ _MIN_LOGGED_SECONDS = 0.001
 #: The errors of file systems without a working `flock`.
 _NO_FLOCK = frozenset((errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, errno.ENOTTY))
 _CONTENTION = (errno.EACCES, errno.EAGAIN, errno.EWOULDBLOCK)
+#: The errors if the lock file was removed, by this host or by another one.
+_REMOVED = (errno.ENOENT, errno.ESTALE)
 
 
 class _HeldLocks(threading.local):
@@ -140,7 +142,9 @@ def _acquire_within(lock: _FlockLock | _SoftLock, timeout: float, until: Callabl
 class _FlockLock:
     """A lock file that is locked with `flock`. The holder removes the file, because one file per function would accumulate.
 
-    A process may lock a file that its former holder has just removed. It then finds a link count of zero, and tries again.
+    A process may lock a file that its former holder has just removed, and then tries again. A file whose path does not lead to it counts as
+    removed, because NFS renames a removed file that a process of this host has open. So does a file without links, because NFS may look up
+    its path in an old state of the directory.
     """
 
     def __init__(self, store: Store, path: str) -> None:
@@ -159,13 +163,26 @@ class _FlockLock:
                 self._opened = self._files.open_owned(self._path, flags, FILE_MODE)
                 self._descriptor = self._opened.number
                 _open[self._descriptor] = self
-            if not self._try_flock():
-                return False
-            if self._files.fstat(self._descriptor).st_nlink:
-                self._held = True
-                return True
+            try:
+                if not self._try_flock():
+                    return False
+                if self._is_at_path():
+                    self._held = True
+                    return True
+            except OSError as error:
+                reraise_interrupt(error)
+                if error.errno not in _REMOVED:
+                    raise
             self._close()
         return False
+
+    def _is_at_path(self) -> bool:
+        """Return whether the open file is still the lock file. Raise `OSError` if there is none."""
+        opened = self._files.fstat(self._descriptor)
+        if not opened.st_nlink:
+            return False
+        current = self._files.lstat(self._path)
+        return (current.st_dev, current.st_ino) == (opened.st_dev, opened.st_ino)
 
     def _try_flock(self) -> bool:
         """Take the lock, and return True, or return False if another process holds it. Raise `OSError` for other problems."""

@@ -4,6 +4,7 @@ import ctypes
 import os
 import pickle
 import select
+import shlex
 import signal
 import struct
 import sys
@@ -88,6 +89,13 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "scratch" / "cache"))
     monkeypatch.chdir(tmp_path / "scratch" / "work")
     return tmp_path / "scratch"
+
+
+def named(linker: Linker, directory: Path) -> str:
+    """What COMPCACHE_LINKER has to be for this linker, which may be a command of several words."""
+    if len(linker.argv) == 1:
+        return linker.argv[0]
+    return make_program(directory, "linker", f'exec {shlex.join(linker.argv)} "$@"')
 
 
 def leftovers(scratch: Path) -> list[Path]:
@@ -532,7 +540,7 @@ def test_what_killed_links_leave_is_removed_by_a_later_process(
     Cache(directory).add_module(ModuleSource("define i64 @f() {{ ret i64 7 }}"))
     result = sorted(os.listdir({str(temporary)!r}))
     """
-    left = run_fresh(directory, script, TMPDIR=str(temporary), COMPCACHE_LINKER=any_linker.argv[0])
+    left = run_fresh(directory, script, TMPDIR=str(temporary), COMPCACHE_LINKER=named(any_linker, tmp_path / "bin"))
     assert left == ["compcache-link-file", "compcache-link-link", "compcache-link-new", "other-old"]
     assert (outside / "kept").exists()
 
@@ -551,5 +559,35 @@ def test_a_link_that_is_running_is_left_alone_whatever_the_clock_says(
     Cache(directory).add_module(ModuleSource("define i64 @f() { ret i64 7 }"))
     result = os.listdir(tempfile.gettempdir())
     """
-    left = run_fresh(directory, script, TMPDIR=str(temporary), COMPCACHE_LINKER=any_linker.argv[0])
+    left = run_fresh(directory, script, TMPDIR=str(temporary), COMPCACHE_LINKER=named(any_linker, tmp_path / "bin"))
     assert left == ["compcache-link-running"]
+
+
+@pytest.mark.slow
+def test_a_child_that_exits_leaves_a_running_link_alone(
+    directory: Path, tmp_path: Path, module: bytes, fake: MakeProgram
+) -> None:
+    """A thread links, and the program forks; the child ends as programs do, with its exit handlers and finalizers."""
+    (tmp_path / "image").write_bytes(module)
+    for name in ("started", "go"):
+        os.mkfifo(tmp_path / name)
+    program = fake(f'cd "{tmp_path}"; echo > started; read _ < go; cd "$OLDPWD"; cp "{tmp_path}/image" image.so')
+    (tmp_path / "temporary").mkdir()
+    script = f"""
+    import os, threading, warnings
+    from compcache.images.linkers.find import Linker
+    from compcache.images.linkers.link import link_shared
+    warnings.simplefilter("ignore", DeprecationWarning)  # of forks of a process with threads
+    images = []
+    thread = threading.Thread(target=lambda: images.append(link_shared(Linker({program.argv!r}, "test"), [b""])))
+    thread.start()
+    open({str(tmp_path / "started")!r}).read()
+    if not (child := os.fork()):
+        sys.exit(0)
+    os.waitpid(child, 0)
+    open({str(tmp_path / "go")!r}, "w").close()
+    thread.join()
+    result = [len(image) for image in images]
+    """
+    assert run_fresh(directory, script, TMPDIR=str(tmp_path / "temporary")) == [len(module)]
+    assert list((tmp_path / "temporary").iterdir()) == []

@@ -5,9 +5,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import queue
 import shutil
 import signal
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,10 +19,13 @@ from helpers import run_fresh
 from processes import Crowd
 
 from compcache import Cache
+from compcache.files import Tree
 from compcache.publish.locks import wait_lock
 
 if TYPE_CHECKING:
     import subprocess
+    from collections.abc import Callable
+    from typing import Any
 
 #: Leaves a file for every build, and calls what it gets. `held` makes a build last.
 GET = r"""
@@ -273,7 +279,7 @@ def test_a_lock_that_is_held_long_keeps_others_out_and_goes_with_its_holder(dire
 
 
 def test_a_lock_that_the_system_does_not_give_back_fails_nobody(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is wrong with a lock is no reason that a prune fails; one that is given back at the second attempt is free for others."""
+    """What is wrong with a lock is no reason that a prune fails. Closing its file gives it back, too."""
     flock, failing = fcntl.flock, [True]
 
     def refusing(descriptor: int, operation: int) -> None:
@@ -308,6 +314,105 @@ def test_links_in_place_of_the_folder_of_locks_are_not_followed(cache: Cache, di
     with wait_lock(cache._store, "upkeep", timeout=0.1) as owned:
         assert owned is None
     assert list(elsewhere.iterdir()) == []
+
+
+def rename_removed(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the file of a lock removed as a client of NFS removes one that it has open: it gets another name, and keeps its link."""
+    silly = os.path.join(os.path.dirname(path), ".nfs")
+    monkeypatch.setattr(Tree, "unlink", lambda self, removed: self.rename(removed, silly + str(time.monotonic_ns())))
+
+
+def show_removed(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a removed lock file seen once more at its path, as a client of NFS sees what another host has removed."""
+    lstat, former = Tree.lstat, [os.lstat(path)]
+    monkeypatch.setattr(Tree, "lstat", lambda self, looked: former.pop() if former else lstat(self, looked))
+
+
+@pytest.mark.parametrize("behave", [rename_removed, show_removed])
+def test_a_lock_file_that_a_network_file_system_removes_is_no_lock(
+    cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch, behave: Callable[[str, pytest.MonkeyPatch], None]
+) -> None:
+    """One waits with the file open; its holder removes it. Who has waited and who comes later do not both have the lock."""
+    held, leave = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with wait_lock(cache._store, "upkeep", timeout=0) as owned:
+            assert owned
+            held.set()
+            leave.wait()
+
+    def come_later() -> bool | None:
+        with wait_lock(cache._store, "upkeep", timeout=0) as owned:
+            return owned
+
+    with ThreadPoolExecutor(2) as pool:
+        holder = pool.submit(hold)
+        held.wait()
+        (path,) = (directory / "locks").iterdir()
+        behave(str(path), monkeypatch)
+
+        def release() -> bool:
+            leave.set()
+            holder.result()
+            return False
+
+        with wait_lock(cache._store, "upkeep", timeout=60, until=release) as owned:
+            assert owned
+            assert pool.submit(come_later).result() is False
+
+
+def test_who_waits_with_a_removed_lock_file_does_not_have_the_lock_of_the_next(
+    cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file of who waits was removed as network file systems do it, and the next holder has made another one at its path."""
+    held, leave = queue.SimpleQueue[bool | None](), threading.Semaphore(0)
+
+    def hold() -> None:
+        with wait_lock(cache._store, "upkeep", timeout=0) as owned:
+            held.put(owned)
+            leave.acquire()
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(hold)
+        assert held.get()
+        (path,) = (directory / "locks").iterdir()
+        rename_removed(str(path), monkeypatch)
+        following: list[bool | None] = []
+
+        def follow() -> bool:
+            if following:
+                return True
+            leave.release()
+            first.result()
+            pool.submit(hold)
+            following.append(held.get())
+            return False
+
+        with wait_lock(cache._store, "upkeep", timeout=60, until=follow) as owned:
+            leave.release()
+            assert (owned, following) == (False, [True])
+
+
+@pytest.mark.parametrize("times", [1, 1 << 30])
+@pytest.mark.parametrize("call", ["flock", "fstat", "lstat"])
+def test_a_lock_file_that_another_host_removes_is_made_again(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch, call: str, times: int
+) -> None:
+    """If that goes on, somebody else has the lock; it is not that there are no locks here."""
+    with wait_lock(cache._store, "upkeep", timeout=0):
+        pass
+    place = {"flock": fcntl, "fstat": cache._store.files, "lstat": Tree}[call]
+    original, left = getattr(place, call), [times]
+
+    def stale(*arguments: Any) -> Any:
+        if left[0]:
+            left[0] -= 1
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return original(*arguments)
+
+    monkeypatch.setattr(place, call, stale)
+    with wait_lock(cache._store, "upkeep", timeout=0) as owned:
+        assert owned is (times == 1)
 
 
 @pytest.mark.slow

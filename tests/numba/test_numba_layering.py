@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 HOUSE = "numba"
 FOLDER = PACKAGE_ROOT / "compcache" / HOUSE
-#: What it uses of the package: the public names, what authors of front ends have, and the ground.
-USED = {"__init__", "cache", "frontend", "errors", "globals", "digest", "files", "interrupts", "record", "warning", "wording"}
+#: What it uses of the package: the public names, what authors of front ends have, the ground, and its temporary directories.
+USED = {"__init__", "cache", "frontend", "errors", "globals", "digest", "files", "interrupts", "processes.scratch", "record", "warning",
+        "wording"}
 #: Who uses it, and why.
 USERS = {
     "__init__": "`compcache.numba` is a public name",

@@ -18,6 +18,7 @@ from compcache.images.elf.parts import is_elf
 from compcache.images.elf.patching import hide_symbols
 from compcache.images.linkers.find import CHOICES
 from compcache.interrupts import reraise_interrupt, suppress
+from compcache.processes.scratch import scratch_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -131,7 +132,7 @@ def _link_in_directory(link: _Link) -> bytes:
     """
     linker = link.linker
     names = [f"{number}.o" for number in range(len(link.objects))]
-    with _scratch_directory(linker) as directory:
+    with _directory_of_link(linker) as directory:
         for name, data in zip(names, link.objects, strict=True):
             with open(os.path.join(directory, name), "wb") as file:
                 file.write(data)
@@ -145,11 +146,11 @@ def _link_in_directory(link: _Link) -> bytes:
 
 
 @contextlib.contextmanager
-def _scratch_directory(linker: Linker) -> Iterator[str]:
+def _directory_of_link(linker: Linker) -> Iterator[str]:
     """Create a private directory, and remove it at exit. Convert an `OSError` that the block raises into a `LinkerError`."""
     try:
         _remove_abandoned(tempfile.gettempdir())
-        with tempfile.TemporaryDirectory(prefix=_SCRATCH, ignore_cleanup_errors=True) as directory:
+        with scratch_directory(_SCRATCH) as directory:
             yield directory
     except OSError as error:
         reraise_interrupt(error)
@@ -164,7 +165,7 @@ def _remove_abandoned(temporary: str) -> None:
     change time of a new directory, because the clock of a program may differ from the file system's. `rmtree` does not follow links.
     """
     with suppress(OSError):
-        with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=temporary) as probe:
+        with scratch_directory(_SCRATCH, temporary) as probe:
             now = os.stat(probe).st_ctime
         with os.scandir(temporary) as entries:
             scratch_entries = [entry for entry in entries if entry.name.startswith(_SCRATCH)]

@@ -63,11 +63,10 @@ def write_sources(sources: Iterable[ModuleSource], out: str, targets: Iterable[s
 @contextmanager
 def _scratch_cache() -> Iterator[Cache]:
     """Provide an empty cache in a temporary directory, which is removed at the end."""
-    import tempfile
-
     from compcache.cache import Cache
+    from compcache.processes.scratch import scratch_directory
 
-    with tempfile.TemporaryDirectory(prefix="compcache-package-") as directory, Cache(os.path.join(directory, "cache"), layers=()) as cache:
+    with scratch_directory("compcache-package-") as directory, Cache(os.path.join(directory, "cache"), layers=()) as cache:
         yield cache
 
 
