@@ -77,7 +77,7 @@ def _unpack_for_this_process(path: str, name: str) -> str:
     directory = tempfile.mkdtemp(prefix=f"compcache-{name[:8]}-")
     atexit.register(_remove_in_creator, directory, os.getpid())
     with open(path, "rb") as file:
-        if unpacked_name(path, os.fstat(file.fileno())) != name:  # its owner and mode were checked before, and may have changed
+        if unpacked_name(path, os.fstat(file.fileno())) != name:  # the owner and the mode were checked before, and may have changed
             raise StorageError(f"the bundle {path} was changed while it was opened: open the cache again", path=path)
         import_bundle(Store(directory), path, (), as_layer=file)
     return directory

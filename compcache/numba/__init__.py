@@ -137,10 +137,10 @@ def _install_import_hook(backend: Backend) -> Any:
     from compcache.numba.versions import warn_if_unsupported
 
     def install_hooks() -> Any:
-        """Install the hooks in the imported Numba, and return them; None if the backend was removed, or does not support Numba."""
+        """Install the hooks in the imported Numba, and return them; None if the backend was removed, or does not support this version."""
         if installed_hook() is not hook:
             return None
-        if warn_if_unsupported():  # its metadata named a supported version
+        if warn_if_unsupported():  # although Numba's metadata named a supported version
             set_installed(None, None)
             return None
         return _install_numba_hooks(backend, is_first=False)

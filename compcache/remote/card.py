@@ -189,7 +189,7 @@ def decode_pack(data: bytes) -> dict[str, PackedFunction]:
     with as_format_error("the pack is malformed"):
         content = decompressor.decompress(packed, MAX_UNPACKED)
         if not decompressor.eof:
-            raise FormatError(f"the decompressed pack has more than {MAX_UNPACKED} bytes")
+            raise FormatError(f"the pack is incomplete, or has more than {MAX_UNPACKED} bytes when it is decompressed")
         cards, rows = unpack(content)
         modules = {bytes(module_id): bytes(module) for module_id, module in rows}
         known_cards = [_decode_card(card, []) for card in cards]

@@ -127,7 +127,7 @@ def _real_dispatcher(value: Any) -> Any:
     """Return Numba's dispatcher of a lazy function; None while it is being created, or if the object is not lazy."""
     if not is_marked(type(value), "_compcache_real"):
         return None
-    _ = value.targetoptions  # this creates the dispatcher
+    _ = value.targetoptions  # the access creates the dispatcher
     return type(value)._compcache_real(value)
 
 
