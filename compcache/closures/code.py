@@ -243,7 +243,7 @@ class _Linker:
         return (number, bound.symbol) if bound is not None and number is not None else None
 
     def _is_available(self, number: int, symbol: str) -> bool:
-        """Return whether the linked code can use a definition directly: it can be copied, or its module moves."""
+        """Return whether the linked code can use a definition directly: its module moves, or it can be copied."""
         copies = self._copies[number]
         return symbol in copies.whole if number in self._homes else symbol in copies.mentions
 

@@ -165,9 +165,7 @@ def _collect_reached(definitions: Definitions, provided: _External) -> dict[str,
 
 def _symbols_digest(provided: Mapping[str, list[bytes]]) -> bytes:
     """Return the digest of the symbols and of the texts that define them, independent of the order of the symbols."""
-    return digest_of(
-        [part for symbol in sorted(provided) for part in (symbol.encode("utf-8", "surrogatepass"), digest_of(provided[symbol]))]
-    )
+    return digest_of([part for name in sorted(provided) for part in (name.encode("utf-8", "surrogatepass"), digest_of(provided[name]))])
 
 
 def _stored_data(source: ModuleSource) -> list[bytes]:

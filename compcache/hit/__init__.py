@@ -240,19 +240,18 @@ class PlainLoader:
         return target
 
     def _look_up_in_closure(self, runtime: "Any", func_name: str) -> "Found | None":
-        """Return what `_look_up` returns for a function of the loaded closure; None if it needs imports or the closure may be invalid."""
+        """Return what `_look_up` returns for a function of the loaded closure; None if it has imports, or more must be checked."""
         closure = self._closure
         if closure is None:
             return None
         closure_id, listed, _, _, file, _ = closure
         if file is None or listed is not self._index[0]:
             return None
-        ordered = runtime.is_ordered(func_name)
         if not (self._is_unchanged(runtime) or self._refresh_index(runtime)):
             return None
         names, functions, _, _ = self._index
         opened, _, _, in_index = file
-        found = runtime.find_in_closure(functions, closure_id, opened.number, in_index, func_name, ordered)
+        found = runtime.find_in_closure(functions, closure_id, opened.number, in_index, func_name, runtime.is_ordered(func_name))
         module = self._loaded(closure_id)
         if found is None or module is None or listed is not names:
             return None

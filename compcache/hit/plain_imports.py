@@ -101,9 +101,8 @@ class PlainFunctions(dict[str, PlainFunction]):
                 stores.append(function.stores)
                 runtime.require_writable(function.loaded.image, function.stores)
             slots: dict[Any, Any] = function.loaded.slots
-            groups = [
-                (self[use[_NAME]], [use], [self[use[_NAME]].record[_NUMBER]]) for use in function.imports.values()
-            ] + function.together
+            alone = function.imports.values()
+            groups = [(self[use[_NAME]], [use], [self[use[_NAME]].record[_NUMBER]]) for use in alone] + function.together
             if slots:
                 groups = [(other, [use for use in uses if use[_KEY] not in slots],
                            [number for use, number in zip(uses, numbers, strict=True) if use[_KEY] not in slots])

@@ -93,11 +93,11 @@ def _install(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool 
         if not lazy:
             import numba  # noqa: F401 - its names are checked before any of them is replaced
 
-        return _install_without_import(cache, options, is_first=is_first, lazy=lazy)
+        return _install_backend(cache, options, is_first=is_first, lazy=lazy)
 
 
-def _install_without_import(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool) -> Backend:
-    """Install the backend without importing Numba first, and return it.
+def _install_backend(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool) -> Backend:
+    """Install the backend, and return it. Numba must be imported already, unless `lazy` is set.
 
     If a backend is already installed with this directory, ignore the options, and return that backend. See `install` for the exceptions.
     """

@@ -35,6 +35,7 @@ from compcache.remote.directory import outbox_directory, state_directory
 from compcache.remote.outbox import Outbox, Upload
 from compcache.remote.shelves import card_key, module_key, platform_part_of, runs_also, shelf_of, usable_shelves
 from compcache.warning import warn
+from compcache.wording import plural
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -278,7 +279,7 @@ class RemoteStore:
         answers = answer or [None] * len(names)
         unknown = answers.count(None)
         if unknown:
-            self.report_failure(problem or f"no answer for {unknown} of {len(names)} functions")
+            self.report_failure(problem or f"no answer for {unknown} of {plural(len(names), 'function')}")
         return tuple(map(bool, answers))
 
     def _platform_and_shelves(self) -> tuple[str, list[str]]:

@@ -33,7 +33,7 @@ def platform_part_of(platform: str | None = None, abi: int = ABI_VERSION) -> str
 def shelf_of(requirement: str) -> str:
     """Return the shelf for code with this requirement.
 
-    It is the lowest CPU level that can run the code. If no level can, it is the processor model that the code was compiled for.
+    It is the lowest CPU level that can run the code. If there is none, it is for the processor that the code was compiled on, or else for.
     """
     _, platform, _, _, made_for, made_on, features = requirement.split("\0")
     for level in _cpu_levels(platform):
@@ -49,10 +49,7 @@ def usable_shelves(processor: Processor) -> tuple[str, ...]:
 
 
 def runs_also(shelf: str, other: str, platform: str | None = None) -> bool:
-    """Return whether, by the platform's CPU levels, every processor that can run the code on `shelf` can also run the code on `other`.
-
-    If one of them is a processor model, the result is whether they are equal.
-    """
+    """Return whether CPU levels show that all processors of a shelf can run the code on `other`; True if the shelves are equal."""
     levels = [level.name for level in _cpu_levels(platform or platform_name())]
     return shelf == other or (shelf in levels and other in levels[: levels.index(shelf)])
 

@@ -123,7 +123,7 @@ def _find_helper_symbols(declared: Iterable[str]) -> dict[str, HelperSymbol]:
 
 
 def make_address_function(symbols: Sequence[str]) -> str:
-    """Return the LLVM assembly of a function that maps the number of a symbol to its address, and null for any other number.
+    """Return the LLVM assembly of a function that maps the number of a symbol to its address, and any other number to null.
 
     The function also keeps the symbols in the image.
     """

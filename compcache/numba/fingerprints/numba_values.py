@@ -62,9 +62,10 @@ def handlers() -> list[tuple[Any, Handler]]:
 
 
 def _feed_jitted(walk: Walk, value: Any, where: str, *, is_frozen: bool = False) -> None:
-    """Feed a dispatcher: its function and options, or the identities of its code if the dispatcher compiles no more code.
+    """Feed a dispatcher: the identities of its code if it compiles no more code, otherwise its function and options.
 
-    `is_frozen` is whether the dispatcher belongs to a ufunc that compiles no more loops.
+    Without Numba, feed only the name of a library's function. `is_frozen` is whether the dispatcher belongs to a ufunc that compiles no
+    more loops.
 
     Raise `Unidentifiable` if the program has replaced default values of the function since its declaration.
     """

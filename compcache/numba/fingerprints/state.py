@@ -364,7 +364,7 @@ def _without_marks(key: Any) -> Any:
 def names_for_metaclass(cls: type) -> list[str]:
     """Return the names without a leading double underscore in a class whose metaclass may request all of them, for example a protocol.
 
-    The list is empty for a class with the usual metaclass.
+    Names that only classes of libraries define are omitted. The list is empty for a class with the usual metaclass.
     """
     if type(cls) is type:
         return []

@@ -66,7 +66,7 @@ def _feed_plain_function(walk: Walk, value: Any, where: str) -> None:
 
 
 def _refer_if_changed(walk: Walk, value: Any, where: str) -> None:
-    """Refer to the attributes of a library's function or class if a program may have set some. Running code can read them."""
+    """Refer to the attributes of a library's function or class if a program may have set some, because running code can read them."""
     from compcache.numba.fingerprints.state import is_changed_by_program
 
     if is_changed_by_program(value):

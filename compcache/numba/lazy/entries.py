@@ -136,8 +136,7 @@ def open_cache() -> Cache | None:
             from compcache.warning import warn
 
             _is_cache_unusable = True
-            message = f"functions of Numba are not cached in the default cache: {error}; set COMPCACHE_DIR to another directory"
-            warn(message)
+            warn(f"functions of Numba are not cached in the default cache: {error}; correct this, or set COMPCACHE_DIR")
             _cache = None
     return _cache
 

@@ -115,9 +115,7 @@ class Packs:
         """Return whether a process has already requested a function."""
         return token in self._start_ups
 
-    def join_start_up(
-        self, token: bytes, names: list[str], platform_part: str, shelves: list[str], writes: Sequence[int]
-    ) -> StartUp | None:
+    def join_start_up(self, token: bytes, names: list[str], platform_part: str, shelves: list[str], writes: list[int]) -> StartUp | None:
         """Add a question to the start-up of its process, and return the start-up, or None if the question does not belong to one.
 
         The first question creates the start-up and begins to fetch its pack.

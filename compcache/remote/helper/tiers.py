@@ -246,15 +246,8 @@ class Chain:
 
         def put() -> None:
             """Queue the upload in the directory for uploads."""
-            upload = Upload(
-                module_key(card.module_id),
-                bytes(content),
-                [(key, encode_cards({shelf: card}))],
-                card.seconds,
-                always=True,
-                replaces=replaces,
-            )
-            tier.outbox.put(upload)
+            cards = [(key, encode_cards({shelf: card}))]
+            tier.outbox.put(Upload(module_key(card.module_id), bytes(content), cards, card.seconds, always=True, replaces=replaces))
 
         async def copy() -> None:
             """Queue the upload without blocking the helper, and count it."""
