@@ -49,7 +49,7 @@ DEBUG_VARIABLE = "COMPCACHE_DEBUG"
 PARTS = {
     "": (
         "compile", "has", "__contains__", "exists", "readonly", "layers", "loaded", "unload", "__repr__", "_repr_html_", "__reduce__",
-        "_open", "_open_full_store", "_is_miss", "_fetch_after_miss", "_close_full_store", "_load_by_store", "_load_stored",
+        "_open", "_open_full_store", "_is_miss", "_fetch_after_miss", "_close_full_store", "_load_by_store", "_load_stored_function",
         "_load_retargeted", "_warn_stale", "_session", "_suggestion", "_has_all",
     ),
     "adding": ("add_module", "add_modules", "replace", "link"),

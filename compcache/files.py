@@ -44,7 +44,7 @@ def absolute_path(path: str) -> str:
 
     Raise `StorageError` if the path is empty or contains the character NUL, or it is relative and the current directory has been removed.
     """
-    from compcache.errors import StorageError  # its module creates some thirty classes
+    from compcache.errors import StorageError  # the module `errors` creates some thirty classes
 
     if not path:
         raise StorageError("the path is empty: give a path, or leave the argument out for the default", path=path)

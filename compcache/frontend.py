@@ -62,15 +62,15 @@ def find(
     if accept is not None:
         _require_kind_allowed(cache, kind)
         if cache._plain._files is not None and not is_new:
-            from compcache.hit.plain_entries import load_accepted
+            from compcache.hit.plain_entries import load_accepted_function
 
-            target = load_accepted(cache._plain, func_name, kind, accept)
+            target = load_accepted_function(cache._plain, func_name, kind, accept)
             if target is not None:
                 return target
         from compcache.hit.judge import Judge
 
         judge = Judge(cache._store, func_name, kind, accept)
-    from compcache.errors import CompcacheError  # its module creates some thirty classes
+    from compcache.errors import CompcacheError  # the module `errors` creates some thirty classes
 
     try:
         if is_new and not cache._loader.builds:
@@ -178,9 +178,9 @@ def find_stored(cache: Cache, functions: Iterable[str], *, source: ModuleSource 
         source: the current source of the functions; None accepts functions compiled from any source.
     """
     from compcache.cache import func_names_of
-    from compcache.miss.compile_once import find_stored as stored
+    from compcache.miss.compile_once import find_addition
 
-    return stored(cache._session(), tuple(func_names_of(functions)), source)
+    return find_addition(cache._session(), tuple(func_names_of(functions)), source)
 
 
 def check_sources(cache: Cache, functions: Iterable[str], source: ModuleSource, consequence: str) -> None:

@@ -60,7 +60,7 @@ def _info_html(cache: Cache) -> str:
     """Return the cache's information, or the error if the cache is closed, as HTML."""
     try:
         return _record_html(cache.info())
-    except CompcacheError as error:  # it is closed
+    except CompcacheError as error:  # the cache is closed
         return f"<p>{escape(str(error))}</p>"
 
 

@@ -137,7 +137,7 @@ class Session:
         gate = self._gates[0]
         if gate is None:
             return None
-        if gate.is_shut():
+        if gate.are_all_open():
             self.store.stats.count("remote_skipped")
             return None
         return self.remote()

@@ -50,7 +50,7 @@ def _may_be_set(variables: "Sequence[str]") -> bool:
 
 
 def is_on(variable: str, *, default: bool = False) -> bool:
-    """Return whether a switch is on (1, on, yes, true); `default` if unset. Raise `SettingError` if it is not off (0, off, no, false)."""
+    """Return whether a switch is on (1, on, yes, true), not off (0, off, no, false); `default` if unset. Raise `SettingError` otherwise."""
     text = setting(variable)
     if text in ("", "0", "1"):  # the usual texts need no import
         return text == "1" if text else default

@@ -200,7 +200,7 @@ def test_what_a_cache_does_is_one_line_each(directory: Path, caplog: pytest.LogC
     patterns = [
         r"miss f \(absent\): function 'f' is not in the cache .*",
         r"compiled f in [\d.]+ m?s",
-        r"stored \d+ bytes",
+        r"published a module of \d+ bytes",
         rf"hit f: module {module_id[:12]}, [\d.]+ ms",
     ]
     messages = [message for message in caplog.messages if not message.startswith("waited")]

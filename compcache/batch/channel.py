@@ -209,9 +209,7 @@ class Channel:
     def _require_own_socket(self) -> None:
         """Raise `ChannelError` if the descriptor is closed, or refers to another file."""
         if _socket_identity(self._socket) != self._identity:
-            raise ChannelError(
-                "the socket of the worker process was closed or replaced: a job must close only descriptors that it has opened"
-            )
+            raise ChannelError("the socket of the worker process was closed or replaced: a job must close only descriptors that it opened")
 
 
 def _unpickle_message(data: bytes) -> Any:

@@ -125,9 +125,7 @@ def read_code(store: Store, module_id: str) -> KeptCode:
         packed = module.read(footer.image + footer.records + footer.graph, footer.bitcode)
         image = module.read(0, footer.image)
     if not packed:
-        raise NoCodeError(
-            f"module {module_id} was stored without its code: add the module again without keep_bitcode=False or --no-bitcode"
-        )
+        raise NoCodeError(f"module {module_id} was stored without its code: add it again without keep_bitcode=False or --no-bitcode")
     with as_format_error(f"the bitcode of module {module_id} cannot be decompressed"):
         bitcode = zlib.decompressobj().decompress(packed, _MAX_BITCODE)
     return KeptCode(bitcode, image, record)

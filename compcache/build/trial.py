@@ -183,7 +183,7 @@ def _without_body(chunk: str) -> str:
 
 
 def _is_harmless(line: str) -> bool:
-    """Return whether inline assembly cannot fail: its template has no code, and at most `_FEW` operands may be in any registers."""
+    """Return whether inline assembly cannot fail: its template has no code, and it has at most `_FEW` operands, all of plain kinds."""
     match = _ASSEMBLY.search(line)
     if match is None or not _COMMENT.match(match[1]) or not _RESULT.search(line[: match.start()]):
         return False

@@ -74,7 +74,7 @@ def _unpack_for_this_process(path: str, name: str) -> str:
     """
     directory = make_directory_until_exit(f"compcache-{name[:8]}-")
     with open(path, "rb") as file:
-        if unpacked_name(path, os.fstat(file.fileno())) != name:  # its owner and mode were checked before, and may have changed
+        if unpacked_name(path, os.fstat(file.fileno())) != name:  # the owner and the mode were checked before, and may have changed
             raise StorageError(f"the bundle {path} was changed while it was opened: open the cache again", path=path)
         import_bundle(Store(directory), path, (), as_layer=file)
     return directory

@@ -257,10 +257,10 @@ class Cache(_Parts):
         if self._loader.builds:
             from compcache.miss.held import load_while_building
 
-            return load_while_building(self._session(), self._load_stored, func_name, owner, accept)
-        return self._load_stored(func_name, owner, accept)
+            return load_while_building(self._session(), self._load_stored_function, func_name, owner, accept)
+        return self._load_stored_function(func_name, owner, accept)
 
-    def _load_stored(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget:
+    def _load_stored_function(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget:
         """Load a function, retargeting it if necessary, and start background work (tuning) for it once. See `Loader.load` for errors.
 
         Count a hit unless the function was in memory.
@@ -295,7 +295,7 @@ class Cache(_Parts):
             target = load_retargeted(self._session(), func_name, owner, accept, error)
             self._store.stats.missed(error)
         finally:
-            del error  # its traceback contains this frame
+            del error  # the traceback contains this frame
         return target
 
     def _warn_stale(self, target: TypedCallTarget, name: str | Identity, build: Callable[[], Source]) -> TypedCallTarget:

@@ -78,9 +78,9 @@ def _read_entry(entry: Any, base_directory: str, label: str) -> CompileCommand:
         raise CompileError(f"{label} must be a JSON object")
     name, directory = entry.get("file"), entry.get("directory", base_directory)
     if not isinstance(name, str):
-        raise CompileError(f"{label} must contain the name of the file as a string `file`")
+        raise CompileError(f'{label}: its key "file" must be the name of a file, not {type(name).__name__}')
     if not isinstance(directory, str):
-        raise CompileError(f"{label} must contain the working directory as a string `directory`")
+        raise CompileError(f'{label}: its key "directory" must be the path of a directory, not {type(directory).__name__}')
     words = _split_command(entry, f"{label} ({name})")
     while len(words) > 1 and os.path.basename(words[0]) in _LAUNCHERS:
         del words[0]

@@ -235,7 +235,8 @@ def makers_of_unit(translation: Translation) -> dict[str, str]:
 def translate(unit: Unit, translation: Translation) -> bytes:
     """Compile a unit and return its bitcode.
 
-    The bitcode is not optimized if llvmlite's LLVM can run the same passes later, and the code has no coroutines.
+    Bitcode of C and C++ is not optimized if llvmlite's LLVM can run the passes that the flags request, and the code has no coroutines.
+    Other bitcode is compiled with the given flags.
 
     Raise `CompileError` if the compiler reports errors, does not write bitcode, or the input has changed since `preprocess`.
     """

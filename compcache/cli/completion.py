@@ -65,7 +65,7 @@ def _query_cache(ctx: click.Context, query: Callable[[Cache], Iterable[str]]) ->
     chosen_here = ctx.find_object(Session)  # set by a --dir after the command
     session = chosen_here or Session(root.params.get("directory"), trust=bool(root.params.get("trust")))
     try:
-        with session.open_or_empty() as cache:
+        with session.open_or_assume_empty() as cache:
             return list(islice(query(cache), _MAX_NAMES))
     except (CompcacheError, OSError):
         return []  # a message would disturb the shell's prompt

@@ -85,10 +85,11 @@ class Session:
 
     def open_to_read(self) -> Cache:
         """Open the cache for a command that only reads an existing cache. Raise `click.ClickException` if there is no cache."""
-        return self._require_existing(self.open_or_empty())
+        return self._require_existing(self.open_or_assume_empty())
 
-    def open_or_empty(self) -> Cache:
+    def open_or_assume_empty(self) -> Cache:
         """Open the cache for a command that only reads. A missing directory counts as an empty cache, and is not created."""
+        # If the directory is writable, lists and verifications that the command computes are kept for later commands.
         readonly = not os.path.isdir(self.directory) or not os.access(self.directory, os.W_OK)
         return Cache(self.directory, trust=self.trust, readonly=readonly)
 

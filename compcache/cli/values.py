@@ -63,7 +63,7 @@ def parse_argument(parameter: Parameter, text: str) -> Any:
 
 
 def _parse_scalar(type_: Type, text: str) -> Any:
-    """Return the value of a parameter that is not a buffer. Raise `ValueError` for an invalid text."""
+    """Return the value of a parameter that is not a buffer. See `parse_argument` for the exceptions."""
     if type_.kind == CSTR:
         return os.fsencode(text)
     if type_.kind == POINTER:
@@ -86,7 +86,7 @@ def _parse_literal(text: str) -> Any:
 
 
 def _parse_pointer(text: str) -> Any:
-    """Return an address, None for null, or a writable buffer: ``text:TEXT`` with a NUL, or the bytes of ``@FILE``."""
+    """Return an address, None for null, or a buffer: ``text:TEXT`` with a NUL, or the bytes of ``@FILE``. Errors: see `parse_argument`."""
     if text.startswith("text:"):
         return memoryview(bytearray(os.fsencode(text.removeprefix("text:")) + b"\0"))
     if text.startswith("@"):
@@ -121,7 +121,7 @@ def _parse_bool(text: str) -> bool:
 def _parse_buffer(type_: Type, text: str) -> Any:
     """Return a writable buffer: the elements of ``1,2,0*98``, or the bytes of ``@FILE`` (``@-``: standard input).
 
-    Raise `ValueError` for an invalid list, and for a file that ends within an element.
+    Raise `ValueError` for an invalid list, and for a file that ends within an element, or `OSError` if the file cannot be read.
     """
     format_: Any = _FORMATS[type_.kind, type_.size]
     if text.startswith("@"):

@@ -72,13 +72,13 @@ def choose(store: Store, names: Iterable[str]) -> Chosen:
     failures: dict[str, CompcacheError] = {}
     for name in names:
         if name in bound and bound[name].is_alike:
-            continue
+            continue  # all users get this realization, so `bound` already has its imports
         try:
-            for bound_name, choice in _plan_loads(planner, name).items():
-                earlier = bound.setdefault(bound_name, choice)
-                if earlier != choice:
-                    is_one = earlier.is_one and choice.is_one and earlier[:2] == choice[:2]
-                    bound[bound_name] = earlier._replace(is_one=is_one, is_alike=is_one and earlier.is_alike and choice.is_alike)
+            for bound_name, binding in _plan_loads(planner, name).items():
+                earlier = bound.setdefault(bound_name, binding)
+                if earlier != binding:
+                    is_one = earlier.is_one and binding.is_one and earlier[:2] == binding[:2]
+                    bound[bound_name] = earlier._replace(is_one=is_one, is_alike=is_one and earlier.is_alike and binding.is_alike)
         except (CompcacheError, OSError) as error:
             reraise_interrupt(error)
             failures[name] = error if isinstance(error, CompcacheError) else NotCachedError(str(error), func_name=name)

@@ -203,11 +203,11 @@ class _Linker:
 
     def _include_import(self, name: str) -> None:
         """Include the definition or the module of an import if the linked code can use the definition directly."""
-        choice, place = self._closure.bound.get(name), self._place_of(name)
-        if choice is None or place is None or not choice.is_one:
+        binding, place = self._closure.bound.get(name), self._place_of(name)
+        if binding is None or place is None or not binding.is_one:
             return
         if (self._is_only_called(name) and self._include_copy(*place)) or self._include_module(place[0]):
-            self._bound[name] = choice.module_id
+            self._bound[name] = binding.module_id
 
     def _is_only_called(self, name: str) -> bool:
         """Return whether all users of a name only call the function, with its own type. Then they can use a copy."""
@@ -243,7 +243,7 @@ class _Linker:
         return (number, bound.symbol) if bound is not None and number is not None else None
 
     def _is_available(self, number: int, symbol: str) -> bool:
-        """Return whether the linked code can use a definition directly: it can be copied, or its module moves."""
+        """Return whether the linked code can use a definition directly: its module moves, or it can be copied."""
         copies = self._copies[number]
         return symbol in copies.whole if number in self._homes else symbol in copies.mentions
 
@@ -300,8 +300,8 @@ class _Linker:
         """Return the symbol in the linked module for an imported name."""
         if name not in self._symbols:
             symbol = self._symbols[name] = f"compcache.import.{len(self._symbols)}"
-            choice = self._closure.bound.get(name)
-            number = self._numbers.get(self._bound.get(name) or (choice.module_id if choice is not None else b""))
+            binding = self._closure.bound.get(name)
+            number = self._numbers.get(self._bound.get(name) or (binding.module_id if binding is not None else b""))
             if number is None or self._closure.parts[number].shares_addresses():
                 self._shared.add(symbol)
         return self._symbols[name]

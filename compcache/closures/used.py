@@ -32,7 +32,7 @@ def link_used(session: Session, func_name: str) -> tuple[str, ...]:
     """Link a function and frequently loaded functions, if they reach several modules, and return the linked functions.
 
     Functions that could not be linked are recorded, and not tried again until the index changes. Nothing is linked if another process is
-    linking in the directory.
+    linking in the directory. See `link` for the exceptions.
     """
     store = session.store
     with wait_lock(store, "link", timeout=0) as owned:

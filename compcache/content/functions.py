@@ -86,7 +86,7 @@ def name_functions(source: ModuleSource, text: str, functions: Mapping[str, Func
         if has_archives(source) or any(function.symbol not in definitions.by_key for function in functions.values()):
             raise Unreadable  # archives have a state, and call other functions; compiling the source reports missing functions
     except Unreadable:
-        parts = [without_comments(text).encode("utf-8", "surrogatepass"), digest_of(exports.values()), _digest_of(provided), *options]
+        parts = [without_comments(text).encode("utf-8", "surrogatepass"), digest_of(exports.values()), _symbols_digest(provided), *options]
         return name_together(functions, digest_of([b"module", *parts]))
     loaded = {name for name, definition in (source.globals or {}).items() if definition.kind != NativeSymbol.kind}
     return _name_by_reach(definitions, functions, exports, _External(provided, loaded), options)
@@ -129,7 +129,7 @@ def _name_by_reach(
     """
     reached = _collect_reached(definitions, provided)
     unknown = {symbol: parts for symbol, parts in provided.parts.items() if symbol not in definitions.by_key}
-    common = [b"function", definitions.header, _digest_of(unknown), digest_of(options)]
+    common = [b"function", definitions.header, _symbols_digest(unknown), digest_of(options)]
     roots = {name: reached[str(function.symbol)] for name, function in functions.items()}
     root_names = [*roots]
     units = [[root_names[number] for number in group] for group in group_sharing([reached.own for reached in roots.values()])]
@@ -163,11 +163,9 @@ def _collect_reached(definitions: Definitions, provided: _External) -> dict[str,
     return reached_by_key
 
 
-def _digest_of(provided: Mapping[str, list[bytes]]) -> bytes:
+def _symbols_digest(provided: Mapping[str, list[bytes]]) -> bytes:
     """Return the digest of the symbols and of the texts that define them, independent of the order of the symbols."""
-    return digest_of(
-        [part for symbol in sorted(provided) for part in (symbol.encode("utf-8", "surrogatepass"), digest_of(provided[symbol]))]
-    )
+    return digest_of([part for name in sorted(provided) for part in (name.encode("utf-8", "surrogatepass"), digest_of(provided[name]))])
 
 
 def _stored_data(source: ModuleSource) -> list[bytes]:

@@ -234,6 +234,7 @@ def digest_of(parts: Iterable[bytes]) -> bytes:
     versioned = (_VERSION, *parts)
     if sum(map(len, versioned)) > _MOST_COPIED:
         return digest(_frame_parts(versioned), size=_NAME_BYTES, person=_PERSON)
+    # The same bytes as those of `_frame_parts`, in one step, which is faster for many small parts.
     framed = b"%d:%b" * len(versioned) % tuple(chain.from_iterable(zip(map(len, versioned), versioned, strict=True)))
     return blake2b(framed, digest_size=_NAME_BYTES, person=_PERSON).digest()
 
@@ -367,10 +368,10 @@ def _import_pairs(imports: Any) -> list[tuple[str, str]]:
     if isinstance(imports, str):
         imports = (imports,)
     pairs = imports.items() if hasattr(imports, "items") else ((name, name) for name in imports)
-    return sorted((str(symbol), _name_of(name)) for symbol, name in pairs)
+    return sorted((str(symbol), _func_name_of(name)) for symbol, name in pairs)
 
 
-def _name_of(function: Any) -> str:
+def _func_name_of(function: Any) -> str:
     """Return the func_name for a value in `imports`: a name, a call target or an identity."""
     return str(getattr(function, "func_name", function))
 

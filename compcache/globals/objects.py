@@ -26,11 +26,11 @@ def _find_object(module: str, qualname: str) -> object:
             value = getattr(value, attribute)
     except (ImportError, KeyError, AttributeError) as error:
         reraise_interrupt(error)
-        raise invalid_error(f"the object {module}:{qualname} cannot be found: {error}; install the module, or define the object") from error
+        raise invalid_error(f"the object {module}:{qualname} is not found: {error!r}; install the module, or define the object") from error
     return value
 
 
-def _name_of(value: object) -> tuple[str, str]:
+def _find_name(value: object) -> tuple[str, str]:
     """Return the module and the qualified name of an object for `_find_object`. Raise `GlobalValidationError` if no name finds it."""
     for module, qualname in _possible_names(value):
         if _is_found(module, qualname, value):
@@ -114,7 +114,7 @@ class PythonObject(GlobalDefinition):
         Raises:
             GlobalValidationError: no module contains the object under a name.
         """
-        return cls(*_name_of(value))
+        return cls(*_find_name(value))
 
     def encode(self) -> bytes:
         return f"{self.module}\0{self.qualname}".encode()
@@ -153,7 +153,7 @@ class ObjectIdentity(PythonObject):
         Raises:
             GlobalValidationError: no module contains the object under a name, or each look-up creates a new object, as for a class method.
         """
-        module, qualname = _name_of(value)
+        module, qualname = _find_name(value)
         if _find_object(module, qualname) is not value:
             raise invalid_error(
                 f"{module}:{qualname} has no identity to compare, because each look-up returns a different object: name a stored object"

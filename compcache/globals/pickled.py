@@ -68,5 +68,5 @@ class Pickled(GlobalDefinition):
             value = pickle.loads(self.data)  # noqa: S301 - only if the caller has allowed it
         except Exception as error:
             reraise_interrupt(error)
-            raise invalid_error(f"the pickled value cannot be unpickled: {error}; install the packages of its classes") from error
+            raise invalid_error(f"the value cannot be unpickled: {error}; its classes must be as they were when it was pickled") from error
         return pack_object(value, storage)

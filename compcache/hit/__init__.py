@@ -240,20 +240,24 @@ class PlainLoader:
         return target
 
     def _look_up_in_closure(self, runtime: "Any", func_name: str) -> "Found | None":
-        """Return what `_look_up` returns for a function in the loaded closure that needs nothing, else None."""
+        """Return what `_look_up` returns for a function of the loaded closure; None if it has imports, or more must be checked."""
         closure = self._closure
-        if closure is None or closure[4] is None or closure[1] is not self._index[0]:
+        if closure is None:
             return None
-        file, ordered = closure[4], runtime.is_ordered(func_name)
+        closure_id, listed, _, _, file, _ = closure
+        if file is None or listed is not self._index[0]:
+            return None
         if not (self._is_unchanged(runtime) or self._refresh_index(runtime)):
             return None
         names, functions, _, _ = self._index
-        found = runtime.find_in_closure(functions, closure[0], file[0].number, file[3], func_name, ordered)
-        module = self._loaded(closure[0])
-        if found is None or module is None or closure[1] is not names:
+        opened, _, _, in_index = file
+        found = runtime.find_in_closure(functions, closure_id, opened.number, in_index, func_name, runtime.is_ordered(func_name))
+        module = self._loaded(closure_id)
+        if found is None or module is None or listed is not names:
             return None
         record, offset, content = found
-        if record[5] == _NO_ENTRY or record[6] or record[2].startswith(_LINK_ONLY) or record[3] not in self._accepted:
+        _, _, signature, features_id, _, entry, needs, _ = record
+        if entry == _NO_ENTRY or needs or signature.startswith(_LINK_ONLY) or features_id not in self._accepted:
             return None
         return module, record, closure, offset, content, None
 

@@ -197,9 +197,7 @@ def _pointer_error(target: TypedCallTarget, index: int, value: object, problem: 
         reason = _exporter_reason(error)
         return TypeError(f"{problem} an address (int, None, a ctypes object, a call target) or a buffer, not {given}{reason}")
     if not contiguous:
-        return ArgumentBufferError(
-            f"{problem} an address or a C-contiguous buffer, not a non-contiguous {given}: pass a copy or an address"
-        )
+        return ArgumentBufferError(f"{problem} an address or C-contiguous buffer, not a non-contiguous {given}: pass an address or a copy")
     declared = f"{parameter.name}: const ptr" if parameter.name else "const ptr"
     return ArgumentBufferError(
         f"{problem} an address or a writable buffer, not a read-only {given}: declare it '{declared}' if the function does not write to it"

@@ -214,14 +214,14 @@ class Loader(PlainLoader):
             CompcacheError: there are realizations, but none can be loaded. This is the error of the first one.
         """
         try:
-            return self._load_newest(func_name, owner, accept)
+            return self._load_by_present_index(func_name, owner, accept)
         except (ImportError, NameError, AttributeError, ReentrantLoadError) as error:
             reraise_interrupt(error)
             from compcache.hit.interrupts import add_name
 
             raise add_name(error, func_name) from error.__cause__
 
-    def _load_newest(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget:
+    def _load_by_present_index(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget:
         """Load a function as the present index binds it. If that fails and the index has changed, repeat. See `load` for `accept`."""
         store = self.store
         segments = store.index.segments if store.index.is_listed else None
@@ -239,7 +239,7 @@ class Loader(PlainLoader):
 
         The load is repeated if another thread has loaded or unloaded one of the modules, or to exclude linked closures.
         """
-        target = self.linked.load_listed(func_name, owner) if self.linked is not None and accept is None else None
+        target = self.linked.load_from_list(func_name, owner) if self.linked is not None and accept is None else None
         excluded: set[bytes] = set()
         while target is None:
             target = self._load_once(func_name, owner, accept, excluded)
@@ -323,18 +323,17 @@ class Loader(PlainLoader):
         return True
 
     def candidates(self, func_name: str, is_near: IsNear | None = None, *, sources: Sources | None = None) -> Iterator[tuple[bytes, int]]:
-        """Yield (module_id, offset) for the realizations of a function.
+        """Yield (module_id, offset) for the realizations of a function; with the `sources` of a load, also for those in linked closures.
 
-        Among those with the same content, loaded or near modules come first.
-
-        With the `sources` of a load, those in linked closures are included.
+        Among realizations with the same content, those in preferred modules come first: for a plain name, in modules that `is_near` accepts
+        (None: loaded modules); for a content name, in loaded modules.
         """
         linked = sources is not None
-        # All realizations of a content name have the same content.
         if is_ordered(func_name):
             realizations = self.store.find(func_name, is_near or (self.is_loaded if self._mine else None), linked=linked)
             yield from self._admitted(func_name, realizations, sources)
             return
+        # All realizations of a content name have the same content.
         unloaded = []
         for candidate in self._admitted(func_name, self.store.find(func_name, linked=linked), sources):
             if not self._mine or self._loaded(candidate[0]) is not None:

@@ -104,7 +104,7 @@ class LoggingRecorder(NullRecorder):
 
     def added(self, size: int) -> None:
         """Record that a module was published."""
-        _logger.debug("stored %d bytes", size)
+        _logger.debug("published a module of %d bytes", size)
         self._counts.added(size)
 
     def count(self, counter: str, amount: float = 1, func_name: str = "", module_id: bytes = b"") -> None:

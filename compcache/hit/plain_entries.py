@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from compcache.hit import PlainLoader
     from compcache.hit.target import TypedCallTarget
 
-__all__ = ["load_accepted", "read_entry"]
+__all__ = ["load_accepted_function", "read_entry"]
 
 #: The flags of module files whose entries are read: images and packs (`compcache.formats.manifest`).
 _READABLE = 1, 4
@@ -67,7 +67,7 @@ def _records(loader: "PlainLoader", runtime: "Any", kind: str, name: str) -> "li
     return records
 
 
-def load_accepted(loader: "PlainLoader", func_name: str, kind: str, accept: "Callable[[bytes], bool]") -> "TypedCallTarget | None":
+def load_accepted_function(loader: "PlainLoader", func_name: str, kind: str, accept: "Callable[[bytes], bool]") -> "TypedCallTarget | None":
     """Return the call target of a plain function with one realization whose entry of this kind is accepted; otherwise None."""
     try:
         runtime = load_runtime()

@@ -9,7 +9,7 @@ from compcache import hit
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, Final
 
     from compcache.formats.manifest import Use
     from compcache.hit import LoadedModule, PlainLoader
@@ -24,6 +24,10 @@ _ADDRESSES = {"numba-symbol": "compcache.numba.lazy.c_helpers"}
 #: The number of bytes of the digest in a record's link type.
 _DIGEST = 8
 _WORD = 8
+#: Positions in a use, and in a record.
+_KEY: "Final" = 0
+_NAME: "Final" = 1
+_SIGNATURE, _NUMBER, _NEEDS, _LINK_TYPE = 2, 4, 6, 7
 #: The most module files that one such load opens.
 _MOST_MODULES = 64
 #: The least number of functions of one module that are looked up together, and the most bytes of records that are read for each.
@@ -76,7 +80,8 @@ class PlainFunctions(dict[str, PlainFunction]):
             function.stores = b"".join([_address_store(runtime, function.loaded.image, *address) for address in function.addresses])
         if any(function.start is not None and not function.loaded.started for function in self.values()):
             functions = {
-                name: (function.loaded, function.start, [use[1] for use in function.imports.values()]) for name, function in self.items()
+                name: (function.loaded, function.start, [use[_NAME] for use in function.imports.values()])
+                for name, function in self.items()
             }
             with loader.mapping():
                 start_modules(runtime, self.bindings(runtime), functions)
@@ -96,23 +101,24 @@ class PlainFunctions(dict[str, PlainFunction]):
                 stores.append(function.stores)
                 runtime.require_writable(function.loaded.image, function.stores)
             slots: dict[Any, Any] = function.loaded.slots
-            groups = [(self[use[1]], [use], [self[use[1]].record[4]]) for use in function.imports.values()] + function.together
+            alone = function.imports.values()
+            groups = [(self[use[_NAME]], [use], [self[use[_NAME]].record[_NUMBER]]) for use in alone] + function.together
             if slots:
-                groups = [(other, [use for use in uses if use[0] not in slots],
-                           [number for use, number in zip(uses, numbers, strict=True) if use[0] not in slots])
+                groups = [(other, [use for use in uses if use[_KEY] not in slots],
+                           [number for use, number in zip(uses, numbers, strict=True) if use[_KEY] not in slots])
                           for other, uses, numbers in groups]  # fmt: skip
             if groups:
                 image = function.loaded.image
                 stores.append(runtime.bind(image, [(other.loaded.image, uses, numbers) for other, uses, numbers in groups]))
                 runtime.require_writable(image, stores[-1])
-                updates += [slots, {use[0]: other.loaded for other, uses, _ in groups for use in uses}]
+                updates += [slots, {use[_KEY]: other.loaded for other, uses, _ in groups for use in uses}]
         return b"".join(stores), updates
 
     def provider_updates(self, loader: "PlainLoader") -> "list[dict[Any, Any]]":
         """Return updates for the modules that provide the variables of this load: each table of `loader`, followed by its new rows."""
         updates: list[dict[Any, Any]] = []
         for prefix, table in ((_VARIABLE, loader.providers), (_MERGED, loader.merged)):
-            bound = [(name, function.loaded) for name, function in self.items() if function.record[2].startswith(prefix)]
+            bound = [(name, function.loaded) for name, function in self.items() if function.record[_SIGNATURE].startswith(prefix)]
             updates += [table, {name: hit._weak(table, name, module) for name, module in bound}]
         return updates
 
@@ -140,7 +146,7 @@ def collect_imports(
     natives: set[str] = set()
     needing: dict[tuple[bytes, int], PlainFunction] = {}
     for function in waiting:  # the list grows in the loop
-        first = needing.setdefault((function.module_id, function.record[6]), function)
+        first = needing.setdefault((function.module_id, function.record[_NEEDS]), function)
         if first is not function:  # the needs are the same places of the same image
             function.imports, function.start = first.imports, first.start
             continue
@@ -160,10 +166,12 @@ def collect_imports(
             tables, accepted = loader._index[1], loader._accepted
             function.together, uses = look_up_together(runtime, tables, uses, accepted, _reader_of_records(loader, find))
         for use in uses:
-            other, kind = find(use[1]), use[3]
-            if other is None or (kind and other.record[7] and kind[:_DIGEST] != other.record[7][:_DIGEST]):
+            key, used_name, _, used_type = use
+            other = find(used_name)
+            own_type = other.record[_LINK_TYPE] if other is not None else b""
+            if other is None or (used_type and own_type and used_type[:_DIGEST] != own_type[:_DIGEST]):
                 return None
-            function.imports[use[0]] = use
+            function.imports[key] = use
     if natives and runtime.find_undefined(tuple(natives)) is not None:
         return None
     has_bindings = any(function.imports or function.addresses or function.start is not None for function in waiting)
@@ -178,13 +186,13 @@ def _collect_needs(loader: "PlainLoader", runtime: "Any", function: "PlainFuncti
     """
     uses: list[Use] = []
     loaded = loader._loaded(function.module_id)
-    waiting = [function.record[6]] if function.record[6] else []
+    waiting = [function.record[_NEEDS]] if function.record[_NEEDS] else []
     listed = set(waiting)
     for offset in waiting:  # the list grows in the loop
         imports, variables, symbols, children = runtime.needs_record(_read_payload(runtime, function, offset))
         if not _read_variables(runtime, function, variables):
             return None
-        uses += [use for use in imports if use[0] not in loaded.slots] if loaded is not None else imports
+        uses += [use for use in imports if use[_KEY] not in loaded.slots] if loaded is not None else imports
         natives.update(symbols)
         waiting += [child for child in children if child not in listed]
         listed.update(children)
@@ -244,31 +252,34 @@ def look_up_together(
     """
     together, collected_keys = [], set()
     for module_id, (group, offsets) in runtime.uses_by_module(tables, uses).items():
-        opened = read_records(module_id, group[0][1], len(group) * _BYTES_OF_EACH) if len(group) >= MANY else None
+        opened = read_records(module_id, group[0][_NAME], len(group) * _BYTES_OF_EACH) if len(group) >= MANY else None
         if opened is not None:
             provider, key, records = opened
             del group[0], offsets[0]  # the caller looks it up, so that the load has the module
             numbers = runtime.plain_functions(records, key, group, offsets, accepted)
             plain = group if None not in numbers else [use for use, number in zip(group, numbers, strict=True) if number is not None]
             together.append((provider, plain, [number for number in numbers if number is not None]))
-            collected_keys.update([use[0] for use in plain])
-    return together, [use for use in uses if use[0] not in collected_keys]
+            collected_keys.update([use[_KEY] for use in plain])
+    return together, [use for use in uses if use[_KEY] not in collected_keys]
 
 
 def _find(loader: "PlainLoader", runtime: "Any", name: str, places: "dict[bytes, Any]") -> "PlainFunction | None":
     """Return the function of this name; None if it is missing, only `Loader` can choose its realization, or too many modules are open."""
     row = runtime.newest(loader._index[1], name, runtime.is_ordered(name))
-    if row is None or row[2] >= hit._LINKED:
+    if row is None:
         return None
-    where = places.get(row[1])
+    segment, module_id, offset, _, _ = row
+    if offset >= hit._LINKED:
+        return None
+    where = places.get(module_id)
     if where is None:
         if len(places) == _MOST_MODULES:
             return None
-        where = places[row[1]] = loader._open_module(runtime, row[0], row[1])
+        where = places[module_id] = loader._open_module(runtime, segment, module_id)
     record = loader._read_function(runtime, name, row, where)
-    if record is None or (record[2].startswith(hit._LINK_ONLY) and not _has_one_realization(loader, runtime, name)):
+    if record is None or (record[_SIGNATURE].startswith(hit._LINK_ONLY) and not _has_one_realization(loader, runtime, name)):
         return None
-    return PlainFunction(row[1], where, record)
+    return PlainFunction(module_id, where, record)
 
 
 def _read_variables(runtime: "Any", function: PlainFunction, offsets: "tuple[int, ...]") -> bool:

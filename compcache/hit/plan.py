@@ -590,7 +590,8 @@ def _require_entry(choice: Choice) -> None:
     if record.entry == NO_ENTRY:
         raise SignatureError(
             f"function {record.name!r} of module {choice.module_id.hex()} cannot be called from Python: "
-            f"{record.signature.removeprefix('! ')}; call it from another module, for example one that passes its values through pointers"
+            f"{record.signature.removeprefix('! ')}; call it from a function in another module that passes the arguments and the result "
+            "by pointer"
         )
 
 
@@ -621,7 +622,7 @@ def require_usable(store: Store, file: ModuleFile) -> None:
     if record.abi != host.ABI_VERSION or record.triple != platform:
         raise IncompatibleTargetError(
             f"module {module} is for {record.triple} (ABI {record.abi}), but this process is {platform} "
-            f"(ABI {host.ABI_VERSION}): compile it here",
+            f"(ABI {host.ABI_VERSION}): compile the module here",
             module_id=module,
         )
     if not host.libc_serves(record.libc):

@@ -223,7 +223,7 @@ class Recorder:
 
 def encode_batch(lines: "Iterable[str]") -> bytes:
     """Return one batch of a journal."""
-    # It begins with an empty line, because an earlier batch may be torn.
+    # The batch begins with an empty line, because an earlier batch may be torn.
     import compcache.hit._runtime as runtime
 
     text = "\n".join(lines)

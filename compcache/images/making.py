@@ -65,7 +65,7 @@ class ModuleImage(NamedTuple):
 def makes_shared_objects() -> bool:
     """Return whether this process makes shared objects: on ELF platforms with a linker, or with an architecture that the writer knows.
 
-    Raise `LinkerError` if the environment names a linker that cannot be run.
+    Raise `LinkerError` if `COMPCACHE_LINKER` names a linker that cannot be run.
     """
     platform = platform_name()
     return bool(find_linkers()) or (platform.endswith("-elf") and architecture(platform).linking is not None)

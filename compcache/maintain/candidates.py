@@ -140,7 +140,7 @@ class Chooser:
 
         def limit_to_candidates(entry: Entry) -> Entry:
             """Return an entry without parts outside the candidates. If its generation is fresh, it is replaced by `_FRESH`."""
-            if entry.parts:  # its own id stands for parts that are not candidates, because an entry without parts is not a closure
+            if entry.parts:  # the closure's id stands for parts that are not candidates: an entry without parts is not a closure
                 parts = [part for part in entry.parts if part in relevant or not self._store.exists(part)]
                 entry = entry._replace(parts=(*parts, entry.module_id))
             return entry._replace(generation=_FRESH) if entry.generation in fresh else entry
@@ -402,7 +402,7 @@ class _ByRecency:
         self.packs: dict[bytes, Entry] = {}
 
     def add(self, recency: float, entry: Entry) -> None:
-        """Add a module. `recency` is the time of its last use or of its creation, in seconds since the epoch."""
+        """Add a module to these modules. `recency` is the time of its last use or of its creation, in seconds since the epoch."""
         self._recency.append(recency)
         self._sizes.append(entry.size)
         self._module_ids += entry.module_id

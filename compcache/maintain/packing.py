@@ -178,7 +178,7 @@ class Packing:
             if volume.content(members[module_id]) == (content.data, content.signatures):
                 self._files.write(module_id + file.stamp)
                 return None
-            mark_gone(self._store, volume, [module_id])  # its notes differ from the notes of the file, which takes precedence
+            mark_gone(self._store, volume, [module_id])  # the member's notes differ from the notes of the file, which takes precedence
         self._files.write(module_id + file.stamp)
         self.packed += 1
         return content_and_entry

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 
-__all__ = ["Addition", "add_missing", "compile_missing", "compile_once", "fetch_and_load", "fetch_soon", "find_stored"]
+__all__ = ["Addition", "add_missing", "compile_missing", "compile_once", "fetch_and_load", "fetch_soon", "find_addition"]
 
 #: For how many seconds a miss waits for the remote store before it compiles, if the compile time is unknown.
 HEDGE_SECONDS = 0.15
@@ -70,7 +70,7 @@ def _compile_once(session: Session, name: str | Identity, func_name: str, build:
     with single_flight(session, func_name, absent=is_absent) as may_be_stored:
         if may_be_stored:
             try:
-                return _load_stored(session, func_name)
+                return _load_stored_function(session, func_name)
             except CompcacheError as error:
                 miss = error
         with _inquire(session, (func_name,)) as inquiry:
@@ -170,20 +170,20 @@ def add_missing(
     """Implement `compcache.frontend.add_missing`, which describes the arguments. Raise `ValueError` if `functions` is empty."""
     if not functions:
         raise ValueError("add_missing() requires the name of at least one function")
-    stored = find_stored(session, functions, source)
+    stored = find_addition(session, functions, source)
     if stored is not None:
         return stored
     with single_flight(session, functions[0], absent=False) as may_be_stored:
-        stored = find_stored(session, functions, source) if may_be_stored else None
+        stored = find_addition(session, functions, source) if may_be_stored else None
         if stored is not None:
             return stored
         with _inquire(session, functions) as inquiry:
             if inquiry is not None and inquiry.wait_for_functions(HEDGE_SECONDS):
-                stored = find_stored(session, functions)
+                stored = find_addition(session, functions)
                 if stored is not None:
                     return stored
             return _build_and_use(
-                session, functions, build, inquiry, fetched=partial(find_stored, session, functions), use=partial(_publish, session)
+                session, functions, build, inquiry, fetched=partial(find_addition, session, functions), use=partial(_publish, session)
             )
 
 
@@ -220,7 +220,7 @@ def fetch_soon(session: Session, name: str) -> bool:
     return False
 
 
-def find_stored(session: Session, functions: tuple[str, ...], source: ModuleSource | None = None) -> Addition | None:
+def find_addition(session: Session, functions: tuple[str, ...], source: ModuleSource | None = None) -> Addition | None:
     """Return the stored functions, or None if one is missing or was compiled from another source. See `compcache.frontend.find_stored`."""
     if not all(map(session.has, functions)):
         return None
@@ -246,7 +246,7 @@ def _module_size(session: Session, module_id: bytes) -> int:
     return 0
 
 
-def _load_stored(session: Session, func_name: str) -> TypedCallTarget:
+def _load_stored_function(session: Session, func_name: str) -> TypedCallTarget:
     """Load a stored function, compiled for this host if necessary, and count a hit. See `Cache.get_target` for the exceptions."""
     started = perf_counter()
     try:

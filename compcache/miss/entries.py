@@ -145,11 +145,8 @@ def _flush_all() -> None:
         try:
             pending.flush()
         except CompcacheError as error:
-            warnings.warn(
-                f"the latest entries of data are lost, because they could not be stored ({error}): make the cache writable",
-                CacheWarning,
-                stacklevel=1,
-            )
+            message = f"the latest entries of data could not be stored, and are lost: {error}"
+            warnings.warn(message, CacheWarning, stacklevel=1)
 
 
 def _reset_all_in_child() -> None:

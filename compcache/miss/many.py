@@ -19,7 +19,7 @@ from compcache.miss.offers import find_bodies
 from compcache.miss.publication import publish_built
 from compcache.miss.run_times import share_runtime_libraries
 from compcache.miss.staleness import warn_about_repeated, warn_about_shadowed
-from compcache.wording import join_first
+from compcache.wording import join_first, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -307,7 +307,7 @@ def not_added_error(
     """
     ordered = sorted(failures.items(), key=lambda item: (isinstance(item[1], UndefinedSymbolError), item[0]))
     messages = [f"source {number} ({sources[number]!r}): {type(error).__name__}: {error}" for number, error in ordered]
-    text = f"{len(failures)} of {len(module_ids)} sources could not be added:\n  " + join_first(messages, _SHOWN, "\n  ")
+    text = f"{len(failures)} of {plural(len(module_ids), 'source')} could not be added:\n  " + join_first(messages, _SHOWN, "\n  ")
     error = ModulesNotAddedError(text, failures=failures, module_ids=module_ids)
     error.__cause__ = ordered[0][1]
     return error

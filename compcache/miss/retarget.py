@@ -57,7 +57,7 @@ def load_retargeted(session: Session, func_name: str, owner: object, accept: Acc
             except (NotCachedError, UndefinedSymbolError) as next_error:
                 error = next_error
     finally:
-        del error  # its traceback contains this frame
+        del error  # the traceback contains this frame
 
 
 def accept_own_llvm(store: Store) -> bool:

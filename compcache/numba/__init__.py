@@ -93,11 +93,11 @@ def _install(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool 
         if not lazy:
             import numba  # noqa: F401 - its names are checked before any of them is replaced
 
-        return _install_without_import(cache, options, is_first=is_first, lazy=lazy)
+        return _install_backend(cache, options, is_first=is_first, lazy=lazy)
 
 
-def _install_without_import(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool) -> Backend:
-    """Install the backend without importing Numba first, and return it.
+def _install_backend(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool) -> Backend:
+    """Install the backend, and return it. Numba must be imported already, unless `lazy` is set.
 
     If a backend is already installed with this directory, ignore the options, and return that backend. See `install` for the exceptions.
     """
@@ -137,10 +137,10 @@ def _install_import_hook(backend: Backend) -> Any:
     from compcache.numba.versions import warn_if_unsupported
 
     def install_hooks() -> Any:
-        """Install the hooks in the imported Numba, and return them; None if the backend was removed, or does not support Numba."""
+        """Install the hooks in the imported Numba, and return them; None if the backend was removed, or does not support this version."""
         if installed_hook() is not hook:
             return None
-        if warn_if_unsupported():  # its metadata named a supported version
+        if warn_if_unsupported():  # although Numba's metadata named a supported version
             set_installed(None, None)
             return None
         return _install_numba_hooks(backend, is_first=False)

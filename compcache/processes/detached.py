@@ -63,7 +63,7 @@ def start_detached(code: str, arguments: Sequence[str], environment: Mapping[str
 
 def has_ended(pid: int) -> bool:
     """Reap a child process if it has ended, and return whether it has. A process that is not a child counts as ended."""
-    with suppress(ChildProcessError):  # it was reaped before, or the parent of this process started it before a fork
+    with suppress(ChildProcessError):  # the child was reaped before, or the parent of this process started it before a fork
         ended_pid, _ = os.waitpid(pid, os.WNOHANG)
         return ended_pid != 0
     return True

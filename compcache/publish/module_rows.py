@@ -260,7 +260,7 @@ def _check_rows(rows: list[Row]) -> list[Row]:
     it only shows that the file is unchanged.
 
     Raises:
-        ValueError, TypeError, OverflowError: a field has the wrong type.
+        ValueError, TypeError, OverflowError: a field has the wrong type or length.
     """
     if not rows:
         return rows
@@ -269,8 +269,8 @@ def _check_rows(rows: list[Row]) -> list[Row]:
     times = array("d", seconds)
     if {*map(type, module_ids)} != {bytes} or {*map(len, module_ids)} != {DIGEST_SIZE}:
         raise ValueError(f"a module_id is not a digest of {DIGEST_SIZE} bytes")
-    if {*map(type, platforms)} != {Platform}:
-        raise ValueError("the platform of a module is not in the table of platforms")
+    for type_ in {*map(type, platforms)} - {Platform}:
+        raise ValueError(f"the platform of a module is of type {type_.__name__}, not Platform")
     for title, column in columns.items():
         if {*map(type, column)} != {tuple}:
             raise ValueError(f"the {title} of a module are not a list")

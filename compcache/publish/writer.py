@@ -264,7 +264,7 @@ def _find_existing(store: Store, module_id: bytes, *, elsewhere: bool) -> tuple[
     Raise `StorageError` if the file exists in this directory, but cannot be read.
     """
     if store.holds_in_memory(module_id):
-        return None  # its file may be missing
+        return None  # the file may be missing
     try:
         with (store.open_module if elsewhere else partial(Store.open_module, store))(module_id, leave_stamp=False) as module:
             footer = module.footer()

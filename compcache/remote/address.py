@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 from compcache.interrupts import reraise_interrupt, suppress
 from compcache.processes.secret_references import is_reference, read_secret
 from compcache.settings import setting
+from compcache.wording import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -185,7 +186,7 @@ def read_settings(url: str | None, mode: str | None) -> Stores | None:
     if not urls:
         return None
     if len(modes) > 1 and len(modes) != len(urls):
-        raise ValueError(f"remote_mode names {len(modes)} modes for {len(urls)} stores: write one mode for all, or one for each store")
+        raise ValueError(f"remote_mode names {len(modes)} modes for {plural(len(urls), 'store')}: write one mode for all, or one for each")
     if len(modes) == 1:
         modes *= len(urls)
     stores = [_read_store(store_url, store_mode) for store_url, store_mode in zip(urls, modes, strict=True) if store_mode != OFF]
@@ -212,7 +213,7 @@ def _read_store(url: str, mode: str) -> RemoteSettings:
     start = f" that begins with {scheme[0]!r}" if scheme is not None else ""
     try:
         parts = urlsplit(url)
-    except ValueError as error:  # its text contains part of the URL
+    except ValueError as error:  # the error's text contains part of the URL
         reraise_interrupt(error)
         raise ValueError(f"the remote store{start} is not a valid URL: write {_URL_FORMS}") from None
     if not _has_valid_port(parts):

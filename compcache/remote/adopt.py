@@ -90,7 +90,7 @@ def require_acceptable(store: Store, data: bytes | memoryview, *, func_name: str
     footer = intact_footer(data)
     name = footer.module_id.hex()
     if store.signing_key and not is_signed_with(footer, store.signing_key):
-        raise IntegrityError(f"module {name} is not signed with this cache's signing_key: compile it here", path=name)
+        raise IntegrityError(f"module {name} is not signed with this cache's signing_key: compile the function here", path=name)
     view: Any = data  # usually a view, of which the image is a part without a copy
     image, *other_sections = sections_of(view, footer)
     sections = Sections(image, *map(bytes, other_sections))
@@ -101,10 +101,10 @@ def require_acceptable(store: Store, data: bytes | memoryview, *, func_name: str
 
         if not is_signed(signatures, keys, footer.module_id, manifest.header.requirement()):
             signer = "a key that is trusted here (trusted_keys)" if store.trusted_keys else "this cache's own key (publish_key)"
-            raise IntegrityError(f"module {name} is not signed with {signer}: trust its signer, or compile it here", path=name)
+            raise IntegrityError(f"module {name} is not signed with {signer}: trust its signer, or compile the function here", path=name)
     elif manifest.is_pickled() and not store.signing_key:
         reason = "is accepted only with a trusted signature; open the cache with trusted_keys"
         raise PickleNotAllowedError(f"module {name} contains a pickled global variable and {reason}")
     if func_name not in [name for name, _, _ in manifest.indexed()]:
-        raise IntegrityError(f"module {name} of the remote store lacks {func_name!r}, which its card names: compile it here", path=name)
+        raise IntegrityError(f"the remote module {name} lacks {func_name!r}, which its card names: compile the function here", path=name)
     return AcceptedModule(footer, sections, manifest)

@@ -132,7 +132,7 @@ class Gate:
         self._urls = tuple(urls)
         self._known_open_until = 0.0
 
-    def is_shut(self) -> bool:
+    def are_all_open(self) -> bool:
         """Return whether all breakers are open. While they are, their files are read at most four times a second.
 
         False if the directory of a breaker is not private: the look-up reports the error.

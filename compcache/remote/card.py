@@ -78,7 +78,7 @@ def checked_content(data: bytes, magic: bytes, subject: str) -> bytes:
     Raise `FormatError` if the magic differs or the check does not match. The message names the `subject`, like "the card".
     """
     if data[: len(magic)] != magic:
-        raise FormatError(f"{subject} starts with {data[: len(magic)]!r}, not with {magic!r}: another version has written it")
+        raise FormatError(f"{subject} starts with {data[: len(magic)]!r}, not with {magic!r}: it is damaged, or of another version")
     if check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
         raise FormatError(f"{subject} is damaged: its checksum does not match")
     return data[len(magic) : -CHECK_SIZE]
@@ -127,8 +127,8 @@ def decode_cards(data: bytes) -> dict[str, Card]:
     with as_format_error("the card is malformed"):
         name, rows = unpack(content)
         cards = {shelf: _decode_card([name, *fields], imports) for shelf, *fields, imports in rows}
-    if not all(isinstance(shelf, str) for shelf in cards):
-        raise FormatError("the card is malformed: the name of a shelf is not text")
+    for type_ in {*map(type, cards)} - {str}:
+        raise FormatError(f"the card is malformed: the name of a shelf is of type {type_.__name__}, not str")
     return cards
 
 
@@ -189,7 +189,7 @@ def decode_pack(data: bytes) -> dict[str, PackedFunction]:
     with as_format_error("the pack is malformed"):
         content = decompressor.decompress(packed, MAX_UNPACKED)
         if not decompressor.eof:
-            raise FormatError(f"the decompressed pack has more than {MAX_UNPACKED} bytes")
+            raise FormatError(f"the pack is incomplete, or has more than {MAX_UNPACKED} bytes when it is decompressed")
         cards, rows = unpack(content)
         modules = {bytes(module_id): bytes(module) for module_id, module in rows}
         known_cards = [_decode_card(card, []) for card in cards]

@@ -33,8 +33,9 @@ from compcache.remote.card import IMPORTS_LIMIT, INLINE_LIMIT, Card, encode_card
 from compcache.remote.connection import ask, wake_helper
 from compcache.remote.directory import outbox_directory, state_directory
 from compcache.remote.outbox import Outbox, Upload
-from compcache.remote.shelves import card_key, includes, module_key, platform_shelf, shelf_of, usable_shelves
+from compcache.remote.shelves import card_key, module_key, platform_part_of, runs_also, shelf_of, usable_shelves
 from compcache.warning import warn
+from compcache.wording import plural
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -278,12 +279,12 @@ class RemoteStore:
         answers = answer or [None] * len(names)
         unknown = answers.count(None)
         if unknown:
-            self.report_failure(problem or f"no answer for {unknown} of {len(names)} functions")
+            self.report_failure(problem or f"no answer for {unknown} of {plural(len(names), 'function')}")
         return tuple(map(bool, answers))
 
     def _platform_and_shelves(self) -> tuple[str, list[str]]:
-        """Return the platform, and the shelves that this host can use."""
-        return platform_shelf(), list(usable_shelves(self._store.processor()))
+        """Return the part of keys for this platform, and the shelves that this host can use."""
+        return platform_part_of(), list(usable_shelves(self._store.processor()))
 
     def _process_token(self) -> bytes:
         """Return the token that marks questions of this process, created at the first call. A forked child creates another token."""
@@ -449,7 +450,7 @@ class RemoteStore:
         names = [(name, requirement) for name, _, requirement in manifest.indexed() if always or label_of(name) is not None]
         if not names:
             return None
-        platform = _platform_of(manifest)
+        platform_part = _platform_part(manifest)
         inline = data if len(data) <= INLINE_LIMIT else b""
         imports: dict[str, tuple[Card, ...]] = {}
         cards = []
@@ -458,7 +459,7 @@ class RemoteStore:
             if shelf not in imports:
                 imports[shelf] = tuple(self._imported_cards(manifest, shelf))
             own_card = card._replace(name=name, module=inline, imports=imports[shelf])
-            cards.append((card_key(platform, name), encode_cards({shelf: own_card})))
+            cards.append((card_key(platform_part, name), encode_cards({shelf: own_card})))
         is_rejected = not self._rejected.isdisjoint(name for name, _ in names)
         # A pack is always uploaded, because the time that writing it took does not measure its value.
         return Upload(
@@ -496,9 +497,9 @@ class RemoteStore:
                 with suppress(CompcacheError, OSError):
                     card, data, imported = self._read_module(name, module_id)
                     needs = {function: requirement for function, _, requirement in imported.indexed()}.get(name)
-                    if needs is None or len(data) > space or _platform_of(imported) != _platform_of(manifest):
+                    if needs is None or len(data) > space or _platform_part(imported) != _platform_part(manifest):
                         continue
-                    if not includes(shelf, shelf_of(needs), manifest.header.triple):
+                    if not runs_also(shelf, shelf_of(needs), manifest.header.triple):
                         continue
                     space -= len(data)
                     unseen = [function for function in imported.imports() if function not in visited]
@@ -565,9 +566,9 @@ class RemoteStore:
             warn(f"the remote {'store' if is_one else 'stores'} {self.settings.shown} {'is' if is_one else 'are'} not used: {problem}")
 
 
-def _platform_of(manifest: WholeManifest) -> str:
-    """Return the part of a key that identifies the platform of a module."""
-    return platform_shelf(manifest.header.triple, manifest.header.abi)
+def _platform_part(manifest: WholeManifest) -> str:
+    """Return the part of keys for the platform of a module."""
+    return platform_part_of(manifest.header.triple, manifest.header.abi)
 
 
 def _label_or_name(name: str) -> str:

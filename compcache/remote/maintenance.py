@@ -184,4 +184,4 @@ def _ask_helper(store: Stores, *message: Any) -> Any:
     except OSError as error:
         reraise_interrupt(error)
         problem = str(error)
-    raise StorageError(f"the remote store {store.shown} cannot be used: {problem}")
+    raise StorageError(f"the remote store {store.shown} cannot be used: {problem}; `compcache remote status` shows its state")

@@ -17,7 +17,7 @@ from compcache.targets.processor_words import processor_with, words_of
 if TYPE_CHECKING:
     from compcache.formats.host import Processor
 
-__all__ = ["card_key", "includes", "lease_of", "module_key", "pack_key", "platform_shelf", "shelf_of", "usable_shelves"]
+__all__ = ["card_key", "lease_of", "module_key", "pack_key", "platform_part_of", "runs_also", "shelf_of", "usable_shelves"]
 
 #: The layout of the store. A change of it, or of the format of cards, starts a new layout beside the old one.
 LAYOUT = "ccr3"
@@ -25,15 +25,15 @@ _SAME = "cpu-"  # precedes the identity of a processor
 _TABLE_VERSION = 22  # the version of LLVM's tables: levels must mean the same on every host of a fleet
 
 
-def platform_shelf(platform: str | None = None, abi: int = ABI_VERSION) -> str:
-    """Return the part of a key that identifies the platform and the interface version of images."""
+def platform_part_of(platform: str | None = None, abi: int = ABI_VERSION) -> str:
+    """Return the part of keys that identifies a platform (None: this process's) and the interface version of images."""
     return f"{platform or platform_name()}-abi{abi}"
 
 
 def shelf_of(requirement: str) -> str:
     """Return the shelf for code with this requirement.
 
-    It is the lowest CPU level that can run the code. If no level can, it is the processor model that the code was compiled for.
+    It is the lowest CPU level that can run the code. If there is none, it is for the processor that the code was compiled on, or else for.
     """
     _, platform, _, _, made_for, made_on, features = requirement.split("\0")
     for level in _cpu_levels(platform):
@@ -48,28 +48,28 @@ def usable_shelves(processor: Processor) -> tuple[str, ...]:
     return (_SAME + processor.identity, *reversed(levels))
 
 
-def includes(shelf: str, other: str, platform: str | None = None) -> bool:
-    """Return whether every processor that can run the code on a shelf can also run the code on the shelf `other`."""
+def runs_also(shelf: str, other: str, platform: str | None = None) -> bool:
+    """Return whether CPU levels show that all processors of a shelf can run the code on `other`; True if the shelves are equal."""
     levels = [level.name for level in _cpu_levels(platform or platform_name())]
     return shelf == other or (shelf in levels and other in levels[: levels.index(shelf)])
 
 
-def card_key(platform: str, func_name: str) -> str:
-    """Return the key of a function's cards: ``ccr3/f/<platform>/<kk>/<key of the name>``."""
-    return f"{LAYOUT}/f/{platform}/{_key_path(func_name)}"
+def card_key(platform_part: str, func_name: str) -> str:
+    """Return the key of a function's cards: ``ccr3/f/<platform part>/<kk>/<key of the name>``."""
+    return f"{LAYOUT}/f/{platform_part}/{_key_path(func_name)}"
 
 
 def lease_of(key: str) -> str:
-    """Return the key of a function's lease, given the key of its cards: ``ccr3/l/<platform>/<kk>/<key of the name>``."""
+    """Return the key of a function's lease, given the key of its cards: ``ccr3/l/<platform part>/<kk>/<key of the name>``."""
     return key.replace("/f/", "/l/", 1)
 
 
-def pack_key(platform: str, shelf: str, first_name: str) -> str:
-    """Return the key of a start-up's pack: ``ccr3/p/<platform>/<shelf>/<kk>/<key of the first name>``.
+def pack_key(platform_part: str, shelf: str, first_name: str) -> str:
+    """Return the key of a start-up's pack: ``ccr3/p/<platform part>/<shelf>/<kk>/<key of the first name>``.
 
     `first_name` is the first function that the start-up requests.
     """
-    return f"{LAYOUT}/p/{platform}/{shelf}/{_key_path(first_name)}"
+    return f"{LAYOUT}/p/{platform_part}/{shelf}/{_key_path(first_name)}"
 
 
 def _key_path(func_name: str) -> str:

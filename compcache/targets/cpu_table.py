@@ -53,7 +53,7 @@ class CpuTable:
         Raise `CompileError` if a name is unknown, or a feature does not have the form ``+name`` or ``-name``.
         """
         if cpu not in self.cpus:
-            raise CompileError(f"a target names {cpu!r}, which is not a CPU of {self.arch} that LLVM knows: {self.suggest_cpu(cpu)}")
+            raise CompileError(f"the code is for {cpu!r}, which is not a CPU of {self.arch} that LLVM knows: {self.suggest_cpu(cpu)}")
         for feature in filter(None, features.split(",")):
             if feature[0] not in "+-":
                 raise CompileError(
@@ -62,7 +62,7 @@ class CpuTable:
             if not self.knows(feature[1:]):
                 names = [*self._implies, *self._other]
                 similar = _suggest_similar(feature[1:], names) or "correct the name, or remove the feature"
-                raise CompileError(f"a target names {feature[1:]!r}, which is not a CPU feature of {self.arch} that LLVM knows: {similar}")
+                raise CompileError(f"the code needs {feature[1:]!r}, which is not a CPU feature of {self.arch} that LLVM knows: {similar}")
 
     def suggest_cpu(self, cpu: str) -> str:
         """Return advice for the end of a message about an unknown CPU: the names similar to `cpu`, or else the CPU levels."""

@@ -90,8 +90,8 @@ def test_gnu_compilers_give_way_to_clang(tmp_path: Path, compiler: str, expected
     [
         ({}, "not a compilation database: the JSON text must be a list of entries"),
         ([5], "entry 0 must be a JSON object"),
-        ([{"directory": "/"}], "entry 0 must contain the name of the file"),
-        ([{"file": "a.c", "directory": 5}], "entry 0 must contain the working directory"),
+        ([{"directory": "/"}], 'entry 0: its key "file" must be the name of a file'),
+        ([{"file": "a.c", "directory": 5}], 'entry 0: its key "directory" must be the path'),
         ([{"file": "a.c", "directory": "/"}], r"entry 0 \(a.c\) must contain the command as a list"),
         ([{"file": "a.c", "arguments": []}], "must contain the command as a list of strings"),
         ([{"file": "a.c", "arguments": ["clang", 5]}], "must contain the command as a list of strings"),

@@ -35,7 +35,7 @@ from compcache.images.embedded_bitcode import embedded_bitcode
 from compcache.inspect.uncached import read_refusals, record_refusal
 from compcache.numba.lazy.description import Description
 from compcache.numba.lazy.entries import RECORD
-from compcache.numba.lazy.marshalled import dump_marshalled, load_marshalled
+from compcache.numba.lazy.marshalled import decode_fields, encode_fields
 from compcache.remote.breaker import Breaker
 from compcache.remote.card import Card, decode_cards, encode_cards
 from compcache.remote.outbox import Outbox
@@ -385,10 +385,10 @@ RECORDED = ("entry", "lines", "implementations", 7, ((1, b"pickled"), (2, b"")))
 
 
 def test_what_front_ends_store_is_of_the_shapes_that_they_read() -> None:
-    assert load_marshalled(dump_marshalled(CHECKED), "(uu[(uu)]b[u])") == CHECKED
-    assert load_marshalled(dump_marshalled(RECORDED), RECORD) == RECORDED
+    assert decode_fields(encode_fields(CHECKED), "(uu[(uu)]b[u])") == CHECKED
+    assert decode_fields(encode_fields(RECORDED), RECORD) == RECORDED
     declared = ([[{"int64": 0, "int8": 1}], []], [RECORDED], ("layout", -1, 2**40, (), [[1, 2]], [("entry", "")]))
-    assert load_marshalled(dump_marshalled(declared), f"([[{{ui}}]][{RECORD}](uii[?][[i]][(uu)]))") == declared
+    assert decode_fields(encode_fields(declared), f"([[{{ui}}]][{RECORD}](uii[?][[i]][(uu)]))") == declared
 
 
 @settings(FEW, deadline=None)
@@ -406,7 +406,7 @@ def test_entries_of_numba(data: st.DataObject) -> None:
             assert len(description.asked) % 4 == 0
     bounded(partial(decode_definition, "numba-symbol"), data.draw(st.binary(max_size=20)), GlobalValidationError)
     for shape in ("?", RECORD, "[?]", "{u?}", "([[{ui}]][?]?)"):
-        bounded(partial(load_marshalled, shape=shape), whole, ValueError)
+        bounded(partial(decode_fields, shape=shape), whole, ValueError)
 
 
 @pytest.mark.parametrize(
@@ -419,4 +419,4 @@ def test_sizes_in_entries_of_numba_allocate_nothing(lie: bytes) -> None:
     payload = pack("<III", len(lie), 0, 0) + lie
     assert bounded(Description.decode, payload, ValueError) is None
     for shape in ("?", RECORD, "[?]"):
-        assert bounded(partial(load_marshalled, shape=shape), lie, ValueError) is None
+        assert bounded(partial(decode_fields, shape=shape), lie, ValueError) is None

@@ -560,7 +560,7 @@ def test_a_module_signed_with_another_key_is_a_miss(directory: Path) -> None:
         assert cache.get_target("f")() == 1
     with (
         Cache(directory, signing_key=b"two", readonly=True) as cache,
-        pytest.warns(CacheWarning, match="signature"),
+        pytest.warns(CacheWarning, match="is not signed with this cache"),
         pytest.raises(NotCachedError),
     ):
         cache.get_target("f")

@@ -16,7 +16,7 @@ from compcache.formats.host import requirement
 from compcache.remote.breaker import Breaker
 from compcache.remote.card import Card, decode_cards, decode_pack, encode_cards, encode_pack
 from compcache.remote.helper.reads import Reads
-from compcache.remote.shelves import includes, module_key, shelf_of
+from compcache.remote.shelves import module_key, runs_also, shelf_of
 from compcache.targets.processor_words import requirement_of
 
 if TYPE_CHECKING:
@@ -97,11 +97,11 @@ def test_shelves_are_levels_and_then_single_cpus() -> None:
 
 def test_a_shelf_includes_those_below_it() -> None:
     platform = "x86_64-linux-elf"
-    assert includes("x86-64-v3", "x86-64-v2", platform)
-    assert includes("cpu-a", "cpu-a", platform)
-    assert not includes("x86-64-v2", "x86-64-v3", platform)
-    assert not includes("x86-64-v3", "cpu-a", platform)
-    assert not includes("cpu-a", "x86-64-v2", platform)
+    assert runs_also("x86-64-v3", "x86-64-v2", platform)
+    assert runs_also("cpu-a", "cpu-a", platform)
+    assert not runs_also("x86-64-v2", "x86-64-v3", platform)
+    assert not runs_also("x86-64-v3", "cpu-a", platform)
+    assert not runs_also("cpu-a", "x86-64-v2", platform)
 
 
 def test_a_card_is_what_it_was() -> None:

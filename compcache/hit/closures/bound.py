@@ -136,7 +136,7 @@ class BoundNames:
         choice_of, source_of = self._types
         source = source_of(_copy_unopened(binding.file), module)
         source.suspended = True
-        source.listed = binding.listed  # type: ignore[assignment] # it has all records that a load reads
+        source.listed = binding.listed  # type: ignore[assignment] # the list has all records that a load reads
         sources.bound.append(source)
         choice = choice_of(source, binding.record)
         choice.has_needs = True

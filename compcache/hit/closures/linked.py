@@ -280,7 +280,7 @@ class LinkedClosures:
             self._used.clear()
             self.listed_functions.clear()
 
-    def load_listed(self, func_name: str, owner: object) -> TypedCallTarget | None:
+    def load_from_list(self, func_name: str, owner: object) -> TypedCallTarget | None:
         """Return the call target of a listed function in a mapped closure, or None if it has further needs or must be looked up."""
         loader, function = self._loader, self.listed_functions.get(func_name)
         if function is None or loader.builds or loader.store._in_memory:
@@ -290,6 +290,6 @@ class LinkedClosures:
             return None
         if self.bound.module_of(func_name) not in (None, function.module_id) or self._is_taken(func_name, function.module_id):
             return None
-        from compcache.hit.closures.sets import load_listed
+        from compcache.hit.closures.sets import load_from_list
 
-        return load_listed(loader, self, func_name, loaded, owner)
+        return load_from_list(loader, self, func_name, loaded, owner)

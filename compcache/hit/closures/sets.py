@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from compcache.hit.loader import LoadedModule, Loader
     from compcache.hit.target import TypedCallTarget
 
-__all__ = ["ListedFunction", "list_functions", "load_listed"]
+__all__ = ["ListedFunction", "list_functions", "load_from_list"]
 
 #: The largest section of records of a closure that a loader keeps, in bytes.
 _MOST_RECORDS = 1 << 22
@@ -42,7 +42,7 @@ def list_functions(loader: Loader, linked: LinkedClosures, module_id: bytes) -> 
             linked.listed_functions |= {name: ListedFunction(file, records, offset) for name, (_, offset) in offsets.items()}
 
 
-def load_listed(loader: Loader, linked: LinkedClosures, func_name: str, loaded: LoadedModule, owner: object) -> TypedCallTarget | None:
+def load_from_list(loader: Loader, linked: LinkedClosures, func_name: str, loaded: LoadedModule, owner: object) -> TypedCallTarget | None:
     """Load a listed function. Return its call target, or None if it needs other functions, or must be looked up to report an error.
 
     Raise `ReentrantLoadError` if this load interrupts another one.

@@ -82,31 +82,32 @@ def with_distances(data: bytes, constant: DistanceTable) -> bytes:
         CompileError: see `DistanceTable.missing`.
         FormatError: the object is malformed, has no symbol table, or has too many sections.
     """
-    sections, number, titles = _require_tables(data)
-    table, new_section = sections[number], len(sections)
+    sections, symbol_section, names_section = _require_tables(data)
+    symbol_table, new_section = sections[symbol_section], len(sections)
     # Symbols and sections may have their names in one table of strings.
     strings = {
-        link: bytearray(parts.read_linked_strings(data, tuple(sections), table._replace(link=link))) for link in {table.link, titles}
+        link: bytearray(parts.read_linked_strings(data, tuple(sections), symbol_table._replace(link=link)))
+        for link in {symbol_table.link, names_section}
     }
     content = constant.head.ljust(constant.size(), b"\0")
-    symbols, numbers = _add_undefined(data, table, constant, strings[table.link])
-    name = _add_name(strings[table.link], constant.symbol)
+    symbols, numbers = _add_undefined(data, symbol_table, constant, strings[symbol_table.link])
+    name = _add_name(strings[symbol_table.link], constant.symbol)
     symbols += parts.SYMBOL.pack(name, parts.STB_GLOBAL << 4 | STT_OBJECT, STV_PROTECTED, new_section, 0, len(content))
     relocations = b"".join([_RELOCATION.pack(*relocation) for relocation in constant.relocations(numbers)])
     extended = _Extended(data)
     sections += [
-        table._replace(
-            name=_add_name(strings[titles], _SECTION_NAME), type=parts.SHT_PROGBITS, flags=parts.SHF_ALLOC, offset=extended.append(content),
-            size=len(content), link=0, info=0, alignment=16, entry_size=0,
+        symbol_table._replace(
+            name=_add_name(strings[names_section], _SECTION_NAME), type=parts.SHT_PROGBITS, flags=parts.SHF_ALLOC,
+            offset=extended.append(content), size=len(content), link=0, info=0, alignment=16, entry_size=0,
         ),
-        table._replace(
-            name=_add_name(strings[titles], _RELOCATIONS_NAME), type=parts.SHT_RELA, flags=_SHF_INFO_LINK,
-            offset=extended.append(relocations), size=len(relocations), link=number, info=new_section, entry_size=_RELOCATION.size,
+        symbol_table._replace(
+            name=_add_name(strings[names_section], _RELOCATIONS_NAME), type=parts.SHT_RELA, flags=_SHF_INFO_LINK,
+            offset=extended.append(relocations), size=len(relocations), link=symbol_section, info=new_section, entry_size=_RELOCATION.size,
         ),
     ]  # fmt: skip
-    sections[number] = table._replace(offset=extended.append(symbols), size=len(symbols))
-    for number_of_strings, names_content in strings.items():
-        sections[number_of_strings] = sections[number_of_strings]._replace(offset=extended.append(names_content), size=len(names_content))
+    sections[symbol_section] = symbol_table._replace(offset=extended.append(symbols), size=len(symbols))
+    for string_section, names_content in strings.items():
+        sections[string_section] = sections[string_section]._replace(offset=extended.append(names_content), size=len(names_content))
     return extended.finish(sections)
 
 
@@ -117,13 +118,13 @@ def _require_tables(data: bytes) -> tuple[list[Section], int, int]:
         FormatError: see `with_distances`.
     """
     sections = [*parts.read_sections(data, parts.ET_REL)]
-    number = next((number for number, section in enumerate(sections) if section.type == parts.SHT_SYMTAB), None)
-    titles = parts.read_header(data).names_section
-    if number is None or titles >= len(sections):
-        raise FormatError(f"the object has no {'symbol table' if number is None else 'section names'}, so no symbols can be added to it")
+    symbol_section = next((number for number, section in enumerate(sections) if section.type == parts.SHT_SYMTAB), None)
+    names_section = parts.read_header(data).names_section
+    if symbol_section is None or names_section >= len(sections):
+        raise FormatError(f"the object has no {'symbol table' if symbol_section is None else 'section names'}: no symbols can be added")
     if len(sections) + 2 >= _MOST_SECTIONS:
         raise FormatError(f"the object has {len(sections)} sections, so two more sections cannot be added")
-    return sections, number, titles
+    return sections, symbol_section, names_section
 
 
 def _add_undefined(data: bytes, table: Section, constant: DistanceTable, strings: bytearray) -> tuple[bytearray, dict[str, int]]:

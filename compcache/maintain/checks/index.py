@@ -46,9 +46,7 @@ def check_index(state: CheckState) -> tuple[int, dict[str, int]]:
     store = state.store
     segments = list(readable_segments(store.index))
     if store.index.problem:
-        raise StorageError(
-            f"{store.index.problem}; check cannot run without the index: correct the permissions, and run check again", path=store.root
-        )
+        raise StorageError(f"{store.index.problem}; check needs the index: correct this, and run check again", path=store.root)
     for module_id, entry in state.slices.lists.all_entries():
         if entry is not None:
             kind, name, offset, *_ = entry

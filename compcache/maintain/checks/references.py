@@ -32,7 +32,7 @@ def check_imports(state: CheckState) -> tuple[int, dict[str, int]]:
     """
     edges = dangling = 0
     compared = SortedItems()  # module_id and name, for the types that are compared
-    for name, keys in groupby((key for key, _ in state.names if state.is_sound(key[-DIGEST_SIZE:])), _name_of):
+    for name, keys in groupby((key for key, _ in state.names if state.is_sound(key[-DIGEST_SIZE:])), _name_in_key):
         holders: list[bytes] = []
         unprovided: list[bytes] = []
         for number, key in enumerate(keys):
@@ -50,7 +50,7 @@ def check_imports(state: CheckState) -> tuple[int, dict[str, int]]:
     return edges, {"dangling": dangling + mismatched, "unchecked": unchecked}
 
 
-def _name_of(key: bytes) -> bytes:
+def _name_in_key(key: bytes) -> bytes:
     """Return the name in a key of `CheckState.names`."""
     return key[: -DIGEST_SIZE - 2]
 
@@ -88,7 +88,7 @@ def _read_types(state: CheckState, compared: Iterable[Item]) -> Iterator[Item]:
             with ModuleSections(state.store, module_id) as reader:
                 payloads = dict(iterate_frames(reader.records()))
             for key, text in link_types(module_id, payloads):
-                if _decode_name(_name_of(key)) in names:
+                if _decode_name(_name_in_key(key)) in names:
                     yield key, text
         if number % 256 == 0:
             state.show(number, max(number, state.total))
@@ -121,7 +121,7 @@ def _check_types(state: CheckState, types: Iterable[Item]) -> tuple[int, int]:
     """
     mismatched = unchecked = 0
     sound = (item for item in types if state.is_sound(item[0][-DIGEST_SIZE:]))  # a later step may have reported the module
-    for name, items in groupby(sound, lambda item: _name_of(item[0])):
+    for name, items in groupby(sound, lambda item: _name_in_key(item[0])):
         realizations: list[tuple[bytes, str]] = []
         for key, value in items:
             module_id, expected = key[-DIGEST_SIZE:], _decode_name(value)

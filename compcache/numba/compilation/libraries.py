@@ -6,7 +6,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.numba.compilation import scopes
-from compcache.numba.fingerprints.implementations import name_of
+from compcache.numba.fingerprints.implementations import stable_name
 from compcache.numba.identity.dependencies import Dependency, dependency_of, dependency_of_generator, dependency_of_type
 from compcache.numba.identity.kept_results import Result
 from compcache.numba.registered.refusals import Unidentifiable, Unrepeatable
@@ -149,7 +149,7 @@ def _results_in_scope(scope: scopes.Scope, function: Any) -> Iterator[Result]:
     for arguments, content in scope.used.get(id(function), ()):
         if content is None or (content.is_declined and id(function) in scope.accepted):
             dependency_of(function)  # raises the error of that time, which `dependency_of` stores
-            raise Unidentifiable(f"{name_of(function)} read a value that cannot be compared between processes: pass it as an argument")
+            raise Unidentifiable(f"{stable_name(function)} read a value that cannot be compared between processes: pass it as an argument")
         yield Result(content, arguments)
 
 

@@ -26,7 +26,7 @@ from compcache.numba.fingerprints.fingerprint import fingerprint
 from compcache.numba.fingerprints.fixed_code import Compiled, note_symbol
 from compcache.numba.fingerprints.former import former_function
 from compcache.numba.fingerprints.history import note_code
-from compcache.numba.fingerprints.implementations import digest_name, name_of
+from compcache.numba.fingerprints.implementations import digest_name, stable_name
 from compcache.numba.fingerprints.numba_values import name_of_class
 from compcache.numba.identity.dependencies import Dependency, dependency_of, has_content
 from compcache.numba.identity.kept_results import Result, digest_arguments, former_result, note_results
@@ -419,7 +419,7 @@ def record_use(function: Any, template: type, keys: Iterable[Any], kept: Any, ar
             if is_former:
                 run = run._replace(content=former, compilation="")
             else:
-                _record_problem(f"{name_of(function)} has changed since loaded code used it, and cannot run with all of its former values")
+                _record_problem(f"{stable_name(function)} has changed since loaded code used it, and cannot run with all its former values")
         runs.update(dict.fromkeys(keys, run))
         if run.content is not None:
             note_results([Result(run.content, run.arguments)])
@@ -427,7 +427,7 @@ def record_use(function: Any, template: type, keys: Iterable[Any], kept: Any, ar
     elif kept in runs:
         _record_use_of_run(function, runs[kept])
     else:
-        _record_problem(f"{name_of(function)} was run before compilations were recorded: install compcache.numba first")
+        _record_problem(f"{stable_name(function)} was run before compilations were recorded: install compcache.numba first")
     return copies
 
 
@@ -488,7 +488,7 @@ def record_loop(dispatcher: Any, types: str) -> None:
     `types` are the types of the operands, as in `Loop`, or "" if they have no text.
     """
     if not types and _stack.scopes:
-        name = name_of(dispatcher.py_func)
+        name = stable_name(dispatcher.py_func)
         _record_problem(f"the function adds a loop to the ufunc {name} for types that have no text: declare the signatures of the ufunc")
     for scope in _stack.scopes:
         scope.loops[Loop(weakref.ref(dispatcher), types)] = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compcache.numba.declarations.signatures import load_declared
+from compcache.numba.declarations.signatures import load_declared_code
 from compcache.numba.lazy.stand_ins import LazyObject, numbas_object
 
 TYPE_CHECKING = False
@@ -119,7 +119,7 @@ def _make_ctypes_function(address: int, types: list[tuple[str, int]]) -> Any:
 def declare_callback(state: State) -> LazyCallback:
     """Return the callback of a decorated function. If the callback's code is not stored, compile it with Numba now."""
     callback = LazyCallback(state)
-    state.declared = load_declared(state, "(u[(ui)])")
+    state.declared = load_declared_code(state, "(u[(ui)])")
     if state.declared is None:
         numbas_object(callback)
     return callback

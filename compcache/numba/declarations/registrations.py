@@ -109,7 +109,7 @@ def intrinsic(*args: Any, **options: Any) -> Any:
     """Replace `numba.extending.intrinsic`. The registration waits until Numba needs the intrinsic."""
 
     def declare(function: Any) -> Any:
-        """Return a lazy intrinsic. The result is Numba's object if Numba is imported, or for an object that is not the program's."""
+        """Return a lazy intrinsic for a function of the program; Numba's own object for any other object, or if Numba is imported."""
         if not _is_program_function(function):
             return _import_real("intrinsic")(**options)(function) if options else _import_real("intrinsic")(function)
         lazy = LazyIntrinsic(function, options)

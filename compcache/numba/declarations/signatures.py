@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from compcache.numba.lazy.entries import Key, Loaded
     from compcache.numba.lazy.state import State
 
-__all__ = ["Declared", "declare_function", "load_declared"]
+__all__ = ["Declared", "declare_function", "load_declared_code"]
 
 
 class Declared:
@@ -66,16 +66,16 @@ def _rate_conversions(row: Sequence[Mapping[str, int]], types: Sequence[str], nu
 def declare_function(state: State) -> Any:
     """Return a lazy function with its stored code. If the code is not stored, compile the function with Numba now."""
     function = make_lazy_function(state)
-    state.declared = load_declared(state)
+    state.declared = load_declared_code(state)
     if state.declared is None:
         state.make_real(function)
     return function
 
 
-def load_declared(state: State, details_shape: str = "?") -> Declared | None:
+def load_declared_code(state: State, details_shape: str = "?") -> Declared | None:
     """Load the stored code of a declaration, and set `state.key`; if the code is found, set `state.compiled` too.
 
-    `details_shape` describes the stored details for `load_marshalled`. The result is None if the code is not stored or needs Numba, if
+    `details_shape` describes the stored details for `decode_fields`. The result is None if the code is not stored or needs Numba, if
     Numba is imported, or if this process has compiled a function in the code from other values.
     """
     try:

@@ -41,9 +41,6 @@ class _LazyClass(ABCMeta):
         when_imported(lambda: _convert_to_real_class(lazy))
         return lazy
 
-    def __init__(cls, *args: Any, **options: Any) -> None:
-        type.__init__(cls, *args, **options)
-
     def _compcache_original(cls) -> Any:
         return _real_class(cls)
 
@@ -152,14 +149,18 @@ def _convert_to_real_class(cls: Any) -> None:
         metaclass.__init__(cls, cls.__name__, (base,), dict(vars(cls)))
 
 
-class _Base(Reference):
-    """A stand-in for a class of Numba from which programs may derive classes before Numba is imported."""
+class _BaseReference(Reference):
+    """A stand-in for a class of Numba from which programs may derive classes before Numba is imported.
 
-    __slots__ = ("_stand_in",)
+    Args:
+        base_stand_in: the class from which these classes derive before Numba is imported.
+    """
 
-    def __init__(self, stand_in: Any) -> None:
-        super().__init__(*_ORIGINALS[stand_in], "class")
-        object.__setattr__(self, "_stand_in", stand_in)
+    __slots__ = ("_base_stand_in",)
+
+    def __init__(self, base_stand_in: Any) -> None:
+        super().__init__(*_ORIGINALS[base_stand_in], "class")
+        object.__setattr__(self, "_base_stand_in", base_stand_in)
 
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("_compcache_") or name in _REFERENCE_ATTRIBUTES:
@@ -169,19 +170,19 @@ class _Base(Reference):
     def __mro_entries__(self, bases: Any) -> tuple[Any, ...]:
         if len(bases) > 1 or has_numba() or not _is_plain_statement(sys._getframe(1)):
             return (self._compcache_original(),)
-        stand_in = object.__getattribute__(self, "_stand_in")
-        if stand_in is _ProxyStandIn:
+        base_stand_in = object.__getattribute__(self, "_base_stand_in")
+        if base_stand_in is _ProxyStandIn:
             when_imported(_rebase_proxies)
-        return (stand_in,)
+        return (base_stand_in,)
 
     def __instancecheck__(self, value: Any) -> bool:
-        cls = self._compcache_original() if has_numba() else object.__getattribute__(self, "_stand_in")
+        cls = self._compcache_original() if has_numba() else object.__getattribute__(self, "_base_stand_in")
         return isinstance(value, cls)
 
     def __subclasscheck__(self, cls: Any) -> bool:
-        stand_in = object.__getattribute__(self, "_stand_in")
+        base_stand_in = object.__getattribute__(self, "_base_stand_in")
         if not has_numba() and type(cls) is type:
-            return issubclass(cls, stand_in)
+            return issubclass(cls, base_stand_in)
         return super().__subclasscheck__(cls)
 
 
@@ -252,9 +253,9 @@ def _can_define(*args: Any) -> bool:
 
 _DEFINE_PROXY_PARAMETERS = ("py_class", "struct_typeclass", "fields")
 
-CONTAINER_STAND_INS: dict[str, Any] = {"StructRef": _Base(_StructRefStandIn)}
+CONTAINER_STAND_INS: dict[str, Any] = {"StructRef": _BaseReference(_StructRefStandIn)}
 STRUCTREF_STAND_INS: dict[str, Any] = {
-    "StructRefProxy": _Base(_ProxyStandIn),
+    "StructRefProxy": _BaseReference(_ProxyStandIn),
     "define_proxy": _Registration("define_proxy", _can_define),
     "register": _Registration("register", _can_register),
 }

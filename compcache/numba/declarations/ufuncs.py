@@ -11,7 +11,7 @@ from _thread import allocate_lock
 from functools import partial
 from types import SimpleNamespace
 
-from compcache.numba.declarations.signatures import Declared, load_declared
+from compcache.numba.declarations.signatures import Declared, load_declared_code
 from compcache.numba.fingerprints.history import has_old_code, note_code
 from compcache.numba.fingerprints.stand_ins import note_real
 from compcache.numba.lazy import has_numba
@@ -119,7 +119,7 @@ def added_loops(ufunc: LazyUfunc) -> list[Loop]:
     return loops
 
 
-#: The shapes of stored details (`load_marshalled`): for each loop, NumPy's type numbers and the entry of the compiled function. For
+#: The shapes of stored details (`decode_fields`): for each loop, NumPy's type numbers and the entry of the compiled function. For
 #: `guvectorize`, the layout, the numbers of arguments and results, and whether each argument is writable precede the loops.
 _DETAILS = {"vectorize": "([[i]][(uu)])", "guvectorize": "(uii[?][[i]][(uu)])"}
 _LOOP = {"vectorize": f"({RECORD}[i](uu))", "guvectorize": f"({RECORD}[i](uu)[?])"}
@@ -169,7 +169,7 @@ def declare_ufunc(state: State) -> Any:
     """
     ufunc = _LazyGufunc(state) if state.decorator == "guvectorize" else LazyUfunc(state)
     if state.signatures is not None:
-        state.declared = load_declared(state, _DETAILS[state.decorator])
+        state.declared = load_declared_code(state, _DETAILS[state.decorator])
         if state.declared is None:
             numbas_object(ufunc)
     if not state.is_parallel:

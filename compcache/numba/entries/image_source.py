@@ -97,7 +97,7 @@ def _find_environment_slots(text: str, defined: Container[str]) -> list[str]:
         elif not _EXTERNAL.isdisjoint(words) and name not in _NATIVE_VARIABLES and not name.startswith(("PyExc_", IMPORT_PREFIX)):
             raise CannotLink(f"the code refers to the external variable {name!r}, whose address a load cannot find")
         elif any(word.startswith("thread_local") for word in words):
-            raise CannotLink(f"the code defines the thread-local variable {name!r}")
+            raise CannotLink(f"the thread-local variable {name!r} cannot be in stored code: use a variable that all threads share")
     return environments
 
 
@@ -123,7 +123,7 @@ def _find_helper_symbols(declared: Iterable[str]) -> dict[str, HelperSymbol]:
 
 
 def make_address_function(symbols: Sequence[str]) -> str:
-    """Return the LLVM assembly of a function that maps the number of a symbol to its address, and null for any other number.
+    """Return the LLVM assembly of a function that maps the number of a symbol to its address, and any other number to null.
 
     The function also keeps the symbols in the image.
     """

@@ -16,7 +16,7 @@ from compcache.numba.fingerprints.implementations import Implementation, registr
 from compcache.numba.lazy.argument_types import FUNCTION, NUMBERS, class_text
 from compcache.numba.lazy.entries import START, Key, Record, key_of, open_cache
 from compcache.numba.lazy.installation import are_packages_unchanged
-from compcache.numba.lazy.marshalled import dump_marshalled
+from compcache.numba.lazy.marshalled import encode_fields
 from compcache.numba.registered.refusals import NotLazy
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ def store_fields(cache: Cache, name: str, fields: tuple[Any, ...], *, waits: boo
     Raise `CompcacheError` if the record could not be stored.
     """
     stored = frontend.find_stored(cache, _entry_names(fields))
-    frontend.put_entry(cache, name, dump_marshalled(fields), kind=START, requires=stored.module_ids if stored is not None else ())
+    frontend.put_entry(cache, name, encode_fields(fields), kind=START, requires=stored.module_ids if stored is not None else ())
     if not waits:
         frontend.write_entries(cache)  # writing is fast compared to compiling, and worker processes may end without exit handlers
 

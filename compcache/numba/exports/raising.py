@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from llvmlite import ir
 
 from compcache.numba.exports.parameters import export_error
-from compcache.numba.lazy.marshalled import dump_marshalled
+from compcache.numba.lazy.marshalled import encode_fields
 
 __all__ = ["RAISE", "KnownException", "describe_exceptions", "make_raising_assembly"]
 
@@ -51,7 +51,7 @@ COMPUTED = ...
 
 
 def describe_exceptions(func_name: str, text: str) -> list[KnownException]:
-    """Return the exceptions that code may raise, given by its LLVM assembly. Numba must have compiled the code in this process.
+    """Return the exceptions that code may raise. `text` is the code's LLVM assembly, which Numba must have compiled in this process.
 
     Raise `CompileError` for the export `func_name` if an exception class is local to a function, or an argument cannot be stored.
     """
@@ -141,7 +141,7 @@ def _format_search(stem: str, description: str, exceptions: list[KnownException]
 
 def _format_data(exception: KnownException) -> str:
     """Return the assembly of an exception's data: the size, and the bytes from which `known_exception` creates the exception."""
-    data = dump_marshalled((exception.module, exception.qualname, exception.args))
+    data = encode_fields((exception.module, exception.qualname, exception.args))
     value = f"{{ i64, [{len(data)} x i8] }} {{ i64 {len(data)}, {_format_constant(data)} }}"
     return f'@"{exception.variable}" = external global i8\n@"{_DATA_PREFIX}{exception.variable}" = private constant {value}'
 

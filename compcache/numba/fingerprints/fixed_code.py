@@ -98,7 +98,5 @@ def _compiled_without_cache(dispatcher: Any, result: Any) -> Compiled | None:
         return None
     if compiled is None:
         name = dispatcher.py_func.__qualname__
-        raise Unidentifiable(
-            f"{name} was compiled when it was declared, from values that cannot be compared: pass these values as arguments"
-        )
+        raise Unidentifiable(f"{name} was compiled when it was declared, from values that cannot be compared: pass the values as arguments")
     return compiled

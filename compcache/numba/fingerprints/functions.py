@@ -150,7 +150,7 @@ def _feed_nested_code(walk: Walk, code: python_types.CodeType, namespace: dict[s
         if nested not in compiled or reads_object_mode(_chains_of(walk, nested, namespace)):
             _feed_code(walk, nested, namespace, name)
             continue
-        walk.reach().record_names(_all_attributes(nested), everything=False)  # its variables may refer to modules
+        walk.reach().record_names(_all_attributes(nested), everything=False)  # the variables of nested code may refer to modules
         mode, walk.mode = walk.mode, COMPILED
         _feed_code(walk, nested, namespace, name)
         walk.mode = mode

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GENERATOR", "Implementation", "digest_name", "find_overloads", "generators_of_other_registries", "is_asked_by_template",
-    "is_generator_of_intrinsic", "key_name", "name_of", "package_of_implementation", "plain_function", "registry", "source_of_template",
-    "user_code_generator", "wrapped_by",
+    "is_generator_of_intrinsic", "key_name", "package_of_implementation", "plain_function", "registry", "source_of_template",
+    "stable_name", "user_code_generator", "wrapped_by",
 ]  # fmt: skip
 
 #: The prefix of the names of functions that generate code.
@@ -122,7 +122,7 @@ class _Registry:
         attribute = getattr(template, "_attr", None)
         if not attribute:  # the compiler asks for a method by its name, even if no code names the type
             self.by_key.setdefault(id(key), []).append(implementation)
-        name = name_of(function)
+        name = stable_name(function)
         self.by_name.setdefault(name, []).append(implementation)
         requested_name = attribute or key_name(key)
         self.by_asked.setdefault(digest_name(requested_name), []).append(name)
@@ -135,7 +135,7 @@ class _Registry:
             return
         self.generators[id(implementation)] = function
         self._keys.append(implementation)
-        name = GENERATOR + name_of(function)
+        name = GENERATOR + stable_name(function)
         self.by_name.setdefault(name, []).append(Implementation(function, ()))
         requested_name = key_name(key) if kind == "functions" else key if kind in ("getattrs", "setattrs") else None
         if requested_name:  # other generators belong to the types
@@ -235,7 +235,7 @@ def generators_of_other_registries() -> dict[str, list[Implementation]]:
     for key, implementation in _rows_of_other_registries():
         function = None if key is implementation else user_code_generator(implementation)
         if function is not None:
-            generators.setdefault(GENERATOR + name_of(function), []).append(Implementation(function, ()))
+            generators.setdefault(GENERATOR + stable_name(function), []).append(Implementation(function, ()))
     return generators
 
 
@@ -258,8 +258,8 @@ def _rows_of_other_registries() -> Iterator[tuple[Any, Any]]:
                     yield key, implementation
 
 
-def name_of(implementation: Any) -> str:
-    """Return the name of an implementation, which is the same in every process."""
+def stable_name(implementation: Any) -> str:
+    """Return a name of an implementation that is the same in every process."""
     if isinstance(implementation, type):
         return f"{implementation.__module__}.{implementation.__qualname__}"
     function = plain_function(implementation)

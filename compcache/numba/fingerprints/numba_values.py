@@ -62,9 +62,10 @@ def handlers() -> list[tuple[Any, Handler]]:
 
 
 def _feed_jitted(walk: Walk, value: Any, where: str, *, is_frozen: bool = False) -> None:
-    """Feed a dispatcher: its function and options, or the identities of its code if the dispatcher compiles no more code.
+    """Feed a dispatcher: the identities of its code if it compiles no more code, otherwise its function and options.
 
-    `is_frozen` is whether the dispatcher belongs to a ufunc that compiles no more loops.
+    Without Numba, feed only the name of a library's function. `is_frozen` is whether the dispatcher belongs to a ufunc that compiles no
+    more loops.
 
     Raise `Unidentifiable` if the program has replaced default values of the function since its declaration.
     """
@@ -127,7 +128,7 @@ def _real_dispatcher(value: Any) -> Any:
     """Return Numba's dispatcher of a lazy function; None while it is being created, or if the object is not lazy."""
     if not is_marked(type(value), "_compcache_real"):
         return None
-    _ = value.targetoptions  # this creates the dispatcher
+    _ = value.targetoptions  # the access creates the dispatcher
     return type(value)._compcache_real(value)
 
 

@@ -80,7 +80,7 @@ def reads_by_name(code: CodeType, reads: Reads, *, may_lead_anywhere: bool) -> t
         raise Unidentifiable(f"{code.co_qualname} reads the attribute {min(namespaces)!r}: read the values by their own names")
     uncovered = NOT_IN_KEYS.intersection(reads.attributes)
     if code.co_name == HASH_METHOD:
-        uncovered -= {HASH_METHOD}  # it may call the method of its base
+        uncovered -= {HASH_METHOD}  # this method may call the method of its base
     if any(not _LOGGING.isdisjoint(chain) for chain in reads.chains):
         uncovered |= _LOGGER_ATTRIBUTES.intersection(reads.attributes)  # the logger need not be a value that the walk reaches
     if uncovered:

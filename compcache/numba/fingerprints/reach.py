@@ -259,7 +259,7 @@ def _attribute_values(owner: _Owner, name: str) -> list[Any]:
     if isinstance(value, python_types.ModuleType):
         member = getattr(value, name, MISSING)
     elif name == "__dict__":
-        member = list(owner.attributes())  # the order of the attributes
+        member = list(owner.attributes())  # so that the order of the attributes is fed
     else:
         member = owner.attributes().get(name, MISSING)
         member = c_reference(value, name) if member is MISSING else member

@@ -125,7 +125,7 @@ def _feed_stand_in(walk: Walk, value: Any, where: str) -> None:
 def _feed_numba_object(walk: Walk, value: Any, where: str, feed_content: Callable[[], None]) -> None:
     """Feed the content of a Numba object, and attributes that the program has set on it if running code can read them.
 
-    If the compiler needs no content of the object, its type is fed instead of raising `NotLazy`.
+    If the content needs Numba, but the compiler does not need the content, feed only the object's type.
     """
     try:
         feed_content()

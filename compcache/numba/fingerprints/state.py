@@ -364,7 +364,7 @@ def _without_marks(key: Any) -> Any:
 def names_for_metaclass(cls: type) -> list[str]:
     """Return the names without a leading double underscore in a class whose metaclass may request all of them, for example a protocol.
 
-    The list is empty for a class with the usual metaclass.
+    Names that only classes of libraries define are omitted. The list is empty for a class with the usual metaclass.
     """
     if type(cls) is type:
         return []
@@ -387,14 +387,14 @@ def registered_with(cls: type) -> list[str]:
     while waiting:
         abstract = waiting.pop()
         members = [reference() for reference in _get_dump(abstract)[0]]
-        own = REGISTERED.get(_name_of(abstract), "").split()
-        registered |= {_name_of(member) for member in members if member is not None}.difference(own)
+        own = REGISTERED.get(_class_name(abstract), "").split()
+        registered |= {_class_name(member) for member in members if member is not None}.difference(own)
         derived: list[Any] = type.__subclasses__(abstract)
         waiting += [sub for sub in derived if hasattr(sub, "_abc_impl")]
     return sorted(registered)
 
 
-def _name_of(cls: type) -> str:
+def _class_name(cls: type) -> str:
     """Return the module and the qualified name of a class, joined by a dot."""
     return f"{cls.__module__}.{cls.__qualname__}"
 

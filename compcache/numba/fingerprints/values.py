@@ -28,7 +28,7 @@ __all__ = ["feed_class_and_attributes", "handler_of", "is_defined_by_text"]
 
 def handler_of(value: Any, *, with_numba: bool) -> Handler:
     """Return the handler that digests a value. `with_numba` includes the handlers of objects that are known to Numba."""
-    late = _handlers_of_imported_modules()  # this may add to `_HANDLERS`
+    late = _handlers_of_imported_modules()  # the call may add to `_HANDLERS`
     known = _HANDLERS.get(type(value))
     if known is not None:
         return known
@@ -66,7 +66,7 @@ def _feed_plain_function(walk: Walk, value: Any, where: str) -> None:
 
 
 def _refer_if_changed(walk: Walk, value: Any, where: str) -> None:
-    """Refer to the attributes of a library's function or class if a program may have set some. Running code can read them."""
+    """Refer to the attributes of a library's function or class if a program may have set some, because running code can read them."""
     from compcache.numba.fingerprints.state import is_changed_by_program
 
     if is_changed_by_program(value):
@@ -93,7 +93,7 @@ def feed_class_and_attributes(walk: Walk, value: Any, where: str) -> None:
     """Feed what running code can read from an object besides its content: a class that the program defined or changed, and attributes."""
     kind = type(value)
     if kind in _HANDLERS or issubclass(kind, (type, python_types.ModuleType)):
-        return  # their handlers feed these data
+        return  # the handlers of these values feed the data
     from compcache.numba.fingerprints.state import is_changed_by_program, may_have_attributes
 
     if is_changed_by_program(kind) or not (is_library_module(kind.__module__) or is_of_generators(kind)):
@@ -429,7 +429,7 @@ def _feed_array(walk: Walk, value: Any, where: str) -> None:
                flags.c_contiguous, flags.f_contiguous, flags.aligned, flags.writeable)  # fmt: skip
     walk.feed_token("data", value.tobytes() if is_copied(value) else register_array(value))
     if type(value) is not sys.modules["numpy"].ndarray:
-        walk.feed_value(type(value), f"the class of {where}")  # it decides the type, and its methods read attributes that no code names
+        walk.feed_value(type(value), f"the class of {where}")  # the class decides the type, and its methods read unnamed attributes
     if walk.mode == RUN:
         walk.feed_token("owns", flags.owndata)
         walk.feed_value(value.dtype, f"the dtype of {where}")

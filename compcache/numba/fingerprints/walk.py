@@ -305,13 +305,13 @@ class Walk:
 
     def refer_to_implementation(self, implementation: Implementation) -> None:
         """Refer to a function that runs while code is generated, and feed the options of its registration."""
-        from compcache.numba.fingerprints.implementations import name_of
+        from compcache.numba.fingerprints.implementations import stable_name
 
         self.feed_token("implementation")
         mode, self.mode = self.mode, RUN
         for name, option in implementation.options:
             self.feed_token("option", name)
-            self.feed_value(option, f"option {name!r} of {name_of(implementation.function)}")
+            self.feed_value(option, f"option {name!r} of {stable_name(implementation.function)}")
         self.refer_to_running(implementation.function, "", is_overload=implementation.is_overload)
         self.mode = mode
 
@@ -320,9 +320,9 @@ class Walk:
         if isinstance(function, python_types.FunctionType):
             self.refer_to_function(function, where, is_overload=is_overload)
         else:
-            from compcache.numba.fingerprints.implementations import name_of
+            from compcache.numba.fingerprints.implementations import stable_name
 
-            self.feed_value(function, where or name_of(function))
+            self.feed_value(function, where or stable_name(function))
 
     def feed_overloads(self, value: Any) -> bool:
         """Feed the names of the user's implementations of a callable, in the order in which the compiler tries them.
@@ -333,10 +333,10 @@ class Walk:
         Return whether the callable itself is compiled (`register_jitable`). With Numba this is always False.
         """
         if not self.without_numba:
-            from compcache.numba.fingerprints.implementations import find_overloads, name_of
+            from compcache.numba.fingerprints.implementations import find_overloads, stable_name
 
             for implementation in find_overloads(value):
-                self.feed_token("overload", name_of(implementation.function))
+                self.feed_token("overload", stable_name(implementation.function))
             return False
         overloads, jitables = registered_here(value)
         for function, options in overloads:
@@ -358,14 +358,14 @@ class Walk:
             self.refer_to_running(function, where)
             self.mode = mode
             return
-        from compcache.numba.fingerprints.implementations import Implementation, name_of
+        from compcache.numba.fingerprints.implementations import Implementation, stable_name
 
         if type(function) is not python_types.FunctionType:
             raise NotLazy(
                 f"{where or f'the object {function!r}'}, the implementation of an {kind}, has the type "
                 f"{type(function).__qualname__}, for which compcache needs Numba: use a plain function"
             )
-        self.feed_token(kind, name_of(function))
+        self.feed_token(kind, stable_name(function))
         self.registered.append(function)
         implementation = Implementation(function, tuple(sorted(options.items())), is_overload=kind == "overload")
         self.implementations.setdefault(id(function), implementation)
@@ -437,7 +437,7 @@ class Walk:
         if self._depth > _MAX_DEPTH:
             raise TooLarge(f"{where} is nested more than {_MAX_DEPTH} levels deep: pass this value as an argument")
         if self._count > self.max_values:
-            raise TooLarge(f"{where} exceeds the limit of {self.max_values} values: pass large values as arguments")
+            raise TooLarge(f"more than {self.max_values} values can be reached, the last one in {where}: pass large values as arguments")
         self._depth += 1
         try:
             handler = handler_without_numba(value) if self.without_numba else None

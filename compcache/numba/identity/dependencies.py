@@ -16,9 +16,9 @@ from compcache.numba.fingerprints.implementations import (
     Implementation,
     generators_of_other_registries,
     is_generator_of_intrinsic,
-    name_of,
     package_of_implementation,
     registry,
+    stable_name,
     user_code_generator,
 )
 from compcache.numba.identity.extension_types import FOR_PACKAGES, content_of_type, name_of_type
@@ -91,7 +91,7 @@ def dependency_of(function: Any, *, declined: bool = False) -> Dependency:
 
     `declined` is whether the implementation did not support the types that the compiler requested.
     """
-    name = name_of(function)
+    name = stable_name(function)
     registry.refresh()
     return _dependency_on_name(name, registry.by_name.get(name) or [Implementation(function, ())], declined=declined)
 
@@ -188,7 +188,7 @@ def dependency_of_generator(implementation: Any) -> Dependency | None:
     function = registry.generators.get(id(implementation)) or user_code_generator(implementation)
     if function is None:
         return None
-    name = GENERATOR + name_of(function)
+    name = GENERATOR + stable_name(function)
     registered = registry.by_name.get(name)
     if registered is None:
         if is_generator_of_intrinsic(implementation):
@@ -196,7 +196,7 @@ def dependency_of_generator(implementation: Any) -> Dependency | None:
         registered = generators_of_other_registries().get(name)
     if registered is None:
         raise Unidentifiable(
-            f"the code generator {name_of(function)} is in no registry of Numba: install its registry with install_registry()"
+            f"the code generator {stable_name(function)} is in no registry of Numba: install its registry with install_registry()"
         )
     return _dependency_on_name(name, registered)
 

@@ -11,7 +11,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from compcache.numba.fingerprints.fingerprint import Limits, content_of_present_code, fingerprint_of_implementations
-from compcache.numba.fingerprints.implementations import Implementation, name_of, source_of_template, user_code_generator
+from compcache.numba.fingerprints.implementations import Implementation, source_of_template, stable_name, user_code_generator
 from compcache.numba.registered.code_reads import cells_of
 from compcache.numba.registered.library import is_library_module, is_made_by_library
 from compcache.numba.registered.package_files import digest_of_package
@@ -107,9 +107,9 @@ def _code_generators_of(cls: type) -> Iterator[Any]:
             if function is None:  # Numba's own, for example from `make_attribute_wrapper`
                 yield name, *_user_values([implementation])
             elif name is None:
-                yield name_of(function)
+                yield stable_name(function)
     for rows in (builtin_registry.casts, builtin_registry.constants):
-        yield from [name_of(implementation) for implementation, types in rows if _contains_type(cls, types)]
+        yield from [stable_name(implementation) for implementation, types in rows if _contains_type(cls, types)]
 
 
 def _contains_type(cls: type, keys: Iterable[Any]) -> bool:

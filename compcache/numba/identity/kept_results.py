@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.numba.fingerprints.former import keep_values
-from compcache.numba.fingerprints.implementations import name_of, registry
+from compcache.numba.fingerprints.implementations import registry, stable_name
 from compcache.numba.identity.dependencies import Dependency, is_current
 from compcache.numba.identity.key import signature_text
 from compcache.numba.lazy.description import RESULT
@@ -51,7 +51,7 @@ def digest_arguments(function: Any, args: Iterable[Any], kws: Mapping[str, Any])
     The result is "" if a type has no identity by content.
     """
     registry.refresh()
-    functions = [implementation.function for implementation in registry.by_name.get(name_of(function), ())]
+    functions = [implementation.function for implementation in registry.by_name.get(stable_name(function), ())]
     position = next((number for number, other in enumerate(functions) if other is function), -1)
     try:
         text = f"{position} {signature_text((*args, *kws.values()))} {' '.join(kws)}"
@@ -75,13 +75,13 @@ def former_result(function: Any, arguments: str) -> Dependency | None:
 
     `arguments` is a digest from `digest_arguments`.
     """
-    content = _contents.get(name_of(function), {}).get(arguments)
-    return Dependency(name_of(function), content) if content and arguments else None
+    content = _contents.get(stable_name(function), {}).get(arguments)
+    return Dependency(stable_name(function), content) if content and arguments else None
 
 
 def note_unknown_result(function: Any) -> None:
     """Record that Numba has kept a result of an implementation whose content was not recorded when it ran."""
-    _unknown.add(name_of(function))
+    _unknown.add(stable_name(function))
 
 
 def are_results_valid(dependency: Dependency, arguments: Iterable[str]) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from compcache.digest import digest
 from compcache.interrupts import reraise_interrupt
 from compcache.numba.lazy import has_numba
-from compcache.numba.lazy.marshalled import dump_marshalled, load_marshalled
+from compcache.numba.lazy.marshalled import decode_fields, encode_fields
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Description:
 
     def encode(self) -> bytes:
         """Encode the description: the sizes of three parts, the conditions, the pickle and the bitcode."""
-        checked = dump_marshalled((self.cpu, self.lines, list(map(tuple, self.dependencies)), self.asked, self.answered))
+        checked = encode_fields((self.cpu, self.lines, list(map(tuple, self.dependencies)), self.asked, self.answered))
         sizes = b"".join([len(part).to_bytes(_SIZE, "little") for part in (checked, self.pickled, self.bitcode)])
         return b"".join([sizes, checked, self.pickled, self.bitcode])
 
@@ -127,7 +127,7 @@ class Description:
         first, second, third = (int.from_bytes(payload[start : start + _SIZE], "little") for start in range(0, at, _SIZE))
         if len(payload) != at + first + second + third:
             raise ValueError("the sizes of the parts do not add up to the size of the description")
-        cpu, lines, rows, asked, answered = load_marshalled(payload[at : at + first], _CHECKED)
+        cpu, lines, rows, asked, answered = decode_fields(payload[at : at + first], _CHECKED)
         if len(asked) % 4:
             raise ValueError("the size of the list of names is not a multiple of 4")
         end = at + first + second
@@ -153,7 +153,7 @@ class Description:
     def implementations(self) -> str:
         """A digest of the implementations that the compiler used or that matched a name; "" if there are no such implementations."""
         used = self.used
-        return digest([dump_marshalled((used, self.answered))]).hex() if used or self.answered else ""
+        return digest([encode_fields((used, self.answered))]).hex() if used or self.answered else ""
 
     def check(self, request: Request) -> None:
         """Check the conditions of the entry. Raise `GlobalValidationError`, which says why, if the entry is not valid in this process."""

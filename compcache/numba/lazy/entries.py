@@ -15,7 +15,7 @@ from compcache.numba.fingerprints.content import content_of
 from compcache.numba.lazy import _dispatch, installed_backend, register_cache_opener
 from compcache.numba.lazy.description import DESCRIPTION, Request
 from compcache.numba.lazy.installation import settings_and_packages
-from compcache.numba.lazy.marshalled import load_marshalled
+from compcache.numba.lazy.marshalled import decode_fields
 from compcache.numba.registered.refusals import NotLazy
 
 TYPE_CHECKING = False
@@ -130,14 +130,13 @@ def open_cache() -> Cache | None:
         try:
             frontend.check_settings()
             _cache = compcache.Cache(allow_pickle=True)
-            _cache.has("compcache.numba")  # this checks who may write to the directory
+            _cache.has("compcache.numba")  # the call checks who may write to the directory
         except (compcache.CompcacheError, OSError) as error:
             reraise_interrupt(error)
             from compcache.warning import warn
 
             _is_cache_unusable = True
-            message = f"functions of Numba are not cached in the default cache: {error}; set COMPCACHE_DIR to another directory"
-            warn(message)
+            warn(f"functions of Numba are not cached in the default cache: {error}; correct this, or set COMPCACHE_DIR")
             _cache = None
     return _cache
 
@@ -162,20 +161,20 @@ def find_record(cache: Cache, key: Key) -> Record | None:
 
 #: The kind of the entries that contain records. The constants of environments in them are pickles.
 START = "pickle:numba start"
-#: The shape of a record's fields (`load_marshalled`).
+#: The shape of a record's fields (`decode_fields`).
 RECORD = "(uuui[(ib)])"
 
 
 def find_fields(cache: Cache, name: str, shape: str) -> Any:
     """Return the fields of a stored record. Return None if the record is missing, or has another shape than `shape`.
 
-    Shapes are described at `load_marshalled`.
+    Shapes are described at `decode_fields`.
     """
     data = frontend.get_entry(cache, name, START)
     if data is None:
         return None
     try:
-        return load_marshalled(data, shape)
+        return decode_fields(data, shape)
     except ValueError as error:
         reraise_interrupt(error)
         return None

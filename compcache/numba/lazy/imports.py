@@ -77,14 +77,14 @@ def _describe_request(frame: FrameType) -> str:
         reason = variables["state"].reason or variables.get("reason") or "no code for these arguments is stored"
         return f"a call of {function.__module__}.{function.__qualname__}: {reason}"
     if called in ("__getattr__", "__setattr__") and type(name) is str:
-        return f"{_name_of(subject)}.{name}"
+        return f"{_stand_in_name(subject)}.{name}"
     if subject is not None:
-        return f"{_OPERATIONS.get(called, called)} {_name_of(subject)}"
+        return f"{_OPERATIONS.get(called, called)} {_stand_in_name(subject)}"
     options = variables.get("options")
     return f"{called}({', '.join(sorted(options)) if type(options) is dict else ''})"
 
 
-def _name_of(subject: Any) -> str:
+def _stand_in_name(subject: Any) -> str:
     """Return the name of a stand-in without reading an ordinary attribute, which would import Numba."""
     cls = type(subject)
     if issubclass(cls, type(sys)):

@@ -15,7 +15,7 @@ import compcache
 from compcache import frontend
 from compcache.interrupts import reraise_interrupt
 from compcache.numba.lazy import _dispatch
-from compcache.numba.lazy.marshalled import dump_marshalled, load_marshalled
+from compcache.numba.lazy.marshalled import decode_fields, encode_fields
 from compcache.numba.registered.distributions import distributions, find_packages, is_editable, metadata_in, vector_library
 from compcache.numba.registered.refusals import NotLazy
 
@@ -166,7 +166,7 @@ def _read_note(data: bytes | None) -> tuple[tuple[str, bool] | None, bytes | Non
     if data is None:
         return None, None
     try:
-        listed, paths, stamps, identity, has_others = load_marshalled(data, _NOTE)
+        listed, paths, stamps, identity, has_others = decode_fields(data, _NOTE)
     except ValueError as error:
         reraise_interrupt(error)
         return None, None
@@ -185,7 +185,7 @@ def _read_note(data: bytes | None) -> tuple[tuple[str, bool] | None, bytes | Non
         renewed += stamp
     renewed_stamps = renewed + stamps[size_of_places:]
     fields = (listed, paths, renewed_stamps, identity, has_others)
-    return (identity, bool(has_others)), dump_marshalled(fields) if renewed_stamps != stamps else None
+    return (identity, bool(has_others)), encode_fields(fields) if renewed_stamps != stamps else None
 
 
 def _directory_state(directory: str) -> bytes | None:
@@ -214,4 +214,4 @@ def _encode_note(import_path: list[str], listed: list[Any], states: list[Any], p
         return None
     identity, has_others, _ = packages
     rows = [(entry, sorted(names)) for entry, names in zip(import_path, listed, strict=True)]
-    return dump_marshalled((rows, b"".join(paths), b"".join([*states, read[0]]), identity, int(has_others)))
+    return encode_fields((rows, b"".join(paths), b"".join([*states, read[0]]), identity, int(has_others)))

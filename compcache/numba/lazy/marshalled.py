@@ -10,16 +10,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["dump_marshalled", "load_marshalled"]
+__all__ = ["decode_fields", "encode_fields"]
 
 
-def dump_marshalled(fields: Any) -> bytes:
+def encode_fields(fields: Any) -> bytes:
     """Encode texts, bytes, numbers, and tuples, lists and dictionaries of them, in a format that every version of Python reads."""
     return marshal.dumps(fields, 2)
 
 
-def load_marshalled(data: bytes, shape: str) -> Any:
-    """Return the fields in bytes from `dump_marshalled`, if they have the given shape.
+def decode_fields(data: bytes, shape: str) -> Any:
+    """Return the fields in bytes from `encode_fields`, if they have the given shape.
 
     A shape contains the types of the fields: ``u`` a text, ``b`` bytes, ``i`` an integer, ``?`` anything, ``(xyz)`` a tuple of exactly
     these, ``[x]`` a tuple or list of any number of x, ``{xy}`` a dictionary. All types and sizes are checked before any object is created.

@@ -96,7 +96,7 @@ class State:
             raise NotLazy(f"the callee {self.function.__qualname__} needs Numba: {self.reason}")
         if reason := replaced_defaults_reason(self.function, self.defaults):
             raise NotLazy(reason)
-        if self.signatures is not None:  # its code does not change after the declaration
+        if self.signatures is not None:  # the function's code does not change after the declaration
             walk.feed_declared(self.compiled, self.function)
             return
         walk.feed_jitted(self.function, self.key_options, owner=self)

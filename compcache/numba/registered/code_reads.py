@@ -153,7 +153,7 @@ def returned_functions(code: CodeType) -> list[CodeType]:
     """
     if code.co_flags & _SUSPENDS or "locals" in code.co_names:
         return []
-    steps = [*_steps_of(code), ("", 0)]
+    steps = [*_relevant_instructions(code), ("", 0)]
     functions: list[tuple[CodeType, int]] = []  # with the variable, or one of the two constants
     escaping = {_ESCAPES}
     for (before, constant), (name, argument), (after, following) in zip(steps, steps[1:], steps[2:], strict=False):
@@ -183,11 +183,12 @@ def is_part_of_hash(code: CodeType, value: Any) -> bool:
 
 HASH_METHOD = "__hash__"
 _SUSPENDS = 0x20 | 0x80 | 0x100 | 0x200  # generators and coroutines, by `inspect.CO_GENERATOR` and similar flags
+#: Instructions that may stand between those that make a function and those that use it, and do not use it themselves.
 _WITHOUT_MEANING = frozenset(("CACHE", "EXTENDED_ARG", "NOP", "SET_FUNCTION_ATTRIBUTE"))
 
 
-def _steps_of(code: CodeType) -> Iterator[tuple[str, int]]:
-    """Yield the name and the argument of each instruction, without instructions that change neither the stack's order nor a variable."""
+def _relevant_instructions(code: CodeType) -> Iterator[tuple[str, int]]:
+    """Yield the name and the argument of each instruction, except those of `_WITHOUT_MEANING`."""
     for instruction, argument in _decode_instructions(code):
         if opname[instruction] not in _WITHOUT_MEANING:
             yield opname[instruction], argument

@@ -158,7 +158,7 @@ def is_editable(directory: str) -> bool:
 
 
 def _digest_of_files(root: str) -> str:
-    """Return the digest of all Python files and extension modules of a source checkout. Raise `NotLazy` if there are too many files."""
+    """Return the digest of a checkout's Python files, extension modules and settings. Raise `NotLazy` if there are too many files."""
     state = blake2b(digest_size=16)
     count = 0
     for folder, folders, files in os.walk(root):

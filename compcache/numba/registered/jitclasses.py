@@ -90,7 +90,7 @@ def reduce_type(type_: Any) -> Any:
 
 
 def _name_in(type_: Any, serial: str) -> str | None:
-    """Return the name of the jitclass with a serial number in a type's name; None if the jitclass has no name, or no longer exists."""
+    """Return the name of the jitclass with a serial number in a type's name; None if no name finds such a jitclass."""
     name = present_name(int(serial, 16))
     text = getattr(object_named(name), "name", None) if name is not None else None
     return name if text is not None and text in type_.name else None

@@ -43,7 +43,7 @@ def register_array(array: Any) -> str:
 
 
 def addresses() -> dict[int, tuple[str, str]]:
-    """Return the addresses of named arrays that code may contain, each with the part of the array at the address, and the name.
+    """Return, for each address of a named array that code may contain, the part of the array at the address and the array's name.
 
     An address that belongs to two arrays is omitted.
     """

@@ -57,7 +57,7 @@ def external_state_of(value: Any) -> str:
         known_item, known_state = _known.get(id(item), (None, ""))
         reason = known_state if known_item is item else _find_external_state(item, examined, waiting)
         if not reason and len(examined) > _MAX_VALUES:
-            reason = f"more than {_MAX_VALUES} values, one of them {name_of(item)}"
+            reason = f"more than {_MAX_VALUES} values, one of them {full_name_of(item)}"
         if reason:
             _known[id(value)] = value, reason
             return reason
@@ -81,8 +81,8 @@ class _ExternalStateError(Exception):
     """Raised if an object reads external state. The message describes this state."""
 
 
-def name_of(value: Any) -> str:
-    """Return the module and the name of an object, from its own attributes. If it has no name, return the name of its class."""
+def full_name_of(value: Any) -> str:
+    """Return the module and the qualified name of an object, or of its class if it has no name; for a module, its name."""
     if isinstance(value, types.ModuleType):
         return value.__name__
     name = qualified_name_of(value)
@@ -135,7 +135,7 @@ def _referenced_objects(value: Any) -> Iterator[Any]:  # noqa: C901 - one branch
         yield value._implementation
     elif isinstance(value, _STATES):
         is_variable = isinstance(value, ContextVar)
-        raise _ExternalStateError(f"the context variable {value.name!r}" if is_variable else f"thread-local data ({name_of(value)})")
+        raise _ExternalStateError(f"the context variable {value.name!r}" if is_variable else f"thread-local data ({full_name_of(value)})")
     elif not isinstance(value, _PLAIN):
         yield type(value)
 
@@ -145,7 +145,7 @@ def _owner_of_c_function(value: Any) -> Iterator[Any]:
     owner = getattr(value, "__objclass__", None) or getattr(value, "__self__", None)
     if owner is None or isinstance(owner, types.ModuleType):
         if not is_reviewed(module_name_of(value) or "", value.__name__):
-            raise _ExternalStateError(name_of(value))
+            raise _ExternalStateError(full_name_of(value))
     else:
         yield owner if isinstance(owner, type) else type(owner)
 
@@ -162,7 +162,7 @@ def _objects_read_by_class(cls: type) -> Iterator[Any]:
         if base is not object and not is_reviewed(base.__module__, base.__qualname__) and not is_plain_error:
             for item in vars(base).values():
                 if isinstance(item, _DESCRIPTORS) and getattr(item, "__name__", "") != "__new__":
-                    raise _ExternalStateError(name_of(base))  # the class is written in C
+                    raise _ExternalStateError(full_name_of(base))  # the class is written in C
                 yield from functions_in_member(item)
 
 
@@ -180,10 +180,10 @@ def _objects_read_by_function(function: Any) -> Iterator[Any]:
     if str(module).startswith("namedtuple_"):  # the `__new__` of named tuples has its own namespace
         return
     if not is_library_module(module) or reads_external_state(str(module)):
-        raise _ExternalStateError(name_of(function))
+        raise _ExternalStateError(full_name_of(function))
     yield from filter(callable, function.__defaults__ or ())
     yield from [value for _, value in cells_of(function) if value is not MISSING]
-    yield from _objects_read_by_code(function.__code__, namespace, _globals_assigned_in(str(module)), name_of(function))
+    yield from _objects_read_by_code(function.__code__, namespace, _globals_assigned_in(str(module)), full_name_of(function))
 
 
 def _objects_read_by_code(code: types.CodeType, namespace: dict[str, Any], state: frozenset[str], name: str) -> Iterator[Any]:

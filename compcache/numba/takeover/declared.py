@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from compcache.numba.lazy.entries import Key
     from compcache.numba.lazy.state import State
 
-__all__ = ["compile_and_record", "is_key_current", "make_declared", "make_pinned_cache", "record_compiled_identities"]
+__all__ = ["compile_and_record", "is_key_current", "make_declared_dispatcher", "make_pinned_cache", "record_compiled_identities"]
 
 
 def make_pinned_cache(
@@ -46,10 +46,10 @@ def make_pinned_cache(
     return FunctionCache(backend, owner, state.function, is_requested=state.requests_caching, pinned=pinned)
 
 
-def make_declared(state: State, backend: Backend) -> Any:
-    """Return Numba's dispatcher of a function with declared signatures. Compile all signatures whose code was not found.
+def make_declared_dispatcher(state: State, backend: Backend) -> Any:
+    """Make and return Numba's dispatcher of a function with declared signatures. Compile all signatures whose code was not found.
 
-    Record the code for starts without Numba.
+    Record the code for starts without Numba. The dispatcher is added to `unfinished`, from which the caller removes it.
     """
     from numba.core import entrypoints, typeinfer
 
@@ -168,7 +168,7 @@ def _accepted_types(type_: Any, typing_context: Any, types_in_signatures: Sequen
     for candidate in _list_candidates(type_, types_in_signatures, is_optional=is_optional):
         conversion = typing_context.can_convert(candidate, type_)
         if conversion is not None and candidate != type_:
-            accepted[argument_text(candidate)] = int(conversion) - 1
+            accepted[argument_text(candidate)] = int(conversion) - 1  # the rank of a type's conversion to itself is 0 here, and 1 in Numba
     return accepted
 
 

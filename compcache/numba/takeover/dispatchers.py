@@ -73,9 +73,9 @@ def _make_dispatcher(state: State) -> Any:
     if backend is None:  # the backend cannot be used, so Numba compiles as without it
         return apply_decorator(state, state.signatures, caches=True)
     if state.signatures is not None:
-        from compcache.numba.takeover.declared import make_declared
+        from compcache.numba.takeover.declared import make_declared_dispatcher
 
-        return make_declared(state, backend)
+        return make_declared_dispatcher(state, backend)
     dispatcher = apply_decorator(state)
     unfinished[id(state)] = dispatcher
     if hasattr(dispatcher, "_compile_for_args"):

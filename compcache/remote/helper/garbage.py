@@ -36,7 +36,7 @@ from compcache.remote.helper.reads import LARGEST_MODULE
 from compcache.remote.helper.surveys import DELIVERIES, Survey, call_concurrently, read_deliveries, read_surveys, write_surveys
 from compcache.remote.helper.uses import USES, decode_uses, shortened_key
 from compcache.remote.maintenance import LONGEST_UNUSED
-from compcache.remote.shelves import LAYOUT, card_key, module_key, platform_shelf
+from compcache.remote.shelves import LAYOUT, card_key, module_key, platform_part_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -343,6 +343,6 @@ def _card_keys_of(data: bytes) -> Iterator[str]:
     """
     _image, records, *_ = sections_of(data, intact_footer(data))
     manifest: Any = WholeManifest(records)
-    platform = platform_shelf(manifest.header.triple, manifest.header.abi)
+    platform_part = platform_part_of(manifest.header.triple, manifest.header.abi)
     for name, *_ in manifest.indexed():
-        yield card_key(platform, name)
+        yield card_key(platform_part, name)

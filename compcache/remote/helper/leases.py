@@ -82,7 +82,7 @@ class Leases:
             current_content = None if is_acquired else await self._requests.get(key, _LARGEST)
             if (
                 other_content and current_content == other_content and loop_time() - unchanged_since >= _EXPIRES
-            ):  # its holder no longer runs
+            ):  # the holder of the lease no longer runs
                 is_acquired = await self._requests.exchange(key, own_content, other_content)
                 unchanged_since = loop_time()
             if is_acquired:

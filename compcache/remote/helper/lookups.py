@@ -39,7 +39,7 @@ class FindQuestion(NamedTuple):
 
     Attributes:
         names: the functions.
-        platform: the platform of the client.
+        platform_part: the part of keys for the client's platform (`platform_part_of`).
         shelves: the shelves that the client can use, the best first.
         token: identifies the process whose questions form a start-up.
         writes: the positions of the stores that the process may write to.
@@ -56,7 +56,7 @@ class FindQuestion(NamedTuple):
     """
 
     names: list[str]
-    platform: str
+    platform_part: str
     shelves: list[str]
     token: bytes
     writes: list[int]
@@ -85,8 +85,8 @@ class LookUp:
         self._waited = max(0.0, time.monotonic() - question.asked)
         self._room = Room(question.tell, question.place)
         self._pack_seconds = self._pack_wait()
-        names, platform, shelves, token, writes, *_ = question
-        self._start_up = packs.join_start_up(token, names, platform, shelves, writes) if not question.first else None
+        names, platform_part, shelves, token, writes, *_ = question
+        self._start_up = packs.join_start_up(token, names, platform_part, shelves, writes) if not question.first else None
 
     async def answers(self) -> list[HelperAnswer]:
         """Return the answer for each function. The files of large modules are removed `_REMOVAL_SECONDS` later."""
@@ -107,7 +107,7 @@ class LookUp:
         question, start_up = self._question, self._start_up
         seconds = LOOKUP_SECONDS if question.patience else max(_SHORTEST_SECONDS, LOOKUP_SECONDS - self._waited)
         ask_stores = partial(
-            self._chain.find, name, question.platform, question.shelves, self._room, seconds=seconds, first=question.first,
+            self._chain.find, name, question.platform_part, question.shelves, self._room, seconds=seconds, first=question.first,
             writes=question.writes,
         )  # fmt: skip
         result = await ask_stores(patience=min(question.patience, PATIENCE), fresh=question.patience > 0)
@@ -118,7 +118,7 @@ class LookUp:
         if result.card is not None:
             self._chain.note_use(name)
             if start_up is not None and start_up.writes and isinstance(result.answer.data, bytes):
-                self._packs.remember_module(question.platform, result.shelf, result.card, result.answer.data)
+                self._packs.remember_module(question.platform_part, result.shelf, result.card, result.answer.data)
         return result.answer
 
     def _pack_wait(self) -> float:
@@ -161,10 +161,10 @@ class LookUp:
         """
         question = self._question
         seconds = 2 * question.compile_seconds + 1.0 if question.compile_seconds else LONGEST_WAIT
-        lease = lease_of(card_key(question.platform, name))
+        lease = lease_of(card_key(question.platform_part, name))
 
         async def is_stored() -> bool:
-            return bool(await tier.reads.cards(name, question.platform, question.shelves))
+            return bool(await tier.reads.cards(name, question.platform_part, question.shelves))
 
         with suppress(Exception):  # without a lease the client compiles
             await tier.leases.acquire_or_wait(lease, seconds, is_stored, question.is_client_gone, lambda: question.tell(seconds))

@@ -1,6 +1,6 @@
 """Packs: the functions that a program asks for when it starts, in one object, so that one request serves a new worker.
 
-A pack is stored under the first name that the start-up asks for: ``ccr3/p/<platform>/<shelf>/<kk>/<key of the name>``. It is on the
+A pack is stored under the first name that the start-up asks for: ``ccr3/p/<platform part>/<shelf>/<kk>/<key of the name>``. It is on the
 shelf of the card with this name, which is requested first. The name is a content name, so a changed program has another pack. Packs
 are learned: a process that may write leaves a pack behind after its start-up. Like a card, a pack is not trusted: each module in it
 is verified by its digest and signature. Functions that it lacks are looked up by their cards.
@@ -49,14 +49,14 @@ class StartUp:
 
     Args:
         first_name: the name of the first function, under which the pack is stored.
-        platform: the platform of the process.
+        platform_part: the part of keys for the process's platform (`platform_part_of`).
         shelves: the shelves that it can use, the best first.
         writes: the positions of the stores that it may write to.
     """
 
-    def __init__(self, first_name: str, platform: str, shelves: list[str], writes: Sequence[int]) -> None:
+    def __init__(self, first_name: str, platform_part: str, shelves: list[str], writes: Sequence[int]) -> None:
         self.first = first_name
-        self.platform = platform
+        self.platform_part = platform_part
         self.shelves = shelves
         self.writes = writes
         self.names: dict[str, None] = {}
@@ -115,7 +115,7 @@ class Packs:
         """Return whether a process has already requested a function."""
         return token in self._start_ups
 
-    def join_start_up(self, token: bytes, names: list[str], platform: str, shelves: list[str], writes: Sequence[int]) -> StartUp | None:
+    def join_start_up(self, token: bytes, names: list[str], platform_part: str, shelves: list[str], writes: list[int]) -> StartUp | None:
         """Add a question to the start-up of its process, and return the start-up, or None if the question does not belong to one.
 
         The first question creates the start-up and begins to fetch its pack.
@@ -125,26 +125,26 @@ class Packs:
         if not token or not (start_up or content_names):
             return start_up
         if start_up is None:
-            start_up = self._start_ups[token] = StartUp(min(content_names), platform, shelves, writes)
+            start_up = self._start_ups[token] = StartUp(min(content_names), platform_part, shelves, writes)
             start_up.loading = asyncio.ensure_future(self._load_pack(start_up))
         start_up.asked = time.monotonic()
         start_up.names.update(dict.fromkeys(content_names))
         return start_up
 
-    def announce_start_up(self, names: list[str], platform: str, shelves: list[str], writes: Sequence[int]) -> None:
+    def announce_start_up(self, names: list[str], platform_part: str, shelves: list[str], writes: Sequence[int]) -> None:
         """Request a pack of these functions. A later call of `store_packs` stores it."""
         content_names = [name for name in names if label_of(name) is not None]
         if content_names:
-            start_up = StartUp(min(content_names), platform, shelves, writes)
+            start_up = StartUp(min(content_names), platform_part, shelves, writes)
             start_up.names.update(dict.fromkeys(content_names))
             self._start_ups[repr(sorted(content_names)).encode()] = start_up
 
-    def remember_module(self, platform: str, shelf: str, card: Card, module: bytes) -> None:
+    def remember_module(self, platform_part: str, shelf: str, card: Card, module: bytes) -> None:
         """Remember a function for packs. Functions with plain names and large modules are ignored."""
         if label_of(card.name) is None or len(module) > _MAX_MODULE:
             return
         card = card._replace(module=b"", imports=())
-        key = platform, card.name, shelf
+        key = platform_part, card.name, shelf
         self._remembered_size += len(module) - len(self._remembered[key].module if key in self._remembered else b"")
         self._remembered[key] = PackedFunction(card, module)
         while self._remembered_size > _REMEMBERED:
@@ -165,26 +165,26 @@ class Packs:
         items: dict[str, PackedFunction] = {}
         remaining_size = MAX_PACK
         for name in start_up.names:
-            _, packed = self._find_known(start_up, name) or ("", None)
+            _, packed = self._find_known_realization(start_up, name) or ("", None)
             if packed is not None and remaining_size >= len(packed.module):
                 items[name] = packed
                 remaining_size -= len(packed.module)
         if len(items) < max(_FEWEST, _GROWTH * start_up.stored):
             return
-        first_known = self._find_known(start_up, start_up.first)
+        first_known = self._find_known_realization(start_up, start_up.first)
         if first_known is not None:  # the card may not have been worth an upload of its own, but refers to the pack
             shelf, first = first_known
-            await self._note(start_up.platform, shelf, first.card._replace(module=first.module), start_up.writes)
+            await self._note(start_up.platform_part, shelf, first.card._replace(module=first.module), start_up.writes)
         else:
-            shelf = await self._find_shelf(start_up.first, start_up.platform, start_up.shelves, start_up.writes)
+            shelf = await self._find_shelf(start_up.first, start_up.platform_part, start_up.shelves, start_up.writes)
         if shelf:
-            await self._store(pack_key(start_up.platform, shelf, start_up.first), encode_pack(items.values()), start_up.writes)
+            await self._store(pack_key(start_up.platform_part, shelf, start_up.first), encode_pack(items.values()), start_up.writes)
             start_up.stored = len(items)
 
-    def _find_known(self, start_up: StartUp, name: str) -> tuple[str, PackedFunction] | None:
+    def _find_known_realization(self, start_up: StartUp, name: str) -> tuple[str, PackedFunction] | None:
         """Return the best known realization of a function and its shelf, or None if no realization is known."""
         for shelf in start_up.shelves:
-            remembered = self._remembered.get((start_up.platform, name, shelf))
+            remembered = self._remembered.get((start_up.platform_part, name, shelf))
             if remembered is None and shelf == start_up.shelf:
                 remembered = start_up.pack.get(name)
             if remembered is not None:
@@ -193,8 +193,8 @@ class Packs:
 
     async def _load_pack(self, start_up: StartUp) -> None:
         """Fetch and decode the pack of a start-up. A missing or damaged pack leaves the start-up unchanged."""
-        shelf = await self._find_shelf(start_up.first, start_up.platform, start_up.shelves, start_up.writes)
-        pack = await self._fetch(pack_key(start_up.platform, shelf, start_up.first), start_up.writes) if shelf else None
+        shelf = await self._find_shelf(start_up.first, start_up.platform_part, start_up.shelves, start_up.writes)
+        pack = await self._fetch(pack_key(start_up.platform_part, shelf, start_up.first), start_up.writes) if shelf else None
         if pack is not None:
             data, store = pack
             with suppress(FormatError):

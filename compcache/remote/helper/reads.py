@@ -133,14 +133,14 @@ class Reads:
         self._damaged: OrderedDict[str, None] = OrderedDict()  # the keys of damaged modules
 
     async def find(
-        self, name: str, platform: str, shelves: list[str], room: Room | None = None, *, seconds: float = LOOKUP_SECONDS,
+        self, name: str, platform_part: str, shelves: list[str], room: Room | None = None, *, seconds: float = LOOKUP_SECONDS,
         patience: float = 0.0, fresh: bool = True,
     ) -> StoreAnswer:  # fmt: skip
         """Look up a function, and return the answer of the store. Errors of the store's client make it unavailable.
 
         Args:
             name: the function.
-            platform: the platform of the client.
+            platform_part: the part of keys for the client's platform (`platform_part_of`).
             shelves: the shelves that the client can use, the best first.
             room: the space for the module, or None if the space is unlimited.
             seconds: the time limit of each try of a request, in seconds.
@@ -149,7 +149,7 @@ class Reads:
         """
         error: Exception | None = None
         try:
-            cards = await self.cards(name, platform, shelves, seconds, patience, fresh=fresh)
+            cards = await self.cards(name, platform_part, shelves, seconds, patience, fresh=fresh)
         except Exception as failure:  # noqa: BLE001 - whatever the client raises
             return StoreAnswer(UNAVAILABLE, describe_error(failure))
         for shelf, card in cards.items():
@@ -162,16 +162,17 @@ class Reads:
                 return StoreAnswer(FOUND, "", module, card, shelf)
         return StoreAnswer(MISSING) if error is None else StoreAnswer(UNAVAILABLE, describe_error(error))
 
-    async def has(self, name: str, platform: str, shelves: list[str]) -> bool | None:
+    async def has(self, name: str, platform_part: str, shelves: list[str]) -> bool | None:
         """Return whether a function has a card on one of the shelves, or None if the store does not answer."""
         try:
-            return bool(await self.cards(name, platform, shelves, LOOKUP_SECONDS, PATIENCE))
+            return bool(await self.cards(name, platform_part, shelves, LOOKUP_SECONDS, PATIENCE))
         except Exception:  # noqa: BLE001 - whatever the client raises
             return None
 
     async def cards(
-        self, name: str, platform: str, shelves: list[str], seconds: float = LOOKUP_SECONDS, patience: float = 0.0, *, fresh: bool = True
-    ) -> dict[str, Card]:
+        self, name: str, platform_part: str, shelves: list[str], seconds: float = LOOKUP_SECONDS, patience: float = 0.0, *,
+        fresh: bool = True,
+    ) -> dict[str, Card]:  # fmt: skip
         """Return the cards of a function by shelf, in the order of `shelves`. See `find` for the arguments.
 
         Concurrent callers share one request, with the first caller's limits. Damaged cards and cards of another function are counted, and
@@ -180,7 +181,7 @@ class Reads:
         Raises:
             Exception: an error of the store's client. It is unknown whether there are cards.
         """
-        key = card_key(platform, name)
+        key = card_key(platform_part, name)
         if not fresh and self.avoid_request(key):
             return {}
         asking = self._asking.get(key)
@@ -318,7 +319,7 @@ class Reads:
 
     def _require_service(self) -> None:
         """Raise `_SkippedError` if the store accepts no requests now."""
-        if not self.breaker.allows_lookups():  # this may have changed while the look-up waited for its turn
+        if not self.breaker.allows_lookups():  # the breaker may have changed while the look-up waited for its turn
             raise _SkippedError(SKIPPED)
 
     def _note_failure(self, key: str, allowed: float, error: BaseException) -> None:

@@ -210,7 +210,7 @@ class Requests:
         return max(_SHORTEST_SILENCE, _SILENCE * self.latency) if self.latency else _UNKNOWN_SILENCE
 
     def _spend_on_repeat(self, size: int) -> bool:
-        """Take the price of a repeated try for an object of this size from the budget. Return False if the budget is too small.
+        """Take the cost of a repeated try for an object of this size from the credit. Return False if the credit is too small.
 
         The repeated tries are counted in `repeated`.
         """

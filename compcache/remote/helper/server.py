@@ -162,13 +162,13 @@ class Helper:
         """Record that a process has rejected a module in its pack."""
         self._packs.distrust_start_up(token)
 
-    async def _do_pack(self, names: list[str], platform: str, shelves: list[str], writes: list[int]) -> None:
+    async def _do_pack(self, names: list[str], platform_part: str, shelves: list[str], writes: list[int]) -> None:
         """Request a pack of these functions, which are being uploaded."""
-        self._packs.announce_start_up(names, platform, shelves, writes)
+        self._packs.announce_start_up(names, platform_part, shelves, writes)
 
-    async def _do_has(self, names: list[str], platform: str, shelves: list[str]) -> list[bool | None]:
+    async def _do_has(self, names: list[str], platform_part: str, shelves: list[str]) -> list[bool | None]:
         """Return, for each function, whether it has a card on one of the shelves, or None if the stores do not answer."""
-        return await asyncio.gather(*[self._chain.has(name, platform, shelves) for name in names])
+        return await asyncio.gather(*[self._chain.has(name, platform_part, shelves) for name in names])
 
     async def _do_status(self) -> list[dict[str, Any]]:
         """Return each store's counts, as `compcache remote status` shows them."""
@@ -249,16 +249,16 @@ class Helper:
 
     # ------------------------------------------------------------------- packs
 
-    async def _find_shelf(self, name: str, platform: str, shelves: list[str], writes: Sequence[int]) -> str:
+    async def _find_shelf(self, name: str, platform_part: str, shelves: list[str], writes: Sequence[int]) -> str:
         """Return the shelf of the best card of a function, or "" if it has no card, or if the store fails."""
         try:
-            return next(iter(await self._chain.cards(name, platform, shelves, writes, fresh=False)), "")
+            return next(iter(await self._chain.cards(name, platform_part, shelves, writes, fresh=False)), "")
         except Exception:  # noqa: BLE001 - the status of the store has recorded it
             return ""
 
-    async def _note_card(self, platform: str, shelf: str, card: Card, writes: Sequence[int]) -> None:
+    async def _note_card(self, platform_part: str, shelf: str, card: Card, writes: Sequence[int]) -> None:
         """Queue the upload of a card to each of the stores that are written."""
-        await self._chain.store_in_each(writes, lambda tier: tier.uploads.put_card(card_key(platform, card.name), shelf, card))
+        await self._chain.store_in_each(writes, lambda tier: tier.uploads.put_card(card_key(platform_part, card.name), shelf, card))
 
     async def _put_pack(self, key: str, data: bytes, writes: Sequence[int]) -> None:
         """Store a pack in each of the stores that are written."""

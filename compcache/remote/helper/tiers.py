@@ -110,7 +110,7 @@ class Chain:
         self.seconds.append(0.0)
 
     async def find(
-        self, name: str, platform: str, shelves: list[str], room: Room | None = None, *, seconds: float = LOOKUP_SECONDS,
+        self, name: str, platform_part: str, shelves: list[str], room: Room | None = None, *, seconds: float = LOOKUP_SECONDS,
         patience: float = 0.0, fresh: bool = True, first: int = 0, writes: Sequence[int] = (),
     ) -> LookupResult:  # fmt: skip
         """Look up a function in the stores, starting at the position `first`. See `Reads.find` for the other arguments.
@@ -118,7 +118,7 @@ class Chain:
         The client has rejected the answers of the stores before `first`. A module that is found is copied into the nearer stores of
         `writes`.
         """
-        key, results = card_key(platform, name), ["-"] * len(self.tiers)
+        key, results = card_key(platform_part, name), ["-"] * len(self.tiers)
         problems: list[str] = []
         waiting = list(range(first, len(self.tiers)))
         running: dict[asyncio.Task[StoreAnswer], int] = {}
@@ -131,7 +131,7 @@ class Chain:
                         problems.append(SKIPPED)
                         results[position] = STORE_ERROR
                         continue
-                    look_up = tier.reads.find(name, platform, shelves, room, seconds=seconds, patience=patience, fresh=fresh)
+                    look_up = tier.reads.find(name, platform_part, shelves, room, seconds=seconds, patience=patience, fresh=fresh)
                     running[asyncio.ensure_future(self._measure_answer(position, look_up))] = position
                 silence = max([self.tiers[position].silence() for position in running.values()], default=0.0) if waiting else None
                 finished, _ = await asyncio.wait(running, timeout=silence, return_when=asyncio.FIRST_COMPLETED) if running else ((), ())
@@ -165,11 +165,11 @@ class Chain:
         for tier in self.tiers:
             tier.uses.note(name)
 
-    async def has(self, name: str, platform: str, shelves: list[str]) -> bool | None:
+    async def has(self, name: str, platform_part: str, shelves: list[str]) -> bool | None:
         """Return whether a store has a card of a function on one of the shelves, or None if that is unknown because a store fails."""
         answer: bool | None = False
         for tier in self.tiers:
-            has_card = await tier.reads.has(name, platform, shelves)
+            has_card = await tier.reads.has(name, platform_part, shelves)
             if has_card:
                 return True
             if has_card is None:
@@ -177,7 +177,7 @@ class Chain:
         return answer
 
     async def cards(
-        self, name: str, platform: str, shelves: list[str], writes: Sequence[int] = (), *, fresh: bool = True
+        self, name: str, platform_part: str, shelves: list[str], writes: Sequence[int] = (), *, fresh: bool = True
     ) -> dict[str, Card]:
         """Return the cards of a function by shelf, from the nearest store that has any. The nearer stores of `writes` receive copies.
 
@@ -190,14 +190,14 @@ class Chain:
         tiers_without: list[int] = []
         for position, tier in enumerate(self.tiers):
             try:
-                cards = await tier.reads.cards(name, platform, shelves, fresh=fresh)
+                cards = await tier.reads.cards(name, platform_part, shelves, fresh=fresh)
             except Exception as failure:  # noqa: BLE001 - whatever the client raises
                 error = failure
                 continue
             for shelf, card in cards.items():
                 for target in tiers_without:
                     if card.module:
-                        self._copy_to_nearer(target, card_key(platform, name), shelf, card, card.module)
+                        self._copy_to_nearer(target, card_key(platform_part, name), shelf, card, card.module)
             if cards:
                 return cards
             if position in writes:
@@ -246,15 +246,8 @@ class Chain:
 
         def put() -> None:
             """Queue the upload in the directory for uploads."""
-            upload = Upload(
-                module_key(card.module_id),
-                bytes(content),
-                [(key, encode_cards({shelf: card}))],
-                card.seconds,
-                always=True,
-                replaces=replaces,
-            )
-            tier.outbox.put(upload)
+            cards = [(key, encode_cards({shelf: card}))]
+            tier.outbox.put(Upload(module_key(card.module_id), bytes(content), cards, card.seconds, always=True, replaces=replaces))
 
         async def copy() -> None:
             """Queue the upload without blocking the helper, and count it."""

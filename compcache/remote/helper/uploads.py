@@ -61,7 +61,7 @@ class Uploads:
         self._stored: dict[str, float] = {}  # by file name in the outbox: when it was first known to be stored
 
     async def run(self) -> None:
-        """Upload the files of the outbox, forever: when files are added, and every `_LOOK_AGAIN` seconds."""
+        """Upload the waiting files, forever: when files are added, and every `_LOOK_AGAIN` seconds."""
         while True:
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self.news.wait(), _LOOK_AGAIN)
@@ -77,7 +77,7 @@ class Uploads:
             await asyncio.wait_for(self._upload_waiting(), seconds)
 
     async def _upload_waiting(self) -> None:
-        """Upload what is waiting, again after each failure that may be temporary."""
+        """Upload the waiting files. Repeat this while the breaker is doubtful, and probe the store first if it allows no look-ups."""
         breaker = self._reads.breaker
         while True:
             if not breaker.allows_lookups():
@@ -226,10 +226,10 @@ class Uploads:
     def _remember_functions(self, upload: Upload) -> None:
         """Remember the functions of an upload, so that a later pack contains them, even if the upload itself is dropped."""
         for key, data in upload.cards:
-            _layout, _kind, platform, *_ = key.split("/")
+            _layout, _kind, platform_part, *_ = key.split("/")
             with suppress(FormatError):
                 for shelf, card in decode_cards(data).items():
-                    self._packs.remember_module(platform, shelf, card, card.module or upload.module)
+                    self._packs.remember_module(platform_part, shelf, card, card.module or upload.module)
 
     def _is_worthwhile(self, upload: Upload) -> bool:
         """Return whether fetching the module is faster than compiling it, other hosts wait for it, or it is always uploaded."""

@@ -75,7 +75,7 @@ def _examine_cache(session: Session) -> Iterator[_Result]:
     """Run all examinations of the cache of a session. If the cache cannot be opened, yield only this problem."""
     try:
         load_runtime()
-        cache = session.open_or_empty()
+        cache = session.open_or_assume_empty()
     except ImportError as error:
         yield _Result(PROBLEM, "runtime", str(error))
         return

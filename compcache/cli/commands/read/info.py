@@ -24,7 +24,7 @@ def command(session: Session, as_json: bool) -> None:
 
     In a cache of thousands of modules, removed modules count until the next prune.
     """
-    with session.open_or_empty() as cache:
+    with session.open_or_assume_empty() as cache:
         info = cache.info(progress=show_progress)
     if as_json:
         origin = {"directory": info.directory, "chosen_by": session.chosen_by}

@@ -1,4 +1,4 @@
-"""``compcache clear``: remove everything from the cache."""
+"""``compcache clear``: remove every module from the cache."""
 
 from __future__ import annotations
 

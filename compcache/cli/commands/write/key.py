@@ -49,9 +49,7 @@ def new(name: str, output: str | None) -> None:
 
 @command.command("show")
 @click.argument("file", required=False)
-@click.option(
-    "--minisign", is_flag=True, help="Print the key in the form for `minisign -V -P`, which checks `compcache export --minisign`."
-)
+@click.option("--minisign", is_flag=True, help="Print the key for `minisign -V -P`, which checks `compcache export --minisign`.")
 def show(file: str | None, minisign: bool) -> None:
     """Print the public key of the secret key in FILE; without FILE, print the trusted keys."""
     format_key = minisign_public_key if minisign else str

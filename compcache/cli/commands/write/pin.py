@@ -35,7 +35,7 @@ def command(session: Session, names: tuple[str, ...], as_json: bool) -> None:
                 cache.pin(name)
                 if not cache.has(name):
                     print_note(f"{name!r} is not in the cache; the pin takes effect when the function is added")
-    with session.open_or_empty() as cache:
+    with session.open_or_assume_empty() as cache:
         pinned = cache.pinned()
     if as_json:
         print_json(list(pinned))

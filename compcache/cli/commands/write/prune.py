@@ -68,7 +68,7 @@ def command(session: Session, /, dry_run: bool, yes: bool, as_json: bool, as_lin
         policy = PrunePolicy(**options)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    with session.open_or_create() if os.path.isdir(session.directory) and not dry_run else session.open_or_empty() as cache:
+    with session.open_or_create() if os.path.isdir(session.directory) and not dry_run else session.open_or_assume_empty() as cache:
         if not cache.exists:  # a timer may run before the first program; that is not a failure
             session.require_no_file()
             print_note(f"there is no cache at {session.directory} yet (chosen by: {session.chosen_by})")
