@@ -7,6 +7,7 @@ from tokenize import TokenError
 from typing import TYPE_CHECKING
 
 from compcache.interrupts import reraise_interrupt
+from compcache.numba.fingerprints.walk import CLASS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,13 +21,15 @@ _MAX_CHARACTERS = 1 << 15
 
 
 def read_sources(parts: Iterable[FunctionPart]) -> dict[str, str]:
-    """Return the source texts of functions as components of an identity.
+    """Return the source texts of functions as components of an identity. Classes are omitted.
 
     Functions without readable source are omitted. The first function that exceeds the maximum length, and all later functions, are omitted.
     """
     texts: dict[str, str] = {}
     remaining = _MAX_CHARACTERS
     for part in parts:
+        if part.kind == CLASS:
+            continue
         try:
             text = inspect.getsource(part.function)
         except (OSError, TypeError, SyntaxError, TokenError) as error:  # for example, the file was edited since its import
