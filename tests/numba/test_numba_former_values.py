@@ -699,3 +699,68 @@ def test_a_helper_in_loaded_code_is_that_of_the_functions_that_it_was_given(
     programs = Programs(tmp_path, _GIVEN_FUNCTIONS)
     for _ in range(3):
         assert programs.start(mode, tmp_path / "cache").answer == uncached(_GIVEN_FUNCTIONS)
+
+
+#: The types that `make` returns have the names of the former ones. Only code that loaded code has given the former types is former.
+_GIVEN_TYPES_MADE_ANEW = """
+    import enum
+    from numba import float64, types
+    from DECORATORS import njit
+    from numba.experimental import jitclass, structref
+
+    K = 1
+
+    def make():
+        class Kind(enum.Enum):
+            A = 10
+
+        @jitclass([("x", float64)])
+        class Point:
+            def __init__(self, x):
+                self.x = x
+
+        class RowType(types.StructRef):
+            pass
+
+        class Row(structref.StructRefProxy):
+            def __new__(cls, x):
+                return structref.StructRefProxy.__new__(cls, x)
+
+        for cls in (Kind, RowType, Row):
+            cls.__qualname__ = cls.__name__
+            globals()[cls.__name__] = cls
+        structref.register(RowType)
+        structref.define_proxy(Row, RowType, ["x"])
+        return Kind, Point, Row
+
+    @njit(cache=True)
+    def helper(x):
+        return K
+
+    @njit(cache=True)
+    def with_global():
+        return helper(Kind.A)
+
+    @njit(cache=True)
+    def applied(x):
+        return helper(x)
+
+    Kind, Point, Row = make()
+    former = [Point(1.0), Row(1.0), (Point(2.0), 1), (Kind.A, 2)]
+    answers = [with_global(), *map(applied, former)]
+    K = 5
+    former.append(Kind.A)
+    Kind, Point, Row = make()
+    present = [Point(1.0), Row(1.0), (Point(2.0), 1), (Kind.A, 2), Kind.A]
+    answers += [function(x) for function in (helper, applied) for x in [*present, *former]]
+    print(repr(repr(answers)))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode", MODES)
+def test_a_helper_in_loaded_code_is_that_of_the_types_that_it_was_given(tmp_path: Path, uncached: Callable[..., str], mode: str) -> None:
+    programs = Programs(tmp_path, _GIVEN_TYPES_MADE_ANEW)
+    for _ in range(3):
+        assert programs.start(mode, tmp_path / "cache").answer == uncached(_GIVEN_TYPES_MADE_ANEW)

@@ -204,7 +204,7 @@ def test_explain_tells_what_the_store_says(open_cache: Callable[..., Cache]) -> 
     assert not plain.is_asked
     other = open_cache("c", "read", signing_key=b"two").explain(name).remote
     assert other is not None
-    assert (other.outcome, "signature" in other.message) == ("rejected", True)
+    assert (other.outcome, "signed" in other.message) == ("rejected", True)
     assert open_cache("d", "off").explain(name).remote is None
 
 

@@ -8,6 +8,7 @@ from tokenize import TokenError
 from typing import TYPE_CHECKING
 
 from compcache.interrupts import reraise_interrupt
+from compcache.numba.fingerprints.walk import CLASS
 from compcache.numba.registered.library import full_name
 
 if TYPE_CHECKING:
@@ -26,13 +27,15 @@ _read_source = functools.lru_cache(maxsize=256)(inspect.getsource)
 
 
 def read_sources(parts: Iterable[FunctionPart]) -> dict[str, str]:
-    """Return the source texts of functions as components of an identity.
+    """Return the source texts of functions as components of an identity. Classes are omitted.
 
     Functions without readable source are omitted. The first function that exceeds the maximum length, and all later functions, are omitted.
     """
     texts: dict[str, str] = {}
     remaining = _MAX_CHARACTERS
     for part in parts:
+        if part.kind == CLASS:
+            continue
         try:
             text = _read_source(part.function.__code__)
         except (OSError, TypeError, SyntaxError, TokenError) as error:  # for example, the file was edited since its import

@@ -31,7 +31,7 @@ class Content:
     Attributes:
         digest: the digest of all that the function reads.
         lines: the digest of source lines.
-        parts: each compiled function with the digest of its own reads, the function itself first.
+        parts: each compiled function with the digest of its own reads, the function itself first; and the program's classes.
         reads: the parts, and each of the program's functions that the compiler calls, with the digest of its reads.
         registered: all functions that the compiler knows only because they were registered.
     """

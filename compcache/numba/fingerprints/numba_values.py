@@ -257,6 +257,7 @@ def _feed_type(walk: Walk, value: Any, where: str) -> None:
     if walk.feed_back_reference(value):
         return
     if not is_library_module(kind.__module__):
+        walk.note_class(kind)
         _feed_extension_type(walk, value, where)
     _feed_structure(walk, value, where)
 

@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["function_of", "hashed_reference", "note_lazy_owner", "note_ufunc", "owner_of", "ufunc_of"]
+__all__ = ["function_of", "hashed_reference", "is_compared_by_identity", "note_lazy_owner", "note_ufunc", "owner_of", "ufunc_of"]
 
 #: The attributes of Numba's objects that contain the owner of a lazy function's code, and a weak reference to the ufunc of a dispatcher.
 _OWNER, _UFUNC = "_compcache_owner", "_compcache_ufunc"
@@ -38,6 +38,12 @@ def hashed_reference(value: Any) -> ref[Any]:
     reference = ref(value)
     hash(reference)  # the reference remembers its hash
     return reference
+
+
+def is_compared_by_identity(cls: type) -> bool:
+    """Return whether a class equals only itself. A metaclass may define otherwise. References to such classes cannot be keys."""
+    metaclass = type(cls)
+    return metaclass.__hash__ is type.__hash__ and metaclass.__eq__ is type.__eq__
 
 
 def note_lazy_owner(dispatcher: Any, owner: Any) -> None:

@@ -18,7 +18,7 @@ from compcache.digest import blake2b
 from compcache.numba.fingerprints import COMPILED, NAMED, RUN
 from compcache.numba.fingerprints.code_digest import bits_of, plain_name
 from compcache.numba.fingerprints.functions import feed_function, registered_here
-from compcache.numba.fingerprints.owners import hashed_reference
+from compcache.numba.fingerprints.owners import hashed_reference, is_compared_by_identity
 from compcache.numba.fingerprints.stand_ins import handler_without_numba, is_generators_module
 from compcache.numba.fingerprints.values import feed_class_and_attributes, handler_of
 from compcache.numba.registered.code_reads import MISSING
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from compcache.numba.fingerprints.implementations import Implementation
     from compcache.numba.fingerprints.reach import Reach
 
-__all__ = ["SIZE_OF_LINES", "Fingerprint", "FunctionPart", "Walk"]
+__all__ = ["CLASS", "SIZE_OF_LINES", "Fingerprint", "FunctionPart", "Walk", "class_part"]
 
-WITH_NUMBA, WITHOUT_NUMBA = "with Numba", "without Numba"
+WITH_NUMBA, WITHOUT_NUMBA, CLASS = "with Numba", "without Numba", "class"
 _SIZE = 16
 SIZE_OF_LINES = 2 * _SIZE
 _MAX_DEPTH = 200
@@ -46,12 +46,12 @@ _MAX_VALUES = 50_000
 
 
 class FunctionPart:
-    """A function of a walk, and the digest of its own reads.
+    """A function of a walk, and the digest of its own reads; or a class of the program, with an empty digest.
 
     Attributes:
-        function: the function.
+        function: the function or class.
         digest: the digest.
-        kind: `WITH_NUMBA`, `WITHOUT_NUMBA`, or `RUN` for code that runs.
+        kind: `WITH_NUMBA`, `WITHOUT_NUMBA`, `RUN` for code that runs, or `CLASS`.
         owners: weak references to those dispatchers of the function that the walk has reached, as `owner_of` returns them.
     """
 
@@ -64,6 +64,11 @@ class FunctionPart:
         self.owners = [] if owners is None else owners
 
 
+def class_part(cls: type) -> FunctionPart:
+    """Return the part for a class of the program."""
+    return FunctionPart(cls, b"", CLASS)
+
+
 class Fingerprint:
     """The result of a walk.
 
@@ -71,7 +76,7 @@ class Fingerprint:
         content: the digest of everything that the compiler can read.
         lines: the digest of source lines, of `SIZE_OF_LINES` characters, followed by the digest of the paths of files.
         reads: the values that compiled functions read, and their code, for display: plain values, or digests.
-        parts: the compiled functions, the fingerprinted function first.
+        parts: the compiled functions, the fingerprinted function first, and then the classes of the program.
     """
 
     __slots__ = ("content", "lines", "parts", "reads")
@@ -115,6 +120,7 @@ class Walk:
         self._alive: list[object] = []  # references, so that no id is reused
         self._waiting: list[tuple[Any, str, str, bool]] = []
         self._parts: list[FunctionPart] = []
+        self._classes: dict[int, FunctionPart] = {}
         self._owners: dict[int, list[ref[Any]]] = {}  # by the id of the function
         self._total = blake2b(digest_size=_SIZE, person=b"compcache-numba5")
         self._state = blake2b(digest_size=_SIZE)
@@ -213,7 +219,8 @@ class Walk:
         if self._reach is not None:
             self._feed_settings()
             self._feed_reach(self._reach)
-        return Fingerprint(self._total.hexdigest(), self.lines.hexdigest() + self.files.hexdigest(), self.reads, tuple(self._parts))
+        parts = (*self._parts, *self._classes.values())
+        return Fingerprint(self._total.hexdigest(), self.lines.hexdigest() + self.files.hexdigest(), self.reads, parts)
 
     def _feed_waiting_functions(self) -> None:
         """Feed the functions in the queue, each as one part. There is a queue because call graphs are deeper than Python's stack."""
@@ -280,6 +287,11 @@ class Walk:
         if owner is not None:
             self._owners.setdefault(id(function), []).append(hashed_reference(owner))
         self.refer_to_function(function, where, NAMED if self.mode == NAMED else COMPILED)
+
+    def note_class(self, cls: type) -> None:
+        """Record a class of the program that this walk has reached."""
+        if is_compared_by_identity(cls):
+            self._classes.setdefault(id(cls), class_part(cls))
 
     def feed_declared(self, overloads: Iterable[Compiled] | None, function: Any) -> None:
         """Feed the identities of the code of a dispatcher that compiles no more code.

@@ -9,10 +9,11 @@ from numba.core import types
 
 from compcache.numba.fingerprints.fingerprint import fingerprint, fingerprint_of_value
 from compcache.numba.fingerprints.numba_values import is_plain_type
-from compcache.numba.fingerprints.owners import function_of, hashed_reference, owner_of
+from compcache.numba.fingerprints.owners import function_of, hashed_reference, is_compared_by_identity, owner_of
+from compcache.numba.fingerprints.walk import class_part
 from compcache.numba.identity.settings import config_text, platform_text, versions_text
 from compcache.numba.registered.jitclasses import without_addresses
-from compcache.numba.registered.library import full_name
+from compcache.numba.registered.library import full_name, is_library_module
 from compcache.numba.registered.refusals import Unidentifiable, examines_program
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from compcache.numba.fingerprints.walk import FunctionPart
 
-__all__ = ["Identity", "dispatchers_in", "flags_text", "identify", "signature_text", "type_name", "type_text"]
+__all__ = ["Identity", "flags_text", "identify", "made_objects_in", "signature_text", "type_name", "type_text"]
 
 _MAX_SHOWN = 400
 
@@ -74,20 +75,43 @@ def identify(function: Any, *, sig: Any, flags: str, extra: Mapping[str, str], c
     name = full_name(function)
     shown_components = {"name": name, **components, **{f"read {where}": value for where, value in content.reads.items()}}
     parts = content.parts
-    for dispatcher in dispatchers_in(getattr(sig, "args", sig)):
-        argument_parts = fingerprint(function_of(dispatcher)).parts
-        argument_parts[0].owners.insert(0, hashed_reference(owner_of(dispatcher)))
-        parts += argument_parts
+    for item in made_objects_in(getattr(sig, "args", sig)):
+        if isinstance(item, type):
+            parts += (class_part(item),)
+        else:
+            argument_parts = fingerprint(function_of(item)).parts
+            argument_parts[0].owners.insert(0, hashed_reference(owner_of(item)))
+            parts += argument_parts
     return Identity(state.hexdigest(), content.lines, name, shown_components, parts)
 
 
-def dispatchers_in(types_: Iterable[Any]) -> Iterator[Any]:
-    """Yield the dispatchers of jitted functions whose types are among these types, or in tuples among them."""
-    for type_ in types_:
-        if isinstance(type_, types.Dispatcher):
-            yield type_.dispatcher
-        elif isinstance(type_, types.BaseTuple):
-            yield from dispatchers_in(type_.types)
+def made_objects_in(parts: Iterable[Any], visited: frozenset[int] = frozenset()) -> Iterator[Any]:
+    """Yield the objects of the program that distinguish types of the same name: the dispatchers of jitted functions, and classes.
+
+    `parts` are types, and parts of types. The dispatcher of its ``__init__`` stands for a jitclass. `visited` are the ids of the types that
+    contain these parts.
+    """
+    for item in parts:
+        if isinstance(item, type):
+            if not is_library_module(item.__module__) and is_compared_by_identity(item):
+                yield item
+        elif isinstance(item, types.Dispatcher):
+            yield item.dispatcher
+        elif isinstance(item, (types.ClassType, types.ClassInstanceType)):
+            yield item.jit_methods["__init__"]
+        elif isinstance(item, types.BaseTuple):  # Numba finds the type of a named tuple by the name of its class
+            yield from made_objects_in(item.types, visited)
+        elif isinstance(item, (tuple, list)):
+            yield from made_objects_in(item, visited)
+        elif isinstance(item, types.Type) and id(item) not in visited and not is_plain_type(item):
+            compared = item.key
+            if compared == item.name:  # Numba compares the text, in which only addresses distinguish objects of the same name
+                compared = (
+                    [part for part in vars(item).values() if not isinstance(part, type)]
+                    if without_addresses(item.name) != item.name
+                    else []
+                )
+            yield from made_objects_in([type(item), compared], visited | {id(item)})
 
 
 def signature_text(sig: Any) -> str:

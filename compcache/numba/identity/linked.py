@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from compcache.numba.fingerprints.history import named_functions
 from compcache.numba.fingerprints.owners import hashed_reference, owner_of, ufunc_of
 from compcache.numba.identity.dependencies import Dependency, functions_compiled_for
-from compcache.numba.identity.key import dispatchers_in, type_name
+from compcache.numba.identity.key import made_objects_in, type_name
 from compcache.numba.lazy.description import LINKED, LOOP
 from compcache.numba.registered.refusals import Unidentifiable
 
@@ -39,7 +39,8 @@ class Linked(NamedTuple):
         function: a weak reference to the Python function.
         owner: a weak reference to the function's dispatcher, as `owner_of` returns it, or to the function if no dispatcher compiles it.
         overload: a digest of the names of the argument types, because the content of a type may change; "" if a type has no name.
-        given: weak references to the dispatchers of the jitted functions among the arguments, because their names may be equal.
+        given: weak references to the dispatchers and classes of the program in the argument types, because the names of types that the
+            program makes anew are equal.
     """
 
     function: weakref.ref[Any]
@@ -60,9 +61,8 @@ class Loop(NamedTuple):
     types: str
 
 
-#: The overloads that are linked into loaded code, by the dispatcher or function (`Linked.owner`): their digests and the dispatchers that
-#: they were given. Overloads that were compiled since are omitted, and None stands for a dispatcher whose overloads Numba compiles from
-#: present values.
+#: The overloads that are linked into loaded code, by the dispatcher or function (`Linked.owner`): their digests and `Linked.given`.
+#: Overloads that were compiled since are omitted, and None stands for a dispatcher whose overloads Numba compiles from present values.
 _linked: weakref.WeakKeyDictionary[Any, set[tuple[str, tuple[weakref.ref[Any], ...]]] | None] = weakref.WeakKeyDictionary()
 
 
@@ -77,7 +77,7 @@ def linked_overload(function: Any, dispatcher: Any, args: Iterable[Any]) -> Link
         text = f"CPUDispatcher ({', '.join(map(type_name, args))}) -> ?"
     except Unidentifiable:
         return Linked(weakref.ref(function), owner, "")
-    given = tuple([hashed_reference(owner_of(dispatcher)) for dispatcher in dispatchers_in(args)])
+    given = tuple([hashed_reference(item if isinstance(item, type) else owner_of(item)) for item in made_objects_in(args)])
     return Linked(weakref.ref(function), owner, blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest(), given)
 
 
@@ -111,16 +111,16 @@ def note_recompiled(dispatcher: Any) -> None:
 def encode_linked(overloads: Iterable[Linked], used: Iterable[tuple[str, str]], functions: Functions) -> set[Dependency]:
     """Return the dependencies for the overloads in the code of an entry.
 
-    `functions` are the functions in the code, in the order of their fingerprint, which is the same without Numba. `used` are the
-    dependencies that are implementations. A dependency contains the number of the dispatcher among the dispatchers of functions with the
-    same name, and the names and numbers of the dispatchers among the arguments. Overloads of other functions, which implementations of
-    Numba call, are omitted.
+    `functions` are the functions and classes in the code, in the order of their fingerprint, which is the same without Numba. `used` are
+    the dependencies that are implementations. A dependency contains the number of the dispatcher among the dispatchers of functions with
+    the same name, and the names and numbers of the dispatchers and classes in the argument types. Overloads of other functions, which
+    implementations of Numba call, are omitted.
     """
     numbers = _number_owners(functions, used)
     dependencies = set()
     for function, owner, overload, given in overloads:
         name, number = numbers.get(owner) or numbers.get(function) or ("", 0)
-        places = [numbers.get(dispatcher) for dispatcher in given]
+        places = [numbers.get(item) for item in given]
         if overload and name and None not in places:
             dependencies.add(Dependency(name, f"{LINKED}{number} {overload} {places or ''}"))
     return dependencies

@@ -493,3 +493,49 @@ def test_a_start_imports_no_stand_ins_and_collects_little_garbage(project: Proje
     project.write(starting=text)
     answers = [command(project, "run", "starting.py").stdout for _ in range(2)]
     assert answers[1] == "['decorators', 'import_hook'] False True False\n"
+
+
+#: A signal arrives when NumPy has loaded its first extension module. NumPy refuses to load it for a second time.
+INTERRUPTED = """
+    import signal, sys
+    from numba import DECORATOR
+
+    class Interrupting:
+        def find_spec(self, name, *_):
+            if name == "numpy.lib":
+                sys.meta_path.remove(self)
+                signal.raise_signal(signal.SIGINT)
+
+    def count(number, frame):
+        counted.append("numpy.linalg" in sys.modules)
+        raise TimeoutError
+
+    def caught(text):
+        sys.meta_path.insert(0, Interrupting())
+        try:
+            exec(text, globals())
+        except (KeyboardInterrupt, TimeoutError) as error:
+            return type(error).__name__
+
+    counted = []
+    if len(sys.argv) > 1:
+        signal.signal(signal.SIGINT, count)
+    former = signal.getsignal(signal.SIGINT)
+
+    def twice(x):
+        return x * 2
+
+    answers = [caught("function = DECORATOR(twice); function(2.0)"), float(DECORATOR(twice)(3.0))]
+    print(*answers, counted, signal.getsignal(signal.SIGINT) is former, "numba.core" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("decorator", ["njit", "vectorize"])
+def test_an_interrupt_during_the_import_of_numba_arrives_after_it(tmp_path: Path, decorator: str) -> None:
+    project = Project(tmp_path)
+    project.write(program=INTERRUPTED.replace("DECORATOR", decorator))
+    for arguments, told in (([], "KeyboardInterrupt 6.0 [] True True"), (["own"], "TimeoutError 6.0 [True] True True")):
+        command = [sys.executable, "-m", "compcache.numba", "run", str(project.source / "program.py"), *arguments]
+        environment = {"COMPCACHE_DIR": str(tmp_path / f"cache{len(arguments)}"), "PYTHONPATH": str(PACKAGE_ROOT), "PATH": ""}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        assert (done.returncode, done.stderr, done.stdout.strip()) == (0, "", told)
