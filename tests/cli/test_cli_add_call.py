@@ -132,7 +132,7 @@ def test_advice_is_in_words_of_the_command_line(directory: Path, tmp_path: Path)
     missing = 'declare i64 @"{0}"(i64)\ndefine i64 @f(i64 %x) {{\n%y = call i64 @"{0}"(i64 %x)\nret i64 %y\n}}\n'
     assert "name the symbol in --import if" in told(missing.format("nobodys"))
     assert "in --global if it is" in told(missing.format("nobodys"))
-    assert "the library with it in --library or --archive" in told(missing.format("nobodys"))
+    assert "name its library in --library or --archive" in told(missing.format("nobodys"))
     assert "pass --archive libflang_rt.runtime.a, or" in told(missing.format("_FortranANothing"))
     assert "pass that .a file in --archive" in told(missing.format("rust_begin_unwind"))
     assert "soname or path in --library" in told(adder("f", 1), "--library", "no_such_library")
