@@ -83,7 +83,7 @@ def test_without_closure_a_bundle_has_what_is_named(cache: Cache, tmp_path: Path
 
 @pytest.mark.slow
 def test_the_same_content_gives_the_same_bytes(cache: Cache, tmp_path: Path) -> None:
-    """ModuleImage by another process at another time, with statistics and a key of the directory, of names in another order."""
+    """Written by another process at another time, with statistics and a key of the directory, of names in another order."""
     fill(cache)
     cache.export(["top"], tmp_path / "one.ccb")
     script = f"""
