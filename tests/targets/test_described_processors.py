@@ -30,8 +30,8 @@ SHORT = (
     "layers/test_layers.py", "signing/test_shared_directories.py", "hit/test_without_llvm.py", "targets/test_used_code.py",
     "miss/test_retarget.py",
 )  # fmt: skip
-#: Start processes with an environment of their own, which are not in the pretence.
-OUTSIDE = "not makes_its_own_in_the_background and not the_same_content_gives_the_same_bytes"
+#: Starts a process with an environment of its own, which is not in the pretence.
+OUTSIDE = "not makes_its_own_in_the_background"
 LONG = (
     *SHORT, "targets/test_choice_of_cpu.py", "targets/test_required_features.py", "hit/test_loading.py", "hit/test_realizations.py",
     "bundles/test_bundles.py", "publish/test_races.py",

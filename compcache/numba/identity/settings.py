@@ -12,7 +12,7 @@ from compcache.numba.registered.settings import is_harmless
 __all__ = ["FORMAT", "config_text", "platform_text", "requested_cpu", "requested_cpu_and_features", "versions_text"]
 
 #: Incremented when the meaning of keys or entries changes.
-FORMAT = 8
+FORMAT = 7
 _config_memo: tuple[Any, str] = (None, "")
 
 
