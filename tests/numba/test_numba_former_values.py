@@ -701,6 +701,50 @@ def test_a_helper_in_loaded_code_is_that_of_the_functions_that_it_was_given(
         assert programs.start(mode, tmp_path / "cache").answer == uncached(_GIVEN_FUNCTIONS)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_entries_of_the_first_version_do_not_name_what_helpers_were_given(tmp_path: Path) -> None:
+    """Code that version 1.0 stored has one row for all functions of a factory. What it contains is former code nevertheless."""
+    program = """
+        import sys
+        from DECORATORS import njit
+
+        if sys.argv[1:] == ["first"]:
+            from compcache.numba.identity import linked
+            linked.made_objects_in = lambda args: ()
+
+        K = 1
+
+        def make(n):
+            @njit(cache=True)
+            def made(x):
+                return x + n
+            return made
+
+        first = make(10)
+
+        @njit(cache=True)
+        def applied(function, x):
+            return function(x) * K
+
+        @njit(cache=True)
+        def helped(x):
+            return applied(first, x)
+
+        answers = [helped(1)]
+        K = 5
+
+        @njit(cache=True)
+        def with_first(x):
+            return applied(first, x) + 0
+
+        print(repr(repr([*answers, with_first(1)])))
+    """
+    programs = Programs(tmp_path, program)
+    for given in ("first", "second", "second"):
+        assert programs.start("variable", tmp_path / "cache", given).answer == repr("[11, 11]")
+
+
 #: The types that `make` returns have the names of the former ones. Only code that loaded code has given the former types is former.
 _GIVEN_TYPES_MADE_ANEW = """
     import enum

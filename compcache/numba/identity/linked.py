@@ -48,6 +48,11 @@ class Linked(NamedTuple):
     overload: str
     given: tuple[weakref.ref[Any], ...] = ()
 
+    @property
+    def forms(self) -> set[Linked]:
+        """This overload, and its form in entries of version 1.0, which do not name what is given."""
+        return {self, self._replace(given=())}
+
 
 class Loop(NamedTuple):
     """A loop that the compiler has added to a ufunc without signatures.
@@ -92,14 +97,16 @@ def note_linked(overloads: Iterable[Linked]) -> None:
 
 def is_linked(overload: Linked) -> bool:
     """Return whether loaded code contains an overload that this process has neither compiled nor loaded since."""
-    return overload[2:] in (_linked.get(overload.owner()) or ())
+    known = _linked.get(overload.owner()) or set()
+    return any(form[2:] in known for form in overload.forms)
 
 
 def take_linked(overload: Linked) -> bool:
     """Return what `is_linked` returns, and forget the overload, because this process compiles it now."""
-    known = _linked.get(overload.owner()) or set()
-    was_linked = overload[2:] in known
-    known.discard(overload[2:])
+    was_linked = is_linked(overload)
+    if was_linked:
+        known = _linked.get(overload.owner()) or set()
+        known.difference_update([form[2:] for form in overload.forms])
     return was_linked
 
 
