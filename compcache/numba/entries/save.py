@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numba
 from llvmlite import binding
-from numba.core import serialize
+from numba.core import serialize, types
 from numba.core.dispatcher import Dispatcher, ObjModeLiftedWith
 from numba.core.environment import lookup_environment
 from numba.core.typed_passes import _reload_parfors
@@ -25,7 +25,6 @@ from compcache.errors import CompileError, LinkError
 from compcache.interrupts import reraise_interrupt, suppress
 from compcache.numba.compilation import libraries, native_code, scopes
 from compcache.numba.entries import image_source, load, recursion
-from compcache.numba.entries.generators import next_symbol
 from compcache.numba.entries.named_addresses import replace_addresses_by_names
 from compcache.numba.entries.names import format_signature
 from compcache.numba.fingerprints.history import named_functions
@@ -112,7 +111,7 @@ def save_result(cache: Cache, identity: Identity, name: str, cres: Any, targets:
             raise NotCacheable("the function calls a recursive function that Numba has compiled separately: pass the result as an argument")
         declared = [function.name for function in library._final_module.functions if function.is_declaration]
         thread_functions = tuple(name for name in declared if name in THREADING)
-        pickled = _pickle_metadata((KIND_OBJECT, token, thread_functions, (next_symbol(cres), _reduce_result(cres))), cres, text)
+        pickled = _pickle_metadata((KIND_OBJECT, token, thread_functions, (_next_symbol(cres), _reduce_result(cres))), cres, text)
         publish_entry(cache, identity, name, cres.signature, None, Description(*checked, pickled, b""), seconds=seconds)
 
 
@@ -385,3 +384,12 @@ def _read_sources(parts: Iterable[FunctionPart]) -> dict[str, str]:
             break
         texts[f"source of {full_name(part.function)}"] = text
     return texts
+
+
+def _next_symbol(cres: Any) -> str:
+    """Return the symbol that implements `next` for the generator that compiled code returns, or "" if the code returns no generator."""
+    return_type = cres.signature.return_type
+    if not isinstance(return_type, types.Generator) or return_type not in cres.target_context._generators:
+        return ""
+    symbol: str = cres.target_context.get_generator_desc(return_type).mangled_name
+    return symbol
