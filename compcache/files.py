@@ -254,10 +254,6 @@ class Tree(Files):
             return "."
         raise OSError(f"the path {path} is not in the directory {self.root}")
 
-    def _is_outside(self, path: str) -> bool:
-        """Return whether a path is neither the root nor below it."""
-        return path != self.root and not path.startswith(self._prefix)
-
     def _open_at(self, root: _Root, relative: str, flags: int, mode: int = 0) -> Opened:
         """Open a path relative to the root. No component of the path may be a symbolic link."""
         if self._beneath is not None:
@@ -340,7 +336,7 @@ class Tree(Files):
 
     def open_owned(self, path: str, flags: int, mode: int = FILE_MODE) -> Opened:
         """Open a file as `os.open` does. A new file gets this mode despite the umask. Paths outside the root are opened directly."""
-        if self._is_outside(path):
+        if path != self.root and not path.startswith(self._prefix):
             return self._open_outside(path, flags, mode)
         creates = bool(flags & os.O_CREAT)
         opened = self._run_in_root(path, lambda root, relative: self._open_at(root, relative, flags, mode), changes=creates)

@@ -17,7 +17,6 @@ from helpers import constant
 from hypothesis import settings
 
 from compcache import Cache, ModuleSource
-from compcache.targets import machine_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,7 +102,7 @@ def _prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def undecoded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Machine code is not looked into: functions require all that they were compiled for, however little they do."""
-    monkeypatch.setattr(machine_code, "_reader_of", lambda _: None)
+    monkeypatch.setattr("compcache.translation.requirements._reader_of", lambda _: None)
 
 
 @pytest.fixture

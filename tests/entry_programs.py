@@ -8,7 +8,7 @@ from array import array
 from typing import TYPE_CHECKING, Any
 
 from compcache import Cache, Function, ModuleSource
-from compcache.build.entry_code import selection
+from compcache.build.entry_code import object_file
 from compcache.signature import BOOL, CSTR, FLOAT, OBJECT, POINTER, Signature
 from compcache.translation import emission
 
@@ -163,10 +163,10 @@ def differences(directory: str, seed: int, count: int, calls: int) -> tuple[int,
     functions = {
         name: Function(str(of), nogil="object" not in str(of) and rng.random() < 0.3) for name, of in signatures.items()
     }  # fmt: skip
-    real = selection.entry_object
+    real = object_file.entry_object
     answers = []
     for number, way in enumerate((real, lambda points: (b"", tuple(points)))):
-        selection.entry_object = way  # type: ignore[assignment]
+        object_file.entry_object = way  # type: ignore[assignment]
         emission._objects_of.cache_clear()
         try:
             with Cache(f"{directory}/{number}") as cache:
@@ -174,7 +174,7 @@ def differences(directory: str, seed: int, count: int, calls: int) -> tuple[int,
                 targets = {name: cache.get_target(name) for name in signatures}
                 answers.append([outcome(targets[name], values, names) for name, values, names in given])
         finally:
-            selection.entry_object = real
+            object_file.entry_object = real
             emission._objects_of.cache_clear()
     good = sum(text.endswith("]") and "Error" not in kind for kind, text in answers[0])
     unequal = [(str(signatures[call[0]]), call, *pair) for call, *pair in zip(given, *answers, strict=True) if pair[0] != pair[1]]

@@ -1,9 +1,8 @@
 """Batch compilation: many jobs in several processes, where no job affects another.
 
-`compile_many` skips cached jobs, compiles the other jobs in worker processes, and reports the result of every job.
-The files of this package: `jobs` (the forms of jobs), `build` (running one job, in any process), `worker` and `pool`
-(processes that may die), `executors` (executors of the caller), `reports`, `progress`, `spec` (jobs on the command
-line), `run` (the whole batch).
+`compile_many` skips cached jobs, compiles the other jobs in worker processes, and reports the result of every job. The files of this
+package: `jobs` (the forms of jobs), `build` (running one job, in any process), `worker` and `pool` (processes that may die), `executors`
+(executors of the caller), `reports`, `progress`, `spec` (jobs on the command line), `run` (the whole batch).
 """
 
 from __future__ import annotations

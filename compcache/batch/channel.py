@@ -1,9 +1,8 @@
 """Messages between a batch and its worker, over a socket that a job may write to, read from or close.
 
-A worker runs foreign code. That code inherits the descriptors of the worker, may write to a wrong descriptor, and may fork.
-Hence every packet begins with a token that only the two ends know. Packets without the token are dropped. If the system has
-sockets that keep packets whole (``SOCK_SEQPACKET``), foreign bytes cannot get into a packet. On other systems a checksum
-detects foreign bytes.
+A worker runs foreign code. That code inherits the descriptors of the worker, may write to a wrong descriptor, and may fork. Hence every
+packet begins with a token that only the two ends know. Packets without the token are dropped. If the system has sockets that keep packets
+whole (``SOCK_SEQPACKET``), foreign bytes cannot get into a packet. On other systems a checksum detects foreign bytes.
 
 A packet has a token (16 bytes), little-endian the length of the message (8), the length of the part in this packet (4), the
 CRC-32 of the part (4), and the part. A message is a pickle in one or more packets.

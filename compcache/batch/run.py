@@ -83,7 +83,8 @@ def compile_many(
     prepared = prepare_jobs(jobs)
     opened, settings = open_with_settings(cache)
     batch = _Batch(prepared, progress_display(progress))
-    pool = WorkerPool(settings, workers or _usable_cpus(), timeout)
+    usable_cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    pool = WorkerPool(settings, workers or usable_cpus, timeout)
     try:
         with batch.display:
             missing = batch.skip_cached(opened, batch.jobs)
@@ -162,11 +163,6 @@ def _find_cached(cache: Cache, job: PreparedJob) -> Outcome | None:
     if stored is None:
         return None
     return Outcome("cached", job.functions, stored.module_ids, time.perf_counter() - started, stored.size)
-
-
-def _usable_cpus() -> int:
-    """Return the number of CPUs that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _Batch:

@@ -300,7 +300,7 @@ def _make_entry(export: Export, head: FunctionHead, effects: Mapping[str, Mappin
     except SignatureError as error:
         return None, f"! {error}"
     known_effects = [effects[group] for group in _GROUP.findall(_STRING.sub("", head.head.suffix)) if group in effects]
-    only_reads = any(_effect_on_arguments(effect) in ("none", "read") for effect in known_effects)
+    only_reads = any(effect.get("argmem", effect.get("", "none")) in ("none", "read") for effect in known_effects)
     may_raise = not any(map(_is_on_arguments, known_effects))
     entry = entry_point(export.name, head, signature, nogil=export.nogil, only_reads=only_reads, may_raise=may_raise)
     return entry, ("nogil " if export.nogil else "") + signature.text()
@@ -318,11 +318,6 @@ def _effects_of_groups(lines: Iterable[str]) -> dict[str, dict[str, str]]:
         items = [item.rpartition(": ") for item in match[2].split(", ")]
         effects[match[1]] = {location: effect for location, _, effect in items}
     return effects
-
-
-def _effect_on_arguments(effects: Mapping[str, str]) -> str:
-    """Return the effect on the arguments' memory: the effect for arguments, otherwise the default, otherwise "none"."""
-    return effects.get("argmem", effects.get("", "none"))
 
 
 def _is_on_arguments(effects: Mapping[str, str]) -> bool:

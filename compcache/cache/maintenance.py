@@ -224,7 +224,7 @@ class Maintenance(Facade):
             StorageError: the cache is read-only, or a file could not be removed.
         """
         self._require_open()
-        from compcache.maintain.clear import clear
+        from compcache.maintain.remove import clear
 
         if self._entries is not None:
             self._entries.drop()

@@ -116,10 +116,8 @@ def _code_flags(words: Iterable[str], path: str, directory: str) -> Iterator[str
     for word in remaining:
         if word in _OUTPUT_OPTIONS:
             next(remaining, None)
-        elif not (word in _OUTPUT_FLAGS or word.startswith(_OUTPUT_OPTIONS) or _is_file(word, path, directory)):
+        elif word.startswith("-"):
+            if word not in _OUTPUT_FLAGS and not word.startswith(_OUTPUT_OPTIONS):
+                yield word
+        elif os.path.normpath(os.path.join(directory, word)) != path:
             yield word
-
-
-def _is_file(word: str, path: str, directory: str) -> bool:
-    """Return whether a word of a command is the path of the compiled file."""
-    return not word.startswith("-") and os.path.normpath(os.path.join(directory, word)) == path

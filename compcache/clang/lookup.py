@@ -44,7 +44,8 @@ def compiled_functions(cache: Cache, unit: Unit, functions: Mapping[str, Any] | 
     """
     options_digest = seal(ModuleSource("", functions, **options)).digest  # everything except the code that affects the functions
     stored = {name: repr(options[name]) for name in ("entries", "part_of") if name in options}
-    fields = {"functions": _signature_texts(functions), "options": {"digest": options_digest, **stored} if options else {}}
+    signatures = None if functions is None else {str(name): repr(value) for name, value in functions.items()}
+    fields = {"functions": signatures, "options": {"digest": options_digest, **stored} if options else {}}
     shortcut_name = Identity(f"{unit.label}.given", given=unit.input_digest(), **fields).func_name
     names = _stored_names(cache, shortcut_name)
     if names is None:
@@ -60,11 +61,6 @@ def compiled_functions(cache: Cache, unit: Unit, functions: Mapping[str, Any] | 
         return source
 
     return CompiledFunctions(names, lambda name: cache.get_or_compile(name, build))
-
-
-def _signature_texts(functions: Mapping[str, Any] | None) -> dict[str, str] | None:
-    """Return the signatures of `functions=` as texts for an identity, or None if no functions are named."""
-    return None if functions is None else {str(name): repr(value) for name, value in functions.items()}
 
 
 def _stored_names(cache: Cache, shortcut_name: str) -> dict[str, str] | None:

@@ -9,6 +9,7 @@ import codecs
 import gc
 import os
 import re
+import shlex
 import sys
 import warnings
 from contextlib import contextmanager
@@ -17,7 +18,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from compcache.cli.advice import translate_advice
 from compcache.cli.examples import EXAMPLES
 from compcache.cli.output import PROGRAM, QUIET, did_you_mean, end_progress, is_quiet, print_message, printable
 from compcache.cli.session import Session
@@ -29,8 +29,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
-__all__ = ["COMMANDS", "group", "main"]
+__all__ = ["COMMANDS", "group", "main", "translate_advice"]
 
+#: Advice that only a program can follow, and the words that join it to the advice after it.
+_FOR_PROGRAMS = re.compile(
+    r"Name (?:the function by its|functions by their) content \(an Identity, or Cache\.compile\),"
+    r"(?: give the function another name,)? or (\w)"
+)
+_REMOVAL = re.compile(r"cache\.remove\((?:'([^']*)'|\"([^\"]*)\")\)")
+_REMOVE_FIRST = re.compile(rf"Remove the cached code first: {_REMOVAL.pattern}")
 BAD_INPUT = 2
 _INTERRUPTED = 130
 #: Commands that report invalid settings themselves or use no settings.
@@ -345,3 +352,12 @@ def _show_warning(
     else:
         text = warnings.formatwarning(message, category, filename, lineno, line)
         print("\n".join(map(printable, text.split("\n"))), file=file or sys.stderr, end="")
+
+
+def translate_advice(message: str) -> str:
+    """Replace the Python calls in the message of a warning or error with commands, and return the message."""
+    message = _FOR_PROGRAMS.sub(lambda match: match[1].upper(), message)
+    context = click.get_current_context(silent=True)
+    if context is not None and any(parameter.name == "replace" for parameter in context.command.params):
+        message = _REMOVE_FIRST.sub("Add it with --replace, which removes the older code", message)
+    return _REMOVAL.sub(lambda match: f"compcache rm {shlex.quote(match[1] or match[2] or '')}", message)

@@ -202,7 +202,7 @@ class _Linking:
             return _Outcome(None, (), unlinked | dict.fromkeys(requested, reason))
         linked_names = frozenset(linked.names)
         unlinked |= {name: "its code cannot be copied" for name in requested if name not in linked_names}
-        if not self._is_as_bound(linked):
+        if not all(self._is_found(name, module_id) for name, module_id in linked.bound.items()):
             return _Outcome(None, (), unlinked)
         built = self._build_module(linked)
         sign = self._store.publish_key is not None and self._unsigned_parts.isdisjoint(linked.parts)
@@ -230,7 +230,7 @@ class _Linking:
                     not footer.bitcode
                     or module.flags == SUSPECT
                     or not is_mapped(header.image_kind)
-                    or not self._is_for_this_machine(header.cpu, header.machine_features)
+                    or (header.cpu, header.machine_features) != (self._machine.cpu, self._machine.features)
                 ):
                     return None
                 has_data = _has_data(module.read(footer.image, footer.records))
@@ -257,19 +257,11 @@ class _Linking:
                     return None
         return is_found_by_name
 
-    def _is_for_this_machine(self, cpu: str, features: str) -> bool:
-        """Return whether code was compiled for this machine, for which closures are linked."""
-        return cpu == self._machine.cpu and features == self._machine.features
-
     def _link_code(self, closure: Closure) -> Linked | None:
         """Return the linked code of a closure, or None if it would contain the code of only one module."""
         level = max([part.recipe.level for part in closure.parts]) or _LEVEL
         request = Request(b"", (), Requests({}, {}), level, self._machine, shared=True, keep_bitcode=False)
         return codegen.run(lambda context: link_code(context, closure, request))
-
-    def _is_as_bound(self, linked: Linked) -> bool:
-        """Return whether look-ups of the plain names in a linked closure find the modules to which the closure binds the names."""
-        return all(self._is_found(name, module_id) for name, module_id in linked.bound.items())
 
     def _is_found(self, name: str, module_id: bytes) -> bool:
         """Return whether a look-up of a name returns a module first. The result is always True for content names."""

@@ -368,12 +368,8 @@ def _import_pairs(imports: Any) -> list[tuple[str, str]]:
     if isinstance(imports, str):
         imports = (imports,)
     pairs = imports.items() if hasattr(imports, "items") else ((name, name) for name in imports)
-    return sorted((str(symbol), _func_name_of(name)) for symbol, name in pairs)
-
-
-def _func_name_of(function: Any) -> str:
-    """Return the func_name for a value in `imports`: a name, a call target or an identity."""
-    return str(getattr(function, "func_name", function))
+    # A value in `imports` is a name, a call target or an identity.
+    return sorted((str(symbol), str(getattr(function, "func_name", function))) for symbol, function in pairs)
 
 
 def _identity_components(source: ModuleSource) -> dict[str, str]:

@@ -27,12 +27,11 @@ class Sections(NamedTuple):
 class BuiltModule(NamedTuple):
     """A compiled module, or a pack of entries, ready to be published or loaded from memory.
 
-    `indexed` has (name, record offset, requirement) of its functions and entries,
-    for the index. `header`, `signatures` (one for each function), `imports` (func_names) and `entries` repeat the content of records, for
-    listings of modules. `code` is the digest of the source (compcache.content.names). `others` are the modules for other targets of the
-    source. `defined` has the link types of its functions. `used` has the link types of its imports, each mapped to a function that uses the
-    import (`compcache.hit.link_types`). `null` has the weak references that stay undefined. `makers` is the text of its record of makers
-    (`compcache.formats.makers`).
+    `indexed` has (name, record offset, requirement) of its functions and entries, for the index. `header`, `signatures` (one for each
+    function), `imports` (func_names) and `entries` repeat the content of records, for listings of modules. `code` is the digest of the
+    source (compcache.content.names). `others` are the modules for other targets of the source. `defined` has the link types of its
+    functions. `used` has the link types of its imports, each mapped to a function that uses the import (`compcache.hit.link_types`). `null`
+    has the weak references that stay undefined. `makers` is the text of its record of makers (`compcache.formats.makers`).
     """
 
     sections: Sections

@@ -12,9 +12,8 @@ the function's requirement, the number of the addition, and a digest of the func
 `ModuleEntry`: the stamp of the verified file, and sizes for readers. The requirements are a check, and texts preceded by their
 numbers and lengths (`compcache.formats.host.requirement`). They let a host choose among realizations without reading modules.
 
-The index is derived, and readers check it. An entry without a module file is ignored, and so is a stamp that does not match the
-file. A damaged segment is not used, and is rebuilt from the manifests. So additions and merges need no lock. Merges take a lock
-only to save work.
+The index is derived, and readers check it. An entry without a module file is ignored, and so is a stamp that does not match the file. A
+damaged segment is not used, and is rebuilt from the manifests. So additions and merges need no lock. Merges take a lock only to save work.
 
 In every version of the format, the digest in a segment's name is the digest of its content. So a segment that cannot be decoded
 is either damaged, or, if the digest matches, was written by another version of this package. Such a segment is neither used nor

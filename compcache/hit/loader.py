@@ -8,11 +8,10 @@ greatest fixed point, computed by elimination). *Prepare*: map the images, decod
 A load maps a module once, however many functions it uses of it, and a `Loader` has each module once: a thread claims a module before it
 maps it, so constructors run once, whatever other threads and cycles of imports do.
 
-Ownership points one way: target -> context -> module -> image, and module -> what its filled slots refer to (decoded
-globals, modules of other functions). All tables hold weak references. Modules and targets belong to one `Loader`,
-that is to one `Cache` object, so no `Loader` sees, changes or unloads anything of another. The dynamic linker maps a
-file once per process: a second loader, or the same one after an unload while the old mapping is still in use, maps a
-private copy.
+Ownership points one way: target -> context -> module -> image, and module -> what its filled slots refer to (decoded globals, modules of
+other functions). All tables hold weak references. Modules and targets belong to one `Loader`, that is to one `Cache` object, so no `Loader`
+sees, changes or unloads anything of another. The dynamic linker maps a file once per process: a second loader, or the same one after an
+unload while the old mapping is still in use, maps a private copy.
 
 Locking: `_lock` guards the tables. It is reentrant (a garbage collection may run anything while it is held). It is
 never held while files are read, images mapped, globals decoded or modules imported: unloading waits for nothing.

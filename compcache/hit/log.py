@@ -79,7 +79,8 @@ class LoggingRecorder(NullRecorder):
     def missed(self, error: Exception, func_name: str = "") -> None:
         """Record that a function was missing or had no usable realization."""
         name = getattr(error, "func_name", "") or func_name
-        _logger.debug("miss %s (%s): %s", name, miss_reason(error), _first_line(error))
+        message, _, _ = str(error.args[0] if error.args else "").partition("\n")  # without suggestions
+        _logger.debug("miss %s (%s): %s", name, miss_reason(error), message)
         self._counts.missed(error)
 
     def refused(self, name: str, reason: str) -> None:
@@ -131,8 +132,3 @@ class LoggingRecorder(NullRecorder):
 def _format_time(seconds: float) -> str:
     """Return a time as text, in milliseconds if it is shorter than a second."""
     return f"{1e3 * seconds:.2f} ms" if seconds < 1 else f"{seconds:.2f} s"
-
-
-def _first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, without suggestions."""
-    return str(error.args[0]).partition("\n")[0] if error.args else ""

@@ -62,10 +62,11 @@ def forget(loader: Loader, module_id: bytes) -> None:
     if linked is not None and module_id in linked and linked.has_all_parts(module_id):
         return
     with loader.lock():
-        modules = [loader._loaded(module_id), *(linked.closures_of(module_id) if linked is not None else ())]
-        forgotten = {user for module in modules if module is not None for user in _users_of(loader, module)}
-        if not forgotten:
+        copies = [loader._loaded(module_id), *(linked.closures_of(module_id) if linked is not None else ())]
+        modules = {module for module in copies if module is not None}
+        if not modules:
             return
+        forgotten = modules.union([user for user in loader.loaded_modules() if not modules.isdisjoint(modules_behind(user))])
         loader.changed = None
         for names in (loader.merged, loader.providers):
             for name in [name for name, weak in list(names.items()) if weak() in forgotten]:
@@ -88,11 +89,6 @@ def forget_targets(loader: Loader, targets: list[TypedCallTarget]) -> None:
             if target is not None and id(target) in numbers:
                 loader.changed = None
                 _hide(loader, token, target)
-
-
-def _users_of(loader: Loader, module: LoadedModule) -> set[LoadedModule]:
-    """Return a module and all loaded modules that are bound to it, directly or indirectly."""
-    return {module, *[user for user in loader.loaded_modules() if module in modules_behind(user)]}
 
 
 def _hide(loader: Loader, token: object, target: TypedCallTarget) -> None:

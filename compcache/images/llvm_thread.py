@@ -300,17 +300,13 @@ def _running_code() -> Iterator[CodeType]:
         frame = frame.f_back
 
 
-def _llvm_lock() -> Any:
-    """Return the lock that llvmlite holds during every call into LLVM, or None if this version of llvmlite has no such lock."""
-    return getattr(getattr(llvm.ffi.lib, "_lock", None), "_lock", None)  # llvmlite wraps the lock of Python in an object of its own
-
-
 def _is_inside_llvm() -> bool:
     """Return whether this thread runs a callback of LLVM. It then holds LLVM's lock, and an LLVM thread would wait forever.
 
     Side effect: release LLVM's lock if no call is running, because an interrupt can keep llvmlite from releasing it.
     """
-    lock = _llvm_lock()
+    # llvmlite holds the lock during every call into LLVM, and wraps it in an object of its own. Some versions have no such lock.
+    lock = getattr(getattr(llvm.ffi.lib, "_lock", None), "_lock", None)
     is_owned = getattr(lock, "_is_owned", None)
     if lock is None or is_owned is None or not is_owned():
         return False

@@ -1,9 +1,8 @@
 """Native symbols that code may use without defining them: the platform's symbols and the process's symbols.
 
-Platform libraries (libc, libm, libgcc_s) are linked by name, so that their symbols get the version that a C
-compiler would bind. All other symbols of the process (libpython, libraries loaded with RTLD_GLOBAL) may be missing
-in another process. References to these symbols are made weak and recorded with the functions that reach them. A load
-of such a function checks its references.
+Platform libraries (libc, libm, libgcc_s) are linked by name, so that their symbols get the version that a C compiler would bind. All other
+symbols of the process (libpython, libraries loaded with RTLD_GLOBAL) may be missing in another process. References to these symbols are
+made weak and recorded with the functions that reach them. A load of such a function checks its references.
 """
 
 from __future__ import annotations

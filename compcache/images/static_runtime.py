@@ -1,10 +1,9 @@
 """The code that the static parts of a C library and of compilers add to every shared object that they link.
 
-`atexit`, `at_quick_exit` and `pthread_atfork` register a function for the shared object that calls them. The address of
-`__dso_handle` identifies the shared object (Itanium C++ ABI, 3.3.5; glibc's libc_nonshared.a, GCC's crtbeginS.o). A
-module that refers to one of these symbols gets its own definitions. It also gets a finalizer, which calls the
-registered functions once, when the image is unmapped. The dynamic linker runs finalizers in reverse order, so the
-lowest priority runs last.
+`atexit`, `at_quick_exit` and `pthread_atfork` register a function for the shared object that calls them. The address of `__dso_handle`
+identifies the shared object (Itanium C++ ABI, 3.3.5; glibc's libc_nonshared.a, GCC's crtbeginS.o). A module that refers to one of these
+symbols gets its own definitions. It also gets a finalizer, which calls the registered functions once, when the image is unmapped. The
+dynamic linker runs finalizers in reverse order, so the lowest priority runs last.
 """
 
 from __future__ import annotations

@@ -8,21 +8,23 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.display import Shown
 from compcache.errors import CompcacheError
+from compcache.formats.graph import INLINED
+from compcache.formats.manifest import decode_function
+from compcache.hit.link_types import compare_types, read_type
 from compcache.hit.loader import Loader
 from compcache.hit.miss import miss_reason
 from compcache.identity import Difference, compare, label_of
 from compcache.inspect.functions import realizations
-from compcache.inspect.inlined import describe_inlined
 from compcache.inspect.names import suggestion
-from compcache.inspect.passed_over import describe_passed_over
 from compcache.inspect.separate_state import SeparateState, find_separate_state
 from compcache.inspect.uncached import Refusal, read_refusals
 from compcache.interrupts import reraise_interrupt, suppress
-from compcache.publish.module_reader import read_notes
+from compcache.publish.module_reader import needs_of, read_graph, read_notes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from compcache.directory.module_file import ModuleFile
     from compcache.hit.loader import Sources
     from compcache.identity import Identity
     from compcache.inspect.descriptions import Realization
@@ -187,7 +189,7 @@ def _try_realization(store: Store, loader: Loader, func_name: str, candidate: tu
     """
     error = _load_error(_OneRealization(store, func_name, candidate, allow_pickle=loader.allow_pickle), func_name)
     reason, message = ("", "") if error is None else (miss_reason(error), str(error))
-    return Verdict(copy, reason, message, describe_passed_over(store, *candidate), describe_inlined(store, *candidate))
+    return Verdict(copy, reason, message, _describe_passed_over(store, *candidate), _describe_inlined(store, *candidate))
 
 
 def newest_of_label(store: Store, name: str) -> str:
@@ -267,3 +269,62 @@ def _compare_variants(store: Store, additions: list[_Addition], components: dict
         differences = None if components is None or stored is None else compare(components, stored)
         variants.append(Variant(addition.func_name, addition.module_id.hex(), addition.written, differences))
     return variants
+
+
+def _describe_inlined(store: Store, module_id: bytes, offset: int) -> tuple[str, ...]:
+    """Describe each function of another module that may be inlined into a realization: its name and its module, as one text.
+
+    The record of the realization is at `offset` in the module. The result is empty if the module cannot be read.
+    """
+    with suppress(FileNotFoundError, CompcacheError), store.open_module(module_id) as module:
+        nodes = read_graph(module).nodes
+        symbol = decode_function(module.read_record(offset)).symbol
+        references = nodes[symbol].references if symbol in nodes else ()
+        used_nodes = [nodes[key] for key in references if key in nodes]
+        return tuple([f"{node.func_name} of module {node.signature}" for node in used_nodes if node.kind == INLINED])
+    return ()
+
+
+def _describe_passed_over(store: Store, module_id: bytes, offset: int) -> tuple[str, ...]:
+    """Return a text about each realization of a function's imports that a load skips because of its link type.
+
+    The record of the function is at `offset` in the module. The result is empty if the module cannot be read.
+    """
+    texts = []
+    try:
+        with store.open_module(module_id) as module:
+            import_types = _read_import_types(module, offset)
+            expected_types = {name: read_type(module.read_record, link_type) for name, link_type in import_types}
+    except (FileNotFoundError, CompcacheError) as error:
+        reraise_interrupt(error)
+        return ()
+    for name, expected in expected_types.items():
+        if expected:
+            for provider, actual in _read_realization_types(store, name):
+                is_fitting, reason = compare_types(actual, expected)
+                if not is_fitting:
+                    texts.append(
+                        f"{name!r} of module {provider.hex()} is {actual}, and module {module_id.hex()} uses it as {expected}: {reason}"
+                    )
+    return tuple(texts)
+
+
+def _read_import_types(module: ModuleFile, offset: int) -> Iterator[tuple[str, bytes]]:
+    """Yield the name and the expected link type of each import of a function and of its closure in the module.
+
+    Raise `FormatError` if a record is damaged.
+    """
+    for record in needs_of(module, decode_function(module.read_record(offset)).needs):
+        yield from [(name, link_type) for _, name, _, link_type in record.imports if link_type]
+
+
+def _read_realization_types(store: Store, name: str) -> Iterator[tuple[bytes, str]]:
+    """Yield the module_id and the link type of each realization of a function. Realizations that cannot be read are left out."""
+    for module_id, offset in store.find_all(name):
+        try:
+            with store.open_module(module_id) as module:
+                text = read_type(module.read_record, decode_function(module.read_record(offset)).link_type)
+        except (FileNotFoundError, CompcacheError) as error:
+            reraise_interrupt(error)
+            continue
+        yield module_id, text

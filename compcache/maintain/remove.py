@@ -1,9 +1,10 @@
-"""Removes functions with all their realizations, parts and entries of data, and removes single modules."""
+"""Removes functions with all their realizations, parts and entries of data, and removes single modules or all."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from compcache.directory.places import MODULES, PLACES
 from compcache.errors import FunctionInUseError, NotCachedError
 from compcache.formats.entry import EntryRecord, sequence_after
 from compcache.formats.group import GROUP
@@ -15,12 +16,14 @@ from compcache.maintain.pins import pinned, unpin
 from compcache.maintain.prune import rewrite_index
 from compcache.publish.additions import merge
 from compcache.publish.open_segments import readable_segments
-from compcache.publish.packs import encode_pack
+from compcache.publish.packs import encode_pack, stored_packs
 from compcache.publish.removal import remove_file
+from compcache.publish.volumes import remove_lists
 from compcache.publish.writer import publish_modules
 from compcache.usage.linked import linked_closures
 from compcache.usage.listings import module_key
 from compcache.usage.snapshot import Excerpts
+from compcache.usage.whole_directories import remove_directory
 from compcache.wording import join_first
 
 if TYPE_CHECKING:
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
     from compcache.publish.module_rows import Row
     from compcache.store import Store
 
-__all__ = ["remove_function", "remove_linked", "remove_module", "remove_modules"]
+__all__ = ["clear", "remove_function", "remove_linked", "remove_module", "remove_modules"]
 
 #: The maximum number of modules in an index that is rewritten after each removal.
 _SHORT = 4096
@@ -183,3 +186,30 @@ def _require_unused(store: Store, func_name: str, names: set[str], holders: Mapp
             others=other_functions,
             importers=importers,
         )
+
+
+def clear(store: Store) -> int:
+    """Remove all modules and derived files (see `Place.cleared`), and no other files. Return the number of removed modules.
+
+    Modules are removed before the index, because an index entry without its module is only a miss, but a module without its index entry
+    would be lost. The description of the host stays, because it does not depend on modules.
+
+    Raises:
+        StorageError: the cache is read-only.
+        OSError: a module could not be removed. Other modules may have been removed before.
+    """
+    store.require_writable()
+    # The files are listed first. Files that other processes add or merge in the meantime have other names, and stay.
+    places = [place for place in PLACES if place.cleared and place is not MODULES]
+    other_files = [store.path(place, name) for place in places for name in store.names(place)]
+    packs = stored_packs(store)
+    removed = sum([remove_file(store, module_id) and module_id not in packs for module_id in store.module_ids()])
+    for module_id in list(store._in_memory):  # modules that could not be published
+        store.tell_gone(module_id)
+    store._in_memory.clear()
+    store._memory_names.clear()
+    store.index.close()
+    for path in other_files:
+        remove_directory(store, path)
+    remove_lists(store)
+    return removed

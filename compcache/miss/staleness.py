@@ -51,8 +51,7 @@ _ADVICE = (
 def warn_if_stale(session: Session, target: TypedCallTarget, name: str | Identity, build: Callable[[], Any]) -> None:
     """Warn once if a function was compiled from a source other than `build` returns now.
 
-    With $COMPCACHE_CHECK `build` is called. In Python's development mode the code of `build` is compared with its code at the
-    compilation.
+    With $COMPCACHE_CHECK `build` is called. In Python's development mode the code of `build` is compared with its code at the compilation.
     """
     checks = is_checking()
     if isinstance(build, NamedSource) or not (checks or sys.flags.dev_mode):

@@ -157,7 +157,7 @@ def _live_entries(store: Store, contents: dict[bytes, list[EntryRecord]], is_pre
     for record in entries_in_force(chain.from_iterable(contents.values())):
         if not record.gone and all(map(is_present, record.requires)):
             yield record
-        elif _hides_entry(store, record, contents):
+        elif any(pack not in contents for pack, _ in store.find(index_name(record.kind, record.name))):
             yield EntryRecord(record.kind, record.name, record.sequence, (), b"", gone=True)
 
 
@@ -165,8 +165,3 @@ def entries_in_force(entries: Iterable[EntryRecord]) -> list[EntryRecord]:
     """Return the valid entries, one for each kind and name, sorted by kind and name."""
     latest = {(entry.kind, entry.name): entry for entry in sorted(entries, key=lambda entry: entry.order)}
     return [latest[key] for key in sorted(latest)]
-
-
-def _hides_entry(store: Store, record: EntryRecord, contents: Container[bytes]) -> bool:
-    """Return whether a pack outside `contents` has an entry that this removed entry hides."""
-    return any(pack not in contents for pack, _ in store.find(index_name(record.kind, record.name)))

@@ -22,7 +22,6 @@ from compcache.formats.records import decode_module
 from compcache.interrupts import reraise_interrupt
 from compcache.publish import index_merge
 from compcache.publish.atomic_file import publish, publish_all
-from compcache.publish.memory_file import MemoryFile
 from compcache.publish.numbering import assign_numbers, note_number, noted_numbers
 from compcache.publish.root import prepare_root
 from compcache.store import Store
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from compcache.directory.places import Place
+    from compcache.files import Files
     from compcache.formats.built_module import BuiltModule, Sections
     from compcache.formats.index import ModuleEntry
     from compcache.formats.makers import Maker
@@ -322,3 +322,22 @@ def keep_in_memory(store: Store, built: BuiltModule | Publication) -> bytes:
     module.describe(len(built.sections.image), len(built.sections.records), built.target, built.flags, built.key)
     store.hold_in_memory(module, built.indexed)
     return module_id
+
+
+class MemoryFile(ModuleFile):
+    """A module in memory, with the interface of a module file. A descriptor is open only while the image is mapped."""
+
+    __slots__ = ("_content",)
+
+    def __init__(self, files: Files, path: str, module_id: bytes, content: bytes) -> None:
+        super().__init__(files, path or f"<module {module_id.hex()} in memory>", module_id)
+        self._content = content
+        self.size = len(content)
+
+    def read_record(self, offset: int) -> bytes:
+        """See `ModuleFile`."""
+        return read_frame(lambda at, size: self.read(self.image + at, size), offset, self.records, self.key)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """See `ModuleFile`."""
+        return self._content[offset : offset + size]

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from compcache.errors import MissingPackageError
 from compcache.interrupts import reraise_interrupt, suppress
 from compcache.processes.secret_references import read_secret
+from compcache.settings import users_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = [
-    "PublicKey", "SecretKey", "generate_key", "parse_public_key", "parse_public_keys", "parse_secret_key", "read_public_keys",
-    "read_publish_key", "read_trusted_keys",
+    "PublicKey", "SecretKey", "add_trusted_key", "generate_key", "parse_public_key", "parse_public_keys", "parse_secret_key",
+    "read_public_keys", "read_publish_key", "read_trusted_keys", "trusted_keys",
 ]  # fmt: skip
 
 _SIZE = 32  # bytes of a key
@@ -208,3 +209,33 @@ def _import_nacl() -> Any:
     except ImportError as error:
         raise MissingPackageError.of("PyNaCl", "signing or verifying", "sign") from error
     return nacl
+
+
+def trusted_keys_path() -> str:
+    """Return the path of the user's file of trusted keys: ``compcache/trusted-keys`` in the user's configuration directory (XDG)."""
+    return os.path.join(users_directory("XDG_CONFIG_HOME", "~/.config"), "compcache", "trusted-keys")
+
+
+def trusted_keys() -> tuple[PublicKey, ...] | None:
+    """Return the keys in the user's file of trusted keys, one on each line; None if the file does not exist.
+
+    Raise `ValueError` if a line of the file is not a key, or `OSError` if the file cannot be read.
+    """
+    path = trusted_keys_path()
+    return read_public_keys(path) if os.path.exists(path) else None
+
+
+def add_trusted_key(key: PublicKey) -> str:
+    """Add a key to the user's file of trusted keys unless it is already there. Create the file if necessary, and return its path.
+
+    Raise `ValueError` if a line of the file is not a key, or `OSError` if the file cannot be read or written.
+    """
+    path = trusted_keys_path()
+    if key not in (trusted_keys() or ()):
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        with open(path, "a+", encoding="utf-8") as file:
+            file.seek(0)
+            content = file.read()
+            line_end = "\n" if content and not content.endswith("\n") else ""
+            file.write(f"{line_end}{key}\n")
+    return path

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.arch.known import architecture
 from compcache.build import codegen, pic
-from compcache.build.entry_code import selection
+from compcache.build.entry_code import object_file
 from compcache.build.entry_points import entries_text, symbols_of_entries, table_head, table_symbols_of, table_text
 from compcache.build.exports import make_entries
 from compcache.build.inlining.edges import with_inlined
@@ -267,7 +267,7 @@ def _entry_objects(points: tuple[EntryPoint, ...], level: int) -> EntryObjects:
 @lru_cache(maxsize=512)
 def _objects_of(points: tuple[EntryPoint, ...], level: int) -> tuple[bytes, ...]:
     """Return up to two objects: one with the entry points assembled from patterns, and one with those that LLVM compiles."""
-    assembled, uncovered = selection.entry_object(points)
+    assembled, uncovered = object_file.entry_object(points)
     compiled = _compile_entries(uncovered, level) if uncovered else b""
     return tuple(filter(None, [assembled, compiled]))
 

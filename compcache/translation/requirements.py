@@ -1,8 +1,9 @@
 """Finds the processor features that each function of a module requires, including those of the code that it reaches in the module.
 
-The features are read from the machine code, if it can be read (`compcache.targets.machine_code`). Otherwise a function requires all
-features that the compiler was allowed to use. The same holds if machine code does not show all features: inline assembly may hide
-instructions, and the registers of vector arguments depend on the CPU.
+Compilers rarely use all features for which they compile, AVX-512 for example. The features are read from the machine code, if the code
+reader of the architecture (`compcache.arch`) knows all instructions. Otherwise a function requires all features that the compiler was
+allowed to use. The same holds if machine code does not show all features: inline assembly may hide instructions, and the registers of
+vector arguments depend on the CPU.
 
 A call to a function with additional features by its own attributes adds no requirement, because the caller checks the processor at run
 time. A call through a variable requires the features of the called functions that have no own attributes.
@@ -14,14 +15,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.build.ir_text import lines_from, passes_vectors, read_functions
 from compcache.build.trial import functions_with_assembly, has_module_assembly
+from compcache.errors import FormatError
 from compcache.formats.host import platform_name
+from compcache.images.elf.reading import architecture_of, code_sections
 from compcache.targets.cpu_table import basic_features, table_of
-from compcache.targets.machine_code import used_by_functions
 from compcache.targets.used_features import function_features, target_attributes, used_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from compcache.arch.architecture import CodeReader
     from compcache.build.exports import Export
     from compcache.build.ir_text import Definition
     from compcache.build.pic import Alias
@@ -63,7 +66,7 @@ def requirements_of(code: Code, exports: Iterable[Export], startup: Iterable[str
         machine: the machine for which the code was compiled.
     """
     functions = {export.symbol: _aliased_function(code, export.symbol) for export in exports}
-    used_by_symbol = used_by_functions(code.object)
+    used_by_symbol = _used_by_functions(code.object)
     if used_by_symbol is None or has_module_assembly(code.text) or passes_vectors(code.text):
         all_features = used_by(code.text, machine.requires) | (machine.requires & machine.explicit)
         return {symbol: all_features | used_by(code.text, code.allowed.get(name, all_features)) for symbol, name in functions.items()}
@@ -180,3 +183,35 @@ class _Reached:
             elif class_ <= own_class:
                 user_features[own_class] = user_features.get(own_class, frozenset()) | features
         return sum(map(len, user_features.values())) > count_before
+
+
+def _used_by_functions(obj: bytes) -> dict[str, frozenset[str]] | None:
+    """Return the features that each function in a relocatable object uses, by their LLVM names, or None if they are unknown.
+
+    They are unknown if there is no code reader for the architecture, if an instruction or its feature is unknown, or if code sections
+    contain bytes other than functions and padding.
+    """
+    try:
+        reader = _reader_of(obj)
+        sections = code_sections(obj) if reader is not None else ()
+    except FormatError:
+        return None
+    if reader is None:
+        return None
+    features: dict[str, frozenset[str]] = {}
+    for section in sections:
+        position = 0
+        for start, end, name in section.functions:
+            used_features = reader.used_features(section.code[start:end]) if start < end else None
+            if used_features is None or not reader.is_padding(section.code[position:start]):
+                return None
+            features[name] = features.get(name, frozenset()) | used_features
+            position = max(position, end)
+        if not reader.is_padding(section.code[position:]):
+            return None
+    return features
+
+
+def _reader_of(obj: bytes) -> CodeReader | None:
+    """Return the code reader for the architecture of an object, or None if there is no reader."""
+    return architecture_of(obj).code_reader()

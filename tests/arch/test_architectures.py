@@ -29,7 +29,7 @@ PACKAGE = PACKAGE_ROOT / "compcache"
 ELSEWHERE = {
     "forks.py": "iced_x86 is a package that a fork may interrupt the import of",
     "formats/host.py": "hits name their platform as modules do, and import nothing of arch/",
-    "build/entry_code/selection.py": "assemblers are chosen by the machine's number, and stand in the folder of entry points",
+    "build/entry_code/object_file.py": "assemblers are chosen by the machine's number, and stand in the folder of entry points",
     "build/entry_code/aarch64.py": "the assembler of one architecture, which its errors name",
     "build/entry_code/x86_64.py": "the assembler of one architecture; what has none is compiled by LLVM",
     "build/llvm_types.py": "x86_fp80 is a type of LLVM's",

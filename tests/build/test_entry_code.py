@@ -15,7 +15,7 @@ from helpers import run_fresh
 from llvmlite import binding as llvm
 
 from compcache import Cache, ModuleSource
-from compcache.build.entry_code import selection
+from compcache.build.entry_code import object_file
 from compcache.build.entry_code.aarch64 import ArmAssembler
 from compcache.build.entry_code.x86_64 import X86Assembler
 from compcache.build.entry_points import EntryPoint
@@ -60,11 +60,11 @@ def test_unwinding_passes_through(tmp_path: Path) -> None:
     """In a process of its own: who is told nonsense of a frame may end it."""
     script = f"""
     from compcache import Cache, ModuleSource
-    from compcache.build.entry_code import selection
+    from compcache.build.entry_code import object_file
     from compcache.translation import emission
     result = []
-    for number, way in enumerate((selection.entry_object, lambda points: (b"", tuple(points)))):
-        selection.entry_object = way
+    for number, way in enumerate((object_file.entry_object, lambda points: (b"", tuple(points)))):
+        object_file.entry_object = way
         emission._objects_of.cache_clear()
         with Cache(f"{tmp_path}/{{number}}") as cache:
             cache.add_module(ModuleSource({DEPTH!r}))
@@ -79,7 +79,7 @@ def test_unwinding_passes_through(tmp_path: Path) -> None:
 def test_the_object_is_what_tools_expect(tmp_path: Path, machine: int) -> None:
     """Disassembled it is code without a gap, and its frames cover it."""
     points = [plain("i64"), plain("i8", "double", "i1"), plain(*["float"] * 12, *["i16"] * 12)]
-    data, others = selection.entry_object(points, machine)
+    data, others = object_file.entry_object(points, machine)
     assert not others
     assert read_header(data).machine == machine
     (tmp_path / "o").write_bytes(data)
@@ -96,10 +96,10 @@ def test_the_object_is_what_tools_expect(tmp_path: Path, machine: int) -> None:
 def test_what_is_not_made_here_is_left_to_llvm() -> None:
     """Calling conventions of their own, frames of more than 2,032 bytes, other architectures."""
     own, many, ordinary = plain("i64", convention="fastcc"), plain(*["i64"] * 300), plain("i64")
-    data, others = selection.entry_object([own, ordinary, many])
+    data, others = object_file.entry_object([own, ordinary, many])
     assert others == (own, many)
     assert data
-    assert selection.entry_object([ordinary], 243) == (b"", (ordinary,))
+    assert object_file.entry_object([ordinary], 243) == (b"", (ordinary,))
 
 
 #: Functions without arguments that are converted: those whose conversion may fail ask in any case.
@@ -141,7 +141,7 @@ def test_only_functions_that_may_raise_are_asked(tmp_path: Path, monkeypatch: py
     """The entry point of a function that touches the memory of its arguments alone does not ask for an exception."""
     asked = {}
     if not by_patterns:
-        monkeypatch.setattr(selection, "entry_object", lambda points: (b"", tuple(points)))
+        monkeypatch.setattr(object_file, "entry_object", lambda points: (b"", tuple(points)))
     emission._objects_of.cache_clear()
     with Cache(tmp_path / "c") as cache:
         for name in ("pure", "reads", "counts", "raises", "errs", "unknown"):
@@ -158,7 +158,7 @@ def test_only_functions_that_may_raise_are_asked(tmp_path: Path, monkeypatch: py
 def test_the_longest_code_has_jumps_that_reach(machine: int) -> None:
     """As many arguments of a kind as there is room for."""
     for kind in ("i64", "i8", "double", "float", "i1", "ptr"):
-        counts = [count for count in range(120, 132) if selection.entry_object([plain(*[kind] * count)], machine)[0]]
+        counts = [count for count in range(120, 132) if object_file.entry_object([plain(*[kind] * count)], machine)[0]]
         assert 120 in counts
         assert 131 not in counts
 

@@ -8,7 +8,7 @@ import pytest
 from cli_process import compcache, fresh
 from helpers import constant
 
-from compcache.cli.advice import translate_advice
+from compcache.cli.app import translate_advice
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -84,7 +84,7 @@ SHORT = """
 import os, resource
 from compcache import Cache, CompcacheError, PrunePolicy, StorageError
 with Cache(directory) as cache:
-    import compcache.maintain.clear, compcache.maintain.remove  # Python cannot import without descriptors
+    import compcache.maintain.remove  # Python cannot import without descriptors
     cache.stats(), cache.check(repair=True), cache.functions(), cache.info(), cache.graph(), cache.modules(), cache.pinned()
     cache.prune(PrunePolicy(max_modules=1)), cache.explain("warm")
     opened = []

@@ -706,6 +706,7 @@ def test_a_helper_in_loaded_code_is_that_of_the_functions_that_it_was_given(
 def test_entries_of_the_first_version_do_not_name_what_helpers_were_given(tmp_path: Path) -> None:
     """Code that version 1.0 stored has one row for all functions of a factory. What it contains is former code nevertheless."""
     program = """
+        import enum
         import sys
         from DECORATORS import njit
 
@@ -731,18 +732,30 @@ def test_entries_of_the_first_version_do_not_name_what_helpers_were_given(tmp_pa
         def helped(x):
             return applied(first, x)
 
-        answers = [helped(1)]
+        @njit(cache=True)
+        def of_kind(kind):
+            return K
+
+        def make_kind():
+            class Kind(enum.Enum):
+                A = 1
+
+            Kind.__qualname__ = "Kind"
+            globals()["Kind"] = Kind
+            return Kind.A
+
+        answers = [helped(1), of_kind(make_kind())]
         K = 5
 
         @njit(cache=True)
         def with_first(x):
             return applied(first, x) + 0
 
-        print(repr(repr([*answers, with_first(1)])))
+        print(repr(repr([*answers, with_first(1), of_kind(make_kind())])))
     """
     programs = Programs(tmp_path, program)
     for given in ("first", "second", "second"):
-        assert programs.start("variable", tmp_path / "cache", given).answer == repr("[11, 11]")
+        assert programs.start("variable", tmp_path / "cache", given).answer == repr("[11, 1, 11, 5]")
 
 
 #: The types that `make` returns have the names of the former ones. Only code that loaded code has given the former types is former.

@@ -1,4 +1,4 @@
-"""Makes a relocatable object from assembled functions, with their unwinding tables.
+"""Chooses the entry points that are assembled from patterns, and makes their relocatable object, with unwinding tables.
 
 Layout: System V gABI, chapter 4. Frames: DWARF 5, 6.4, as the Linux Standard Base changes them (`.eh_frame`).
 """
@@ -8,15 +8,23 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING
 
+from compcache.arch.known import architecture
+from compcache.build.entry_code.aarch64 import ArmAssembler
+from compcache.build.entry_code.patterns import generate_code
+from compcache.build.entry_code.x86_64 import X86Assembler
+from compcache.build.entry_points import symbols_of_entries
+from compcache.formats.host import platform_name
 from compcache.images.elf.parts import ET_REL, SHF_ALLOC, SHT_PROGBITS, SHT_RELA, SHT_SYMTAB, STB_GLOBAL, SYMBOL, StringTable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from compcache.build.entry_code.assembler import Assembler, Code
+    from compcache.build.entry_points import EntryPoint
 
-__all__ = ["assemble_object"]
+__all__ = ["entry_object"]
 
+_MACHINES = {machine.elf_machine: machine for machine in (X86Assembler, ArmAssembler)}
 _FILE_HEADER = Struct("<16sHHIQQQIHHHHHH")
 _SECTION_HEADER = Struct("<IIQQQQIIQQ")
 _RELOCATION = Struct("<QIIq")
@@ -32,7 +40,7 @@ _POINTERS = 0x1B
 _ADVANCE1, _ADVANCE2, _LONGEST1 = 2, 3, 0x100
 
 
-def assemble_object(machine: type[Assembler], functions: Mapping[str, Code]) -> bytes:
+def _assemble_object(machine: type[Assembler], functions: Mapping[str, Code]) -> bytes:
     """Return an object that defines these functions as hidden symbols. `functions` has the code by symbol."""
     text, starts = _joined_code(_NOP[machine.elf_machine], functions)
     strings = StringTable()
@@ -124,3 +132,18 @@ def _padded_record(content: bytes) -> bytes:
     """Return a record of `.eh_frame`: its length, and its content, padded with zeros (DW_CFA_nop) to a multiple of eight bytes."""
     content += bytes(-(len(content) + _LENGTH.size) % 8)
     return _LENGTH.pack(len(content)) + content
+
+
+def entry_object(entries: Sequence[EntryPoint], elf_machine: int | None = None) -> tuple[bytes, tuple[EntryPoint, ...]]:
+    """Assemble entry points. Return the object, or b"" if none can be assembled, and the entry points that LLVM must compile.
+
+    LLVM compiles entry points for other calling conventions or with large frames (`Assembler.most_frame`), and all entry points on
+    architectures other than x86-64 and AArch64. `elf_machine` is the ELF number of the architecture; None stands for this process.
+    """
+    machine = _MACHINES.get(architecture(platform_name()).elf_machine if elf_machine is None else elf_machine)
+    if machine is None:
+        return b"", tuple(entries)
+    codes = {pair: generate_code(pair[1], machine) for pair in zip(symbols_of_entries(entries), entries, strict=True)}
+    assembled = {symbol: code for (symbol, _), code in codes.items() if code is not None}
+    uncovered = tuple([entry for (_, entry), code in codes.items() if code is None])
+    return _assemble_object(machine, assembled) if assembled else b"", uncovered

@@ -1,9 +1,8 @@
 """Layout of a graph in columns from left to right: a node is to the left of the nodes that it refers to.
 
-The layer of a node is the length of the longest path from it in the graph of strongly connected components. The order in
-a layer follows the average positions of the neighbours (the barycenter heuristic of Sugiyama, Tagawa and Toda, 1981). A
-layer with too many nodes for a column is split into several columns. Globals, variables and native symbols have their own
-columns at the right.
+The layer of a node is the length of the longest path from it in the graph of strongly connected components. The order in a layer follows
+the average positions of the neighbours (the barycenter heuristic of Sugiyama, Tagawa and Toda, 1981). A layer with too many nodes for a
+column is split into several columns. Globals, variables and native symbols have their own columns at the right.
 """
 
 from __future__ import annotations

@@ -138,8 +138,7 @@ class FunctionCache(CacheObject):
         self._log("loaded from", make_func_name(identity, sig))
         recorded = libraries.collect_dependencies(cres.library)
         history.note_code([*identity.parts, *functions_compiled_for(recorded.dependencies)])  # the loaded code contains that of its callees
-        # Types of the same names that the program makes anew are other overloads of the dispatcher, with present values.
-        note_linked(recorded.linked - linked_overload(self._function, self._owner, _argument_types(sig)).forms)
+        note_linked(recorded.linked)
         self._record_compiled(sig, identity)
         if self._explains_starts:
             self._record_start(sig, self._make_start_key(sig), is_new=False)

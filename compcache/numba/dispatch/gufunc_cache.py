@@ -103,8 +103,7 @@ class GufuncCache(CacheObject):
             identity = identify(
                 self._function, sig=cres.signature, flags="", codegen=cres.target_context.codegen(),
                 extra={
-                    "kind": "gufunc wrapper", "symbol": cres.fndesc.mangled_name,
-                    "layout": repr((self._owner.sin, self._owner.sout)),
+                    "kind": "gufunc wrapper", "symbol": cres.fndesc.mangled_name, "layout": repr((self._owner.sin, self._owner.sout))
                 },
             )  # fmt: skip
         except Unidentifiable as error:

@@ -11,12 +11,12 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from numba.core import compiler
+from numba.core import compiler, types
 from numba.core.environment import Environment, lookup_environment
+from numba.core.generators import GeneratorDescriptor
 
 from compcache import frontend
 from compcache.numba.compilation import libraries, native_code, scopes
-from compcache.numba.entries.generators import restore_generator
 from compcache.numba.entries.mapped_library import MappedLibrary, Stored, keep_mapped, make_entry_point, set_environments
 from compcache.numba.identity.dependencies import Dependency, decode_names, is_current, matching_names
 from compcache.numba.identity.kept_results import are_results_valid, decode_results, note_results
@@ -101,7 +101,7 @@ def load_result(
         generator_symbol, reduced = payload
         cres = compiler.CompileResult._rebuild(target_context, *reduced)
         if generator_symbol:
-            cres = restore_generator(cres, generator_symbol, function)
+            cres = _restore_generator(cres, generator_symbol, function)
     else:
         cres = _create_compile_result(target, description, symbols, payload, function, target_context)
     if cres is not None:
@@ -232,3 +232,20 @@ def load_library(cache: Cache, identity: Identity, name: str, target_context: An
     library = MappedLibrary(codegen, library_name, target, addresses, environments, description.bitcode)
     library.stored = Stored(name, identity.lines, description, symbols, {env_name: constants for env_name, _, constants in rows})
     return library
+
+
+def _restore_generator(cres: Any, symbol: str, function: Any) -> Any:
+    """Register the generator of a loaded compile result, so that callers can be compiled. Return the result with the new generator type.
+
+    Numba keeps what callers need in the context in which the generator was compiled, and its own cache does not restore it: there, the
+    compilation of a caller fails with a `KeyError`. Numba distinguishes generator types by their functions. Therefore the type is created
+    again for the function of this process. The new type also replaces the result type in the descriptor of `cres`. `symbol` implements
+    `next`.
+    """
+    context, stored = cres.target_context, cres.signature.return_type
+    kind = types.Generator(function, stored.yield_type, stored.arg_types, stored.state_types, stored.has_finalizer)
+    cres.fndesc.restype = kind
+    descriptor = GeneratorDescriptor.from_generator_fndesc(None, cres.fndesc, kind, context.mangler)
+    descriptor.mangled_name = symbol
+    context.insert_generator(kind, descriptor, [cres.library])
+    return cres._replace(signature=cres.signature.replace(return_type=kind))

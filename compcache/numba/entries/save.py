@@ -6,6 +6,8 @@ object, it is in the module's image. Otherwise it is in the description, the dat
 
 from __future__ import annotations
 
+import functools
+import inspect
 import re
 import zlib
 from tokenize import TokenError
@@ -13,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numba
 from llvmlite import binding
-from numba.core import serialize
-from numba.core.dispatcher import ObjModeLiftedWith
+from numba.core import serialize, types
+from numba.core.dispatcher import Dispatcher, ObjModeLiftedWith
 from numba.core.environment import lookup_environment
 from numba.core.typed_passes import _reload_parfors
 
@@ -23,13 +25,10 @@ from compcache.errors import CompileError, LinkError
 from compcache.interrupts import reraise_interrupt, suppress
 from compcache.numba.compilation import libraries, native_code, scopes
 from compcache.numba.entries import image_source, load, recursion
-from compcache.numba.entries.generators import next_symbol
-from compcache.numba.entries.held_objects import copied_objects_reason
 from compcache.numba.entries.named_addresses import replace_addresses_by_names
 from compcache.numba.entries.names import format_signature
-from compcache.numba.entries.sources import read_sources
 from compcache.numba.fingerprints.history import named_functions
-from compcache.numba.fingerprints.walk import SIZE_OF_LINES
+from compcache.numba.fingerprints.walk import CLASS, SIZE_OF_LINES
 from compcache.numba.identity.dependencies import encode_names, matching_names
 from compcache.numba.identity.kept_results import encode_results
 from compcache.numba.identity.linked import encode_linked, encode_loops
@@ -37,12 +36,14 @@ from compcache.numba.identity.settings import requested_cpu, requested_cpu_and_f
 from compcache.numba.lazy.c_helpers import THREADING
 from compcache.numba.lazy.description import DESCRIPTION, KIND_IMAGE, KIND_OBJECT, Description
 from compcache.numba.registered.jitclasses import without_addresses
+from compcache.numba.registered.library import full_name
 from compcache.numba.registered.refusals import Unrepeatable
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
     from compcache.cache import Cache
+    from compcache.numba.fingerprints.walk import FunctionPart
     from compcache.numba.identity.dependencies import Dependency
     from compcache.numba.identity.key import Identity
 
@@ -52,6 +53,11 @@ __all__ = ["NotCacheable", "NotYetCacheable", "assembly_of", "numba_refusal_reas
 _PICKLED_EXCEPTION = re.compile(r'^@"?\.const\.(?:picklebuf|pickledata)\.', re.MULTILINE)
 #: Debug information. It contains the names of files.
 _DEBUG_INFORMATION = re.compile(r"!DICompileUnit\(")
+#: The function that cloudpickle calls to create the copy of a class.
+_CLASS_COPIER = "_make_skeleton_"
+_PICKLED_CLASS_COPY = re.compile(rf"^@[^\n]*\.const\.pickledata\.[^\n]*{_CLASS_COPIER}", re.MULTILINE)
+#: The maximum number of characters of the sources in an entry. A limit is necessary because the notes of an entry are read as a whole.
+_MAX_SOURCE = 1 << 15
 _DYNAMIC_GLOBALS = "it uses dynamic globals (such as ctypes pointers and large global arrays)"
 
 
@@ -105,7 +111,7 @@ def save_result(cache: Cache, identity: Identity, name: str, cres: Any, targets:
             raise NotCacheable("the function calls a recursive function that Numba has compiled separately: pass the result as an argument")
         declared = [function.name for function in library._final_module.functions if function.is_declaration]
         thread_functions = tuple(name for name in declared if name in THREADING)
-        pickled = _pickle_metadata((KIND_OBJECT, token, thread_functions, (next_symbol(cres), _reduce_result(cres))), cres, text)
+        pickled = _pickle_metadata((KIND_OBJECT, token, thread_functions, (_next_symbol(cres), _reduce_result(cres))), cres, text)
         publish_entry(cache, identity, name, cres.signature, None, Description(*checked, pickled, b""), seconds=seconds)
 
 
@@ -179,7 +185,7 @@ def _pickle_metadata(value: Any, cres: Any, text: str) -> bytes:
     except Exception as error:
         reraise_interrupt(error)
         raise NotCacheable(f"the types and constants of the function cannot be pickled: {error}") from error
-    reason = copied_objects_reason(text, pickled, cres.environment.consts)
+    reason = _copied_objects_reason(text, pickled, cres.environment.consts)
     if reason:
         raise NotCacheable(reason)
     return pickled
@@ -219,7 +225,7 @@ def publish_entry(
         cpu=None if portable else cpu,
         features=features,
         targets=targets if portable else None,
-        identity={**identity.components, **read_sources(identity.parts)},
+        identity={**identity.components, **_read_sources(identity.parts)},
         part_of=part_of,
         makers={"numba": numba.__version__},
     ), alone=True, seconds=seconds)  # fmt: skip
@@ -339,3 +345,54 @@ def save_library(
     except (image_source.CannotLink, CompileError, LinkError):
         pickled = serialize.dumps((KIND_OBJECT, "", (), library.serialize_using_object_code()))
         publish_entry(cache, identity, name, signature, None, Description(*checked, pickled, b""), part_of=part_of)
+
+
+def _copied_objects_reason(text: str, pickled: bytes, constants: Iterable[Any]) -> str | None:
+    """Return why other processes would get copies of objects, or None if other processes find the same objects.
+
+    The objects are in LLVM assembly, in the pickled description of the code, and among the constants of its environment. Code contains
+    pickles of the objects that it raises or returns. A class or function that can be found by its name is pickled as this name. Any other
+    is pickled as a copy. Each process that unpickles the copy creates a new object, which `except` and `is` distinguish from the program's.
+    """
+    functions = [constant for constant in constants if isinstance(constant, Dispatcher)]
+    if functions:
+        return f"the code returns the function {functions[0].py_func.__qualname__}; other processes would have a copy of this function"
+    if _CLASS_COPIER.encode() in pickled or _PICKLED_CLASS_COPY.search(text):
+        return "the code refers to a class that cannot be found by its name; other processes would have a copy of this class"
+    return None
+
+
+#: Returns the source text of a code object. The file is read and divided once for all callers of a function.
+_read_source = functools.lru_cache(maxsize=256)(inspect.getsource)
+
+
+def _read_sources(parts: Iterable[FunctionPart]) -> dict[str, str]:
+    """Return the source texts of functions as components of an identity, so that `compcache explain` can show edits. No key has them.
+
+    Classes, and functions without readable source, are omitted. The first function that exceeds the maximum length, and all later functions,
+    are omitted too.
+    """
+    texts: dict[str, str] = {}
+    remaining = _MAX_SOURCE
+    for part in parts:
+        if part.kind == CLASS:
+            continue
+        try:
+            text = _read_source(part.function.__code__)
+        except (OSError, TypeError, SyntaxError, TokenError) as error:  # for example, the file was edited since its import
+            reraise_interrupt(error)
+            continue
+        remaining -= len(text)
+        if remaining < 0:
+            break
+        texts[f"source of {full_name(part.function)}"] = text
+    return texts
+
+
+def _next_symbol(cres: Any) -> str:
+    """Return the symbol that implements `next` for the generator that compiled code returns, or "" if the code returns no generator."""
+    return_type = cres.signature.return_type
+    if not isinstance(return_type, types.Generator) or return_type not in cres.target_context._generators:
+        return ""
+    symbol: str = cres.target_context.get_generator_desc(return_type).mangled_name
+    return symbol

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from compcache.numba.compilation.plain_containers import contains_type, item_types, replace_containers
-from compcache.numba.exports.type_names import describe_type, element_format, element_text
 from compcache.numba.registered.library import is_found_by_name
 
 if TYPE_CHECKING:
@@ -19,6 +18,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Unsupported", "encode_plan", "holds_arrays"]
 
+_FORMATS = {
+    "bool": "?", "boolean": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint8": "B", "uint16": "H",
+    "uint32": "I", "uint64": "Q", "float32": "f", "float64": "d", "complex64": "Zf", "complex128": "Zd",
+}  # fmt: skip
+_ORDERS = {"C": " in C order", "F": " in Fortran order", "A": ""}
 _MAGIC, _VERSION, _NO_NODE = 0x504E4343, 2, 0xFFFFFFFF
 #: The number of functions that this version requires in the table (`native/module.c`).
 _FUNCTIONS = 47
@@ -99,7 +103,7 @@ class _Planner:
         """Add a parameter's node. `finish_parameters` adds the nodes of its items. Raise `Unsupported` if the type has no conversion."""
         with _name_in_errors(f"parameter {name!r}"):
             node = self._create_node(type_, is_parameter=True)
-        node.name, node.expected = self.add_text(name), self.add_text(describe_type(type_))
+        node.name, node.expected = self.add_text(name), self.add_text(_describe_type(type_))
         self.nodes.append(node)
         self._unfinished.append((name, node, type_))
 
@@ -160,7 +164,7 @@ class _Planner:
         if kind == _ENUM:
             return {"text": self._add_class_name(type_.instance_class, "an enumeration")}
         if kind in (_DATE, _RECORD):
-            return {"text": self.add_text(_require_text(element_text(type_), type_))}
+            return {"text": self.add_text(_require_text(_element_text(type_), type_))}
         if kind in (_FIXED_TEXT, _FIXED_BYTES):
             return {"detail": type_.count}
         return {"flags": _OWNED} if kind in (_TEXT, _BYTES) and is_item else {}
@@ -170,10 +174,10 @@ class _Planner:
         flags = _LAYOUTS[type_.layout] | (0 if type_.mutable else _READ_ONLY)
         if is_parameter:
             flags |= _OWNED if in_list else self._flags
-        text = _require_text(element_text(type_.dtype), f"array of {type_.dtype}")
+        text = _require_text(_element_text(type_.dtype), f"array of {type_.dtype}")
         return _Node(
             _ARRAY, size, detail=type_.ndim, flags=flags, itemsize=self._size_of(type_.dtype), text=self.add_text(text),
-            format=self.add_text(element_format(type_.dtype)),
+            format=self.add_text(_element_format(type_.dtype)),
         )  # fmt: skip
 
     def _create_list_node(self, kind: int, type_: Any, size: int, *, is_parameter: bool) -> _Node:
@@ -253,3 +257,81 @@ def _require_text(text: str | None, type_: Any) -> str:
     if text is None:
         raise Unsupported(f"exports do not support the type {type_}")
     return text
+
+
+def _element_format(dtype: Any) -> str:
+    """Return the buffer format of array elements (PEP 3118), or "" if no format is known for their Numba type."""
+    return _FORMATS.get(str(dtype), "")
+
+
+def _element_text(dtype: Any) -> str | None:
+    """Return the text from which `numpy.dtype` creates the dtype for a Numba type: a name, or a dictionary display for a record.
+
+    Return None if the dtype contains objects, or if NumPy has no dtype for the Numba type.
+    """
+    from numba.np import numpy_support
+
+    try:
+        numpy_dtype = numpy_support.as_dtype(dtype)
+    except NotImplementedError:
+        return None
+    if numpy_dtype.hasobject:
+        return None
+    return str(numpy_dtype.str) if numpy_dtype.names is None else repr(_record_fields(numpy_dtype))
+
+
+def _record_fields(dtype: Any) -> dict[str, Any]:
+    """Return the dictionary from which `numpy.dtype` recreates a record's dtype."""
+    fields = [dtype.fields[name] for name in dtype.names]
+    record = {
+        "names": list(dtype.names),
+        "formats": [_make_format(field_dtype) for field_dtype, *_ in fields],
+        "offsets": [int(offset) for _, offset, *_ in fields],
+        "itemsize": int(dtype.itemsize),
+    }
+    return record | ({"aligned": True} if dtype.isalignedstruct else {})
+
+
+def _make_format(dtype: Any) -> Any:
+    """Return the format of a record's field, from which `numpy.dtype` recreates the field's dtype."""
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return (_make_format(base), tuple(map(int, shape)))
+    return str(dtype.str) if dtype.names is None else _record_fields(dtype)
+
+
+def _describe_type(type_: Any) -> str:
+    """Return a description, for error messages, of the values that a caller may pass for a parameter of this type."""
+    from numba.core import types
+
+    match type_:
+        case types.Array():
+            text = _describe_array(type_)
+        case types.Optional():
+            text = f"{_describe_type(type_.type)} or None"
+        case types.BaseNamedTuple():
+            text = f"a {type_.instance_class.__qualname__} ({', '.join(map(str, type_))})"
+        case types.BaseTuple():
+            text = f"a tuple ({', '.join(map(str, type_))})"
+        case types.List() | types.ListType():
+            text = f"a list of {type_.dtype}"
+        case types.DictType():
+            text = f"a dictionary of {type_.key_type} to {type_.value_type}"
+        case types.Set():
+            text = f"a set of {type_.dtype}"
+        case types.Record():
+            text = f"a record of dtype {_element_text(type_)}"
+        case types.EnumMember():
+            text = f"a member of {type_.instance_class.__qualname__}"
+        case _:
+            name, _, _ = str(type_).partition("(")
+            text = {"unicode_type": "str", "none": "None"}.get(name, name)
+    return text
+
+
+def _describe_array(type_: Any) -> str:
+    """Return the description of an array type for `_describe_type`."""
+    writable = "" if type_.mutable else "(writable or read-only) "
+    plural = "" if type_.ndim == 1 else "s"
+    order = _ORDERS[type_.layout] if type_.ndim > 1 or type_.layout == "A" else " in contiguous memory"
+    return f"an array {writable}of {type_.dtype} with {type_.ndim} dimension{plural}{order}"

@@ -48,11 +48,6 @@ class Linked(NamedTuple):
     overload: str
     given: tuple[weakref.ref[Any], ...] = ()
 
-    @property
-    def forms(self) -> set[Linked]:
-        """This overload, and its form in entries of version 1.0, which do not name what is given."""
-        return {self, self._replace(given=())}
-
 
 class Loop(NamedTuple):
     """A loop that the compiler has added to a ufunc without signatures.
@@ -97,17 +92,19 @@ def note_linked(overloads: Iterable[Linked]) -> None:
 
 def is_linked(overload: Linked) -> bool:
     """Return whether loaded code contains an overload that this process has neither compiled nor loaded since."""
-    known = _linked.get(overload.owner()) or set()
-    return any(form[2:] in known for form in overload.forms)
+    return not _forms(overload).isdisjoint(_linked.get(overload.owner()) or ())
 
 
 def take_linked(overload: Linked) -> bool:
     """Return what `is_linked` returns, and forget the overload, because this process compiles it now."""
     was_linked = is_linked(overload)
-    if was_linked:
-        known = _linked.get(overload.owner()) or set()
-        known.difference_update([form[2:] for form in overload.forms])
+    (_linked.get(overload.owner()) or set()).difference_update(_forms(overload))
     return was_linked
+
+
+def _forms(overload: Linked) -> set[tuple[str, tuple[weakref.ref[Any], ...]]]:
+    """Return the rows that stand for an overload in `_linked`: its own, and the one of version 1.0, which does not name what is given."""
+    return {overload[2:], (overload.overload, ())}
 
 
 def note_recompiled(dispatcher: Any) -> None:

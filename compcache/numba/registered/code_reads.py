@@ -133,13 +133,8 @@ def functions_in_member(item: Any) -> list[Any]:
 
 def names_used_by(code: CodeType, instructions: frozenset[int]) -> Iterator[str]:
     """Yield the names that instructions with these opcodes use in a code object and its nested code objects."""
-    raw = code.co_code
-    operations = raw[::2]
-    for instruction in instructions:
-        position = operations.find(instruction)
-        while position >= 0:
-            yield code.co_names[_argument_at(raw, 2 * position)]
-            position = operations.find(instruction, position + 1)
+    if not instructions.isdisjoint(code.co_code[::2]):  # decoding is slow
+        yield from [code.co_names[argument] for instruction, argument in _decode_instructions(code) if instruction in instructions]
     for constant in code.co_consts:
         if isinstance(constant, type(code)):
             yield from names_used_by(constant, instructions)
@@ -192,16 +187,6 @@ def _relevant_instructions(code: CodeType) -> Iterator[tuple[str, int]]:
     for instruction, argument in _decode_instructions(code):
         if opname[instruction] not in _WITHOUT_MEANING:
             yield opname[instruction], argument
-
-
-def _argument_at(raw: bytes, position: int) -> int:
-    """Return the argument of the instruction at this position, with the bits of preceding `EXTENDED_ARG` instructions."""
-    argument, shift = raw[position + 1], 8
-    while position and raw[position - 2] == opmap["EXTENDED_ARG"]:
-        position -= 2
-        argument |= raw[position + 1] << shift
-        shift += 8
-    return argument
 
 
 def _decode_instructions(code: CodeType) -> Iterator[tuple[int, int]]:

@@ -1,9 +1,8 @@
 """Names the arrays of the program whose addresses compiled code contains.
 
 Numba copies a contiguous global array of at most a megabyte into the code. For any other array, the code contains the addresses of the
-elements and of the object, and it reads later writes to the array. So stored code names such an array by its content at the time when
-the function was identified. A load gives the code the address of an array with this content in its own process. Nothing is copied or
-stored.
+elements and of the object, and it reads later writes to the array. So stored code names such an array by its content at the time when the
+function was identified. A load gives the code the address of an array with this content in its own process. Nothing is copied or stored.
 """
 
 from __future__ import annotations

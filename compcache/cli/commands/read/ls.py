@@ -125,7 +125,9 @@ def _read_rows(cache: Cache, patterns: tuple[str, ...], *, by_module: bool, unfo
         return iter(sorted(refusals, key=lambda row: row.name))
     if by_module:
         modules = list_modules(cache, progress=show_progress)
-        return (row for row in modules if not matches or _is_selected(row, patterns, matches))
+        if not matches:
+            return iter(modules)
+        return (row for row in modules if row.module_id.startswith(patterns) or any(matches(name) for name, _ in row.functions))
     rows: Iterator[Any] = list_functions(cache, literal_prefix(patterns), matches, folded=not unfolds, progress=show_progress)
     if not unfolds:
         return rows
@@ -137,11 +139,6 @@ def _make_matcher(patterns: tuple[str, ...]) -> Callable[[str], object]:
     """Return a predicate for names. It is true if the name or its label matches one of the globs."""
     match = re.compile("|".join(map(fnmatch.translate, patterns))).match
     return lambda name: match(name) or ("-" in name and match(label_of(name) or name))
-
-
-def _is_selected(row: ModuleSummary, patterns: tuple[str, ...], matches: Callable[[str], object]) -> bool:
-    """Return whether a module holds a function that matches a glob, or whether its module_id starts with a pattern."""
-    return row.module_id.startswith(patterns) or any(matches(name) for name, _ in row.functions)
 
 
 def _as_function(row: FunctionSummary | EntrySummary) -> FunctionSummary:

@@ -36,10 +36,9 @@ _DEFAULT_LIMIT = 20
 def command(session: Session, patterns: tuple[str, ...], by: str, limit: int, as_json: bool, as_lines: bool) -> None:
     """Show which functions cost most: seconds of compilation, bytes, misses, uses, stored copies.
 
-    The costs of functions named by content are added up under their label. A label with many misses and realizations has an
-    identity that changes too often. The cost of a module is divided equally among its functions. Misses are counted for each
-    function. PATTERN is a glob over names and labels. In a pipe each line has name, seconds, bytes, misses, uses and
-    realizations, separated by tabs.
+    The costs of functions named by content are added up under their label. A label with many misses and realizations has an identity that
+    changes too often. The cost of a module is divided equally among its functions. Misses are counted for each function. PATTERN is a glob
+    over names and labels. In a pipe each line has name, seconds, bytes, misses, uses and realizations, separated by tabs.
     """
     import fnmatch
 

@@ -24,9 +24,8 @@ __all__ = ["command"]
 def command(session: Session, grace: float, as_json: bool) -> int:
     """Pack small modules into few files.
 
-    Each module is stored compressed, with the bytes that were published. Of several modules that realize the same functions with
-    the same content, only the newest stays. The old files stay for the grace period, for processes on other hosts that do not see
-    the new file yet.
+    Each module is stored compressed, with the bytes that were published. Of several modules that realize the same functions with the same
+    content, only the newest stays. The old files stay for the grace period, for processes on other hosts that do not see the new file yet.
     """
     with session.open_existing() as cache:
         report = cache.compact(grace=grace, progress=show_progress)

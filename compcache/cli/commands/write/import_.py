@@ -7,7 +7,7 @@ import click
 from compcache.cli.jsontext import json_option, print_json
 from compcache.cli.output import plural
 from compcache.cli.session import Session, pass_session
-from compcache.signing.trusted_file import trusted_keys
+from compcache.signing.keys import trusted_keys
 
 __all__ = ["command"]
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from compcache.cli.output import print_text
-from compcache.signing.keys import generate_key, parse_public_key, parse_secret_key
+from compcache.signing.keys import add_trusted_key, generate_key, parse_public_key, parse_secret_key, trusted_keys
 from compcache.signing.minisign import minisign_public_key
-from compcache.signing.trusted_file import add_trusted_key, trusted_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable
