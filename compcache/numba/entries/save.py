@@ -369,8 +369,8 @@ _read_source = functools.lru_cache(maxsize=256)(inspect.getsource)
 def _read_sources(parts: Iterable[FunctionPart]) -> dict[str, str]:
     """Return the source texts of functions as components of an identity, so that `compcache explain` can show edits. No key has them.
 
-    Classes, and functions without readable source, are omitted. The first function that exceeds the maximum length, and all later functions,
-    are omitted too.
+    Classes, and functions without readable source, are omitted. The first function that exceeds the maximum length, and all later
+    functions, are omitted too.
     """
     texts: dict[str, str] = {}
     remaining = _MAX_SOURCE
