@@ -58,10 +58,8 @@ class SettingError(CompcacheError, ValueError):
 def parse_setting(text: str, read: Callable[[str], _T], variable: str, files: Iterable[str]) -> _T:
     """Return the result of `read` for the text of a setting.
 
-    `read` parses the text. `files` are the configuration files that may contain the setting.
-
-    Raise `SettingError` if `read` raised `ValueError`, or `OSError` about a file that the text names. The message names the variable, or
-    the file and the key.
+    `read` parses the text. `files` are the configuration files that may contain the setting. Raise `SettingError` if `read` raised
+    `ValueError`, or `OSError` about a file that the text names. The message names the variable, or the file and the key.
     """
     try:
         return read(text)
@@ -120,9 +118,7 @@ def project_setting(variable: str, directory: str) -> tuple[str, str]:
     """Return a setting of the project that contains a cache directory, and the path of its ``pyproject.toml``.
 
     The setting is "" if the project does not set it, or if its file cannot be read or parsed. Both are "" if no project contains the
-    directory.
-
-    Raise `SettingError` if the project's ``[tool.compcache]`` has a setting that is unknown, invalid or not allowed in projects.
+    directory. Raise `SettingError` if the project's ``[tool.compcache]`` has a setting that is unknown, invalid or not allowed in projects.
     """
     for path in _project_files(os.path.abspath(directory)):
         if os.path.isfile(path):

@@ -111,7 +111,8 @@ def _canonical_text(value: Any, component: str) -> str:  # noqa: PLR0911 - one f
     """
     kind = type(value)
     if kind is int:
-        return _integer_text(value)
+        # Long integers are hexadecimal: a process may limit decimal digits (`sys.set_int_max_str_digits`).
+        return str(value) if value.bit_length() < _LONG_NUMBER else hex(value)
     if value is None or kind is bool:
         return {None: "null", True: "true", False: "false"}[value]
     if kind in (float, complex):
@@ -133,11 +134,6 @@ def _canonical_text(value: Any, component: str) -> str:  # noqa: PLR0911 - one f
         f"the component {component!r} of an identity contains an object of type {_shown_type(kind)}, whose text may differ between "
         "processes: use text, bytes, numbers, None, an Identity, or lists, sets and mappings of these"
     )
-
-
-def _integer_text(value: int) -> str:
-    """Return an integer as text. Long integers are hexadecimal: a process may limit decimal digits (`sys.set_int_max_str_digits`)."""
-    return str(value) if value.bit_length() < _LONG_NUMBER else hex(value)
 
 
 def _nan_text(value: complex) -> str:

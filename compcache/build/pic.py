@@ -166,9 +166,7 @@ def with_addresses(text: str, imported: Collection[str], provided: Iterable[str]
 
     Linkers cannot fill in the addresses of thread-local variables. Therefore the defining module also defines a function that returns the
     variable's address (`ADDRESS_OF`). Other modules call this function. `imported` are variables of other modules. For the variables in
-    `provided`, the module defines functions.
-
-    Raise `CompileError` if the code uses an imported variable in a way that cannot be rewritten.
+    `provided`, the module defines functions. Raise `CompileError` if the code uses an imported variable in a way that cannot be rewritten.
     """
     chunks = text.split("\n}\n")
     for number, name in enumerate(imported):

@@ -54,9 +54,7 @@ def link_assembly(code: bytes, text: str) -> bytes:
     """Link the definitions of a second module into a module, and return the result as LLVM assembly.
 
     The result is not bitcode. Writing bitcode would assemble inline assembly, and an error in inline assembly may end the process. `code`
-    is in bitcode or LLVM assembly, and `text` in LLVM assembly.
-
-    Raise `CompileError` if LLVM rejects one of the modules.
+    is in bitcode or LLVM assembly, and `text` in LLVM assembly. Raise `CompileError` if LLVM rejects one of the modules.
     """
 
     def link(context: Any) -> bytes:

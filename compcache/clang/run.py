@@ -160,7 +160,9 @@ def _read_preprocessed(unit: Unit) -> _Preprocessed:
         raise CompileError(f"flags of {unit.label} make {unit.compiler.path} write a list of macros instead of code: remove -dM")
     configurations = tuple([line.removeprefix(_CONFIGURATION) for line in log.splitlines() if line.startswith(_CONFIGURATION)])
     names = [*_prerequisites(rule), *_included_files(output)]
-    code = output if _depends_on_lines(unit, output) else _strip_line_markers(output)
+    code = output
+    if not _depends_on_lines(unit, output):
+        code = b"\n".join([line for line in output.splitlines() if line.strip() and not _MARKER.match(line)])
     unlisted = _unlisted_inputs(unit, code)
     is_complete = is_listed and not unlisted
     return _Preprocessed(b"\0".join([code, *unlisted]), names, is_complete, read_search_path(log)[0], configurations)
@@ -188,11 +190,6 @@ def _depends_on_lines(unit: Unit, code: bytes) -> bool:
     if any(flag.startswith(_LINE_FLAGS) and flag != "-g0" for flag in unit.flags):
         return True
     return any(word in code for word in _LINE_WORDS) or _RAW_STRING.search(code) is not None
-
-
-def _strip_line_markers(code: bytes) -> bytes:
-    """Return preprocessed code without line markers and empty lines."""
-    return b"\n".join([line for line in code.splitlines() if line.strip() and not _MARKER.match(line)])
 
 
 def _included_files(code: bytes) -> list[str]:

@@ -144,10 +144,8 @@ def as_source(result: Any, caller: str) -> ModuleSource:
 def source_of(result: Any, func_name: str, identity: Identity | None = None) -> ModuleSource:
     """Convert the return value of `build` to a source that exports a function under its func_name.
 
-    With an identity, the code and `functions` may contain the identity's label instead of the func_name. Without one, a source is
-    returned unchanged.
-
-    Raise `CompileError` if `result` is neither a source nor LLVM code.
+    With an identity, the code and `functions` may contain the identity's label instead of the func_name. Without one, a source is returned
+    unchanged. Raise `CompileError` if `result` is neither a source nor LLVM code.
     """
     source = as_source(result, f"build() for {func_name!r}")
     if identity is None:

@@ -84,9 +84,7 @@ class Volumes:
         """Return the names of the lists that must record a module's removal, and whether the volume of each list exists.
 
         These are the lists of volumes that contain the module, and of volumes that are being written and may contain it. The directory is
-        listed again.
-
-        Raise `OSError` if a volume cannot be read.
+        listed again. Raise `OSError` if a volume cannot be read.
         """
         self._state = 0, 0
         holders = self._query(self._all_known, lambda volume: volume.find(module_id))

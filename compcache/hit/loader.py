@@ -373,9 +373,7 @@ class Loader(PlainLoader):
     def open_candidate(self, func_name: str, module_id: bytes, offset: int, sources: Sources) -> Choice:
         """Return the choice of a realization. `sources` receives the module that is opened, and the caller releases the module.
 
-        With offset 0, the function is bound to its copy in a closure.
-
-        Raise `CompcacheError` or `OSError` if the realization is ruled out.
+        With offset 0, the function is bound to its copy in a closure. Raise `CompcacheError` or `OSError` if the realization is ruled out.
         """
         bound = self.linked.bound.choose_copy(func_name, module_id, sources) if self.linked is not None and not offset else None
         if bound is not None:
@@ -569,10 +567,8 @@ class Loader(PlainLoader):
     def _commit(self, func_name: str, chosen: dict[str, Choice], owner: object, sources: Sources) -> TypedCallTarget | None:
         """Fill slots and tables, and return the target. Return None if another load has contradicted this one, which is then repeated.
 
-        An existing target is returned, unless `sources.accept` requires another realization.
-
-        Raise `StorageError` if the cache was closed while the function was loaded, or `IntegrityError` if the records of a module do not
-        fit its image.
+        An existing target is returned, unless `sources.accept` requires another realization. Raise `StorageError` if the cache was closed
+        while the function was loaded, or `IntegrityError` if the records of a module do not fit its image.
         """
         runtime = self.runtime()
         target = self._make_target(runtime, chosen[func_name], owner)

@@ -128,9 +128,7 @@ def _merge_duplicates(store: Store) -> list[bytes]:
 
     Modules with functions of unknown content, and modules that an entry of data requires, stay.
 
-    Return the ids of the removed modules.
-
-    Raise `StorageError` if a module could not be removed.
+    Return the ids of the removed modules. Raise `StorageError` if a module could not be removed.
     """
     newer: dict[bytes, set[bytes]] = {}
     for *older, newest in _modules_by_content(store):

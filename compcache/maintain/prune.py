@@ -106,9 +106,7 @@ def propose(
 ) -> PruneProposal:
     """Plan a prune without removing anything; see `prune` for the arguments.
 
-    With `fold_statistics`, the statistics files are folded before they are read.
-
-    Raise `TypeError` if `policy` is not a `PrunePolicy`.
+    With `fold_statistics`, the statistics files are folded before they are read. Raise `TypeError` if `policy` is not a `PrunePolicy`.
     """
     if not isinstance(policy, PrunePolicy):
         raise TypeError(f"prune() requires a compcache.PrunePolicy, like PrunePolicy(max_bytes='5GB'), not {type(policy).__name__}")

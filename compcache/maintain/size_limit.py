@@ -97,9 +97,7 @@ def _add_and_sweep(store: Store, find_kept: Callable[[], frozenset[bytes]], size
 def _sweep(store: Store, find_kept: Callable[[], frozenset[bytes]], limit: int, *, compacts: bool) -> int:
     """Prune to `_LOW` of the limit, or with `compacts` start a process that packs small files. Return the size of the cache now, in bytes.
 
-    Nothing is done if the cache is within the limit. `find_kept` returns the modules that stay.
-
-    Raise `OSError` if a volume cannot be read.
+    Nothing is done if the cache is within the limit. `find_kept` returns the modules that stay. Raise `OSError` if a volume cannot be read.
     """
     from compcache.maintain.packing import SMALL
 

@@ -31,9 +31,7 @@ def require_types(session: Session, built: BuiltModule, added: Mapping[str, Prov
     """Check that each import of a module has a realization with the link type that the module expects.
 
     An import without any realization is accepted. The functions in `added`, which are added together with the module, take precedence over
-    functions in the cache.
-
-    Raise `SignatureMismatchError` if no realization of an import has the type that the code expects.
+    functions in the cache. Raise `SignatureMismatchError` if no realization of an import has the type that the code expects.
     """
     own_names = {name for name, *_ in built.functions}
     for name, types in built.used.items():

@@ -31,10 +31,8 @@ _MOST_PRINTED, _MOST_DATA = 1 << 24, 1 << 20
 def name_source(sealed: SealedSource) -> Naming:
     """Compute content names for the functions of a source. LLVM parses the code.
 
-    Untrusted code, and long code or data, is not printed. Then all functions get names with the same digest.
-
-    Raise `CompileError` if LLVM does not accept the code, if the code has no externally visible function, or if it is bitcode with inline
-    assembly that reads files.
+    Untrusted code, and long code or data, is not printed. Then all functions get names with the same digest. Raise `CompileError` if LLVM
+    does not accept the code, if the code has no externally visible function, or if it is bitcode with inline assembly that reads files.
     """
     source = sealed.source
     if source.untrusted or _is_long(source.ir):

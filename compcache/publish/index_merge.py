@@ -134,9 +134,7 @@ def add_all(index: Index, additions: Iterable[tuple[Sequence[tuple[str, int, str
     `additions` has the functions of each module as (name, record offset, requirement), its entry, and its order.
 
     A segment with more entries than eight modules of one function has the level of a merged segment, so that later merges do not take it
-    for a small one.
-
-    Raise `OSError` if the segment could not be written.
+    for a small one. Raise `OSError` if the segment could not be written.
     """
     entries: set[bytes] = set()
     requirements: set[str] = set()
@@ -156,9 +154,7 @@ def publish_addition(
     """Publish the entries of an addition as a segment. See `encode_segment` for the content.
 
     The file is not synced: after a power failure prune indexes the modules again, or a program adds them again. This process uses the
-    encoded content without reading the file.
-
-    Raise `OSError` if the segment could not be written.
+    encoded content without reading the file. Raise `OSError` if the segment could not be written.
     """
     size = len(functions) * FUNCTION.size + len(modules) * MODULE.size
     level = segment_level(size) if size > FANOUT * _MODULE_SIZE else 0

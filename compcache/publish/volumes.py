@@ -59,9 +59,7 @@ def write_volume(store: Store, contents: Iterable[Content], replaced: Sequence[V
 
     The new volume never restores a removed module, even if this process is killed. Its list of removed modules is created first, so later
     removals are recorded there. Modules that were removed earlier are then added to the list. After that, the volume becomes visible.
-    `contents` are in the order of their ids.
-
-    Raise `OSError` if the volume could not be written. Nothing has changed.
+    `contents` are in the order of their ids. Raise `OSError` if the volume could not be written. Nothing has changed.
     """
     remaining = iter(contents)
     samples = list(islice(remaining, _SAMPLES))

@@ -176,9 +176,7 @@ def _publish_files(store: Store, drafts: Mapping[bytes, _Draft], *, sign: bool) 
 
     A module that a layer has and lists is not added: the index has no rows that the files of the directory do not give.
 
-    With `sign`, all modules are signed with the publish key, if the store has one.
-
-    Raise `OSError` if a file could not be written.
+    With `sign`, all modules are signed with the publish key, if the store has one. Raise `OSError` if a file could not be written.
     """
     if sign and store.publish_key is not None:
         for module_id, draft in drafts.items():
@@ -259,9 +257,7 @@ def _find_existing(store: Store, module_id: bytes, *, elsewhere: bool) -> tuple[
     """Return the path, the status and the order of a stored, intact module, or None. With `elsewhere`, layers are searched too.
 
     The result is None if there is no such module, the module is damaged or for other hosts, a layer that may have it cannot be read, or
-    this process holds it in memory.
-
-    Raise `StorageError` if the file exists in this directory, but cannot be read.
+    this process holds it in memory. Raise `StorageError` if the file exists in this directory, but cannot be read.
     """
     if store.holds_in_memory(module_id):
         return None  # the file may be missing

@@ -292,9 +292,7 @@ def _open_long(store: Store, name: str, *, verify: bool) -> tuple[int, list[Uses
     """Return the size of a long file, and the sums that are searched for its uses.
 
     Return None for a file that `_read_short` reads or rejects: it is short or too long, cannot be opened, or can be changed by other users.
-    With `verify`, the checksum of a sum is verified, which reads the whole file.
-
-    Raise `FormatError` if the file is damaged.
+    With `verify`, the checksum of a sum is verified, which reads the whole file. Raise `FormatError` if the file is damaged.
     """
     if store.exposed:
         return None

@@ -330,9 +330,10 @@ def _summary_of_row(row: Row, size: int, created: float, problem: str, uses: tup
     """Return the summary of a module. `uses` has the number of uses and the time of the last use, in seconds since the epoch."""
     platform = row.platform
     signatures = [signature.removeprefix(LINK_ONLY) for signature in row.signatures]
+    features = as_text({name for text in platform.features.split("\n") for name in required(names_in(text))})
     return ModuleSummary(
         row.module_id.hex(), tuple(map(_new_function, zip(row.names, signatures, strict=True))), row.imports, size, created,
-        row.seconds, platform.cpu, _feature_text(platform), platform.llvm_version, platform.image_kind, problem, *uses, directory,
+        row.seconds, platform.cpu, features, platform.llvm_version, platform.image_kind, problem, *uses, directory,
     )  # fmt: skip
 
 
@@ -345,8 +346,3 @@ def _platform_problem(store: Store, platform: Platform) -> str:
     processor = store.processor()
     texts = platform.features.split("\n")  # one for each group of functions; the first says enough, if no group can run
     return "" if any(map(processor.meets, texts)) else f"needs {join_first(missing(texts[0], processor), _SHOWN_FEATURES)}"
-
-
-def _feature_text(platform: Platform) -> str:
-    """Return the CPU features that a module's functions use, as text like ``+avx2,+fma``."""
-    return as_text({name for text in platform.features.split("\n") for name in required(names_in(text))})

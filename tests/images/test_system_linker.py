@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import pytest
 from helpers import compile_object, run_fresh
@@ -59,10 +60,20 @@ def module() -> bytes:
     return compile_object(IR)
 
 
+def find_linkers_with(variables: dict[str, str]) -> tuple[Linker, ...]:
+    """The linkers that these environment variables give, without others that choose a linker."""
+    with mock.patch.dict(os.environ, {LINKER_VARIABLE: "", **variables}):
+        return find_linkers()
+
+
+def find_linker_with(variables: dict[str, str]) -> Linker | None:
+    return next(iter(find_linkers_with(variables)), None)
+
+
 @pytest.fixture(params=["ld.lld", "mold", "ld", "ld.gold", "ziglang"])
 def linker(request: pytest.FixtureRequest) -> Linker:
     try:
-        found = find_linker({LINKER_VARIABLE: request.param, "PATH": os.environ["PATH"]})
+        found = find_linker_with({LINKER_VARIABLE: request.param, "PATH": os.environ["PATH"]})
     except LinkerError:
         pytest.skip(f"{request.param} is not installed")
     if found is None:
@@ -145,48 +156,48 @@ def test_linkers_are_looked_for_in_the_documented_order(tmp_path: Path) -> None:
     for name in ("ld.lld", "mold", "ld"):  # each one goes before those that are there already
         expected = (Linker((make_program(directory, name),), f"{name} on the path"), *expected)
         variables = {"PATH": f"{directory}:{tmp_path / name}"}
-        assert find_linkers(variables) == expected
-        assert find_linker(variables) == expected[0]
+        assert find_linkers_with(variables) == expected
+        assert find_linker_with(variables) == expected[0]
 
 
 def test_the_wheel_comes_last_and_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_wheel(tmp_path, monkeypatch, "zig")
     make_program(tmp_path / "programs", "ld")
-    sources = [linker.source for linker in find_linkers({"PATH": str(tmp_path / "programs")})]
+    sources = [linker.source for linker in find_linkers_with({"PATH": str(tmp_path / "programs")})]
     assert sources == ["ld on the path", "ziglang wheel"]
     zig = str(tmp_path / "site" / "ziglang" / "zig")
-    assert find_linker({"PATH": str(tmp_path / "none")}) == Linker((zig, "ld.lld"), "ziglang wheel")
+    assert find_linker_with({"PATH": str(tmp_path / "none")}) == Linker((zig, "ld.lld"), "ziglang wheel")
 
 
 def test_a_wheel_of_another_layout_is_asked_to_find_its_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_wheel(tmp_path, monkeypatch)
-    found = find_linker({"PATH": str(tmp_path / "none")})
+    found = find_linker_with({"PATH": str(tmp_path / "none")})
     assert found == Linker((sys.executable, "-m", "ziglang", "ld.lld"), "ziglang wheel")
 
 
 @pytest.mark.usefixtures("no_wheel")
 def test_a_mere_directory_with_the_name_of_the_wheel_is_none(tmp_path: Path) -> None:
     (tmp_path / "ziglang").mkdir()
-    assert find_linker({"PATH": str(tmp_path)}) is None
+    assert find_linker_with({"PATH": str(tmp_path)}) is None
 
 
 @pytest.mark.usefixtures("no_wheel")
 def test_no_linker_anywhere_is_none(tmp_path: Path) -> None:
-    assert find_linker({"PATH": str(tmp_path)}) is None
+    assert find_linker_with({"PATH": str(tmp_path)}) is None
 
 
 @pytest.mark.parametrize("value", ["none", "off", "None", " none "])
 def test_the_variable_can_say_that_there_is_no_linker(value: str, tmp_path: Path) -> None:
     make_program(tmp_path, "ld")
-    assert find_linker({LINKER_VARIABLE: value, "PATH": str(tmp_path)}) is None
+    assert find_linker_with({LINKER_VARIABLE: value, "PATH": str(tmp_path)}) is None
 
 
 @pytest.mark.parametrize("value", ["", "  "])
 def test_an_empty_variable_is_no_choice(value: str, tmp_path: Path) -> None:
     program = make_program(tmp_path, "ld")
-    assert find_linker({LINKER_VARIABLE: value, "PATH": str(tmp_path)}) == Linker((str(program),), "ld on the path")
+    assert find_linker_with({LINKER_VARIABLE: value, "PATH": str(tmp_path)}) == Linker((str(program),), "ld on the path")
 
 
 def test_the_variable_can_be_a_name_a_path_or_the_wheel(
@@ -204,7 +215,7 @@ def test_the_variable_can_be_a_name_a_path_or_the_wheel(
         "zig": (zig, "ld.lld"),
     }
     for value, argv in expected.items():
-        found = find_linker({LINKER_VARIABLE: value, "PATH": str(tmp_path / "programs")})
+        found = find_linker_with({LINKER_VARIABLE: value, "PATH": str(tmp_path / "programs")})
         assert found == Linker(argv, LINKER_VARIABLE)
 
 
@@ -213,8 +224,8 @@ def test_a_linker_found_through_a_relative_path_runs_from_anywhere(
 ) -> None:
     program = make_program(tmp_path / "programs", "ld")
     monkeypatch.chdir(tmp_path)
-    assert find_linker({"PATH": "programs"}) == Linker((program,), "ld on the path")
-    chosen = find_linker({LINKER_VARIABLE: "programs/ld", "PATH": ""})
+    assert find_linker_with({"PATH": "programs"}) == Linker((program,), "ld on the path")
+    chosen = find_linker_with({LINKER_VARIABLE: "programs/ld", "PATH": ""})
     assert chosen == Linker((program,), LINKER_VARIABLE)
 
 
@@ -225,14 +236,14 @@ def test_a_variable_that_names_nothing_is_an_error_that_says_what_to_do(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text").write_text("not executable")
     with pytest.raises(LinkerError, match=f"{LINKER_VARIABLE} is '{value}'.*unset this variable") as caught:
-        find_linker({LINKER_VARIABLE: value, "PATH": str(tmp_path)})
+        find_linker_with({LINKER_VARIABLE: value, "PATH": str(tmp_path)})
     assert "executable file" in str(caught.value) if "/" in value else "on the path" in str(caught.value)
 
 
 @pytest.mark.usefixtures("no_wheel")
 def test_asking_for_a_wheel_that_is_not_there_says_how_to_get_it(tmp_path: Path) -> None:
     with pytest.raises(LinkerError, match="pip install ziglang"):
-        find_linker({LINKER_VARIABLE: "ziglang", "PATH": str(tmp_path / "without-wheel")})
+        find_linker_with({LINKER_VARIABLE: "ziglang", "PATH": str(tmp_path / "without-wheel")})
 
 
 def test_a_changed_variable_is_noticed_and_an_unchanged_one_remembered(
@@ -251,7 +262,7 @@ def test_a_changed_variable_is_noticed_and_an_unchanged_one_remembered(
 @pytest.mark.parametrize("platform", ["win32", "darwin", "cygwin"])
 def test_platforms_without_elf_have_no_linker(platform: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", platform)
-    assert find_linker({LINKER_VARIABLE: "/no/such/linker"}) is None
+    assert find_linker_with({LINKER_VARIABLE: "/no/such/linker"}) is None
 
 
 # --- linking ---

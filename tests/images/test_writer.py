@@ -10,6 +10,7 @@ import struct
 import subprocess
 import tempfile
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 from helpers import compile_object
@@ -61,7 +62,8 @@ def places_of(
 def linked(data: bytes) -> bytes:
     """The same of one object by GNU's linker."""
     try:
-        linker = find_linker({LINKER_VARIABLE: "ld", "PATH": os.environ["PATH"]})
+        with mock.patch.dict(os.environ, {LINKER_VARIABLE: "ld"}):
+            linker = find_linker()
     except LinkerError:
         linker = None
     if linker is None:

@@ -13,7 +13,7 @@ import pytest
 
 from compcache.images import platform_symbols
 from compcache.images.elf.reading import undefined_symbols
-from compcache.images.linkers.find import LINKER_VARIABLE, find_linker
+from compcache.images.linkers.find import Linker
 from compcache.images.linkers.link import link_shared
 from compcache.images.shared import make
 
@@ -129,7 +129,7 @@ def test_libraries_answer_as_they_do_when_linked(name: str, compiler: str, sdist
     objects = objects_of(used, sdist(used.library.sdist), compiler, tmp_path)
     platform = foreign(objects)
     ours, *_ = make.write(objects, export="check", optional=(), platform=platform, named={}, imports=())
-    linker = find_linker({LINKER_VARIABLE: "ld", "PATH": "/usr/bin:/bin"})
+    linker = Linker(("/usr/bin/ld",), "ld on the path")
     assert linker is not None
     theirs = link_shared(linker, objects, soname="theirs.so", export=["check"], libraries=platform_symbols.platform_paths(platform))
     expected = answers(theirs, tmp_path / "theirs.so")

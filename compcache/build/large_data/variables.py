@@ -89,9 +89,10 @@ def replace_large_variables(module: Any, context: Any, size: int, check: Callabl
         return {}
     outline = _placeholder_text(module, context, {name: sizes[name] for name in names})
     check(outline)
-    if _is_unsafe(outline):
+    has_aliases = " alias " in outline or " ifunc " in outline  # they refer to functions by their names
+    if has_module_assembly(outline) or (has_aliases and has_assembly(outline)):  # its translation may abort the process
         return {}
-    values = data_of(_emit_variables(module, context, names, has_aliases=_has_aliases(outline)), names, _PLACES)
+    values = data_of(_emit_variables(module, context, names, has_aliases=has_aliases), names, _PLACES)
     values = {name: datum for name, datum in values.items() if len(datum.content) >= _LARGE}
     sections = {name: f"{_PREFIX}{label}{number}" for number, name in enumerate(sorted(values))}
     lines = [
@@ -123,16 +124,6 @@ def _placeholder_text(module: Any, context: Any, sizes: Mapping[str, int]) -> st
     placeholders = [_placeholder_line(name, size, f"{_PREFIX}0", 1, writable=True) for name, size in sizes.items()]
     _replace_definitions(copy, context, set(sizes), placeholders)
     return str(copy)
-
-
-def _is_unsafe(outline: str) -> bool:
-    """Return whether emitting the variables would translate assembly, which may abort the process."""
-    return has_module_assembly(outline) or (_has_aliases(outline) and has_assembly(outline))
-
-
-def _has_aliases(outline: str) -> bool:
-    """Return whether a module has aliases or ifuncs, which refer to functions by their names."""
-    return " alias " in outline or " ifunc " in outline
 
 
 def _emit_variables(module: Any, context: Any, names: set[str], *, has_aliases: bool) -> bytes:

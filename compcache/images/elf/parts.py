@@ -156,17 +156,12 @@ def _read_sections(data: bytes) -> tuple[Section, ...]:
         return ()
     if header.section_size != SECTION.size:
         raise FormatError(f"the section headers of the ELF file have {header.section_size} bytes each, not {SECTION.size}")
-    count = header.section_count or _large_section_count(data, header.section_offset)
+    count = header.section_count
+    if not count:  # it does not fit into the ELF header, so the first section header states it
+        first_record = read_bytes(data, header.section_offset, SECTION.size, "a section header")
+        count = Section._make(SECTION.unpack(first_record)).size
     records = read_bytes(data, header.section_offset, count * SECTION.size, "the section headers")
     return tuple(map(_as_section, SECTION.iter_unpack(records)))
-
-
-def _large_section_count(data: bytes, offset: int) -> int:
-    """Return the number of sections from the first section header, which states it if the number does not fit into the ELF header.
-
-    Raise `FormatError` if the file ends earlier.
-    """
-    return Section._make(SECTION.unpack(read_bytes(data, offset, SECTION.size, "a section header"))).size
 
 
 def find_section(sections: tuple[Section, ...], section_type: int) -> Section | None:

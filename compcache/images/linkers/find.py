@@ -12,13 +12,9 @@ import os
 import shutil
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from compcache.errors import LinkerError
 from compcache.settings import setting
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = ["CHOICES", "LINKER_VARIABLE", "Linker", "find_linker", "find_linkers", "is_named"]
 
@@ -60,27 +56,22 @@ def _resolve_program(path: str) -> str:
     return os.path.basename(os.path.realpath(path))
 
 
-def find_linkers(environ: Mapping[str, str] | None = None) -> tuple[Linker, ...]:
+def find_linkers() -> tuple[Linker, ...]:
     """Return the available linkers, the preferred linker first. The tuple is empty on platforms without ELF.
 
     If `COMPCACHE_LINKER` is set, only the linker that it names is returned. Otherwise the linkers are `ld`, `mold` and `ld.lld` on the
     path, and the `ziglang` wheel. The result is kept for the same values of `COMPCACHE_LINKER` and `PATH`.
 
-    Args:
-        environ: the environment variables, or None for those of this process and the settings.
-
-    Raises:
-        LinkerError: `COMPCACHE_LINKER` names a program that cannot be run, or a wheel that is not installed.
+    Raise `LinkerError` if `COMPCACHE_LINKER` names a program that cannot be run, or a wheel that is not installed.
     """
     if not sys.platform.startswith(_ELF_PLATFORMS):
         return ()
-    choice = setting(LINKER_VARIABLE) if environ is None else environ.get(LINKER_VARIABLE)
-    return _find_linkers(choice, (os.environ if environ is None else environ).get("PATH", os.defpath))
+    return _find_linkers(setting(LINKER_VARIABLE).strip(), os.environ.get("PATH", os.defpath))
 
 
-def find_linker(environ: Mapping[str, str] | None = None) -> Linker | None:
+def find_linker() -> Linker | None:
     """Return the preferred linker, or None if there is no linker. See `find_linkers` for the exceptions."""
-    return next(iter(find_linkers(environ)), None)
+    return next(iter(find_linkers()), None)
 
 
 def is_named() -> bool:
@@ -89,13 +80,13 @@ def is_named() -> bool:
 
 
 @functools.lru_cache(maxsize=16)
-def _find_linkers(choice: str | None, path: str) -> tuple[Linker, ...]:
+def _find_linkers(choice: str, path: str) -> tuple[Linker, ...]:
     """Return the linkers to use, best first: the chosen one, or those on the path and in a wheel. The result is empty for "none".
 
     Raise `LinkerError` if the chosen linker cannot be run.
     """
-    if choice and choice.strip():
-        linker = _linker_for_value(choice.strip(), path)
+    if choice:
+        linker = _linker_for_value(choice, path)
         return () if linker is None else (linker,)
     programs = {name: shutil.which(name, path=path) for name in _ON_THE_PATH}
     linkers = [Linker((os.path.abspath(file),), f"{name} on the path") for name, file in programs.items() if file is not None]

@@ -55,9 +55,7 @@ def _create_jit() -> Any:
 def link_object(obj: bytes, symbol: str) -> LinkedObject:
     """Map an object with ORC, and return the address of a symbol that it defines.
 
-    References of the object are resolved in the process and the platform's libraries.
-
-    Raise `IntegrityError` if ORC cannot link the object.
+    References of the object are resolved in the process and the platform's libraries. Raise `IntegrityError` if ORC cannot link the object.
     """
     return in_llvm_thread(lambda: _link_with_orc(obj, symbol))
 

@@ -39,9 +39,7 @@ def check_index(state: CheckState) -> tuple[int, dict[str, int]]:
 
     The entries of data are added to `state.indexed`, which has the functions.
 
-    Return the number of index entries that were read, and counts for the report.
-
-    Raise `StorageError` if the index cannot be read.
+    Return the number of index entries that were read, and counts for the report. Raise `StorageError` if the index cannot be read.
     """
     store = state.store
     segments = list(readable_segments(store.index))

@@ -96,9 +96,7 @@ def _make_ctypes_function(address: int, types: list[tuple[str, int]]) -> Any:
     """Return a ctypes function for an address.
 
     `types` are the result type and the parameter types. Each type has the name of a scalar, and a depth: 0 for the scalar, 1 for a pointer
-    to the scalar, 2 for a pointer to such a pointer, and so on.
-
-    Raise `TypeError` if ctypes has no type for one of the Numba types.
+    to the scalar, 2 for a pointer to such a pointer, and so on. Raise `TypeError` if ctypes has no type for one of the Numba types.
     """
     import ctypes
 

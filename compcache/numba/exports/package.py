@@ -73,9 +73,7 @@ def _scratch_cache() -> Iterator[Cache]:
 def _copy_kernels(cache: Cache, names: Sequence[str], out: str) -> None:
     """Copy functions and their dependencies into a directory, without subdirectories that depend on this host or on the time.
 
-    A bundle is written beside the directory of the cache.
-
-    Raise `StorageError` if the bundle or the directory cannot be written.
+    A bundle is written beside the directory of the cache. Raise `StorageError` if the bundle or the directory cannot be written.
     """
     import shutil
 

@@ -155,9 +155,7 @@ class _Planner:
     def _add_fields(self, kind: int, type_: Any, *, is_item: bool) -> dict[str, int]:
         """Return the fields of a node other than its kind and size, and add the texts to which the fields refer.
 
-        A text that is an item of a container (`is_item`) is owned by the container.
-
-        Raise `Unsupported` if the type has no conversion.
+        A text that is an item of a container (`is_item`) is owned by the container. Raise `Unsupported` if the type has no conversion.
         """
         if kind == _NAMED_TUPLE:
             return {"text": self._add_class_name(type_.instance_class, "a named tuple")}

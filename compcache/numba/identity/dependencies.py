@@ -205,9 +205,7 @@ def dependency_of_generator(implementation: Any) -> Dependency | None:
 def dependency_of_type(cls: type) -> Dependency:
     """Return the dependency to record for a class of Numba types that a user has defined.
 
-    A class without a data model has the content "", which is never current.
-
-    Raise `Unidentifiable` if the class cannot be compared.
+    A class without a data model has the content "", which is never current. Raise `Unidentifiable` if the class cannot be compared.
     """
     name = name_of_type(cls)
     return Dependency(name, content_of_type(name) or "")

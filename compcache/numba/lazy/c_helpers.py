@@ -91,9 +91,7 @@ def _address_from_numba(name: str) -> int:
 def address_in_numba(name: str) -> int:
     """Return the address of a helper in an extension module of Numba, or 0 if there is no helper of this name.
 
-    The first call loads the extension modules.
-
-    Raise `ImportError` if Numba is not installed, or its extension modules cannot be loaded.
+    The first call loads the extension modules. Raise `ImportError` if Numba is not installed, or its extension modules cannot be loaded.
     """
     if not _numba_addresses:
         _load_extensions()
