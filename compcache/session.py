@@ -170,11 +170,13 @@ def _join_texts(name: str, value: object) -> str | None:
     """Return a text unchanged, and a list of texts joined with spaces; None for None. Raise `TypeError` for other values."""
     if value is None or isinstance(value, str):
         return value
-    items = value if isinstance(value, (list, tuple)) else (value,)
-    for item in items:
-        if not isinstance(item, str):  # the message does not show the value, which may contain a password
-            raise TypeError(f"Cache(): {name} must be a str or a list of str, without values of the type {type(item).__name__}")
-    return " ".join(items)
+    # The messages do not show the value, which may contain a password.
+    if not isinstance(value, (list, tuple)):
+        raise TypeError(f"Cache(): {name} must be a str or a list of str, not {type(value).__name__}")
+    for item in value:
+        if not isinstance(item, str):
+            raise TypeError(f"Cache(): each item of {name} must be a str, not {type(item).__name__}")
+    return " ".join(value)
 
 
 def _split_urls(urls: str) -> list[str]:

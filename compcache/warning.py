@@ -22,9 +22,9 @@ def warn(message: str, category: type[CacheWarning] = CacheWarning) -> None:
 
 
 def _levels_to_caller() -> int:
-    """Return the `stacklevel` for `warn`: the level of the first frame outside this package and its context managers.
+    """Return the `stacklevel` for `warn`: the level of the first frame outside this package and `contextlib`.
 
-    If all frames of the thread are inside, it is the level of the outermost frame.
+    If there is no such frame, return the level of the outermost frame of the thread.
     """
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_INTERNAL):

@@ -116,14 +116,15 @@ def _require_signature(path: str, module: _Module, keys: tuple[PublicKey, ...]) 
 
     Raise `IntegrityError` if no trusted key has signed the module.
     """
+    advice = "trust the key of its signature (compcache key trust), or have it signed by a trusted key"
     if keys:
         from compcache.signing.signatures import is_signed
 
         if is_signed(module.signatures, keys, module.module_id, module.requirement):
             return
-        reason = "no trusted key has signed the module; nothing was imported; trust the key that has signed it (compcache key trust)"
+        reason = f"no trusted key has signed the module, so nothing was imported: {advice}"
     elif module.is_pickled:
-        reason = "the module contains pickled values, which require a signature by a trusted key; nothing was imported"
+        reason = f"the module contains pickled values, which require a signature by a trusted key, so nothing was imported: {advice}"
     else:
         return
     name = module.module_id.hex()

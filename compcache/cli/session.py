@@ -55,7 +55,8 @@ class Session:
             cache.close()
             self.require_no_file()
             raise click.ClickException(
-                f"there is no cache at {self.directory} (chosen by: {self.chosen_by}): 'compcache add', or a program, creates it"
+                f"there is no cache at {self.directory} (chosen by: {self.chosen_by}): give the directory with --dir, or create the cache "
+                "with 'compcache add' or a program that uses it"
             )
         return cache
 

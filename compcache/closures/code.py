@@ -292,12 +292,12 @@ class _Linker:
         part, name = self._closure.parts[number], value.name
         if name in part.recipe.slots:
             place = self._find_direct(part.recipe.slots[name])
-            _rename(value, _copy_symbol(*place) if place is not None else self._import_symbol(part.recipe.slots[name]))
+            _rename(value, _copy_symbol(*place) if place is not None else self._symbol_of_import(part.recipe.slots[name]))
         elif name in homes:
-            _rename(value, self._import_symbol(part.copies.homes[name]))
+            _rename(value, self._symbol_of_import(part.copies.homes[name]))
 
-    def _import_symbol(self, name: str) -> str:
-        """Return the symbol in the linked module for an imported name."""
+    def _symbol_of_import(self, name: str) -> str:
+        """Return the symbol in the linked module for an imported name. The first call chooses it, and records whether it is shared."""
         if name not in self._symbols:
             symbol = self._symbols[name] = f"compcache.import.{len(self._symbols)}"
             binding = self._closure.bound.get(name)

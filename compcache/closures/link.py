@@ -181,7 +181,10 @@ class _Linking:
         return self._plan([*names])._replace(is_requested=any(plan.is_requested for plan in group))
 
     def _plan(self, names: Sequence[str]) -> _Planned:
-        """Return which modules are linked for these functions. Functions that cannot be found are left out and listed as failures."""
+        """Return the plan of the closure of these functions. Functions that cannot be loaded are left out, and `chosen.failures` lists them.
+
+        Modules that cannot be linked are left out.
+        """
         chosen = choose(self._store, names)
         roots = [name for name in names if name not in chosen.failures]
         modules = dict.fromkeys([bound.module_id for bound in chosen.bound.values()])

@@ -319,10 +319,10 @@ def _compile_exporting(
     names = [name for name, *_ in built.functions]
     missing = [name for name in functions if name not in names]
     if missing:
-        exported_text = join_first(map(repr, names), 20) or "nothing"
+        exported_text = join_first(map(repr, names), 20)
         raise UndefinedSymbolError(
-            f"build() for {functions[0]!r} returned a module that exports {exported_text} but not {missing[0]!r}: export each requested "
-            "function",
+            f"build() for {functions[0]!r} returned a module that does not export {missing[0]!r} (exported: {exported_text}): export each "
+            "requested function",
             symbols=missing,
         )
     return built

@@ -272,9 +272,10 @@ def _forget_connections() -> None:
 
 
 def ask(stores: Stores, *message: Any, keeps: bool = False) -> Question:
-    """Send a question to the helper of these stores, starting the helper if it does not run. Return the `Question` without waiting.
+    """Send a question to the helper of these stores, and return the `Question` without waiting.
 
-    With `keeps`, the connection stays open until `Question.close`.
+    A missing helper is started. `Question.wait` sends the question once the helper listens. With `keeps`, the connection stays open until
+    `Question.close`.
 
     Raise `OSError` if the directory of the helper's socket cannot be made private.
     """

@@ -178,9 +178,10 @@ def _check_names(values: ir_text.GlobalValues) -> None:
 
 
 def _check_outline(outline: str, request: Request) -> None:
-    """Check a printed module, if necessary in a child process, before LLVM compiles a part of it.
+    """Check the outline of a module, its text without the values of variables, before LLVM compiles a part of it.
 
-    Raise `CompileError` if LLVM rejects the module.
+    Suspicious code is tried in a child process. Raise `CompileError` if the code has extreme constructs or an attribute for an unknown CPU,
+    or if the trial fails.
     """
     check_extremes(outline, printed=True)
     values = ir_text.read_values(outline)

@@ -121,7 +121,8 @@ def _require_tables(data: bytes) -> tuple[list[Section], int, int]:
     symbol_section = next((number for number, section in enumerate(sections) if section.type == parts.SHT_SYMTAB), None)
     names_section = parts.read_header(data).names_section
     if symbol_section is None or names_section >= len(sections):
-        raise FormatError(f"the object has no {'symbol table' if symbol_section is None else 'section names'}: no symbols can be added")
+        lacking = "symbol table" if symbol_section is None else "section names"
+        raise FormatError(f"the object has no {lacking}, so the module's table of distances cannot be added")
     if len(sections) + 2 >= _MOST_SECTIONS:
         raise FormatError(f"the object has {len(sections)} sections, so two more sections cannot be added")
     return sections, symbol_section, names_section

@@ -37,7 +37,7 @@ STT_NOTYPE, STT_FUNC, STT_SECTION, STT_FILE, STT_TLS = 0, 2, 3, 4, 6
 RELOCATION = Struct("<QIIq")
 _FLAGS_OF_FILE = Struct("<48xI")
 #: The offset of the system (EI_OSABI) in the header, and the known systems: System V and GNU. GNU's extensions are refused one by one.
-_IDENT, _SYSTEMS = 7, (0, 3)
+_OSABI_AT, _SYSTEMS = 7, (0, 3)
 
 _KNOWN_FLAGS = SHF_WRITE | parts.SHF_ALLOC | SHF_EXECINSTR | SHF_MERGE | SHF_STRINGS | SHF_TLS | _SHF_INFO_LINK | _SHF_GROUP | _SHF_RETAIN
 #: The mapped sections of an image. A section of an object whose name has one of these names before a dot becomes a part of that section.
@@ -97,23 +97,23 @@ def _read_object(data: bytes) -> Input:
     linking = architecture_of_elf(header.machine).linking
     if linking is None:
         raise FormatError(f"shared objects for the ELF machine {header.machine} cannot be written without a linker")
-    if data[_IDENT] not in _SYSTEMS:
-        raise FormatError(f"the object is for the system (EI_OSABI) {data[_IDENT]}, which only linkers support")
+    if data[_OSABI_AT] not in _SYSTEMS:
+        raise FormatError(f"the object is for the system (EI_OSABI) {data[_OSABI_AT]}, which only linkers support")
     if _FLAGS_OF_FILE.unpack_from(data)[0]:
         raise FormatError(f"the object has the processor flags {_FLAGS_OF_FILE.unpack_from(data)[0]:#x}, which only linkers support")
     sections = parts.read_sections(data, parts.ET_REL)
     if header.names_section >= len(sections):
         raise FormatError(f"the object has no section with the names of its {len(sections)} sections")
-    strings = parts.read_linked_strings(data, sections, sections[0]._replace(link=header.names_section))
-    names = [parts.read_string(strings, section.name) for section in sections]
-    tables = _read_relocations(data, sections)
+    section_names = parts.read_linked_strings(data, sections, sections[0]._replace(link=header.names_section))
+    names = [parts.read_string(section_names, section.name) for section in sections]
+    relocations = _read_relocations(data, sections)
     usable = [
-        _read_section(data, number, names[number], candidate, tables.get(number, ()), linking)
+        _read_section(data, number, names[number], candidate, relocations.get(number, ()), linking)
         for number, candidate in enumerate(sections)
         if _is_part(names[number], candidate)
     ]
-    symbols, table = _read_symbols(data, sections)
-    return Input(header.machine, linking, tuple(usable), symbols, table, _PROPERTIES in names)
+    symbols, symbol_names = _read_symbols(data, sections)
+    return Input(header.machine, linking, tuple(usable), symbols, symbol_names, _PROPERTIES in names)
 
 
 def with_table(obj: Input, table: DistanceTable) -> Input:

@@ -19,7 +19,7 @@ __all__ = ["check_permissions"]
 
 
 def check_permissions(state: CheckState) -> tuple[int, dict[str, int]]:
-    """Report directories of the cache that other users can write to. A repair removes their write permission.
+    """Report directories of the cache in which other users could replace files. A repair of the mode removes all access of other users.
 
     Return the number of directories that were checked, and no counts.
     """
@@ -32,15 +32,15 @@ def check_permissions(state: CheckState) -> tuple[int, dict[str, int]]:
         with suppress(OSError):
             status = store.files.lstat(path)
             checked += 1
-            _check_mode(state, path, status)
+            _check_directory(state, path, status)
     return checked, {}
 
 
-def _check_mode(state: CheckState, path: str, status: os.stat_result) -> None:
-    """Report a directory in which other users could replace files. A repair removes their write permission."""
+def _check_directory(state: CheckState, path: str, status: os.stat_result) -> None:
+    """Report a directory in which other users could replace files. A repair of the mode removes all access of other users."""
     mode = stat.S_IMODE(status.st_mode)
     if stat.S_ISLNK(status.st_mode):
-        state.report("permissions", path, f"{path} is a symbolic link; replace the link by a directory")
+        state.report("permissions", path, f"{path} is a symbolic link; replace the link with a directory")
     elif status.st_uid not in (os.getuid(), 0):
         state.report("permissions", path, f"{path} belongs to user {status.st_uid}, whose code would run as yours; change the owner")
     elif mode & 0o022:

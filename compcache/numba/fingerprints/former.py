@@ -65,9 +65,10 @@ class _Reads:
         return {name: self.keep(namespace[name], owners) for name in self.names & namespace.keys()}
 
     def keep(self, value: Any, owners: int) -> Former:
-        """Keep a value and what it refers to, and return a function that returns the value later, or `MISSING` if the value is gone.
+        """Keep a value, with the variables and attributes that the function may read through it, and return its `Former`.
 
-        `owners` is the maximum number of modules, classes and objects in a chain of attributes.
+        Items of tuples, and of containers that are not copied, are not kept. `owners` is the maximum number of modules, classes and objects
+        in a chain of attributes.
         """
         cls = type(value)
         if cls in _PLAIN or issubclass(cls, tuple):

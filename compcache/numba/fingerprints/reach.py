@@ -13,7 +13,7 @@ from importlib import import_module
 
 from compcache.interrupts import reraise_interrupt
 from compcache.numba.fingerprints import RUN
-from compcache.numba.fingerprints.set_on_types import set_on_types
+from compcache.numba.fingerprints.set_on_types import attributes_set_on_types
 from compcache.numba.fingerprints.state import (
     WRAPPED,
     accepts_any_attribute,
@@ -147,7 +147,7 @@ class Reach:
 
     def _feed_set_on_types(self, walk: Walk, names: list[str] | None) -> bool:
         """Feed attributes with these names (None for all) that the program has set on Numba's types. Return whether any were fed."""
-        rows = [] if names == [] else set_on_types(names)
+        rows = [] if names == [] else attributes_set_on_types(names)
         for name, text, item in rows:
             walk.mode = RUN
             walk.feed_token("set on a type", text, name)

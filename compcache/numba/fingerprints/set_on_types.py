@@ -16,17 +16,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-__all__ = ["set_on_types"]
+__all__ = ["attributes_set_on_types"]
 
 
 #: The attributes of types on which the program has set nothing: the class, and the names of the attributes.
 _plain: set[tuple[Any, ...]] = set()
 
 
-def set_on_types(names: Iterable[str] | None) -> list[tuple[str, str, Any]]:
-    """Return the attributes with these names, or all if `names` is None, that the program has set on Numba types and on their classes.
+def attributes_set_on_types(names: Iterable[str] | None) -> list[tuple[str, str, Any]]:
+    """Return the attributes that the program has set on Numba types and on their classes: those with these names, or all for None.
 
-    A row consists of the name, the text of the type, and the value. Rows are sorted by name and text. There are none without Numba.
+    A row consists of the name, the text of the type, and the value. Rows are sorted by name and text. The list is empty if Numba is not
+    imported.
     """
     module = sys.modules.get("numba.core.types.abstract")
     if module is None or "Type" not in vars(module):  # another thread may be importing the module

@@ -65,7 +65,7 @@ def may_have_attributes(value: Any) -> bool:
     """
     kind = type(value)
     if is_of_generators(kind):
-        return _is_function_of_numba(kind)  # `set_on_types` has what the program sets on types
+        return _is_function_of_numba(kind)  # `attributes_set_on_types` has what the program sets on types
     return bool(kind.__dictoffset__) or not is_library_module(kind.__module__) or (kind.__module__, kind.__name__) in _WITHOUT_DICT
 
 

@@ -288,11 +288,11 @@ def _choose_layer() -> Any:
         return None
     for name in priority if requested == "default" else [requested]:
         if name == "tbb":
-            if has_library((_TBB,)):
+            if has_library((_TBB,)):  # Numba would load TBB's layer if its version of TBB is new enough, which only Numba decides
                 return None
             continue
         layer = _load_layer(name)
-        if layer is not None or requested != "default":
+        if layer is not None:
             return layer
     return None
 

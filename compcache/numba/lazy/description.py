@@ -160,7 +160,7 @@ class Description:
         if request.cpu and self.cpu != request.cpu:
             raise _invalid_entry_error("the entry was not compiled for the CPU that NUMBA_CPU_NAME and NUMBA_CPU_FEATURES choose")
         if not request.lines.startswith(self.lines):
-            raise _invalid_entry_error("the code of the entry reports source lines that have changed")
+            raise _invalid_entry_error("the code of the entry contains source lines or paths of source files that have changed")
         # Numba may have got implementations since an entry without any was stored, so "" proves nothing in a process with Numba.
         if request.implementations == self.implementations and (request.implementations or not has_numba()):
             return

@@ -33,7 +33,7 @@ def command(session: Session, as_json: bool) -> None:
 
 
 def _setting_row(setting: Setting, session: Session) -> tuple[str, str, str, str]:
-    """Return the name, value, source and purpose of a setting. The value of a secret setting is hidden."""
+    """Return the name, value, source and purpose of a setting. Secret values are hidden; URLs are shown without their secret parts."""
     value = text_of(setting.name)
     source = "environment" if os.environ.get(setting.name) else setting_source(setting.name)
     if setting.name == "COMPCACHE_DIR":
