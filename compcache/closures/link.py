@@ -181,7 +181,7 @@ class _Linking:
         return self._plan([*names])._replace(is_requested=any(plan.is_requested for plan in group))
 
     def _plan(self, names: Sequence[str]) -> _Planned:
-        """Return the plan of the closure of these functions. Functions that cannot be loaded are left out, and `chosen.failures` lists them.
+        """Return the plan of the closure of these functions. Functions that cannot be loaded are left out; `chosen.failures` lists them.
 
         Modules that cannot be linked are left out.
         """

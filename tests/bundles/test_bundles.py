@@ -291,7 +291,7 @@ def test_a_trusted_key_must_have_signed(cache: Cache, tmp_path: Path, signer: st
             other.import_bundle(path)
             assert other.get_target("top")(1) == 112
             return
-        with pytest.raises(IntegrityError, match="no trusted key has signed the module; nothing was imported"):
+        with pytest.raises(IntegrityError, match="no trusted key has signed the module, so nothing was imported"):
             other.import_bundle(path)
         assert len(other) == 0
     with Cache(tmp_path / "third") as third:
