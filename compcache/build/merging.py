@@ -97,7 +97,7 @@ def link_modules(declarations: Iterable[str], modules: Iterable[Any], context: A
     for module in modules:
         linked.link_in(module)
     for name in [name for name, lines in lines_by_name.items() if all(line.startswith(_OPTIONAL) for line in lines)]:
-        with suppress(NameError):  # it is defined as an alias
+        with suppress(NameError, UnicodeEncodeError):  # it is defined as an alias, or llvmlite cannot look up its name
             function = linked.get_function(name)
             function.linkage = "external_weak" if function.is_declaration else function.linkage
     return linked

@@ -38,7 +38,6 @@ _DEFINING_MODULES = {
     "boolean": "compcache.globals.scalars",
     "buffer": "compcache.globals.blocks",
     "bytes": "compcache.globals.blocks",
-    "ctypes-function": "compcache.numba.registered.ctypes_functions",
     "cython-function": "compcache.numba.registered.cython_functions",
     "float": "compcache.globals.scalars",
     "identity": "compcache.globals.objects",

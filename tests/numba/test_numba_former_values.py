@@ -703,6 +703,49 @@ def test_a_helper_in_loaded_code_is_that_of_the_functions_that_it_was_given(
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+def test_a_helper_that_was_given_a_type_that_its_caller_does_not_name_keeps_its_values(tmp_path: Path) -> None:
+    """Like the class of a field of an argument: no walk of the caller meets it."""
+    program = """
+        from DECORATORS import njit
+        from numba import float64
+        from numba.experimental import jitclass
+
+        @jitclass([("x", float64)])
+        class Inner:
+            def __init__(self, x):
+                self.x = x
+
+        @jitclass([("inner", Inner.class_type.instance_type)])
+        class Outer:
+            def __init__(self, inner):
+                self.inner = inner
+
+        K = 1
+
+        @njit(cache=True)
+        def helper(inner):
+            return inner.x + K
+
+        @njit(cache=True)
+        def of_outer(outer):
+            return helper(outer.inner)
+
+        @njit(cache=True)
+        def of_inner(inner):
+            return helper(inner)
+
+        inner = Inner(2.0)
+        answers = [of_outer(Outer(inner))]
+        K = 10
+        print(repr(repr([*answers, of_inner(inner), helper(inner)])))
+    """
+    programs = Programs(tmp_path, program)
+    for _ in range(3):
+        assert programs.start("variable", tmp_path / "cache").answer == repr("[3.0, 3.0, 3.0]")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_entries_of_the_first_version_do_not_name_what_helpers_were_given(tmp_path: Path) -> None:
     """Code that version 1.0 stored has one row for all functions of a factory. What it contains is former code nevertheless."""
     program = """

@@ -40,7 +40,6 @@ from compcache.numba.registered.refusals import Unidentifiable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from compcache.numba.identity.key import Identity
     from compcache.numba.identity.linked import Linked
 
 __all__ = [
@@ -56,13 +55,11 @@ class Miss(NamedTuple):
     Attributes:
         function: the Python function.
         args: the types of the arguments.
-        identity: the identity of the overload.
         store: stores the compile result before the process uses it.
     """
 
     function: Any
     args: tuple[Any, ...]
-    identity: Identity
     store: Callable[[Any], None]
 
 
@@ -139,9 +136,7 @@ def compile_scope(function: Any, dispatcher: Any, args: Any, return_type: Any, f
     """
     linked = linked_overload(function, dispatcher, args)
     read = former_function(function) if take_linked(linked) else function
-    miss = _pop_miss(function, args)
-    known = miss.identity if miss is not None and read is function and return_type is None else None
-    scope = Scope(function, _make_token(read, function, args, return_type, flags, extra, known), miss, linked, read)
+    scope = Scope(function, _make_token(read, function, args, return_type, flags, extra), _pop_miss(function, args), linked, read)
     if not _stack.scopes:
         _stack.clock_start, _stack.compile_seconds = time.thread_time(), 0.0
     _stack.scopes.append(scope)
@@ -288,23 +283,19 @@ def defer(action: Callable[[], None]) -> bool:
     return True
 
 
-def _make_token(function: Any, original: Any, args: Any, return_type: Any, flags: Any, extra: str, known: Identity | None) -> str:
+def _make_token(function: Any, original: Any, args: Any, return_type: Any, flags: Any, extra: str) -> str:
     """Return the token for the symbols of a function that is being compiled, and record that the token is used.
 
     The token is a digest of everything that determines the function. If this token is in use, the token is a digest of it and of the
     caller's token. If no digest can be computed, or if both tokens are in use, the token is random.
-    `known` is the identity of the overload, if the look-up that failed just now has computed it.
     """
     try:
-        if known is None:
-            walked = fingerprint(function)
-            own_part, lines, own_components = walked.parts[0], walked.lines, [walked.content, signature_text(args)]
-        else:
-            own_part, lines = known.parts[0], known.lines
-            own_components = [known.components["function"], known.components["signature"]]
+        function_content = fingerprint(function)
+        own_part, *_ = function_content.parts
         note_code([type(own_part)(original, own_part.digest, own_part.kind)])
         components = [
-            *own_components,
+            function_content.content,
+            signature_text(args),
             "" if return_type is None else signature_text((return_type,)),
             flags_text(flags),
             config_text(),
@@ -321,7 +312,7 @@ def _make_token(function: Any, original: Any, args: Any, return_type: Any, flags
         token = uuid.uuid4().hex
     else:
         _used_tokens.add(token)
-    note_symbol(token, Compiled(content, lines))
+    note_symbol(token, Compiled(content, function_content.lines))
     return token
 
 

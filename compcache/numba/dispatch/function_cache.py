@@ -148,7 +148,7 @@ class FunctionCache(CacheObject):
         self._keys[_signature_key(sig)] = self._make_start_key(sig)
         self._backend.count_miss(make_func_name(identity, sig))
         _import_storing_modules()
-        scopes.record_miss(scopes.Miss(self._function, _argument_types(sig), identity, partial(self._store_early, sig)))
+        scopes.record_miss(scopes.Miss(self._function, _argument_types(sig), partial(self._store_early, sig)))
 
     def _load(self, identity: Identity, sig: Any, target_context: Any) -> Any:
         """Return the stored compile result, or None if no entry is valid. If loading fails, record the reason and return None."""

@@ -2,8 +2,8 @@
 
 Numba keeps an address from ctypes or from a `WrapperAddressProtocol` in a variable whose name contains the address, and does not cache code
 with such a variable. Here, these variables become imports, which a load fills with the addresses in its process. The imports refer to
-functions that Cython modules export (`CythonFunction`), functions of Numba's threads (`HelperSymbol`), functions that the
-program calls through ctypes (`CtypesFunction`), arrays of the program (`ProgramArray`), and classes of jitclass instances (`JitclassBox`).
+functions that Cython modules export (`CythonFunction`), functions of Numba's threads (`HelperSymbol`), arrays of the program
+(`ProgramArray`), and classes of jitclass instances (`JitclassBox`).
 
 A jitted function that is passed to another function has an address too. No code reads this address, because the type of the argument
 determines the called function. Therefore such arguments are removed. Code with any other address is not stored.
@@ -20,13 +20,13 @@ from llvmlite import binding
 from compcache import frontend
 from compcache.numba.entries.helper_symbols import HelperSymbol
 from compcache.numba.entries.recursion import UNRESOLVED
-from compcache.numba.registered import ctypes_functions, jitclasses, program_arrays
+from compcache.numba.registered import jitclasses, program_arrays
 from compcache.numba.registered.cython_functions import CythonFunction, function_at
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
-    Named = CythonFunction | HelperSymbol | program_arrays.ProgramArray | jitclasses.JitclassBox | ctypes_functions.CtypesFunction
+    Named = CythonFunction | HelperSymbol | program_arrays.ProgramArray | jitclasses.JitclassBox
 
 __all__ = [
     "ADDRESS_PREFIX", "IMPORT_PREFIX", "bind_imports", "create_pass_builder", "find_cython_functions", "find_thread_functions",
@@ -126,7 +126,7 @@ def replace_addresses_by_names(module: Any, kept: Container[str]) -> str | None:
 
 
 def _is_object(row: tuple[str, str, str] | None) -> bool:
-    """Return whether a row names an object of the program or a ctypes function: it has a name and no module."""
+    """Return whether a row names an object of the program: it has a name and no module."""
     return row is not None and not row[0] and row[2] != ""
 
 
@@ -134,7 +134,7 @@ def _name_addresses(variables: Iterable[str]) -> dict[str, tuple[str, str, str]]
     """Return the module, the name and the type of what each variable's address refers to. Variables with other addresses are omitted."""
     addresses = {name: parse_address(name) for name in variables}
     functions = find_thread_functions(_CALLABLE_THREAD_FUNCTIONS)
-    objects = program_arrays.addresses() | jitclasses.addresses() | ctypes_functions.addresses()
+    objects = program_arrays.addresses() | jitclasses.addresses()
     rows_by_name = {name: ("", *objects[address]) for name, address in addresses.items() if address in objects}
     rows_by_name |= {name: ("", functions[address], "") for name, address in addresses.items() if address in functions}
     return find_cython_functions(name for name in addresses if name not in rows_by_name) | rows_by_name
@@ -154,8 +154,6 @@ def _parse_name(module: str, name: str, detail: str) -> Named:
         return CythonFunction(module, name, detail)
     if name == jitclasses.BOX:
         return jitclasses.JitclassBox(detail)
-    if name == ctypes_functions.FUNCTION:
-        return ctypes_functions.CtypesFunction(detail)
     return program_arrays.ProgramArray(name, detail) if detail else HelperSymbol(name)
 
 

@@ -6,7 +6,6 @@ object, it is in the module's image. Otherwise it is in the description, the dat
 
 from __future__ import annotations
 
-import functools
 import inspect
 import re
 import zlib
@@ -362,10 +361,6 @@ def _copied_objects_reason(text: str, pickled: bytes, constants: Iterable[Any]) 
     return None
 
 
-#: Returns the source text of a code object. The file is read and divided once for all callers of a function.
-_read_source = functools.lru_cache(maxsize=256)(inspect.getsource)
-
-
 def _read_sources(parts: Iterable[FunctionPart]) -> dict[str, str]:
     """Return the source texts of functions as components of an identity, so that `compcache explain` can show edits. No key has them.
 
@@ -378,7 +373,7 @@ def _read_sources(parts: Iterable[FunctionPart]) -> dict[str, str]:
         if part.kind == CLASS:
             continue
         try:
-            text = _read_source(part.function.__code__)
+            text = inspect.getsource(part.function)
         except (OSError, TypeError, SyntaxError, TokenError) as error:  # for example, the file was edited since its import
             reraise_interrupt(error)
             continue

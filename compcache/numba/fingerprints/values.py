@@ -408,14 +408,13 @@ def _feed_ctypes_function(walk: Walk, value: Any, where: str) -> None:
 
     Otherwise the function is fed as its library pickles it.
     """
-    from compcache.numba.registered.ctypes_functions import describe_ctypes_function
+    from compcache.numba.registered.cython_functions import describe_ctypes_function
 
     properties = describe_ctypes_function(value) if walk.mode == COMPILED else None
     if properties is None:
         _feed_reduced(walk, value, where)
     else:
-        kind, texts = properties
-        walk.feed_token(kind, *texts)
+        walk.feed_token("function of Cython, by ctypes", *properties)
 
 
 def _feed_array(walk: Walk, value: Any, where: str) -> None:

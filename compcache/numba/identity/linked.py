@@ -125,8 +125,8 @@ def encode_linked(overloads: Iterable[Linked], used: Iterable[tuple[str, str]], 
     for function, owner, overload, given in overloads:
         name, number = numbers.get(owner) or numbers.get(function) or ("", 0)
         places = [numbers.get(item) for item in given]
-        if overload and name and None not in places:
-            dependencies.add(Dependency(name, f"{LINKED}{number} {overload} {places or ''}"))
+        if overload and name:  # without places, the row stands for all objects of the same names
+            dependencies.add(Dependency(name, f"{LINKED}{number} {overload} {'' if None in places else places or ''}"))
     return dependencies
 
 

@@ -39,12 +39,8 @@ def learn_numpy(*, is_needed: bool = False) -> None:
     Raise `ImportError` if NumPy is needed and not installed, or compcache does not support the layout of its arrays.
     """
     global _known_to_native  # noqa: PLW0603 - NumPy is one per process
-    if is_needed and "numpy" in sys.modules:
-        __import__("numpy")  # this waits for a thread that is importing it
-    elif is_needed:
-        from compcache.numba.lazy.held_signals import hold_signals
-
-        hold_signals(lambda: __import__("numpy"))
+    if is_needed:
+        __import__("numpy")
     numpy = sys.modules.get("numpy")
     if _known_to_native or numpy is None or not hasattr(numpy, "complex128"):
         return

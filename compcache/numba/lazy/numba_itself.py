@@ -25,10 +25,9 @@ def _import_numba() -> None:
 
         return
     from compcache.numba.lazy.garbage import few_collections
-    from compcache.numba.lazy.held_signals import hold_signals
 
     with few_collections(lasting=True):
-        hold_signals(lambda: _import_in_place_of(stand_in))
+        _import_in_place_of(stand_in)
 
 
 def _import_in_place_of(stand_in: Any) -> None:

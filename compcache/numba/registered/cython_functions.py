@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-__all__ = ["CythonFunction", "function_and_signature_of", "function_at"]
+__all__ = ["CythonFunction", "describe_ctypes_function", "function_and_signature_of", "function_at"]
 
 _API = "__pyx_capi__"
 _capsules: list[Any] = []
@@ -94,6 +94,34 @@ def function_and_signature_of(value: Any) -> tuple[tuple[str, str, str] | None, 
     with suppress(Exception):  # Numba will encounter and report the error
         return function_at(value.__wrapper_address__()), value.signature()
     return None, None
+
+
+def describe_ctypes_function(value: Any) -> tuple[object, ...] | None:
+    """Return the properties of a ctypes function that compiled code can use.
+
+    Returns:
+        A tuple: the module and the name of the function, its type in Cython's spelling, ctypes' flags, the number of parameters, the name
+        of the result's type ("none" for no result), and the name of each parameter's type.
+
+        None if no Cython module exports the function, its `argtypes` are not declared, or a parameter or the result is neither a number
+        nor a plain address.
+    """
+    import ctypes
+
+    function = function_at(ctypes.cast(value, ctypes.c_void_p).value or 0)
+    if function is None or value.argtypes is None:
+        return None
+    kinds = value.restype, *value.argtypes
+    if not all(kind is None or _is_simple(kind) for kind in kinds):
+        return None
+    return (*function, value._flags_, len(value.argtypes), *[getattr(kind, "__name__", "none") for kind in kinds])
+
+
+def _is_simple(kind: Any) -> bool:
+    """Return whether a type is one of ctypes' own types for numbers and plain addresses, so that its name identifies it."""
+    import ctypes
+
+    return isinstance(kind, type) and issubclass(kind, ctypes._SimpleCData) and getattr(ctypes, kind.__name__, None) is kind
 
 
 def _address_in(module: Any, name: str, type_: str) -> int:
