@@ -95,7 +95,7 @@ def _read_export(name: str, value: Any) -> Export:
     symbol = check_name(function.symbol or name, "symbol")
     _require_free_symbol(symbol)
     signature = None if function.signature is None else Signature.parse(function.signature)
-    return Export(name, symbol, signature, function.nogil, function.shown)
+    return Export(name, symbol, signature, bool(function.nogil), function.shown)
 
 
 def _require_free_symbol(symbol: str) -> None:

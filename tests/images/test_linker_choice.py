@@ -8,7 +8,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from helpers import FreshProcessError, constant, run_fresh
+from helpers import FreshProcessError, constant, require_equal_modules, run_fresh
 from test_system_linker import make_program
 
 from compcache import Cache, ModuleSource
@@ -94,6 +94,7 @@ def test_without_a_linker_the_image_is_the_same_as_elsewhere(directory: Path, tm
     assert run_fresh(directory, _ADD.format(text=constant("f", 7)), **environment)[:3] == (7, "shared", [])
     with Cache(tmp_path / "other") as cache:
         (module_id,) = {module.module_id for module in cache.modules()} | {cache.add_module(ModuleSource(constant("f", 7)))}
+    require_equal_modules(directory.rglob("*.ccm"), (tmp_path / "other").rglob("*.ccm"))
     with Cache(directory) as cache:
         assert [module.module_id for module in cache.modules()] == [module_id]
 

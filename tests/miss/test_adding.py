@@ -257,6 +257,17 @@ def test_a_function_may_have_another_name_than_its_symbol(cache: Cache) -> None:
     assert cache.get_target("alias").link_name.startswith("twice@")
 
 
+def test_the_id_of_a_module_does_not_depend_on_how_a_flag_is_spelled(tmp_path: Path) -> None:
+    """Entry points are cached by equality, and `1 == True`."""
+    ids = set()
+    for number, nogil in enumerate((1, True)):
+        with Cache(tmp_path / str(number)) as cache:
+            ids.add(cache.add_module(ModuleSource(TWICE, {"f": Function("u64(spelled: u64)", symbol="twice", nogil=nogil)})))  # type: ignore[arg-type]
+    script = "from compcache import Cache, Function, ModuleSource\nwith Cache(directory) as cache:\n"
+    script += f"    result = cache.add_module(ModuleSource({TWICE!r}, {{'f': Function('u64(spelled: u64)', symbol='twice', nogil=True)}}))"
+    assert ids == {run_fresh(tmp_path / "fresh", script)}
+
+
 def test_nogil_and_signature_are_stored_with_the_function(cache: Cache) -> None:
     cache.add_module(ModuleSource(TWICE, {"f": Function("u64(n: u64)", symbol="twice", nogil=True)}))
     target = cache.get_target("f")
