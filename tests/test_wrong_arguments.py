@@ -34,7 +34,7 @@ from compcache.batch import compile_many
         (lambda _: Cache(3), TypeError, r"Cache\(\): path must be str or PathLike, not int"),  # type: ignore[arg-type]
         (lambda _: Cache("c", signing_key=3), TypeError, "signing_key must be bytes or str, not int"),  # type: ignore[arg-type]
         (lambda _: Cache("c", lock_timeout="x"), TypeError, "lock_timeout must be int or float, not str"),  # type: ignore[arg-type]
-        (lambda _: Cache("c", remote=["x", b"s3://u:pw@h"]).has_many(["f"]), TypeError, "of the type bytes$"),  # type: ignore[list-item]
+        (lambda _: Cache("c", remote=["x", b"s3://u:pw@h"]).has_many(["f"]), TypeError, "each item of remote must be a str, not bytes$"),  # type: ignore[list-item]
         (lambda cache: cache.get_or_compile("f", "code"), TypeError, r"build must be a function.*compile\(code\) takes"),
         (lambda cache: cache.prune("5GB"), TypeError, "requires a compcache.PrunePolicy"),
         (lambda cache: cache.has(3), TypeError, r"a str or a compcache\.Identity, not int"),

@@ -274,7 +274,7 @@ def test_a_job_that_is_wrong_fails_alone_and_says_why(cache: Cache, jobs: Module
     assert pickle.loads(pickle.dumps(caught.value)).report == report
     assert "batch_jobs.py" in failed["wrong"].output
     assert "build() for 'none' returned None, but must return a compcache.ModuleSource or LLVM code" in failed["none"].message
-    assert "exports 'another' but not 'other'" in failed["other"].message
+    assert "does not export 'other' (exported: 'another')" in failed["other"].message
     assert "top level of a module" in failed["lambda"].message
     assert "nowhere" in failed["lost"].message
     assert "of type object cannot be found by module and name" in failed["unstored"].message
