@@ -376,4 +376,4 @@ def test_a_store_whose_directory_was_removed_is_named(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "store")
         with pytest.raises(StorageError) as caught:
             cache.remote.collect_garbage()  # type: ignore[union-attr]
-    assert f"No such file or directory: '{tmp_path / 'store'}'; try again later" in str(caught.value)
+    assert f"No such file or directory: '{tmp_path / 'store'}'; `compcache remote status` shows its state" in str(caught.value)
