@@ -19,7 +19,7 @@ from compcache.formats.host import platform_name
 from compcache.formats.makers import PACKAGE, Maker
 from compcache.images.embedded_bitcode import BITCODE_MAGIC, embedded_bitcode, holds_machine_code
 from compcache.images.llvm_thread import call_beside, call_in_caller, check_abandoned, in_llvm_thread
-from compcache.images.native_target import borrow_machine, data_layout, default_triple, initialize, target_machine, tuning
+from compcache.images.native_target import borrow_machine, data_layout, default_triple, initialize, note_module, target_machine, tuning
 from compcache.interrupts import reraise_interrupt
 from compcache.llvm import llvm
 from compcache.targets.cpu_table import table_of
@@ -223,6 +223,7 @@ def optimize(module: Any, machine: Any, level: int) -> None:
     check_abandoned()
     if level == 0:
         return
+    note_module(module, machine)
     builder = llvm.create_pass_builder(machine, tuning(level))
     builder.getModulePassManager().run(module, builder)
 
@@ -230,4 +231,5 @@ def optimize(module: Any, machine: Any, level: int) -> None:
 def emit_object(module: Any, machine: Any) -> bytes:
     """Return the relocatable object that a target machine emits for a module. The code generator may change the module."""
     check_abandoned()
+    note_module(module, machine)
     return bytes(machine.emit_object(module))
