@@ -115,7 +115,7 @@ def _require_trusted(store: Store, module: ModuleFile, requirement: str) -> None
 def is_vouched_for(store: Store, module: ModuleFile) -> bool:
     """Return whether a module is signed with a trusted key or with the store's publish key.
 
-    Only if all modules from which a new module is built are signed in this way, the store signs the new module.
+    The store signs a new module only if all modules from which it is built are signed in this way.
 
     Raise `FormatError` if the module record is malformed.
     """

@@ -174,7 +174,7 @@ def _modules_text(count: int) -> str:
 def _publish_files(store: Store, drafts: Mapping[bytes, _Draft], *, sign: bool) -> tuple[list[Addition], frozenset[bytes]]:
     """Publish the missing module files. Return the additions that the index lacks, and the module_ids of the new files.
 
-    A module that a layer has and lists is not added: the index has no rows that the files of the directory do not give.
+    A module that a layer has and lists is not published, so that the index lists only modules in the directory.
 
     With `sign`, all modules are signed with the publish key, if the store has one. Raise `OSError` if a file could not be written.
     """
