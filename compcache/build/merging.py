@@ -1,6 +1,6 @@
-"""Keeps what one module says about its own calls from code of other modules that LLVM optimizes with it.
+"""Keeps the promises of one module's declarations away from other modules that LLVM optimizes together with it.
 
-If several modules declare a function, LLVM keeps one of the declarations, and optimizes the calls of all modules with what it promises. The
+If several modules declare a function, LLVM keeps one of the declarations, and optimizes the calls of all modules by its promises. The
 flags of a module permit promises that are not valid for another: `-fno-math-errno`, `-ffast-math`, `-fdelete-null-pointer-checks`.
 Compilers repeat promises at calls. So declarations that modules share say only how a function is called. Types of memory accesses (TBAA)
 are not shared either if they only hold within one call of a function.

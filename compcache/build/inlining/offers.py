@@ -89,7 +89,7 @@ class _NotOffered(Exception):  # noqa: N818 - a result within this file, not an 
 
 
 def offered_bodies(text: str, exports: Iterable[Export], resolution: Resolution) -> tuple[Body, ...]:
-    """Return the bodies of exported functions with names of content that other modules may inline; none from a module with assembly.
+    """Return the bodies of exported functions with content names, for other modules to inline; none from a module with assembly.
 
     `text` is the module as LLVM prints it, before it is optimized.
     """
