@@ -175,7 +175,7 @@ class _Starts:
 
 
 def _open_parent_tree(directory: str) -> Tree:
-    """Return a `Tree` of a directory's parent, which does not follow links that lead out of the parent."""
+    """Return a `Tree` of a directory's parent, which follows no links below the parent."""
     return Tree(Files(), os.path.dirname(directory))
 
 

@@ -123,14 +123,14 @@ def expand_types(text: str, types: Mapping[str, str]) -> str:
     def define(match: re.Match[str]) -> str:
         definition = types.get(match[0], "opaque")
         if definition == "opaque":
-            raise ValueError(match[0])
+            raise ValueError(f"the type {match[0]} is opaque or not defined")
         return definition
 
     for _ in range(8):
         if "%" not in text:
             return text
         text = _TYPE_NAME.sub(define, text)
-    raise ValueError(text)
+    raise ValueError(f"the type {text} contains itself, or more than 8 types in each other")
 
 
 def _attribute_groups(text: str) -> dict[str, list[str]]:

@@ -331,4 +331,6 @@ def _write_files(path: str, members: dict[str, bytes], signer: SecretKey | None)
                     os.unlink(file_path)
     except OSError as error:
         reraise_interrupt(error)
-        raise StorageError(f"cannot write the bundle {path}: {error.strerror or error}", path=path, errno=error.errno) from error
+        raise StorageError(
+            f"cannot write the bundle {path} ({error.strerror or error}): give another path", path=path, errno=error.errno
+        ) from error

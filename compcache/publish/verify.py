@@ -155,8 +155,7 @@ def record_verified(store: Store, index: Index, entry: ModuleEntry) -> None:
 def condemn(store: Store, module: ModuleFile, error: FormatError) -> CompcacheError:
     """Implement `Store.condemn`: close the file, and return the exception to raise.
 
-    The file is read a second time, and quarantined only if it is still damaged. An intact file that this version cannot read comes from
-    another version.
+    The file is read a second time, and quarantined only if it is still damaged. An intact file may come from another version.
     """
     try:
         if isinstance(error, UnknownVersionError) or _is_intact(module):

@@ -249,7 +249,9 @@ def _publish_index(store: Store, additions: list[Addition]) -> None:
         index_merge.add_all(store.index, additions)
     except OSError as error:
         reraise_interrupt(error)
-        message = f"cannot index {_modules_text(len(additions))} in {store.root}: {error.strerror or error}"
+        message = (
+            f"cannot index {_modules_text(len(additions))} in {store.root} ({error.strerror or error}): run 'compcache check --repair'"
+        )
         raise StorageError(message, path=store.index.directory, errno=error.errno) from error
 
 

@@ -12,8 +12,7 @@ Layout of a pack: a magic, a msgpack list of the cards (without their modules) a
 a check over all that. A Python that was built without LZMA compresses with zlib. Every Python can read packs compressed with
 zlib. A Python without LZMA cannot read other packs.
 
-Limitations: the cards of a function have at most `MAX_CARDS` bytes; the oldest shelves are left out. The content of a pack has at most
-`MAX_UNPACKED` bytes.
+Limitations: the cards of a function have at most `MAX_CARDS` bytes, without the oldest shelves; the content of a pack, `MAX_UNPACKED`.
 """
 
 from __future__ import annotations
@@ -184,7 +183,7 @@ def decode_pack(data: bytes) -> dict[str, PackedFunction]:
     decompressor: Any = zlib.decompressobj()
     if is_xz:
         if lzma is None:
-            raise FormatError("the pack is compressed with LZMA, but this Python has no LZMA support")
+            raise FormatError("the pack is compressed with LZMA, but this Python has no LZMA support: install Python with its module lzma")
         decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MAX_UNPACKED)
     with as_format_error("the pack is malformed"):
         content = decompressor.decompress(packed, MAX_UNPACKED)

@@ -118,7 +118,7 @@ def type_of(head: str, types: Mapping[str, str]) -> str:
         result = _abi_words(_passed_types(before, is_result=True))
         passed = [_abi_words(_passed_types(parameter, is_result=False)) for parameter in parameters]
     except _NotOffered:
-        raise ValueError(head) from None
+        raise ValueError(f"the function has an unknown attribute: {head}") from None
     return expand_types(f"{result} ({', '.join(passed)})", types)
 
 
