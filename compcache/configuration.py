@@ -186,7 +186,7 @@ def _read_text(path: str) -> str:
         raise SettingError(f"{path}: the configuration file is not UTF-8: save it as UTF-8 ({error})") from error
     except OSError as error:
         reraise_interrupt(error)
-        raise SettingError(f"{path}: the configuration file cannot be read: {error.strerror or error}") from error
+        raise SettingError(f"{path}: the configuration file cannot be read ({error.strerror or error}): make it readable") from error
 
 
 def _convert_table(table: Mapping[str, Any], path: str) -> dict[str, str]:

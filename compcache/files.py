@@ -217,7 +217,7 @@ class Tree(Files):
         return root, status
 
     def _open_outside(self, path: str, flags: int, mode: int = FILE_MODE) -> Opened:
-        """Open a path that is not below the root. Symbolic links are not followed, unless the system cannot check that."""
+        """Open a path that is not below the root. Links to directories on the path are followed."""
         if self._beneath is None:
             return self.system.open_owned(path, flags, mode)
         audit("open", path, None, flags)

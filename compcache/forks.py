@@ -171,7 +171,7 @@ def _is_among(lock: Any, held: list[list[Any]]) -> bool:
 
 
 def _is_one_of(item: Any, items: list[Any]) -> bool:
-    """Return whether an object is in a list, by identity. Objects whose comparison could raise are not compared."""
+    """Return whether an object is in a list, by identity, because a comparison could raise."""
     return any(item is other for other in items)
 
 

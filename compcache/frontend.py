@@ -223,7 +223,7 @@ def put_entry(cache: Cache, name_or_identity: str | Identity, data: bytes, *, ki
         requires: the module_ids of the modules that the entry needs. If one of them is removed, the entry is removed too.
 
     Returns:
-        An id: 32 hexadecimal digits, equal for equal names, data and modules.
+        An id: 32 hexadecimal digits, equal for equal kinds, names, data and modules.
 
     Raises:
         StorageError: the cache is read-only or closed, or waiting entries could not be written.
@@ -350,8 +350,7 @@ def list_labels(cache: Cache, part: str) -> set[str]:
 
     Args:
         cache: an open cache.
-        part: one or more components of a dotted name. ``solve`` and ``linalg.solve`` find ``linalg.solve``, also if types of arguments
-            follow.
+        part: one or more components of a dotted name. ``solve`` and ``linalg.solve`` find ``linalg.solve``, also with types of arguments.
     """
     cache._require_open()
     from compcache.inspect.names import labels_ending_in
@@ -510,9 +509,9 @@ def compact_index(cache: Cache) -> None:
         cache: a cache.
     """
     if not cache._closed and not cache._store.readonly:
-        from compcache.publish.additions import compact
+        from compcache.publish.additions import merge_newest
 
-        compact(cache._store)
+        merge_newest(cache._store)
 
 
 def settings_of(cache: Cache, *, secrets: bool = False) -> dict[str, Any]:

@@ -309,7 +309,7 @@ def _make_module(
         shared: whether the code was compiled for a shared object.
 
     Raises:
-        NoSharedObjectError: this process cannot make or map the image as a shared object.
+        NoSharedObjectError, ...: see `make_image`.
     """
     started = time_spent()
     resolution = translated.prepared.resolution

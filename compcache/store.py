@@ -1,8 +1,7 @@
 """The store: look-ups in the index of a cache directory, and verified files.
 
 The store returns verified bytes. It knows neither LLVM nor symbols. A file is verified once with its digest. Its stamp in the index (inode,
-size, times) then proves that it was verified, until the stamp changes. A damaged file is moved to `quarantine/` with a warning, and is a
-miss from then on.
+size, times) then proves that it was verified, until the stamp changes. A damaged file is moved to `quarantine/` with a warning.
 """
 
 from __future__ import annotations
@@ -127,7 +126,7 @@ class Store(Directory):
         Realizations of a content name are yielded in the order in which they fit this host, the best first. For a plain name, the newest
         addition is first, and within an addition the realization that fits best.
 
-        A name that the index does not have is searched in the present index.
+        If the index that this process has read lacks the name, the index is read again.
 
         Args:
             func_name: the name of the function.

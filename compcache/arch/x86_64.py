@@ -132,7 +132,7 @@ def _stub_code(address: int, entry: int) -> bytes:
 
 
 def _can_relax(code: memoryview, offset: int, addend: int) -> bool:
-    """Return whether the addend at `offset` belongs to a load, call or jump that can do without the global offset table."""
+    """Return whether the operand at `offset` belongs to a load, call or jump that can do without the global offset table."""
     if offset < _RELAXED_OPCODE_SIZE or addend != _TO_NEXT_INSTRUCTION:
         return False
     return code[offset - 2] == _LOAD or bytes(code[offset - 2 : offset]) in (_INDIRECT_CALL, _INDIRECT_JUMP)

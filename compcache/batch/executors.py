@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from compcache.batch.jobs import PreparedJob
 
-__all__ = ["Renewable", "run_in_executor", "worker_settings"]
+__all__ = ["RenewableExecutor", "run_in_executor", "worker_settings"]
 
 _TICK = 0.1  # seconds between two looks for jobs that exceed the timeout
 #: The number of submitted jobs for each worker. With fewer jobs, workers would be idle. With ten thousand jobs, a scheduler would
@@ -44,7 +44,7 @@ class _Submitted(NamedTuple):
     attempt: int
 
 
-class Renewable:
+class RenewableExecutor:
     """The caller's executor. If the caller gave a function that returns executors, a broken executor is replaced.
 
     An executor is any object with a method `submit` that returns futures of `concurrent.futures`.
@@ -81,8 +81,9 @@ class Renewable:
 
 
 def run_in_executor(
-    executor: Renewable, settings: dict[str, Any], jobs: Sequence[PreparedJob], timeout: float | None, workers: int | None, temporary: str
-) -> Iterator[tuple[PreparedJob, Outcome | None]]:
+    executor: RenewableExecutor, settings: dict[str, Any], jobs: Sequence[PreparedJob], timeout: float | None, workers: int | None,
+    temporary: str,
+) -> Iterator[tuple[PreparedJob, Outcome | None]]:  # fmt: skip
     """Run jobs on an executor. Yield each job with None when it is submitted, and with its outcome when it has ended.
 
     A job is lost if the executor returns no outcome for it. A job that kills its worker loses the other jobs of that worker, too. Therefore
@@ -129,7 +130,7 @@ def run_in_executor(
             starts.close()
 
 
-def _submit_job(executor: Renewable, settings: dict[str, Any], submitted: _Submitted, start_file: str) -> Future[Outcome] | Outcome:
+def _submit_job(executor: RenewableExecutor, settings: dict[str, Any], submitted: _Submitted, start_file: str) -> Future[Outcome] | Outcome:
     """Submit a job and return its future; return the outcome "lost" if the executor raises an exception."""
     job = submitted.job
     try:
@@ -174,7 +175,7 @@ class _Starts:
 
 
 def _open_parent_tree(directory: str) -> Tree:
-    """Return a `Tree` of a directory's parent, which does not follow links that lead out of the parent."""
+    """Return a `Tree` of a directory's parent, which follows no links below the parent."""
     return Tree(Files(), os.path.dirname(directory))
 
 

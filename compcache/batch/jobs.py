@@ -140,7 +140,7 @@ def _as_job(number: int, item: Any) -> Job:
         item = Job(None, item)
     if not isinstance(item, Job):
         raise TypeError(
-            f"job {number} is a {type(item).__name__}, not a job: give a compcache.ModuleSource, a compcache.batch.Job, or a "
+            f"job {number} is of type {type(item).__name__}, not a job: give a compcache.ModuleSource, a compcache.batch.Job, or a "
             "tuple (func_name, build) or (func_name, build, args)"
         )
     if item.func_name is not None:

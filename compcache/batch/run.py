@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from compcache import frontend
 from compcache.batch import worker as worker_module
 from compcache.batch.build import Outcome, open_with_settings
-from compcache.batch.executors import Renewable, run_in_executor, worker_settings
+from compcache.batch.executors import RenewableExecutor, run_in_executor, worker_settings
 from compcache.batch.jobs import prepare_jobs
 from compcache.batch.pool import WorkerPool
 from compcache.batch.progress import progress_display
@@ -91,7 +91,7 @@ def compile_many(
             if opened.prefetch([name for job in missing for name in job.functions], plain=False):
                 missing = batch.skip_cached(opened, missing)
             if executor is not None and missing:
-                missing = _run_on_executor(batch, Renewable(executor), opened, missing, timeout, workers, worker_directory)
+                missing = _run_on_executor(batch, RenewableExecutor(executor), opened, missing, timeout, workers, worker_directory)
             batch.run(pool, missing)
     except KeyboardInterrupt as interrupt:
         raise BatchInterrupted(batch.report(interrupted=True)) from interrupt
@@ -119,7 +119,7 @@ def _check_call(workers: int | None, timeout: float | None, executor: object, wo
 
 def _run_on_executor(
     batch: _Batch,
-    executor: Renewable,
+    executor: RenewableExecutor,
     cache: Cache,
     jobs: list[PreparedJob],
     timeout: float | None,

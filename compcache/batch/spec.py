@@ -67,7 +67,7 @@ def _file_job(path: str, *, text: bool, untrusted: bool) -> Job:
             content = file.read()
     except OSError as error:
         reraise_interrupt(error)
-        raise SpecError(f"cannot read {path}: {error.strerror or error}: give the path of a readable file") from error
+        raise SpecError(f"cannot read {path} ({error.strerror or error}): give the path of a readable file") from error
     try:
         return Job(None, ModuleSource(content.decode() if text else content, untrusted=untrusted), label=path)
     except UnicodeDecodeError as error:

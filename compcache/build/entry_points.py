@@ -46,7 +46,8 @@ _BY_LLVM_TYPE = {
 _SYMBOL_SIZE = 8  # bytes of a digest
 #: The number of function types whose results are kept, because the modules of a program have functions of few types.
 _KEPT = 1024
-_IN_MEMORY = ("byval(", "sret(", "byref(", "preallocated(", "inalloca(", "inreg", "nest", "swift")
+#: Attributes of parameters that no type in signatures has.
+_UNMATCHED = ("byval(", "sret(", "byref(", "preallocated(", "inalloca(", "inreg", "nest", "swift")
 _BEFORE_TYPE = re.compile(r"\A[^{\[<]*(?=[{\[<])")  # linkage, visibility and attributes before an aggregate
 _CONVENTIONS = (
     "fastcc", "coldcc", "tailcc", "preserve_", "win64cc", *architecture(platform_name()).conventions, "swift", "ghccc",
@@ -139,7 +140,7 @@ def read_signature(function: FunctionHead) -> Signature:
     parameters = []
     for text, llvm_type in zip(head.parameters, types, strict=True):
         name = _BY_LLVM_TYPE.get(llvm_type)
-        if name is None or any(attribute in text for attribute in _IN_MEMORY):
+        if name is None or any(attribute in text for attribute in _UNMATCHED):
             raise SignatureError(_unmatched_message(text))
         parameters.append(Parameter(_scalar_type(name, text), False, False, _parameter_name(text), 0))
     name = _BY_LLVM_TYPE.get(result)
@@ -153,7 +154,7 @@ def _unmatched_message(text: str) -> str:
     if text == "...":
         return "the function takes a variable number of arguments"
     name = _parameter_name(text)
-    type_text = text.rpartition(" %")[0] if any(attribute in text for attribute in _IN_MEMORY) else leading_type(text)
+    type_text = text.rpartition(" %")[0] if any(attribute in text for attribute in _UNMATCHED) else leading_type(text)
     return f"no signature type matches the function's parameter{f' {name!r}' if name else ''} of type {type_text or text}"
 
 
@@ -231,9 +232,9 @@ def _mismatch_hint(signature: Signature) -> str:
 def _find_mismatch(function: FunctionHead, signature: Signature) -> str:
     """Return why a function's LLVM type does not match a signature, or "" if it matches."""
     head, types, result, _ = function
-    by_value = next((text for text in head.parameters if any(attribute in text for attribute in _IN_MEMORY)), None)
-    if by_value is not None:
-        return f"no signature type matches parameter '{by_value}'"
+    unmatched = next((text for text in head.parameters if any(attribute in text for attribute in _UNMATCHED)), None)
+    if unmatched is not None:
+        return f"no signature type matches parameter '{unmatched}'"
     expected = _expected_types(signature)
     has_expected = len(expected) == len(types) and all(actual in allowed for actual, allowed in zip(types, expected, strict=True))
     if has_expected and result in _value_types(signature.result):

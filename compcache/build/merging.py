@@ -1,6 +1,6 @@
-"""Keeps what one module says about its own calls from code of other modules that LLVM optimizes with it.
+"""Keeps the promises of one module's declarations away from other modules that LLVM optimizes together with it.
 
-If several modules declare a function, LLVM keeps one of the declarations, and optimizes the calls of all modules with what it promises. The
+If several modules declare a function, LLVM keeps one of the declarations, and optimizes the calls of all modules by its promises. The
 flags of a module permit promises that are not valid for another: `-fno-math-errno`, `-ffast-math`, `-fdelete-null-pointer-checks`.
 Compilers repeat promises at calls. So declarations that modules share say only how a function is called. Types of memory accesses (TBAA)
 are not shared either if they only hold within one call of a function.
@@ -123,14 +123,14 @@ def expand_types(text: str, types: Mapping[str, str]) -> str:
     def define(match: re.Match[str]) -> str:
         definition = types.get(match[0], "opaque")
         if definition == "opaque":
-            raise ValueError(match[0])
+            raise ValueError(f"the type {match[0]} is opaque or not defined")
         return definition
 
     for _ in range(8):
         if "%" not in text:
             return text
         text = _TYPE_NAME.sub(define, text)
-    raise ValueError(text)
+    raise ValueError(f"the type {text} contains itself, or more than 8 types in each other")
 
 
 def _attribute_groups(text: str) -> dict[str, list[str]]:

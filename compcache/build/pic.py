@@ -268,8 +268,7 @@ def functions_run_by_mapping(definitions: Mapping[str, Definition], constructors
 def with_deferred_start(text: str, constructors: Constructors) -> str:
     """Return the module's text with a function that runs the constructors (`INITIALIZE`), and one that runs the destructors (`TERMINATE`).
 
-    Destructors run only if the constructors have run. Constructors run in the order of their priorities, the lowest first. Destructors run
-    in the reverse order.
+    Destructors run only if the constructors have run. Constructors run by priority, the lowest first, and destructors in reverse.
     """
     by_priority = itemgetter(0)  # only by priority, because functions with the same priority run in the order of the list
     constructor_calls = [f"  call void @{quote(name)}()\n" for _, name in sorted(constructors.constructors, key=by_priority)]

@@ -58,7 +58,7 @@ def read_needs(definitions: Mapping[str, Definition], resolution: Resolution, sl
         startup: the functions that run while the image is mapped or unmapped. Every function needs the symbols that they reach.
     """
     imports = resolution.imported()
-    natives = _nonplatform_natives(definitions) - resolution.libraries_used - imports.keys()
+    natives = _nonplatform_natives(definitions) - resolution.library_symbols - imports.keys()
     leaves = {*slots, *imports, *natives}
     edges = {name: definition.references for name, definition in definitions.items()}
     if not leaves.isdisjoint(DependencyGraph(edges).closure(startup)):

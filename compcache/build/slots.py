@@ -70,7 +70,7 @@ class Resolution(NamedTuple):
     `slots`: {symbol of the slot: func_name} of imports with slots.
     `storage`: {symbol: (definition, storage)} of globals, and of the slots of functions that `globals=` defines.
     `support`: LLVM assembly to link into the module. `thunks`: the functions in it.
-    `libraries`: the libraries that the source names. `libraries_used`: the declared symbols that they define.
+    `libraries`: the libraries that the source names. `library_symbols`: the declared symbols that they define.
     `null`: the weak references that stay undefined.
     """
 
@@ -79,7 +79,7 @@ class Resolution(NamedTuple):
     support: str
     thunks: tuple[str, ...]
     libraries: tuple[Library | Archive, ...] = ()
-    libraries_used: frozenset[str] = frozenset()
+    library_symbols: frozenset[str] = frozenset()
     imports: Mapping[str, str] = MappingProxyType({})
     null: tuple[str, ...] = ()
 
@@ -232,8 +232,8 @@ def _resolution_of(resolver: _Resolver, module: Any, functions: Iterable[str], v
     static = resolver.static_symbols()
     if static:
         support = (support or target_text(module)) + static_runtime_text(static)
-    libraries_used = frozenset(resolver.from_libraries)
-    return Resolution(slots, storage, support, thunks, resolver.libraries, libraries_used, resolver.imports, tuple(resolver.null))
+    library_symbols = frozenset(resolver.from_libraries)
+    return Resolution(slots, storage, support, thunks, resolver.libraries, library_symbols, resolver.imports, tuple(resolver.null))
 
 
 def _declared_values(values: Iterable[GlobalValue], *, shared: bool) -> dict[str, GlobalValue]:

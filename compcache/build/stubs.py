@@ -1,8 +1,7 @@
 """Stubs for functions that need more CPU features than the rest of their module, by their own attributes (``target("avx512f")``).
 
 Callers of such a function check the processor first, so code that imports the function is also useful on a processor that cannot run it.
-On such a processor, importers are bound to the stub. The stub prints the name of the function and ends the process, because it cannot
-return a valid result.
+On such a processor, importers are bound to the stub. The stub prints the name of the function and ends the process.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from compcache.publish.atomic_file import unique_name
 from compcache.publish.module_reader import needs_of
 from compcache.publish.module_rows import make_row
 from compcache.publish.open_segments import readable_segments
-from compcache.publish.packs import encode_pack, entries_in_force, entries_of, packs_in
+from compcache.publish.packs import encode_pack, entries_of, latest_entries, packs_in
 from compcache.signing.minisign import SUFFIX, minisign_signature
 from compcache.store import is_ordered
 from compcache.targets.machine import NATIVE, machine_for, parse_targets
@@ -196,7 +196,7 @@ def _choose_realizations(
     """Return the realizations to export: for each processor the realization that a load uses, or all if `processors` is empty.
 
     A load passes over realizations with an import that is missing, directly or indirectly. They are exported, too, because a later addition
-    may provide it. `find` returns the realizations of a function. `served` has the results of `_find_served` for each target.
+    may provide the import. `find` returns the realizations of a function. `served` has the results of `_find_served` for each target.
 
     The list is empty if the function is not in the cache and `required` is false.
 
@@ -298,7 +298,7 @@ def _make_pack(store: Store, modules: Collection[bytes], names: Collection[str])
     packs = [entries_of(layer, pack) or () for layer in (store, *store.layers) for pack in packs_in(readable_segments(layer.index))]
     entries = [
         entry
-        for entry in entries_in_force(chain.from_iterable(packs))
+        for entry in latest_entries(chain.from_iterable(packs))
         if not entry.gone and all(key in modules for key in entry.requires) and (entry.requires or entry.name in names)
     ]
     if not entries:
@@ -331,4 +331,6 @@ def _write_files(path: str, members: dict[str, bytes], signer: SecretKey | None)
                     os.unlink(file_path)
     except OSError as error:
         reraise_interrupt(error)
-        raise StorageError(f"cannot write the bundle {path}: {error.strerror or error}", path=path, errno=error.errno) from error
+        raise StorageError(
+            f"cannot write the bundle {path} ({error.strerror or error}): give another path", path=path, errno=error.errno
+        ) from error

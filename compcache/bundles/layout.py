@@ -208,14 +208,14 @@ class _LimitedFile:
     def read(self, size: int = -1) -> bytes:
         """Read at most `size` bytes, all remaining bytes for a negative `size`.
 
-        Raise `FormatError` if the read is larger than the directory of any bundle.
+        Raise `FormatError` if the read is larger than `_LARGEST_READ`.
         """
         unread_size = max(0, os.fstat(self._file.fileno()).st_size - self._file.tell())
         length = min(size, unread_size) if size >= 0 else unread_size
         if length > _LARGEST_READ:
             raise FormatError(
-                f"the directory of the bundle {self._path} has {length} bytes, more than the directory of any bundle; export the bundle "
-                "again"
+                f"the directory of the bundle {self._path} has {length} bytes, but at most {_LARGEST_READ} are allowed; export the "
+                "bundle again"
             )
         return self._file.read(length)
 

@@ -75,7 +75,9 @@ def import_bundle(store: Store, path: str, more_keys: tuple[PublicKey, ...], *, 
             modules = [_read_module(store, path, name, bundle) for name in bundle.names if MODULE_MEMBER.fullmatch(name)]
     except OSError as error:
         reraise_interrupt(error)
-        raise StorageError(f"cannot read the bundle {path}: {error.strerror or error}", path=path, errno=error.errno) from error
+        raise StorageError(
+            f"cannot read the bundle {path} ({error.strerror or error}): make it readable", path=path, errno=error.errno
+        ) from error
     keys = (*store.trusted_keys, *more_keys)
     for module in () if as_layer else modules:
         _require_signature(path, module, keys)

@@ -27,8 +27,7 @@ __all__ = ["unpack_layer"]
 def unpack_layer(store: Store, path: str, file: BinaryIO, directory: str) -> str:
     """Unpack an open bundle and return the path of the directory with its modules.
 
-    The result is `directory` if the cache directory can be written. Otherwise it is a temporary directory, which this process removes at
-    exit.
+    The result is `directory` if the cache directory can be written. Otherwise it is a temporary directory until this process exits.
 
     Raises:
         FormatError: the file is not a bundle, or is damaged or truncated.

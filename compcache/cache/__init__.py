@@ -141,8 +141,7 @@ class Cache(_Parts):
     def unload(self, func_name: str | Identity) -> bool:
         """Invalidate the modules that contain a function, and every call target returned from them.
 
-        A running call finishes. Later calls raise `TargetUnloadedError`. The code is unmapped when the last object that could run it
-        is gone.
+        A running call finishes. Later calls raise `TargetUnloadedError`. The code is unmapped with the last object that could run it.
 
         Args:
             func_name: the function's name, or its `Identity`.
@@ -261,7 +260,7 @@ class Cache(_Parts):
         return self._load_stored_function(func_name, owner, accept)
 
     def _load_stored_function(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget:
-        """Load a function, retargeting it if necessary, and start background work (tuning) for it once. See `Loader.load` for errors.
+        """Load a function, retarget it if necessary, and start background work (tuning, linking) for it once. See `Loader.load` for errors.
 
         Count a hit unless the function was in memory.
         """

@@ -56,7 +56,7 @@ class Adding(Facade):
         Raises:
             ModulesNotAddedError: some sources could not be added. The message and `failures` name them; all other sources are stored.
             LinkError, CompileError: the members of a group define a symbol twice, or are not consistent. Nothing is stored.
-            StorageError: the cache is read-only.
+            StorageError: the cache is read-only, or a group could not be stored.
             TypeError: `sources` is not iterable.
         """
         if not hasattr(sources, "__iter__"):
@@ -83,7 +83,8 @@ class Adding(Facade):
             The ids of the modules that were added, in the order of the sources.
 
         Raises:
-            ModulesNotAddedError, StorageError, ...: the errors of `add_modules`. Nothing was removed.
+            ModulesNotAddedError, LinkError, ...: the errors of `add_modules`. Nothing was removed.
+            StorageError: the cache is read-only, a group could not be stored, or an older module could not be removed.
         """
         from compcache.miss.replace import replace
 

@@ -93,7 +93,7 @@ class Maintenance(Facade):
         Raises:
             StorageError: the cache is read-only, another process is compacting it, or a file could not be written or removed.
             TypeError: `grace` is not a number.
-            ValueError: `grace` is negative.
+            ValueError: `grace` is negative, NaN, or longer than a process can wait.
         """
         self._require_open()
         from compcache.maintain.compact import compact

@@ -149,7 +149,7 @@ class Questions(Facade):
             whole_module: return the code of the complete module.
 
         Raises:
-            NotCachedError: no such realization is stored.
+            NotCachedError: no realization matches, or several match.
             NoCodeError: the module was stored without bitcode.
             FormatError, StorageError: the module is damaged, or cannot be read.
         """
@@ -167,7 +167,7 @@ class Questions(Facade):
             whole_module: return the code of the complete module.
 
         Raises:
-            NotCachedError: no such realization is stored.
+            NotCachedError: no realization matches, or several match.
             NoCodeError: the module was stored without bitcode.
             FormatError, StorageError: the module is damaged, or cannot be read.
         """
@@ -231,7 +231,7 @@ class Questions(Facade):
         return describe_module(self._store, module_id)
 
     def info(self, *, progress: Progress | None = None) -> CacheInfo:
-        """Describe the cache: its directory, its size, and the compiler that it would use. No module is opened.
+        """Describe the cache: its directory, its size, and the compiler that it would use. Missing lists of modules are made first.
 
         Args:
             progress: called from time to time with (modules read, modules to read).

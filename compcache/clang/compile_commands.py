@@ -64,7 +64,7 @@ def read_compile_commands(path: str | os.PathLike[str]) -> tuple[CompileCommand,
         entries = json.loads(content)
     except ValueError as error:
         reraise_interrupt(error)
-        raise CompileError(f"{path} is not a compilation database: {error}") from error
+        raise CompileError(f"{path} is not a compilation database ({error}): write it again, for example with CMake") from error
     if not isinstance(entries, list):
         raise CompileError(f"{path} is not a compilation database: the JSON text must be a list of entries")
     base_directory = os.path.dirname(os.path.abspath(path))

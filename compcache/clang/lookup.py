@@ -52,7 +52,7 @@ def compiled_functions(cache: Cache, unit: Unit, functions: Mapping[str, Any] | 
         names = _compile_and_store(cache, unit, shortcut_name, functions, options, fields)
 
     def build() -> ModuleSource:
-        """Return the unit's module, to replace stored code that was removed after the look-up or cannot be read."""
+        """Return the unit's module, to replace removed or unreadable code. Raise `CompileError` if the changed source lacks a function."""
         source = _make_source(unit, functions, options, fields)
         if not set(names.values()) <= set(source.functions or ()):
             raise CompileError(

@@ -211,7 +211,7 @@ def _unescape(match: re.Match[bytes]) -> bytes:
 
 
 def identity_of_unit(unit: Unit, translation: Translation) -> Identity:
-    """Return the identity of a unit: the preprocessed source, the language, the compiler's version, and the flags with their files."""
+    """Return a unit's identity: preprocessed source, language, compiler's version, flags with their files, clang's override of flags."""
     return Identity(
         unit.label,
         source=translation.preprocessed,
@@ -280,7 +280,7 @@ def _read_version(unit: Unit) -> str:
 
 
 def _run_rustc(unit: Unit, arguments: list[str]) -> bytes:
-    """Run rustc and return the file that it writes. Other compilers can write to pipes, which have no limits of size and no permissions.
+    """Run rustc and return the file that it writes, because rustc, unlike the other compilers, cannot write to a pipe.
 
     Raise `CompileError` if rustc fails.
     """
@@ -374,7 +374,7 @@ def _absolute_paths(names: list[str], unit: Unit) -> tuple[str, ...]:
 
 
 def _read_file(path: str) -> bytes:
-    """Return the content of a file, or no bytes if the compiler has not written it."""
+    """Return the content of a file, or no bytes if the file does not exist."""
     with suppress(FileNotFoundError), open(path, "rb") as file:
         return file.read()
     return b""

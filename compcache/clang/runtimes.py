@@ -72,6 +72,7 @@ def add_runtime_libraries(
 
     Raises:
         CompileError: LLVM rejects the code.
+        LibraryError: the archive of Rust's standard library cannot be read.
     """
     symbols = symbols or read_symbols(code)
     provided = {*STATIC_RUNTIME, *_as_list(options.get("imports")), *(options.get("globals") or ())}

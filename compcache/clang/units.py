@@ -68,8 +68,7 @@ class Unit(Record):
     def flag_files(self, configurations: Iterable[str] = ()) -> tuple[str, ...]:
         """Return a text ``digest path`` for each file in the flags (``@options``, ``--config file``, ``-fplugin=a.so``, ``-Ldir -lname``).
 
-        Paths in a file of options are relative to the working directory or to the directory of that file. `configurations` are further
-        files of options.
+        Paths in a file of options are relative to the working directory or to that file. `configurations` are further files of options.
         """
         digests: dict[str, str] = {}
         words = [(word, self.directory) for word in (*self.flags, *[f"@{path}" for path in configurations])]
@@ -135,7 +134,7 @@ def make_unit(
         directory: the working directory of the compiler, to which paths are relative; None selects the current directory.
 
     Raises:
-        CompileError: the compiler is not installed, the language is not known, a flag is not a text, or a flag selects another output.
+        CompileError: the source, the language or a flag is invalid, the compiler is not installed, or a flag selects another output.
         OSError: the file cannot be read.
     """
     path = _path_or_empty(source)
@@ -163,7 +162,7 @@ def _current_directory() -> str:
 
 
 def _checked_flags(flags: Iterable[str] | None, language: str) -> tuple[str, ...]:
-    """Return the flags of a compiler call. Raise `CompileError` for a flag that is not a string or that selects other output than code."""
+    """Return a compiler's flags. Raise `CompileError` for one that is no string, contains NUL, or selects other output than code."""
     if flags is None:
         return ("-Copt-level=2",) if language == "rust" else ("-O2",)
     words = tuple(flags.split() if isinstance(flags, str) else flags)
@@ -194,5 +193,5 @@ def file_digest(path: str) -> str:
 
 
 def _digest(parts: list[bytes]) -> bytes:
-    """Return a digest of a list of texts. Each text is preceded by its length, so other lists have other digests."""
+    """Return a digest of byte strings. Each of them is preceded by its length, so other lists have other digests."""
     return digest([piece for part in parts for piece in (b"%d:" % len(part), part)], size=_SIZE, person=b"compcache-clang")

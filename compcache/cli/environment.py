@@ -107,7 +107,7 @@ SETTINGS = (
         "no remote store", _import_when_called("remote.address:read_url"), secret=True),
     Setting("COMPCACHE_REMOTE_MODE", "read, write (upload compiled modules too) or off, for all stores or one for each", "read",
         _import_when_called("remote.address:read_mode")),
-    Setting("COMPCACHE_TRUSTED_KEYS", "public keys; code from elsewhere without a signature by one is a miss", "none",
+    Setting("COMPCACHE_TRUSTED_KEYS", "public keys; code compiled elsewhere is a miss unless one of these keys signed it", "none",
         _import_when_called("signing.keys:read_trusted_keys")),
     Setting("COMPCACHE_PUBLISH_KEY", "the secret key that signs added modules for others, or @ and its file", "none",
         _import_when_called("signing.keys:read_publish_key"), secret=True),

@@ -84,42 +84,42 @@ def _field_text(value: Any) -> str:
     return _json_text(value)
 
 
-class _Writers(dict[type, "Callable[[Any], str]"]):
-    """The function that writes values of a type as JSON, by type. It is made at the first look-up of the type."""
+class _Encoders(dict[type, "Callable[[Any], str]"]):
+    """The function that encodes values of a type as JSON, by type. It is made at the first look-up of the type."""
 
     def __missing__(self, kind: type) -> Callable[[Any], str]:
-        self[kind] = writer = _make_writer(kind)
-        return writer
+        self[kind] = encoder = _make_encoder(kind)
+        return encoder
 
 
-_writers = _Writers()
+_encoders = _Encoders()
 
 
 def _json_text(value: Any) -> str:
     """Return a value as JSON on one line."""
-    return _writers[type(value)](value)
+    return _encoders[type(value)](value)
 
 
-def _make_writer(kind: type) -> Callable[[Any], str]:
-    """Return a function that writes values of a type as JSON. Raise `TypeError` for a type that JSON cannot represent."""
+def _make_encoder(kind: type) -> Callable[[Any], str]:
+    """Return a function that encodes values of a type as JSON. Raise `TypeError` for a type that JSON cannot represent."""
     if _field_names(kind):
-        return _make_record_writer(kind)
-    for value_type, writer in _WRITERS_BY_TYPE.items():
+        return _make_record_encoder(kind)
+    for value_type, encoder in _ENCODERS_BY_TYPE.items():
         if issubclass(kind, value_type):
-            return writer
+            return encoder
     raise TypeError(f"JSON cannot represent a value of type {kind.__name__}")
 
 
-def _make_record_writer(kind: type) -> Callable[[Any], str]:
-    """Return a function that writes records of a type as JSON objects."""
-    names, writers = _field_names(kind), _writers
+def _make_record_encoder(kind: type) -> Callable[[Any], str]:
+    """Return a function that encodes records of a type as JSON objects."""
+    names, encoders = _field_names(kind), _encoders
     template = f"{{{', '.join([f'{quote(name)}: %s' for name in names])}}}"
     if issubclass(kind, tuple):
-        return lambda record: template % tuple([writers[type(value)](value) for value in record])
+        return lambda record: template % tuple([encoders[type(value)](value) for value in record])
     if len(names) == 1:  # then `attrgetter` returns the value itself, not a tuple
         return lambda record: template % _json_text(getattr(record, names[0]))
     values = attrgetter(*names)
-    return lambda record: template % tuple([writers[type(value)](value) for value in values(record)])
+    return lambda record: template % tuple([encoders[type(value)](value) for value in values(record)])
 
 
 def _float_text(value: float) -> str:
@@ -136,7 +136,7 @@ def _dict_text(value: dict[Any, Any]) -> str:
     return f"{{{', '.join(fields)}}}"
 
 
-_WRITERS_BY_TYPE: dict[type | tuple[type, ...], Callable[[Any], str]] = {
+_ENCODERS_BY_TYPE: dict[type | tuple[type, ...], Callable[[Any], str]] = {
     str: quote,
     bool: lambda value: "true" if value else "false",
     int: int.__repr__,

@@ -76,7 +76,7 @@ def _matching_functions(cache: Cache, name: str) -> Sequence[str]:
 
 
 def literal_prefix(patterns: Sequence[str]) -> str:
-    """Return the longest prefix of all labels that one of these globs can match; empty for no globs."""
+    """Return the longest common prefix of all labels that these globs can match; empty for no globs."""
     starts = []
     for pattern in patterns:
         before_wildcard, *_ = _GLOB.split(pattern, maxsplit=1)

@@ -70,8 +70,8 @@ class Session:
 
         Args:
             url: the URLs of the stores; None: the URLs in the settings.
-            mode: "read" or "write"; None: the mode in the settings. A setting with a mode for each store takes precedence
-                over `mode` for the stores of the settings.
+            mode: "read" or "write"; None: the mode in the settings. If the settings have a mode for each store, the stores of the
+                settings keep these modes, and None means "read" for `url`.
 
         Raises:
             click.UsageError: a URL or a mode is not valid.

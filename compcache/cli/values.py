@@ -33,7 +33,7 @@ _MAX_ELEMENTS = 1 << 28
 def parse_arguments(signature: Signature, texts: tuple[str, ...], name: str) -> list[Any]:
     """Parse the arguments of a call of the function `name` with this signature.
 
-    Raise `click.UsageError` if the number of arguments is wrong, or an argument is not a value of its parameter's type.
+    Raise `click.UsageError` if the number of arguments is wrong, or an argument cannot be parsed (`parse_argument`).
     """
     parameters = signature.parameters
     if len(texts) != len(parameters):

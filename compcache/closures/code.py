@@ -160,7 +160,7 @@ class _Linker:
         self._symbols: dict[str, str] = {}  # the symbols of imports, by name
         self._shared: set[str] = set()  # the symbols of imports that may have the address of another import
         self._homes: dict[int, None] = {}  # the parts that move
-        self._moved: dict[int, dict[str, Export]] = {}  # the exports of parts that can move
+        self._movable_exports: dict[int, dict[str, Export]] = {}  # the exports of parts that can move
         self._found: dict[int, dict[str, None]] = {}  # the definitions to link, by part
         self._bound: dict[str, bytes] = {}  # the modules whose definitions the image uses directly, by name
         self._roots: dict[str, tuple[int, str]] = {}  # the places of the image's exports, by name
@@ -170,8 +170,8 @@ class _Linker:
         for number, part in enumerate(closure.parts):
             own_names = [name for name, is_here in (part.found_names or {}).items() if is_here]
             if own_names and part.copies.whole and all(self._is_only_definition(name, part.module_id) for name in own_names):
-                self._moved[number] = {name: self._exports[number][name] for name in own_names if name in self._exports[number]}
-                self._movable |= {name: (number, export.symbol) for name, export in self._moved[number].items()}
+                self._movable_exports[number] = {name: self._exports[number][name] for name in own_names if name in self._exports[number]}
+                self._movable |= {name: (number, export.symbol) for name, export in self._movable_exports[number].items()}
 
     def _is_only_definition(self, name: str, module_id: bytes) -> bool:
         """Return whether every user of an exported name gets the definition in the module `module_id`."""
@@ -221,9 +221,9 @@ class _Linker:
         """Include a complete module if it can move, and return whether it is included."""
         copies = self._copies[number]
         if number not in self._homes:
-            if number not in self._moved:
+            if number not in self._movable_exports:
                 return False
-            exports = {name: (number, export.symbol) for name, export in self._moved[number].items()}
+            exports = {name: (number, export.symbol) for name, export in self._movable_exports[number].items()}
             self._homes[number] = None
             self._roots.update(exports)
             self._bound.update(dict.fromkeys(exports, self._closure.parts[number].module_id))
@@ -264,7 +264,7 @@ class _Linker:
         is_moved = number in self._homes
         mentioned = set() if is_moved else {symbol for key in names for symbol in part.copies.mentions[key]}
         homes = {symbol for symbol in mentioned if symbol in part.copies.homes}
-        exported = {export.symbol for export in self._moved[number].values()} if is_moved else names
+        exported = {export.symbol for export in self._movable_exports[number].values()} if is_moved else names
         part_module = codegen.parse(with_plain_declarations(_with_shared_definitions(part.text, homes | part.copies.merged)), context)
         for value, is_function in _iterate_values(part_module):
             name = value.name

@@ -34,7 +34,7 @@ from compcache.linker import link_translated
 from compcache.maintain.remove import remove_modules
 from compcache.maintain.report_types import LinkedClosure, LinkReport
 from compcache.miss.publication import publish_built
-from compcache.publish.additions import compact
+from compcache.publish.additions import merge_newest
 from compcache.publish.verify import is_vouched_for
 from compcache.store import is_ordered
 from compcache.targets.machine import machine_for
@@ -102,7 +102,7 @@ def link(session: Session, names: Iterable[str] | None, into: str | None) -> Lin
         unlinked |= {name: reason for name, reason in outcome.unlinked.items() if name in requested}
     if linked:
         _remove_replaced(session, linked, into, homes)
-        compact(session.store)
+        merge_newest(session.store)
         planner = Planner(session.store)
         for closure in linked:
             valid_parts(planner, bytes.fromhex(closure.module_id), session.store.state())
@@ -309,7 +309,7 @@ def _has_data(records: bytes) -> bool:
 def _group_overlapping(planned: Sequence[_Planned]) -> list[list[_Planned]]:
     """Group closures, so that closures into which the same module would move are in the same group."""
     counts = Counter([home for plan in planned for home in plan.homes])
-    shared = [home for home, count in counts.items() if count > 1]  # bits for all of them would be a matrix
+    shared = [home for home, count in counts.items() if count > 1]  # a bit for each home of each plan would take too much memory
     bits = {home: 1 << number for number, home in enumerate(shared)}
     homes = [sum(bits.get(home, 0) for home in plan.homes) for plan in planned]
     return [[planned[number] for number in group] for group in group_sharing(homes)]

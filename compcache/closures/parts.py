@@ -146,8 +146,7 @@ class _Sorter:
     def _is_available(self, key: str, copyable: set[str]) -> bool:
         """Return whether a copy in another image can refer to a symbol.
 
-        This holds for copied and imported symbols, and for symbols outside of `_unreachable` that the module exports or the process
-        provides.
+        It can refer to copied and imported symbols, and outside of `_unreachable` to what the module exports or the process provides.
         """
         if key in copyable or key in self._imports:
             return True

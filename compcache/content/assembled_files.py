@@ -23,8 +23,7 @@ def reads_files(text: str) -> bool:
 def assembled_files(text: str) -> list[bytes]:
     """Return the name and the digest of each file that inline assembly includes, as one flat list in the order of `text`.
 
-    If the name of a file cannot be determined, the digest is random, because the content is unknown. The digest of an unreadable file is
-    empty.
+    If the name of a file cannot be determined, the digest is random. The digest of an unreadable file is empty.
     """
     if _DIRECTIVE not in text:
         return []

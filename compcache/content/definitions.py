@@ -222,7 +222,7 @@ class _Reader:
         return key
 
     def _scan_definition(self, token: str, text: str, start: int) -> _Scanned:
-        """Return the text of a definition with the metadata that it reaches. Raise `Unreadable` if there is too much metadata to follow."""
+        """Return a definition's text with the metadata that it reaches. Raise `Unreadable` for too much metadata or unknown constructs."""
         own_part = self._read_part(text[start:])
         if " asm " in text:
             self._check_strings(text)

@@ -72,7 +72,7 @@ def name_together(functions: Iterable[str], common: bytes) -> Naming:
 def name_functions(source: ModuleSource, text: str, functions: Mapping[str, Function]) -> Naming:
     """Compute the func_names of functions, which contain digests of everything that the functions reach.
 
-    If the code cannot be split into definitions, the digests cover the complete code.
+    If the code cannot be split into definitions, the digests cover the complete code. Raise `InvalidNameError` if a plain name is invalid.
 
     Args:
         source: a frozen source.

@@ -306,7 +306,7 @@ def digest_beside_code(source: ModuleSource) -> bytes:
 
 
 def _code_parts(source: ModuleSource) -> Iterator[bytes]:
-    """Yield the parts of a module that determine its code: the IR, the functions, and the names of `globals=` and `imports=`."""
+    """Yield the parts of a module that determine its code: the IR, the functions, the values of `globals=`, and the names in `imports=`."""
     yield _VERSION
     yield source.ir.encode("utf-8", "surrogatepass") if isinstance(source.ir, str) else bytes(source.ir)
     yield from _encode_texts(_function_texts(source))

@@ -4,8 +4,8 @@ Look-ups find an entry like a function. The index has its record under `index_na
 NUL. An entry is in the file of the module that it describes, or in a *pack*: a module file of the image kind "data", which contains only
 entries (`docs/format.md`, "Entries").
 
-If several entries have the same kind and name, the entry with the highest sequence is valid; for equal sequences, the entry with the
-greater data. An entry with the mark `gone` records a removal.
+If several entries have the same kind and name, the entry with the highest sequence is valid; for equal sequences, an entry that
+records a removal (`gone`), otherwise the entry with the greater data.
 """
 
 from __future__ import annotations

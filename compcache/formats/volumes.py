@@ -185,7 +185,7 @@ class Volumes:
             return None
 
     def find(self, module_id: bytes) -> tuple[Volume, bytes] | None:
-        """Return the volume of a module and the module's entry in its table, or None if no readable volume contains the module.
+        """Return the volume of a module and the module's entry in its table, or None if no intact volume contains the module.
 
         Raise `OSError` if a volume cannot be read.
         """

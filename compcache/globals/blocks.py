@@ -134,7 +134,9 @@ class Buffer(GlobalDefinition):
             raise invalid_error(f"a {type(exporter).__name__} has a unit, which a buffer does not contain: pass an integer")
         with memoryview(exporter) as view:
             if _ADDRESSES.intersection(_plain_format(view.format)):
-                raise invalid_error(f"a buffer of format {view.format!r} contains addresses, which are not valid in other processes")
+                raise invalid_error(
+                    f"a buffer of format {view.format!r} contains addresses, which are not valid in other processes: pass numbers"
+                )
             return cls(view.tobytes(), view.format)
 
     @property

@@ -49,7 +49,9 @@ class Pickled(GlobalDefinition):
             return cls(pickle.dumps(value, protocol=4))
         except Exception as error:
             reraise_interrupt(error)
-            raise invalid_error(f"an object of type {type(value).__qualname__} cannot be pickled: {error}") from error
+            raise invalid_error(
+                f"an object of type {type(value).__qualname__} cannot be pickled ({error}): pass a value that can"
+            ) from error
 
     def encode(self) -> bytes:
         return self.data

@@ -19,7 +19,7 @@ _F64 = Struct("<d")
 
 @register
 class Integer(GlobalDefinition):
-    """An integer, for integer or floating-point variables that can represent it.
+    """An integer, for integer and pointer variables that can represent it, and, rounded, for floating-point variables.
 
     Args:
         value: the number.

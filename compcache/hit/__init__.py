@@ -160,7 +160,7 @@ class PlainLoader:
 
     __slots__ = (
         "__weakref__", "_accepted", "_by_name", "_closure", "_current", "_ended", "_files", "_host", "_index", "_index_path", "_listed",
-        "_mine", "_owner", "_recorder", "_root", "allow_pickle", "builds", "changed", "closed", "decoded",
+        "_modules", "_owner", "_recorder", "_root", "allow_pickle", "builds", "changed", "closed", "decoded",
         "linked", "links", "maps_files", "merged", "opened", "providers", "store", "targets",
     )  # fmt: skip
 
@@ -185,7 +185,7 @@ class PlainLoader:
         self._ended: dict[object, ref[TypedCallTarget]] = {}  # valid targets that look-ups no longer return
         self.builds: set[object] = set()  # the running builds
         self.changed: object = None  # replaced whenever the tables change
-        self._mine: dict[bytes, ref[LoadedModule]] = {}
+        self._modules: dict[bytes, ref[LoadedModule]] = {}
         self.merged: dict[str, ref[LoadedModule]] = {}  # by variable: the module that provides it, if several define it
         self.providers: dict[str, ref[LoadedModule]] = {}  # by variable: the module from which other modules import it
         self.linked: LinkedClosures | None = None  # the linked closures that look-ups have found
@@ -261,6 +261,8 @@ class PlainLoader:
             return None
         return module, record, closure, offset, content, None
 
+    # Rows of `_find`: segment, module_id, offset, number, content. Records: name, symbol, signature, features_id, function, entry, needs,
+    # link_type. Opened modules: file, path, size, index entry. Closures: module_id, names, parts, homes, opened module, contents.
     def _look_up(self, runtime: "Any", func_name: str) -> "Found | None":
         """Map the module of a function, and return the data for `_commit_plain`; None if the function is not plain."""
         searched = self._find(runtime, func_name)
@@ -466,7 +468,7 @@ class PlainLoader:
 
     def _loaded(self, module_id: bytes) -> "LoadedModule | None":
         """Return a mapped module of this loader, or None."""
-        weak = self._mine.get(module_id)
+        weak = self._modules.get(module_id)
         module = weak() if weak is not None else None
         return module if module is not None and module.image is not None else None
 
@@ -482,7 +484,7 @@ class PlainLoader:
         """
         module = LoadedModule(module_id, size)
         try:
-            if not _claim(self._mine, module_id, module):
+            if not _claim(self._modules, module_id, module):
                 committed = self._loaded(module_id)  # a thread has mapped it meanwhile
                 if committed is not None:
                     return committed
@@ -528,7 +530,7 @@ class PlainLoader:
                         return None  # another thread has loaded the module, or modules that provide variables
                     writes, updates = imported.bindings(runtime) if imported else (b"", [])
                     updates += imported.provider_updates(self) if imported else []
-                    tables = *updates, *tables, self._mine, new_modules
+                    tables = *updates, *tables, self._modules, new_modules
                 commit = runtime.commit
                 is_committed = self.changed is change and commit(writes, tables) is None  # handlers run between lines
             if closure is not None:
@@ -551,7 +553,7 @@ class PlainLoader:
         for key, module in modules.items():
             loaded = self._loaded(key)
             if loaded is None:
-                new[key] = _weak(self._mine, key, module)
+                new[key] = _weak(self._modules, key, module)
             elif loaded is not module:
                 return None
         return new
@@ -565,14 +567,14 @@ class PlainLoader:
 
     def loaded_modules(self) -> "list[LoadedModule]":
         """Return the modules that this loader has loaded and that are still referenced."""
-        modules = [self._loaded(module_id) for module_id in list(self._mine)]
+        modules = [self._loaded(module_id) for module_id in list(self._modules)]
         return [module for module in modules if module is not None]
 
     def close(self) -> None:
         """Invalidate every call target that this loader returned, and refuse further loads."""
         with _lock:
             self.closed = True
-            self._mine.clear()
+            self._modules.clear()
             invalidated = self.invalidate(lambda _: True)
         del invalidated  # outside of the lock, because destructors may run anything
 

@@ -128,11 +128,11 @@ def _length_hint(target: TypedCallTarget, passed: int) -> str:
     has_length = any(first == POINTER and second in ("signed", "unsigned") for first, second in pairwise(kinds))
     if passed >= len(kinds) or not has_length:
         return ""
-    return "; one buffer is passed as an address and a length if the signature says so: 'const u8[:]' for ptr, i64"
+    return "; one buffer is passed as an address and a length if the signature has 'const u8[:]' in place of 'ptr, i64'"
 
 
 def _shown_name(target: TypedCallTarget) -> str:
-    """Return the function's name for messages. Of a content name, it is the label."""
+    """Return the function's name for messages: the label of a content name, another name as it is."""
     return label_of(target._name) or target._name
 
 

@@ -114,7 +114,7 @@ class Sources(dict[bytes, Source]):
         since: the number of loads that had bound a name when this load began, if there are linked closures.
         listing: the lists of records of several modules, or None.
         opened: the modules whose files have not been closed since they were opened.
-        bound: the closures of functions that are bound to their copies there, one source for each function.
+        bound: for each function that is bound to its copy in a closure, a source of the closure.
         is_present: whether the index was read again during the load.
         excluded: the linked closures without which the load is repeated.
     """
@@ -208,7 +208,7 @@ class Loader(PlainLoader):
                 realization is returned.
 
         Raises:
-            NotCachedError: this host can use none of the realizations.
+            NotCachedError: there is no realization that this host can use.
             ReentrantLoadError: this look-up interrupts a load or an import of the package by this thread.
             CompcacheError: there are realizations, but none can be loaded. This is the error of the first one.
         """
@@ -329,13 +329,13 @@ class Loader(PlainLoader):
         """
         linked = sources is not None
         if is_ordered(func_name):
-            realizations = self.store.find(func_name, is_near or (self.is_loaded if self._mine else None), linked=linked)
+            realizations = self.store.find(func_name, is_near or (self.is_loaded if self._modules else None), linked=linked)
             yield from self._admitted(func_name, realizations, sources)
             return
         # All realizations of a content name have the same content.
         unloaded = []
         for candidate in self._admitted(func_name, self.store.find(func_name, linked=linked), sources):
-            if not self._mine or self._loaded(candidate[0]) is not None:
+            if not self._modules or self._loaded(candidate[0]) is not None:
                 yield candidate
             else:
                 unloaded.append(candidate)
@@ -590,7 +590,7 @@ class Loader(PlainLoader):
                 if self.linked is not linked or new_modules is None or not self._is_consistent(chosen, bound, sources.since):
                     return None
                 writes, updates = self.bindings(chosen)
-                updates += [*self._table_updates(runtime, func_name, target, change), self._mine, new_modules]
+                updates += [*self._table_updates(runtime, func_name, target, change), self._modules, new_modules]
                 if len(chosen) > 1 and any(choice.record.signature.startswith(LINK_ONLY) for choice in chosen.values()):
                     from compcache.hit.closures.providers import provider_updates
 
@@ -655,7 +655,7 @@ class Loader(PlainLoader):
 
     def forget(self, module_id: bytes) -> None:
         """Hide a module, and all modules that are bound to it, from later look-ups (`compcache.hit.memory.forget`)."""
-        if module_id in self._mine or self.linked is not None:  # a linked closure may contain the module
+        if module_id in self._modules or self.linked is not None:  # a linked closure may contain the module
             from compcache.hit.memory import forget
 
             forget(self, module_id)
@@ -670,7 +670,7 @@ class Loader(PlainLoader):
             forget_targets(self, targets)
 
     def unload(self, func_name: str) -> int:
-        """Invalidate every call target of the modules in which this loader found the function, and return the number of targets."""
+        """Invalidate every call target of the modules that realize the function, and return the number of targets."""
         from compcache.hit.memory import unload
 
         return unload(self, func_name)

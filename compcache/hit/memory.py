@@ -72,7 +72,7 @@ def forget(loader: Loader, module_id: bytes) -> None:
             for name in [name for name, weak in list(names.items()) if weak() in forgotten]:
                 del names[name]
         for user in forgotten:
-            loader._mine.pop(user.module_id, None)
+            loader._modules.pop(user.module_id, None)
         for token, weak in list(loader._current.items()):
             target = weak()
             context = target._context if target is not None else None
@@ -127,6 +127,6 @@ def unload(loader: Loader, func_name: str) -> int:
         modules.add(target._context.module.module_id)
     with loader.lock():
         for module_id in modules:
-            loader._mine.pop(module_id, None)
+            loader._modules.pop(module_id, None)
         invalidated = loader.invalidate(lambda context: context.module.module_id in modules)
     return len(invalidated)  # dropped here, outside of the lock, because destructors may run anything

@@ -78,7 +78,7 @@ def read_records(loader: Loader, source: Source) -> ModuleRecords:
 
 
 def read_needs(loader: Loader, choice: Choice) -> None:
-    """Collect the unfilled imports, the globals and the native symbols that the function reaches, once per choice.
+    """Collect the unfilled imports and the globals that the function reaches, and check its native symbols, once per choice.
 
     Raises:
         FormatError: a record is malformed.
@@ -158,7 +158,7 @@ class SlotContent:
 def decode_globals(loader: Loader, choice: Choice) -> list[tuple[GlobalRecord, bytes, SlotContent]]:
     """Return (record, bytes, content) for each global whose slot must be written.
 
-    Raise `GlobalValidationError` if a global has changed. The message names the global and the function.
+    Raise `GlobalValidationError` if a global is not valid. The message names the global and the function.
     """
     fills = []
     for record in choice.globals:

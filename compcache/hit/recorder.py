@@ -107,7 +107,7 @@ class Recorder:
         """Record that this thread has waited for a lock. Nothing is counted."""
 
     def compiled(self, seconds: float, _: "Sequence[str]" = ()) -> None:
-        """Record that a module with these functions was compiled."""
+        """Record that a module was compiled in `seconds`."""
         self.count("compilations")
         self.count("compile_seconds", seconds)
 

@@ -74,7 +74,7 @@ def open_archive(name: str) -> Archive:
         return _read_archive(path, name) if state is None else _read_unchanged(path, name, state)
     except OSError as error:
         reraise_interrupt(error)
-        raise LibraryError(f"the archive {path!r} cannot be read: {error.strerror or error}", library=name) from error
+        raise LibraryError(f"the archive {path!r} cannot be read ({error.strerror or error}): pass another path", library=name) from error
 
 
 def compiler_archives() -> list[str]:

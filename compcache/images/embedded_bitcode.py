@@ -2,7 +2,7 @@
 
 * ELF: `.llvm.lto` (clang's ``-ffat-lto-objects``) and `.llvmbc` (``-fembed-bitcode``) contain bitcode.
 * `ar` archives, as System V and BSD write them: https://man.freebsd.org/cgi/man.cgi?ar(5). Thin archives only name files.
-* ``-flto`` and ``-flto=thin`` objects are bitcode files. This module does not read them.
+* ``-flto`` and ``-flto=thin`` objects are bitcode files. They are read only as members of archives.
 
 Malformed or truncated bytes raise `FormatError`, and so does a file without bitcode.
 """

@@ -44,8 +44,8 @@ _RUNTIME_LIBRARIES = (
     (("_D3std",), "phobos2-ldc-shared"),
     (("$s", "swift_"), "swiftCore"),
 )  # fmt: skip
-#: Symbols that are not in a shared library, with advice.
-_RUNTIMES = (
+#: Advice about symbols that no shared library defines, by the prefixes of these symbols.
+_ADVICE = (
     (("_FortranA", "_QQ"), "pass archives=['libflang_rt.runtime.a'], or compile with compcache.clang"),
     (
         _RUST_NAMES,
@@ -133,7 +133,7 @@ def _read_file(path: str) -> bytes:
 def open_libraries(names: tuple[str, ...]) -> tuple[Library | Archive, ...]:
     """Open libraries without adding their symbols to the global scope. Shared libraries stay open until the process ends.
 
-    Raise `LibraryError` if a library is not found, or cannot be opened. The message lists the failed attempts.
+    Raise `LibraryError` if a library is not found, or cannot be opened.
     """
     return tuple([open_archive(name) if is_archive(name) else Library(name, _open_library(name)) for name in names])
 
@@ -223,7 +223,7 @@ def advice_on_runtime_library(symbol: str) -> str | None:
         )
     library = next((library for prefixes, library in _RUNTIME_LIBRARIES if symbol.startswith(prefixes)), None)
     if library is None:
-        return next((option for prefixes, option in _RUNTIMES if symbol.startswith(prefixes)), None)
+        return next((advice for prefixes, advice in _ADVICE if symbol.startswith(prefixes)), None)
     return f"pass libraries=[{library!r}]" + ("" if _is_installed(library) else ", after installing this library")
 
 

@@ -80,7 +80,8 @@ def in_llvm_thread(work: Callable[[], _T], clean: Callable[[], None] = _nothing)
     `work` runs to its end or, after an interrupt, to its next `check_abandoned`. Then the interrupt is raised. Other threads run no signal
     handlers, and call `work` directly. The main thread also calls `work` directly if LLVM has called it, or if no thread can be started.
 
-    `clean` runs after `work` in the same thread, once or twice. It frees LLVM objects. The caller of successful work does not wait for it.
+    `clean` runs after `work` in the same thread, once or twice. It frees LLVM objects. After successful work in an LLVM thread, the caller
+    does not wait for it.
     """
     if threading.current_thread() is not threading.main_thread() or _is_inside_llvm():
         try:

@@ -1,7 +1,6 @@
 """Turns a relocatable object into the image of a module. Each platform has one kind of images: shared objects on ELF platforms.
 
-A shared object is written without a linker if the writer knows everything in the objects exactly (`compcache.images.writer`). Otherwise a
-linker makes it.
+A shared object is written without a linker if the writer (`compcache.images.writer`) supports all objects; otherwise a linker makes it.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def in_process(symbol: str) -> bool:
 
 
 def is_defined(symbol: str) -> bool:
-    """Return whether code may use a symbol without defining it: one of the interpreter, a linker, the platform or this process."""
+    """Return whether the interpreter, a linker, the platform or this process provides a symbol, so that code need not define it."""
     return symbol.startswith(ALWAYS_THERE) or is_platform_symbol(symbol) or in_process(symbol)
 
 

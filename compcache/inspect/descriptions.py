@@ -120,7 +120,7 @@ class CacheInfo(Shown):
         format: the names of its format, with versions.
         other_formats: the directories of formats that this version does not use. `prune` with `stale` removes them.
         modules: the number of modules.
-        functions: the number of names of functions.
+        functions: the number of function names.
         realizations: the number of stored copies of functions.
         size: the total size of the modules in bytes.
         max_size: the limit in bytes under which additions keep `size`; None: no limit.

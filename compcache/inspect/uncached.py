@@ -1,7 +1,6 @@
 """The reasons why functions are compiled and not cached: a small file for each function, which `explain` reads.
 
-Only people use these reasons. The latest few hundred files are kept. A damaged file counts as absent. A file that cannot be written
-is not an error.
+Only people use these reasons. The latest few hundred files are kept. A damaged file counts as absent. Failed writes are ignored.
 """
 
 from __future__ import annotations

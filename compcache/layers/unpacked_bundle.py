@@ -41,7 +41,9 @@ def ensure_unpacked(path: str, store: Store) -> str:
         reraise_interrupt(error)
         if isinstance(error, StorageError | UntrustedDirectoryError):
             raise
-        raise StorageError(f"cannot use the bundle {path} as a layer: {error.strerror or error}", path=path, errno=error.errno) from error
+        raise StorageError(
+            f"cannot use the bundle {path} as a layer ({error.strerror or error}): make it readable", path=path, errno=error.errno
+        ) from error
 
 
 def _ensure_unpacked(path: str, file: BinaryIO, store: Store) -> str:

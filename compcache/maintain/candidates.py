@@ -2,8 +2,7 @@
 
 `Chooser.choose` returns the plan that `compcache.maintain.policy` would make from all modules. Candidates are a superset of the modules
 that will be removed. For limits, candidates are the least recently used modules. The decision also depends on the importers of candidates,
-on modules that realize the same functions, and on the importers of those modules. These modules are read, too. All other modules are only
-counted.
+on modules that realize the same functions, and on the importers of those modules. These modules are read, too. Others are only counted.
 """
 
 from __future__ import annotations
@@ -155,10 +154,10 @@ class Chooser:
         return plan_prune(entries, self._policy, self._now, outside)
 
     def _mark_passed_over(self, relevant: dict[bytes, Entry]) -> None:
-        """Set the field `passed_over` of the entries in `relevant` that lack an import, directly or indirectly.
+        """Set `passed_over` of the entries in `relevant` that lack an import, directly or indirectly.
 
-        It has the functions that other entries provide, which lack none. Modules of layers count as complete. In a directory that is used
-        with layers, no import is known to be missing if the prune has none.
+        The field gets those functions of the entry that complete entries provide too. Modules of layers count as complete. A prune without
+        layers sets nothing in a directory that other caches use with layers, because no import is known to be missing.
         """
         if not self._store.layers and self._store.names_in(self._store.directory(LAYERS)):
             return

@@ -42,7 +42,7 @@ STEPS: dict[str, Step] = {
 
 def absent_cache_report(store: Store) -> CheckReport:
     """Return the check report for a directory that is not a cache. The report has one error."""
-    message = f"there is no cache at {store.root}"
+    message = f"there is no cache at {store.root}: give the directory of a cache"
     return CheckReport((), (Finding("directory", "absent", "error", store.root, message),))
 
 

@@ -95,7 +95,7 @@ def _storage_errors(store: Store) -> Iterator[None]:
         reraise_interrupt(error)
         if isinstance(error, CompcacheError):
             raise
-        message = f"cannot compact the cache {store.root}: {error.strerror or error}; no module was lost"
+        message = f"cannot compact the cache {store.root}: {error.strerror or error}; no module was lost, so it can be compacted again"
         raise StorageError(message, path=str(error.filename or store.root), errno=error.errno) from error
 
 

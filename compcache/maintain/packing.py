@@ -19,7 +19,7 @@ from compcache.publish.module_lists import write_empty_list
 from compcache.publish.packs import stored_packs
 from compcache.publish.removal import unlink
 from compcache.publish.scratch import Scratch
-from compcache.publish.volumes import Content, content_of, mark_gone, members_of, remove_lists, remove_volume, write_volume
+from compcache.publish.volumes import Content, content_of, mark_gone, members_of, remove_orphaned_lists, remove_volume, write_volume
 from compcache.usage.module_files import files_of_directory
 
 if TYPE_CHECKING:
@@ -165,8 +165,8 @@ class Packing:
     def _file_content(self, module_id: bytes, file: _SmallFile, staying: list[_Members]) -> tuple[Content, bytes] | None:
         """Return the content and an index entry of a module file, or None if it is unusable or one of `staying` has the same content.
 
-        `staying` are the volumes that stay. A usable file is recorded as packed. A module with other notes in a volume that stays is marked
-        as removed.
+        `staying` are the volumes that stay. A usable file is recorded as packed. In a volume that stays, a module with
+        other notes is marked as removed.
         """
         content_and_entry = self._read_file(module_id, file)
         if content_and_entry is None:
@@ -251,7 +251,7 @@ class Packing:
         obsolete = self._old if self.volume is None else ()
         for volume in (*store.volumes.replaced(), *obsolete):
             remove_volume(store, volume)
-        remove_lists(store)
+        remove_orphaned_lists(store)
         for fan in store.directories():
             with suppress(OSError):  # the directory is not empty or does not exist
                 store.files.rmdir(store.path(MODULES, fan))

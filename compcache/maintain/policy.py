@@ -165,8 +165,7 @@ class Entry(NamedTuple):
     on the same hosts. Modules of the same `generation` (CPU, LLVM version and platform) become stale together. A pack, which holds only
     entries of data, counts for the size limit and not for the number of modules. `fault` describes a known fault of one of the `makers`.
     `parts` are the modules from which a linked closure is derived. A linked closure needs its parts, provides no function to other modules,
-    and is removed first if a limit is exceeded. `passed_over` are functions that other modules must provide, because an import of this
-    module is missing.
+    and is removed first if a limit is exceeded. `passed_over` are functions of a module that lacks an import; other modules provide them.
     """
 
     module_id: bytes

@@ -18,7 +18,7 @@ from compcache.publish.additions import merge
 from compcache.publish.open_segments import readable_segments
 from compcache.publish.packs import encode_pack, stored_packs
 from compcache.publish.removal import remove_file
-from compcache.publish.volumes import remove_lists
+from compcache.publish.volumes import remove_orphaned_lists
 from compcache.publish.writer import publish_modules
 from compcache.usage.linked import linked_closures
 from compcache.usage.listings import module_key
@@ -211,5 +211,5 @@ def clear(store: Store) -> int:
     store.index.close()
     for path in other_files:
         remove_directory(store, path)
-    remove_lists(store)
+    remove_orphaned_lists(store)
     return removed

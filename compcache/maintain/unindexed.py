@@ -32,8 +32,7 @@ _ENTRIES = 1 << 21
 class Unindexed:
     """Collects the modules without an index entry from slices.
 
-    Modules that were modified since `before`, modules of other compcache versions, and modules without the signature of this cache's key
-    are left out.
+    Left out are modules that were modified since `before`, are from other compcache versions, or lack the signature of this cache's key.
 
     Attributes:
         sound: the ids of the intact modules.

@@ -60,7 +60,7 @@ class Builder:
         self._idle = 0.0
 
     def is_idle(self) -> bool:
-        """Return whether the thread has been idle for `IDLE_SECONDS`, after measuring its processor time if a measurement is due."""
+        """Return whether the thread has ended or been idle for `IDLE_SECONDS`, after measuring its processor time if that is due."""
         now = time.monotonic()
         passed = now - self._measured
         if self._clock is None:

@@ -247,7 +247,7 @@ def _module_size(session: Session, module_id: bytes) -> int:
 
 
 def _load_stored_function(session: Session, func_name: str) -> TypedCallTarget:
-    """Load a stored function, compiled for this host if necessary, and count a hit. See `Cache.get_target` for the exceptions."""
+    """Load a stored function, and count a hit. Compile it for this host if necessary, and count a miss, too. See `Cache.get_target`."""
     started = perf_counter()
     try:
         target: TypedCallTarget = session.loader.load(func_name)

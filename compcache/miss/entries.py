@@ -1,8 +1,8 @@
 """Collects entries of data, and stores them together in packs.
 
-A pack needs a file and an index entry, so many entries share one. It is written with the next added modules, when the cache is closed,
-when the process exits, after a thousand entries, or with the first entry that arrives a second after the oldest one. A killed process
-loses its unwritten entries. Later look-ups then miss and create the entries again.
+A pack needs a file and an index entry, so many entries share one. It is written with the next added modules, when the cache is closed, when
+the process exits, after a thousand entries or a mebibyte of data, or with the first entry that arrives a second after the oldest one. A
+killed process loses its unwritten entries. Later look-ups then miss and create the entries again.
 """
 
 from __future__ import annotations

@@ -114,8 +114,8 @@ def _recompile(session: Session, module_id: bytes) -> tuple[BuiltModule | None, 
 
     Returns:
         The compiled module, and whether it may be signed, because a trusted key has signed the stored module. The compiled module is None
-        if the stored module cannot be compiled here: it is for another platform, or has an unknown kind, a known fault, no bitcode, or
-        pickled globals outside the writable directory.
+        if the stored module cannot be compiled here: it is for another platform, or has an unknown kind, a known fault, no bitcode, bitcode
+        of another version of compcache, or pickled globals outside the writable directory.
 
     Raises:
         CompileError: the code cannot be compiled for this host.

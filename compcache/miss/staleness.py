@@ -94,7 +94,7 @@ def names_with_other_source(store: Store, names: Iterable[str], source: ModuleSo
 def warn_about_stale(store: Store, names: Iterable[str], source: ModuleSource, consequence: str) -> None:
     """Warn once if one of these functions was compiled from another source. `consequence` ends the message."""
     for name in names_with_other_source(store, names, source)[:1]:
-        warn_once(store, f"stale {name}", f"function {name!r} was compiled from different code than there is now; {consequence}")
+        warn_once(store, f"stale {name}", f"function {name!r} was compiled from different code than it has now; {consequence}")
 
 
 def _are_comparable(first: str, second: str) -> bool:
@@ -207,7 +207,7 @@ def warn_about_repeated(modules: Iterable[BuiltModule]) -> None:
         has_other_code = earlier.code and built.code and earlier.code != built.code
         if has_other_code and not _has_same_code(earlier.sections.bitcode, built.sections.bitcode):
             names_text = join_first(map(repr, sorted(names)), 1)
-            warn(f"two added sources that define {names_text} differ, and the last one is used: rename functions in one", ShadowWarning)
+            warn(f"two added sources that define {names_text} differ, and the last one is used: rename them in one source", ShadowWarning)
             return
 
 

@@ -70,7 +70,7 @@ def has_ended(pid: int) -> bool:
 
 
 def _search_path() -> list[str]:
-    """Return the import path of this process as absolute paths. It includes this package. The script's directory is last."""
+    """Return this process's import path as absolute paths, with this package. The script's directory is last if it lacks this package."""
     working_directory = _current_directory()
     path = [os.path.join(working_directory, entry) for entry in sys.path if entry]
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.join(working_directory, __file__))))

@@ -14,7 +14,7 @@ from compcache.publish.packs import merge_packs
 from compcache.store import Store
 from compcache.warning import warn
 
-__all__ = ["compact", "merge", "merge_large"]
+__all__ = ["merge", "merge_large", "merge_newest"]
 
 #: The most segments of a large level that are not merged.
 _MOST_LARGE_SEGMENTS = 3
@@ -23,8 +23,8 @@ _MOST_LARGE_SEGMENTS = 3
 def merge(store: Store, *, is_listed: bool = False) -> None:
     """Merge the index and its packs if many additions have accumulated. If that fails, issue a warning.
 
-    Long merges that require no keys run in another process, so that additions do not wait for them. `is_listed` says that the index was
-    refreshed just before the addition; if it has few additions, it is then not refreshed again.
+    Long merges run in another process if it can use the store (`can_use_subprocess`), so that additions do not wait. `is_listed` says that
+    the index was refreshed just before the addition; if it has few additions, it is then not refreshed again.
     """
     if is_listed and full_level(store.index.segments, SMALL_LEVELS) is None and not _has_full_large_level(store):
         return
@@ -63,7 +63,7 @@ def merge_large(root: str, *, trust: bool) -> None:
     fold_small(store.files.system, root)
 
 
-def compact(store: Store) -> None:
+def merge_newest(store: Store) -> None:
     """Merge the newest segments, even if there are few, unless another process is merging them. Failures are ignored."""
     with suppress(OSError):
         merge_additions(store, most=1, merge_packs=merge_packs, levels=SMALL_LEVELS)

@@ -289,7 +289,7 @@ def merge_all(store: Store, gone: set[bytes], present: Container[bytes], size_of
 
     Args:
         store: the cache directory.
-        gone: the modules to leave out. Modules that are not in `present` are added to it.
+        gone: the modules to leave out. Modules that are not in `present` are added to this set.
         present: the modules that exist. It is queried in the order of module_ids.
         size_of: returns the size of a module on disk in bytes, for the lists. It is called in the order of module_ids.
 

@@ -63,7 +63,7 @@ def fans_of(part: str) -> set[str]:
 
 
 def is_current(store: Store, part: str) -> bool:
-    """Return whether a part is trusted and readable, and no module was added to its directories since their reading began.
+    """Return whether a part is trusted and readable, and neither its directories nor the volumes have changed since their reading began.
 
     A part that other users can write to is not trusted. If the cache has a key, no part is trusted, because directories that a part covers
     are not read again.
@@ -99,7 +99,7 @@ def _is_trusted(store: Store, part: str) -> bool:
 class OtherReader:
     """A context manager for the second process that reads directories.
 
-    The process is not started if another process cannot work on the store, or if there are few modules.
+    The process is started only if it can use the store with the same options, there are many modules, and there are several processors.
 
     Args:
         store: the directory.

@@ -96,7 +96,7 @@ def _open_intact(store: Store, module_id: bytes) -> ModuleFile | None:
 
 
 def rebuild_index(store: Store) -> int:
-    """Replace the index with a new index built from the module files, and return the number of usable modules.
+    """Replace the index with a new index built from the module files, and return the number of indexed modules.
 
     Damaged modules are quarantined. Concurrent additions by other processes are kept. The index is built in parts, which look-ups do not
     use until they are merged, because a single part may contain an outdated realization. An interrupted rebuild is continued.

@@ -468,7 +468,7 @@ class ModuleLists:
         return {_decode_name(key[1:].partition(b"\0")[0]) for key, _ in self._starting_with(b"g")}
 
     def functions(self, prefix: str) -> Iterator[tuple[str, bytes]]:
-        """Return (func_name, module_id) of realizations of callable functions whose base begins with a prefix, sorted by base and name."""
+        """Yield (func_name, module_id) of realizations of callable functions whose base begins with a prefix, sorted by base and name."""
         for key, value in self._starting_with(b"n" + _encode_name(prefix)):
             if not value:
                 yield _decode_name(key[:-DIGEST_SIZE].partition(b"\0")[2][:-1]), key[-DIGEST_SIZE:]
@@ -580,7 +580,7 @@ class ModuleLists:
                 rows.update(self._decode_rows(module_list, [(module_id, value) for module_id, value in batch if module_id not in rows]))
         return rows
 
-    def kinds_of_directory(self, first_byte: int) -> dict[bytes, bool]:
+    def pack_flags_of_directory(self, first_byte: int) -> dict[bytes, bool]:
         """Return, for each module whose id begins with this byte, whether it is a pack. If a list is damaged, the rows are read instead."""
         try:
             return {

@@ -299,7 +299,7 @@ def _make_platform(fields: Iterable[object]) -> Platform:
     platform = Platform(*fields)  # type: ignore[arg-type] # checked next
     if list(map(type, platform)) != [str] * 5 + [int, str]:
         found = ", ".join([type(field).__name__ for field in platform])
-        raise ValueError(f"the fields of its platform have the types {found}, not five times str, int and str")
+        raise ValueError(f"the fields of the platform have the types {found}, not str five times, then int and str")
     return platform
 
 

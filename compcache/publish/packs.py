@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from compcache.formats.index import Segment
     from compcache.store import Store
 
-__all__ = ["clean_packs", "encode_pack", "entries_in_force", "entries_of", "merge_packs", "packs_in", "stored_packs"]
+__all__ = ["clean_packs", "encode_pack", "entries_of", "latest_entries", "merge_packs", "packs_in", "stored_packs"]
 
 
 def encode_pack(entries: Iterable[EntryRecord]) -> BuiltModule:
-    """Encode entries as a pack. Of entries with the same kind and name, the pack contains only the valid entry."""
-    ordered = entries_in_force(entries)
+    """Encode entries as a pack. Of entries with the same kind and name, the pack contains only the latest."""
+    ordered = latest_entries(entries)
     payloads = [encode_entry(entry) for entry in ordered]
     key = digest(payloads, size=KEY_SIZE, person=b"compcache-pack")
     header = ModuleRecord(key, PACK, host.platform_name(), "", ("",), "", "", "", "", "", host.ABI_VERSION)
@@ -153,15 +153,15 @@ def _has_own_signature(store: Store, pack: bytes) -> bool | None:
 
 
 def _live_entries(store: Store, contents: dict[bytes, list[EntryRecord]], is_present: Callable[[bytes], bool]) -> Iterator[EntryRecord]:
-    """Yield the entries in force in these packs. A dead entry becomes a mark of removal if another pack has an older entry of its name."""
-    for record in entries_in_force(chain.from_iterable(contents.values())):
+    """Yield the latest entries in these packs. An entry of a missing module becomes a mark of removal if other packs have its name."""
+    for record in latest_entries(chain.from_iterable(contents.values())):
         if not record.gone and all(map(is_present, record.requires)):
             yield record
         elif any(pack not in contents for pack, _ in store.find(index_name(record.kind, record.name))):
             yield EntryRecord(record.kind, record.name, record.sequence, (), b"", gone=True)
 
 
-def entries_in_force(entries: Iterable[EntryRecord]) -> list[EntryRecord]:
-    """Return the valid entries, one for each kind and name, sorted by kind and name."""
+def latest_entries(entries: Iterable[EntryRecord]) -> list[EntryRecord]:
+    """Return the latest entry of each kind and name, sorted by kind and name."""
     latest = {(entry.kind, entry.name): entry for entry in sorted(entries, key=lambda entry: entry.order)}
     return [latest[key] for key in sorted(latest)]

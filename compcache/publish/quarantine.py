@@ -39,7 +39,7 @@ def quarantine(store: Store, path: str, reason: str) -> IntegrityError:
             message += f"; {move_to_quarantine(store, path)}"
         except OSError as error:
             reraise_interrupt(error)
-            message += "; it could not be moved to quarantine"
+            message += f"; it cannot be moved to quarantine ({error.strerror or error}): remove it"
     warn_once(store, path, message)
     return IntegrityError(message, path=path, reason=reason)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["append", "remove_file", "remove_from_volumes", "unlink"]
 
 
-#: How often a removal lists the volumes: usually twice, and once more for each volume that appears meanwhile.
+#: How often a removal lists the volumes at most. Usually it lists them twice, and once more for each volume that appears meanwhile.
 _ATTEMPTS = 16
 
 

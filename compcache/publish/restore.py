@@ -75,8 +75,7 @@ def _lost_modules(store: Store, module: LoadedModule) -> list[LoadedModule]:
 def _read_publication(store: Store, module: LoadedModule) -> Publication | None:
     """Read a module from its mapped file. Return None if the file is not mapped completely, or is damaged.
 
-    The result is also None for a module with pickles that may be from an unsigned layer, because publishing it here would make the pickles
-    trusted.
+    The result is also None for a module with pickles that may be from an unsigned layer, because publishing would make them trusted.
     """
     data = load_runtime().stored(module.image)
     if data is None:

@@ -25,8 +25,7 @@ _CACHEDIR_TAG = (
 def prepare_root(store: Store) -> None:
     """Create the root directory if it does not exist.
 
-    Only a directory that is created here gets a CACHEDIR.TAG, because backups skip tagged directories, and an existing directory may
-    contain other files.
+    Only a directory that is created here gets a CACHEDIR.TAG, because backups skip it, and an existing directory may contain other files.
 
     Raises:
         UntrustedDirectoryError: another user has created the directory since it was opened.

@@ -115,7 +115,7 @@ def _require_trusted(store: Store, module: ModuleFile, requirement: str) -> None
 def is_vouched_for(store: Store, module: ModuleFile) -> bool:
     """Return whether a module is signed with a trusted key or with the store's publish key.
 
-    Only if all modules from which a new module is built are signed in this way, the store signs the new module.
+    The store signs a new module only if all modules from which it is built are signed in this way.
 
     Raise `FormatError` if the module record is malformed.
     """
@@ -155,8 +155,7 @@ def record_verified(store: Store, index: Index, entry: ModuleEntry) -> None:
 def condemn(store: Store, module: ModuleFile, error: FormatError) -> CompcacheError:
     """Implement `Store.condemn`: close the file, and return the exception to raise.
 
-    The file is read a second time, and quarantined only if it is still damaged. An intact file that this version cannot read comes from
-    another version.
+    The file is read a second time, and quarantined only if it is still damaged. An intact file may come from another version.
     """
     try:
         if isinstance(error, UnknownVersionError) or _is_intact(module):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from compcache.store import Store
 
-__all__ = ["Content", "content_of", "contents_of", "mark_gone", "members_of", "remove_lists", "remove_volume", "write_volume"]
+__all__ = ["Content", "content_of", "contents_of", "mark_gone", "members_of", "remove_orphaned_lists", "remove_volume", "write_volume"]
 
 #: Level 9 takes twice the time of level 6, and a larger memory five times, because the compressor is copied for each module.
 _LEVEL, _RAW, _MEMORY = 6, -15, 8
@@ -189,7 +189,7 @@ def mark_gone(store: Store, volume: Volume, module_ids: Iterable[bytes]) -> None
         append(store, GONE, volume.gone_name, data)
 
 
-def remove_lists(store: Store) -> None:
+def remove_orphaned_lists(store: Store) -> None:
     """Remove the lists of removed modules whose volumes no longer exist. Raise `StorageError` if a list could not be removed."""
     volumes = {name.removesuffix(VOLUMES.suffix) for name in store.names(VOLUMES)}
     for name in store.names(GONE):

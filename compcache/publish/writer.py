@@ -174,7 +174,7 @@ def _modules_text(count: int) -> str:
 def _publish_files(store: Store, drafts: Mapping[bytes, _Draft], *, sign: bool) -> tuple[list[Addition], frozenset[bytes]]:
     """Publish the missing module files. Return the additions that the index lacks, and the module_ids of the new files.
 
-    A module that a layer has and lists is not added: the index has no rows that the files of the directory do not give.
+    A module that a layer has and lists is not published, so that the index lists only modules in the directory.
 
     With `sign`, all modules are signed with the publish key, if the store has one. Raise `OSError` if a file could not be written.
     """
@@ -249,7 +249,9 @@ def _publish_index(store: Store, additions: list[Addition]) -> None:
         index_merge.add_all(store.index, additions)
     except OSError as error:
         reraise_interrupt(error)
-        message = f"cannot index {_modules_text(len(additions))} in {store.root}: {error.strerror or error}"
+        message = (
+            f"cannot index {_modules_text(len(additions))} in {store.root} ({error.strerror or error}): run 'compcache check --repair'"
+        )
         raise StorageError(message, path=store.index.directory, errno=error.errno) from error
 
 

@@ -1,8 +1,7 @@
 """Addresses of remote stores: which kind of store a URL names, and whether it can be used.
 
 A setting names one or several stores, separated by white space, in the order in which they are asked. Each entry is a URL, or a reference
-to a variable or file that contains URLs (`compcache.processes.secret_references`). One mode applies to all stores, or there is one mode for
-each.
+to a variable or file that contains URLs (`compcache.processes.secret_references`). There is one mode, or one for each store.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _KINDS = {
     "s3": "object", "s3a": "object", "gs": "object", "az": "object", "azure": "object", "abfs": "object", "abfss": "object",
     "http": "http", "https": "http", "redis": "redis", "rediss": "redis", "unix+redis": "redis", "file": "file",
 }  # fmt: skip
-#: A new store begins here; paths may contain spaces.
+#: The space between two entries. Paths may contain other spaces.
 _SEPARATOR = re.compile(r"\s+(?=[A-Za-z][A-Za-z0-9+.-]*:/|[@$])")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/*")
 _URL_FORMS = "s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, https://host/path, redis://host/0 or file:///directory"
@@ -124,7 +123,7 @@ def shown_url(text: str) -> str:
 
 
 def _without_secrets(url: str) -> str:
-    """Return a URL without user, password and query, for messages."""
+    """Return a URL without user, password, query and fragment, for messages."""
     scheme = _SCHEME.match(url)
     start = scheme[0] if scheme is not None else ""
     user, separator, host_and_path = url[len(start) :].rpartition("@")
@@ -180,7 +179,8 @@ def read_settings(url: str | None, mode: str | None) -> Stores | None:
     """Return the remote stores that URLs and modes name, or None if there are none, or if all are off.
 
     Raises:
-        ValueError: a URL or a mode is not valid, a store is named twice, or the number of modes is neither one nor the number of stores.
+        ValueError: a URL or a mode is not valid, a store is named twice, the URLs are too long together, or the number of modes is neither
+            one nor the number of stores.
     """
     urls, modes = split_urls(url or ""), read_mode(mode or READ).split()
     if not urls:

@@ -1,4 +1,4 @@
-"""Decides when a failing store is not asked: a circuit breaker for all processes of a host, and the patience of one process.
+"""Decides when a failing store is not asked: a circuit breaker for all processes of a user, and the patience of one process.
 
 The breaker is a file with three numbers as text: consecutive failures, the time until which the store is not asked (seconds since the
 epoch, or 0), and the length of that pause in seconds. A damaged or missing file means a healthy store.
@@ -32,10 +32,11 @@ _LONGEST_PAUSE = 600.0
 #: How long a probe may take, and how long a store stays in doubt if the result of its probe never becomes known.
 PROBE_SECONDS = 1.0
 _DOUBT = PROBE_SECONDS + 2.0
-#: For how many seconds a process may wait in vain before it stops waiting for a while, and before each later, longer while.
+#: How many seconds a process may wait in vain before it stops waiting for the first time, and before each later time.
 _FIRST_LOSS, _NEXT_LOSS = 0.4, 0.1
-_FIRST_WHILE, _LONGEST_WHILE = 1.0, 60.0
-#: The number of questions that are asked without waiting in such a while.
+#: For how many seconds a process does not wait: at first, and at most. Each such time is twice as long as the last.
+_FIRST_IMPATIENCE, _LONGEST_IMPATIENCE = 1.0, 60.0
+#: The number of questions that a process asks without waiting in such a time.
 _UNWAITED = 4
 #: For how many seconds a process assumes that an open breaker stays open, without reading the file.
 _RECHECK_SECONDS = 0.25
@@ -158,7 +159,7 @@ class Patience:
     def record_answer(self) -> None:
         """Record that the store answered a question."""
         self._budget = _FIRST_LOSS
-        self._pause = _FIRST_WHILE
+        self._pause = _FIRST_IMPATIENCE
         self._until = 0.0
         self._unwaited = _UNWAITED
 
@@ -168,7 +169,7 @@ class Patience:
         if self._budget <= 0:
             # A loss counts once: the look-ups that are under way must fail first, and open the breaker.
             self._until = time.monotonic() + max(self._pause, 4 * seconds)
-            self._pause = min(2 * self._pause, _LONGEST_WHILE)
+            self._pause = min(2 * self._pause, _LONGEST_IMPATIENCE)
             self._budget = _NEXT_LOSS
             self._unwaited = _UNWAITED
 

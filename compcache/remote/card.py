@@ -2,18 +2,17 @@
 
 A card names the module that realizes a function on each shelf, and contains the module if it is small.
 
-Layout of the cards of one function: a magic, a msgpack list of the name and of rows ``[shelf, module_id, size, seconds, module,
-signatures, imports]``, the newest last, and a check over all that. `module` is empty if the module is an object of its own.
-`signatures` is the file of signatures that the publisher keeps with the module. `imports` are such rows for the modules that it
-imports, directly or not, as far as they are small. A card is a pointer and decides nothing: the module that it refers to is verified
-by its own digest (and signature), and must realize the function.
+Layout of the cards of one function: a magic, a msgpack list of the name and of rows ``[shelf, module_id, size, seconds, module, signatures,
+imports]``, the newest last, and a check over all that. `module` is empty if the module is an object of its own. `signatures` is the file of
+signatures that the publisher keeps with the module. `imports` are rows ``[name, module_id, size, seconds, module, signatures]`` for the
+small modules that the module imports, directly or not. A card is a pointer and decides nothing: the module that it refers to is verified by
+its own digest (and signature), and must realize the function.
 
 Layout of a pack: a magic, a msgpack list of the cards (without their modules) and of the modules, each once, compressed with LZMA, and
 a check over all that. A Python that was built without LZMA compresses with zlib. Every Python can read packs compressed with
 zlib. A Python without LZMA cannot read other packs.
 
-Limitations: the cards of a function have at most `MAX_CARDS` bytes; the oldest shelves are left out. The content of a pack has at most
-`MAX_UNPACKED` bytes.
+Limitations: the cards of a function have at most `MAX_CARDS` bytes, without the oldest shelves; the content of a pack, `MAX_UNPACKED`.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ INLINE_LIMIT = 32 << 10
 IMPORTS_LIMIT = 64 << 10
 MAX_UNPACKED = 64 << 20
 MAX_CARDS = 1 << 20
-#: Cards of a function that would have more bytes than this are added without imports.
+#: A card is added without imports if the cards of its function would otherwise have more bytes than this.
 _LARGE_CARDS = 256 << 10
 
 
@@ -184,7 +183,7 @@ def decode_pack(data: bytes) -> dict[str, PackedFunction]:
     decompressor: Any = zlib.decompressobj()
     if is_xz:
         if lzma is None:
-            raise FormatError("the pack is compressed with LZMA, but this Python has no LZMA support")
+            raise FormatError("the pack is compressed with LZMA, but this Python has no LZMA support: install Python with its module lzma")
         decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MAX_UNPACKED)
     with as_format_error("the pack is malformed"):
         content = decompressor.decompress(packed, MAX_UNPACKED)

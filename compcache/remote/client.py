@@ -216,7 +216,7 @@ class RemoteStore:
     def inquire(
         self, names: Iterable[str], *, plain: bool = False, insists: bool = False, compiles: bool = False, first: int = 0
     ) -> Inquiry | None:
-        """Request functions, or return None if there is nothing to request or no store accepts requests now.
+        """Request functions. Return None if there is nothing to request, no store gets requests now, or the helper cannot be asked.
 
         Args:
             names: the functions. Only content names are requested, unless `plain` is set.
@@ -308,8 +308,8 @@ class RemoteStore:
     def adopt_answers(self, names: tuple[str, ...], answers: list[HelperAnswer], *, insists: bool = False) -> tuple[str, ...]:
         """Verify and publish the modules in the helper's answers, and fetch their imports. Count the answers in the statistics.
 
-        If a module is rejected, its function is requested again, from the stores behind the store of the module. If the module came from a
-        pack, the first request goes to the same store again, without packs.
+        If a module is rejected, its function is requested again: without packs from all stores if the module came from a pack, otherwise
+        from the stores behind the store of the module.
 
         Return the functions of `names` whose modules were published. See `inquire` for `insists`.
         """
@@ -393,8 +393,8 @@ class RemoteStore:
     def offer(self, module_id: bytes, *, always: bool = False) -> bool:
         """Put a stored module into the outbox of each writable store, and return whether that was done.
 
-        The result is False if the module has no function to upload, or if an outbox cannot be written. With `always`, functions with plain
-        names are uploaded too.
+        The result is False if the module has no function to upload or cannot be read, or if an outbox cannot be written. With `always`,
+        functions with plain names are uploaded too.
         """
         try:
             upload = self._make_upload(module_id, always=always)
@@ -461,7 +461,7 @@ class RemoteStore:
             own_card = card._replace(name=name, module=inline, imports=imports[shelf])
             cards.append((card_key(platform_part, name), encode_cards({shelf: own_card})))
         is_rejected = not self._rejected.isdisjoint(name for name, _ in names)
-        # A pack is always uploaded, because the time that writing it took does not measure its value.
+        # A pack of data is always uploaded, because the time that writing it took does not measure its value.
         return Upload(
             module_key(module_id),
             b"" if inline else data,
@@ -487,7 +487,7 @@ class RemoteStore:
     def _imported_cards(self, manifest: WholeManifest, shelf: str) -> Iterator[Card]:
         """Yield cards of the modules that a module imports, directly or indirectly.
 
-        Modules that are large, or that do not run on every processor of the shelf, are left out.
+        Left out are modules for which `IMPORTS_LIMIT` has no space, and modules that do not run on every processor of the shelf.
         """
         space, pending = IMPORTS_LIMIT, list(manifest.imports())
         visited = set(pending)

@@ -60,7 +60,7 @@ def state_directory(url: str, environment: Mapping[str, str]) -> str:
     Raise `OSError` if the directory cannot be made private.
     """
     account = sorted((name, value) for name, value in environment.items() if name.startswith(_ACCOUNT))
-    return _make_private_directory(repr((url, account)), environment)
+    return _directory_for(repr((url, account)), environment)
 
 
 def outbox_directory(url: str, environment: Mapping[str, str]) -> str:
@@ -71,11 +71,11 @@ def outbox_directory(url: str, environment: Mapping[str, str]) -> str:
     Raise `OSError` if the directory cannot be made private.
     """
     location = sorted((name, value) for name, value in environment.items() if name in _PLACE)
-    return _make_private_directory(repr(("outbox", _strip_credentials(url), location)), environment)
+    return _directory_for(repr(("outbox", _strip_credentials(url), location)), environment)
 
 
 def _strip_credentials(url: str) -> str:
-    """Return a URL without user, password and query."""
+    """Return a URL without user, password and query, and without a fragment unless it is the prefix of a Redis store."""
     scheme, _, address = url.partition("://")
     address, _, fragment = address.partition("#")
     address, _, _query = address.partition("?")
@@ -86,7 +86,7 @@ def _strip_credentials(url: str) -> str:
     return f"{scheme}://{host}{slash}{path}#{prefix}"
 
 
-def _make_private_directory(purpose: str, environment: Mapping[str, str]) -> str:
+def _directory_for(purpose: str, environment: Mapping[str, str]) -> str:
     """Return the private directory for this purpose, created if it is missing. Raise `OSError` if it cannot be made private.
 
     If XDG_RUNTIME_DIR belongs to another user, for example after sudo, it is not used, because that user could replace files in it.

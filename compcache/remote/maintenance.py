@@ -129,7 +129,7 @@ def _read_objects(
 def collect_garbage(
     store: Stores, *, older_than: float | None = None, unused_for: float | None = None, grace: float = GRACE, dry_run: bool = False
 ) -> RemoteGarbage:
-    """Remove garbage: cards that do not decode or whose module is missing, modules that no card names, packs that do not decode.
+    """Remove garbage: cards that do not decode or whose module is missing, modules that no card names, packs that do not decode, leases.
 
     An object is removed only if this collection and another one at least `grace` seconds earlier, by the store's clock, find it to be
     garbage. Hence the first collection removes nothing.
@@ -149,7 +149,7 @@ def collect_garbage(
         ValueError: `unused_for` is negative, NaN or more than 90 days.
     """
     if unused_for is not None and not 0 <= unused_for <= LONGEST_UNUSED:
-        raise ValueError(f"unused_for must be from 0 to {LONGEST_UNUSED:g} seconds, not {unused_for}: records of use are not kept longer")
+        raise ValueError(f"unused_for must be from 0 to {LONGEST_UNUSED:.0f} seconds, not {unused_for}: records of use are not kept longer")
     answer = _ask_store(store, "collect", grace, older_than, dry_run, unused_for)
     return RemoteGarbage(*[tuple(_decode_objects(rows)) for rows in answer])
 

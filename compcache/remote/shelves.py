@@ -33,7 +33,8 @@ def platform_part_of(platform: str | None = None, abi: int = ABI_VERSION) -> str
 def shelf_of(requirement: str) -> str:
     """Return the shelf for code with this requirement.
 
-    It is the lowest CPU level that can run the code. If there is none, it is for the processor that the code was compiled on, or else for.
+    It is the lowest CPU level that can run the code. Without such a level, it is the shelf of the processor that compiled the code, or, if
+    that is not recorded, of the processor for which the code was compiled.
     """
     _, platform, _, _, made_for, made_on, features = requirement.split("\0")
     for level in _cpu_levels(platform):
@@ -67,7 +68,7 @@ def lease_of(key: str) -> str:
 def pack_key(platform_part: str, shelf: str, first_name: str) -> str:
     """Return the key of a start-up's pack: ``ccr3/p/<platform part>/<shelf>/<kk>/<key of the first name>``.
 
-    `first_name` is the first function that the start-up requests.
+    `first_name` is the alphabetically first function in the first question of the start-up.
     """
     return f"{LAYOUT}/p/{platform_part}/{shelf}/{_key_path(first_name)}"
 

@@ -76,7 +76,7 @@ class CpuTable:
         """Return the ISA features that LLVM may use in code for a CPU with changed features.
 
         Args:
-            cpu: the CPU's name; "" and unknown names select the architecture's baseline.
+            cpu: the CPU's name; "" and unknown names have only the features that LLVM enables by default.
             features: ``+name`` adds a feature and all features that it implies; ``-name`` removes a feature and all features that imply it.
         """
         enabled: set[str] = set()

@@ -36,8 +36,7 @@ class Host(Record):
 def probe_host(processor: Processor) -> Host:
     """Return LLVM's description of this host, without features that the processor does not confirm.
 
-    For LLVM, a CPU has all features that such a CPU can have, but a hypervisor may hide some. The description lists these features as
-    adjustments.
+    For LLVM, a CPU has all features that such a CPU can have, but a hypervisor may hide some. These features are listed as adjustments.
 
     Args:
         processor: the description of this host's processor, from CPUID or HWCAP.

@@ -129,7 +129,7 @@ def _check_unique(members: Sequence[Member]) -> None:
             first_number = first_numbers.setdefault(name, number)
             if first_number != number:
                 labels = _member_label(members, first_number), _member_label(members, number)
-                lines.append("the symbol {!r} has several definitions: in {} and {}".format(name, *labels))
+                lines.append("the symbol {!r} has several definitions: in {} and {}; rename one".format(name, *labels))
     if lines:
         raise LinkError(join_first(lines, _MOST_SHOWN, "\n  "))
 

@@ -180,8 +180,7 @@ def _check_names(values: ir_text.GlobalValues) -> None:
 def _check_outline(outline: str, request: Request) -> None:
     """Check the outline of a module, its text without the values of variables, before LLVM compiles a part of it.
 
-    Suspicious code is tried in a child process. Raise `CompileError` if the code has extreme constructs or an attribute for an unknown CPU,
-    or if the trial fails.
+    Suspicious code is tried in a child process. Raise `CompileError` if that fails, or for extreme constructs or unknown CPUs.
     """
     check_extremes(outline, printed=True)
     values = ir_text.read_values(outline)

@@ -95,7 +95,7 @@ class Slice:
 
     def kinds(self) -> dict[bytes, bool]:
         """Return for each readable module whether it is a pack."""
-        listed_kinds = self._slices.lists.kinds_of_directory(self.first)
+        listed_kinds = self._slices.lists.pack_flags_of_directory(self.first)
         unlisted = {module_id: row.is_pack for module_id, row in self._record_unlisted(listed_kinds).items()}
         return {module_id: is_pack for module_id, is_pack in {**listed_kinds, **unlisted}.items() if module_id in self.present}
 

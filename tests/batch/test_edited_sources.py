@@ -92,7 +92,7 @@ def test_a_build_that_gives_other_code_is_told_of_where_that_is_asked_for(
     sys.modules["made_of"].value = 2  # type: ignore[attr-defined] # written above
     assert counts(batch(cache, job)) == (0, 1, 0)
     monkeypatch.setenv("COMPCACHE_CHECK", "1")
-    with pytest.warns(CacheWarning, match="f: function 'f' was compiled from different code than there is now; the cached code is used"):
+    with pytest.warns(CacheWarning, match="f: function 'f' was compiled from different code than it has now; the cached code is used"):
         assert counts(batch(cache, job)) == (0, 1, 0)
     sys.modules["made_of"].value = 1  # type: ignore[attr-defined] # as above
     assert counts(batch(cache, job)) == (0, 1, 0)
@@ -103,7 +103,7 @@ def test_an_edited_source_is_told_of_where_that_is_asked_for(cache: Cache, monke
     monkeypatch.setenv("COMPCACHE_CHECK", "1")
     assert counts(batch(cache, ModuleSource(constant("f", 1)))) == (1, 0, 0)
     assert counts(batch(cache, ModuleSource(constant("f", 1)))) == (0, 1, 0)
-    with pytest.warns(CacheWarning, match="'f' was compiled from different code than there is now; it is compiled again"):
+    with pytest.warns(CacheWarning, match="'f' was compiled from different code than it has now; it is compiled again"):
         assert counts(batch(cache, ModuleSource(constant("f", 2)))) == (1, 0, 0)
     assert not issubclass(ConflictingJobsError, CompcacheError)
 

@@ -104,7 +104,7 @@ def test_what_is_no_database_is_told(tmp_path: Path, entries: object, reason: st
     with pytest.raises(CompileError, match=reason):
         read_compile_commands(path)
     path.write_text("[")
-    with pytest.raises(CompileError, match="not a compilation database: "):
+    with pytest.raises(CompileError, match="is not a compilation database"):
         read_compile_commands(tmp_path)
 
 

@@ -122,7 +122,7 @@ def test_failures_are_in_the_report_and_in_the_exit_status(directory: Path, plac
         ("nowhere:jobs", "No module named 'nowhere'"),
         ("batch_spec.py:nothing", "has no attribute 'nothing'"),
         ("batch_spec.py:number", "is an object of type int, not an iterable of jobs: make it a list of jobs"),
-        ("batch_spec.py:numbers", "job 0 is a int"),
+        ("batch_spec.py:numbers", "job 0 is of type int"),
         ("batch_spec.py:broken", "ZeroDivisionError: on purpose"),
         ("exits.py", "exits.py cannot be imported: SystemExit: 5"),
         ("batch_spec.py:exit", "'exit' failed: SystemExit: "),

@@ -142,7 +142,7 @@ def test_nothing_is_created(tmp_path: Path) -> None:
 def test_a_directory_that_is_a_file_is_a_problem(tmp_path: Path, place: str) -> None:
     file = tmp_path / "file"
     file.write_text("")
-    assert f"{file} is not a directory: functions compiled here are not stored" in errors(tmp_path / place)["directory"]
+    assert f"{file} is not a directory: choose another with --dir" in errors(tmp_path / place)["directory"]
 
 
 def test_layers_are_looked_at(filled: Path, tmp_path: Path) -> None:

@@ -113,7 +113,8 @@ def test_two_definitions_name_both_files(directory: Path, files: list[Path]) -> 
     done = compcache("--dir", directory, "add", *files, files[1])
     assert (done.status, done.out) == (2, "")
     assert done.err.splitlines() == [
-        f"compcache: error: the symbol '{name}' has several definitions: in {files[1]} and {files[1]}" for name in ("use", "use_helper")
+        f"compcache: error: the symbol '{name}' has several definitions: in {files[1]} and {files[1]}; rename one"
+        for name in ("use", "use_helper")
     ]
     assert Cache(directory).modules() == ()
 

@@ -153,7 +153,7 @@ def test_a_module_that_another_thread_commits_meanwhile_is_taken(cache: Cache, m
         if late and hit._mapping._is_owned():
             assert found is None
             late.clear()
-            self._mine[module_id] = weakref.ref(module)
+            self._modules[module_id] = weakref.ref(module)
         return found
 
     monkeypatch.setattr(Loader, "_loaded", look)

@@ -63,7 +63,7 @@ def state_of(cache: Cache) -> dict[str, Any]:
         "loaded": cache.loaded(),
         "names": sorted(inside.targets),
         "targets": sorted(target.link_name for target in inside.loaded_targets()),
-        "modules": sorted(inside._mine),
+        "modules": sorted(inside._modules),
         "counters": (inside.decoded, inside.opened),
         "slots": [(m.module_id, sorted(m.slots, key=str)) for m in inside.loaded_modules()],
         "images": mapped_images(cache.path),  # type: ignore[arg-type]

@@ -48,7 +48,7 @@ def test_a_directory_without_a_cache_is_not_healthy(tmp_path: Path, name: str) -
         assert not cache.exists
         report = cache.check()
         assert not report
-        assert [finding.message for finding in report.errors] == [f"there is no cache at {cache.path}"]
+        assert [finding.message for finding in report.errors] == [f"there is no cache at {cache.path}: give the directory of a cache"]
     assert list(tmp_path.iterdir()) == []
 
 

@@ -102,8 +102,8 @@ def test_two_definitions_are_an_error_in_a_linkers_words(cache: Cache) -> None:
         cache.add_modules(twice, group="lib")
     lines = str(caught.value).splitlines()
     assert [line.strip() for line in lines] == [
-        "the symbol 'f' has several definitions: in source 0 (a.c) and source 1 (b.c)",
-        "the symbol 'g' has several definitions: in source 0 (a.c) and source 2 (c.c)",
+        "the symbol 'f' has several definitions: in source 0 (a.c) and source 1 (b.c); rename one",
+        "the symbol 'g' has several definitions: in source 0 (a.c) and source 2 (c.c); rename one",
     ]
     assert not cache.modules()
     alias = adder("own", 3) + "@f = alias i64 (i64), ptr @own"

@@ -15,7 +15,7 @@ from compcache import Cache, CacheWarning, KnownFaultError, ModuleSource, NotCac
 from compcache.formats.makers import read_makers
 from compcache.formats.manifest_writer import encode_link_type
 from compcache.publish import verify
-from compcache.publish.additions import compact
+from compcache.publish.additions import merge_newest
 from compcache.remote.adopt import adopt_module
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def test_what_other_versions_made_is_used_and_each_file_is_looked_at_once(direct
     for _ in range(3):
         with Cache(directory) as cache:
             assert cache.get_target("f")(1) == 3
-            compact(cache._store)
+            merge_newest(cache._store)
     assert looked_at == [1]
 
 

@@ -20,7 +20,7 @@ from helpers import adder, caller
 from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, PrunePolicy
 from compcache.directory.places import JOURNALS, MODULES, PLACES, STATISTICS, UNCACHED, Place
 from compcache.files import Files
-from compcache.publish.additions import compact
+from compcache.publish.additions import merge_newest
 from compcache.signing.keys import generate_key
 from compcache.usage.ledger import fold_small
 
@@ -150,7 +150,7 @@ def forge(victim: Victim, situation: Situation, places: AbstractSet[Place], more
     assert_right(victim, situation, places)
     with Cache(victim.root, **victim.options) as cache:  # type: ignore[arg-type]
         cache.import_bundle(more)
-        compact(cache._store)
+        merge_newest(cache._store)
         cache.prune(PrunePolicy(max_modules=1000))
     if not cache._store.exposed:
         fold_small(Files(), cache.path)
@@ -179,7 +179,7 @@ def test_nor_when_it_is_merged_before_it_is_read(tmp_path: Path, templates: Temp
     victim = victim_in(tmp_path, templates, SITUATIONS[situation])
     write_forgeries(victim, TOGETHER)
     with Cache(victim.root, **victim.options) as cache:  # type: ignore[arg-type]
-        compact(cache._store)
+        merge_newest(cache._store)
     assert_right(victim, SITUATIONS[situation], TOGETHER)
 
 

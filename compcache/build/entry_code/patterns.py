@@ -205,7 +205,7 @@ class _Pattern:
     def _convert_float(self, index: int, size: int) -> None:
         """Emit the conversion of an argument to a floating-point number of `size` bytes.
 
-        The result -1.0 may be an error. Then the code asks Python.
+        The result -1.0 may be an error. The code then checks whether an exception is set.
         """
         machine, slot = self._machine, self._slots[index]
         check, back = self._error_check_labels(index)

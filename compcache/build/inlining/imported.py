@@ -103,7 +103,7 @@ class _BodyLinker:
         self._context = context
         self._text = text
         self._resolution = resolution
-        self._symbols = symbols  # by func_name that identifies content
+        self._symbols = symbols  # by content name
         self._is_beside = is_beside
         self._heads = {value.name: value.text.partition(" ")[2] for value in values.functions}
         self._own = {value.name for value in (*values.functions, *values.variables) if not value.is_declaration}

@@ -89,7 +89,7 @@ class _NotOffered(Exception):  # noqa: N818 - a result within this file, not an 
 
 
 def offered_bodies(text: str, exports: Iterable[Export], resolution: Resolution) -> tuple[Body, ...]:
-    """Return the bodies of exported functions with names of content that other modules may inline; none from a module with assembly.
+    """Return the bodies of exported functions with content names, for other modules to inline; none from a module with assembly.
 
     `text` is the module as LLVM prints it, before it is optimized.
     """
@@ -118,7 +118,7 @@ def type_of(head: str, types: Mapping[str, str]) -> str:
         result = _abi_words(_passed_types(before, is_result=True))
         passed = [_abi_words(_passed_types(parameter, is_result=False)) for parameter in parameters]
     except _NotOffered:
-        raise ValueError(head) from None
+        raise ValueError(f"the function has an unknown attribute: {head}") from None
     return expand_types(f"{result} ({', '.join(passed)})", types)
 
 

@@ -32,7 +32,7 @@ def _find_roots(graph: FunctionGraph) -> Iterator[int]:
 
 
 def _draw_subtree(graph: FunctionGraph, successors: list[list[int]], root: int, visited: set[int]) -> Iterator[str]:
-    """Yield the lines of a node and its successors, and add the expanded nodes to `visited`. Deep graphs need no recursion."""
+    """Yield the lines of a node and its successors, and add the expanded nodes to `visited`. There is no recursion: graphs may be deep."""
     path: list[int] = []  # from the root to the current node
     # (node, prefix of its line, prefix of its children's lines, depth)
     stack = [(root, "", "", 0)]

@@ -79,7 +79,7 @@ def charts(story: Story) -> list[Chart]:
     if story.packages:
         drawable += [
             _groups_chart("packages", "Size by package", story.packages, "functions", "package"),
-            _groups_chart("last-use", "Size by last use", story.last_uses, "modules", "last use", sort=False),
+            _groups_chart("last-use", "Size by last use", story.last_uses, "modules", "last use", join_last=False),
         ]
     if any(step.added or step.evicted for step in steps):
         drawable.append(_growth_chart(steps))
@@ -303,10 +303,10 @@ def _reasons_chart(story: Story) -> Chart:
     )  # fmt: skip
 
 
-def _groups_chart(key: str, title: str, groups: Sequence[Group], noun: str, head: str, *, sort: bool = True) -> Chart:
-    """Return a chart of the sizes of groups. With `sort`, only the first groups have their own bars."""
+def _groups_chart(key: str, title: str, groups: Sequence[Group], noun: str, head: str, *, join_last: bool = True) -> Chart:
+    """Return a chart of the sizes of groups. With `join_last`, the last of many groups share one bar."""
     shown = list(groups)
-    if sort and len(shown) > _MOST_BARS:
+    if join_last and len(shown) > _MOST_BARS:
         smallest = shown[_MOST_BARS - 1 :]
         total_size, total_number = sum(group.size for group in smallest), sum(group.number for group in smallest)
         shown = [*shown[: _MOST_BARS - 1], type(smallest[0])(f"{len(smallest)} others", total_size, total_number)]

@@ -22,7 +22,7 @@ MAGIC = b"CCCLOSE6"
 SEAL_SIZE = DIGEST_SIZE
 #: The limit of such files in a directory.
 _MOST_KEPT = 512
-#: The linked closure (zeros for names), the state of the index, whether the closure is valid, and how many of the modules after the head it
+#: The linked closure, the state of the index, whether the closure is valid, and how many of the modules after the head it
 #: contains whole.
 HEAD = Struct("<16s16s2I")
 

@@ -58,7 +58,7 @@ class LinkedClosures:
         self._homes: dict[bytes, tuple[bytes, ...]] = {}  # by closure: the modules that it contains whole
         self._containers: dict[bytes, list[bytes]] = {}  # by module: the closures that contain it whole
         self.bound = BoundNames(loader, types[:2])
-        self._early = {*loader._mine}  # the modules whose earlier bindings are unknown
+        self._early = {*loader._modules}  # the modules whose earlier bindings are unknown
 
     @property
     def _loader(self) -> Loader:
@@ -99,8 +99,9 @@ class LinkedClosures:
     def admitted(self, func_name: str, module_id: bytes, offset: int, *, is_bound: bool) -> tuple[bytes, int] | None:
         """Return the (module_id, offset) from which a load takes a realization, or None if the realization cannot be used.
 
-        An offset with `LINKED` marks a realization in a closure. It cannot be used if `is_bound`: the function is bound already. A
-        realization in a module that a loaded closure contains is taken from the closure. See `_offset_in` for the exceptions.
+        An offset with `LINKED` marks a realization in a closure. A closure is used only if it is valid, no other loaded code contradicts
+        it, and the function is not bound yet (`is_bound`). A realization in a module that a loaded closure contains is taken from the
+        closure. See `_offset_in` for the exceptions.
         """
         if offset >= LINKED:
             if is_bound or not self.is_valid_now(module_id) or self._is_elsewhere(module_id) or self._is_taken(func_name, module_id):
@@ -121,7 +122,7 @@ class LinkedClosures:
         """Return whether a module that a closure contains whole is loaded by itself or from another closure."""
         loader = self._loader
         homes = self._homes.get(module_id)
-        if not homes or not loader._mine:
+        if not homes or not loader._modules:
             return False
         return (
             self._are_in_other_closure(homes, module_id) or any(map(loader._loaded, homes)) or any(self.bound.copies_of(homes, module_id))

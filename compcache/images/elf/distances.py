@@ -2,8 +2,7 @@
 
 The writer (`compcache.images.writer`) adds the table without changing the object.
 
-Layout: System V gABI, chapter 4. Changed tables (symbols, strings, section headers) are written to the end of the file. The old tables stay
-in the file, unused.
+Layout: System V gABI, chapter 4. Changed tables (symbols, strings, section headers) are written to the end of the file. Old tables stay.
 """
 
 from __future__ import annotations

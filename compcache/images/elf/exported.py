@@ -36,6 +36,7 @@ class SharedLibrary:
 
     Raises:
         FormatError: the library has no section headers for its dynamic section or its symbols, or is damaged.
+        struct.error: the table of the library's versions is truncated.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -110,7 +111,7 @@ def _section_content(data: bytes, section: Section | None) -> bytes:
 def _version_names(data: bytes, sections: tuple[Section, ...]) -> dict[int, str]:
     """Return the names of the versions that a library defines, by their numbers; {} for a library without versions.
 
-    Raise `FormatError` if the tables are damaged.
+    Raise `FormatError` or `struct.error` if the tables are damaged.
     """
     table = parts.find_section(sections, _SHT_GNU_VERDEF)
     if table is None:

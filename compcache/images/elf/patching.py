@@ -145,8 +145,7 @@ def extract_places(data: bytes, names: Collection[str], table: str) -> tuple[byt
         symbol `table` to the address to fill in, and the addend.
 
     Raises:
-        FormatError: the shared object is malformed, does not define `table`, or has a relocation of these symbols that does not store an
-            address.
+        FormatError: the shared object is malformed, does not define `table`, or these symbols have a relocation that stores no address.
     """
     sections = parts.read_sections(data, parts.ET_DYN)
     dynamic = parts.find_section(sections, parts.SHT_DYNSYM)

@@ -98,11 +98,11 @@ def link_shared(
 ) -> bytes:
     """Link relocatable objects into a shared object: the same bytes for the same arguments and linker.
 
-    `libraries` are paths of libraries. A shared library is recorded as needed only if it resolves a strong reference of an object. Loading
-    an image also searches `run_paths` for it. `export` limits the dynamic symbol table to these names; None keeps every visible symbol.
-    Symbols that no input defines stay undefined, for the process that loads the image. `timeout` is in seconds. If `soname` is empty, the
-    shared object gets no soname. Raise `LinkerError` if the linker cannot be started, fails, hangs or produces nothing, and `FormatError`
-    if `export` is given and an object is not ELF. No files remain.
+    `libraries` are paths of libraries. A shared library is recorded as needed only if it resolves a strong reference of an object. The
+    image's needed libraries are also searched in `run_paths`. `export` limits the dynamic symbol table to these names; None keeps every
+    visible symbol. Symbols that no input defines stay undefined, for the process that loads the image. `timeout` is in seconds. If `soname`
+    is empty, the shared object gets no soname. Raise `LinkerError` if the linker cannot be started, fails, hangs or produces nothing, and
+    `FormatError` if `export` is given and an object is not ELF. No files remain.
     """
     if export is not None:
         objects = [hide_symbols(data, export) for data in objects]

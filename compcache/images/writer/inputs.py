@@ -86,7 +86,7 @@ def read_input(data: bytes) -> Input:
 
     Raises:
         FormatError: the object is malformed, or has parts that the writer does not support.
-        ValueError, IndexError: the object has unwinding tables that are malformed.
+        ValueError, IndexError, struct.error: the object has unwinding tables that are malformed.
     """
     return (_read_small if len(data) < _SMALL else _read_object)(data)
 
@@ -166,7 +166,7 @@ def _read_section(
 
     Raises:
         FormatError: the section is malformed or needs a linker.
-        ValueError, IndexError: the section has unwinding tables that are malformed.
+        ValueError, IndexError, struct.error: the section has unwinding tables that are malformed.
     """
     kind, flags, alignment = section.type, section.flags, max(section.alignment, 1)
     output = _output_name(name, mapped=bool(flags & parts.SHF_ALLOC))

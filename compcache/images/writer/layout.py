@@ -125,7 +125,7 @@ def _is_after_table(part: tuple[int, InputSection]) -> bool:
 
 
 def _priority_key(part: tuple[int, InputSection]) -> int:
-    """Return the sort key of a table of constructors. The lowest priority runs first; tables without a priority run last.
+    """Return the sort key of a table of constructors. The lowest priority comes first; tables without a priority come last.
 
     Raise `FormatError` if the suffix of the section's name is not a priority.
     """

@@ -174,7 +174,7 @@ def _section_address(outputs: Mapping[str, Output], name: str) -> int:
 def _relocate_pieces(layout: Layout, relocator: Relocator) -> None:
     """Write the final addresses into all sections that contain relocations or unwinding tables.
 
-    Raise `FormatError` if a relocation is not supported, or `ValueError` if a distance is too large.
+    Raise `FormatError` if a relocation is not supported, or `ValueError` or `struct.error` if a distance is too large.
     """
     for output in layout.outputs:
         is_mapped = output.flags & SHF_ALLOC
@@ -202,8 +202,7 @@ def _index_frames(index: Output, tables: Output) -> None:
 def _program_headers(layout: Layout, outputs: Mapping[str, Output], template: Sequence[Output], page: int) -> bytes:
     """Return the program headers.
 
-    The dynamic section is read-only. In a writable one, glibc stores addresses from version 2.35 on, which takes a page of private memory
-    for each image.
+    The dynamic section is read-only. Since version 2.35, glibc stores addresses in a writable one: a page of private memory per image.
     """
     size, end = layout.written - layout.written_offset, layout.read_end
     table, index = outputs[".dynamic"], outputs.get(".eh_frame_hdr")

@@ -190,12 +190,12 @@ def _repair_index(state: CheckState, missing: _Differences, stale: int, damaged:
     if missing.count:
         delay = "" if is_rebuilt else ", or run prune an hour after the addition"
         message = (
-            f"the index of {root} lacks {missing.count} functions and entries of data, for example of module {missing.example.hex()}, "
+            f"the index of {root} lacks functions or entries of data ({missing.count}), for example of module {missing.example.hex()}, "
             f"because an addition was interrupted; {advice}{delay}"
         )
         state.report("unindexed", root, message, note=True, repaired=is_rebuilt)
     if stale:
-        message = f"the index of {root} has {stale} entries of removed modules, which only take space; {advice}"
+        message = f"the index of {root} has entries of removed modules ({stale}), which only take space; {advice}"
         state.report("stale", root, message, note=True, repaired=is_rebuilt)
 
 

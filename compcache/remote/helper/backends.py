@@ -34,8 +34,8 @@ __all__ = ["Backend", "BackendMissingError", "TooLargeError", "open_backend"]
 _CONNECT_SECONDS = 0.25
 _PART = 1 << 20
 _LONGEST = "1h"  # never reached: `Requests` gives up earlier
-#: The errors for a missing file, and for a link, a socket or anything else that `read_file` refuses: the object does not exist. The first
-#: upload creates the directory of a store.
+#: The errors that mean that an object does not exist: those for a missing file or directory, and those for a link, a socket or another
+#: special file (None: `read_file` refuses it).
 _NO_OBJECT = (ENOENT, ELOOP, ENOTDIR, ENXIO, None)
 #: Errors of a shared file system whose server is busy or was replaced: a later try may succeed.
 _TEMPORARY_ERRORS = (EAGAIN, EIO, ESTALE, ETIMEDOUT)
@@ -392,8 +392,8 @@ _CREDENTIALS_MINUTES = 5
 def _boto3_options(settings: RemoteSettings) -> dict[str, Any]:
     """Return options for `obstore` that let boto3 find S3 credentials: profiles, SSO, processes, roles, instance metadata.
 
-    The result is empty for other stores, without boto3, or if `obstore` finds the credentials itself. Credentials are looked up again every
-    five minutes, so that replaced files take effect.
+    The result is empty for other stores, without boto3 or credentials, or if `obstore` finds the credentials itself. Credentials are looked
+    up again every five minutes, so that replaced files take effect.
 
     Raise `BackendMissingError` if AWS_PROFILE is set, and boto3 is not installed.
     """

@@ -33,7 +33,7 @@ from compcache.remote.card import MAX_CARDS, checked_content, decode_cards, deco
 from compcache.remote.helper.backends import TooLargeError
 from compcache.remote.helper.packs import LARGEST_PACK
 from compcache.remote.helper.reads import LARGEST_MODULE
-from compcache.remote.helper.surveys import DELIVERIES, Survey, call_concurrently, read_deliveries, read_surveys, write_surveys
+from compcache.remote.helper.surveys import DELIVERIES, SurveyRow, call_concurrently, read_deliveries, read_surveys, write_surveys
 from compcache.remote.helper.uses import USES, decode_uses, shortened_key
 from compcache.remote.maintenance import LONGEST_UNUSED
 from compcache.remote.shelves import LAYOUT, card_key, module_key, platform_part_of
@@ -74,7 +74,7 @@ class CollectionResult(NamedTuple):
 class _Mark(NamedTuple):
     """A mark: the listed object in the store, and its rows (size, time) by key."""
 
-    place: RemoteObject
+    item: RemoteObject
     rows: dict[str, tuple[int, int]]
 
 
@@ -83,9 +83,9 @@ class GarbageCollector:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._earlier_surveys: dict[str, Survey] = {}  # from surveys of earlier collections
-        self._new_surveys: dict[str, Survey] = {}  # for the surveys of this collection
-        self._deliveries: dict[str, Survey] = {}  # from uploads since the last collection
+        self._earlier_surveys: dict[str, SurveyRow] = {}  # from surveys of earlier collections
+        self._new_surveys: dict[str, SurveyRow] = {}  # for the surveys of this collection
+        self._deliveries: dict[str, SurveyRow] = {}  # from uploads since the last collection
 
     async def collect(self, *, grace: float, older_than: float | None, dry_run: bool, unused_for: float | None = None) -> CollectionResult:
         """Remove the objects that this collection and an earlier one found to be garbage.
@@ -111,24 +111,24 @@ class GarbageCollector:
         garbage = await self._find_garbage(cards, packs, modules)
         marks = await self._read_marks()
         if dry_run:  # writes no mark, so the newest object gives the present time of the store's clock
-            listed_objects = [*cards.values(), *packs.values(), *modules.values(), *[mark.place for mark in marks]]
+            listed_objects = [*cards.values(), *packs.values(), *modules.values(), *[mark.item for mark in marks]]
             now = max([item.modified for item in listed_objects], default=0.0)
         else:
             now = await self._write_mark(garbage)
             await write_surveys(self._backend, self._earlier_surveys, self._new_surveys)
             await call_concurrently(self._backend.delete, deliveries)
-        earlier_marks = [mark for mark in marks if mark.place.modified + grace <= now]
+        earlier_marks = [mark for mark in marks if mark.item.modified + grace <= now]
         confirming = max(earlier_marks, key=_time_of_mark, default=None)
         confirmed = [item for item in garbage if confirming is not None and confirming.rows.get(item.key) == _state_of(item)]
-        card_files = (*cards.values(), *packs.values())
-        expired = [item for item in card_files if older_than is not None and 0 < item.modified < now - older_than]
+        cards_and_packs = (*cards.values(), *packs.values())
+        expired = [item for item in cards_and_packs if older_than is not None and 0 < item.modified < now - older_than]
         if unused_for is not None:
-            expired += await self._find_unused(card_files, now, unused_for)
+            expired += await self._find_unused(cards_and_packs, now, unused_for)
         chosen = dict.fromkeys([*confirmed, *expired])
         removed = [item for item in chosen if dry_run or await self._remove_object(item, only_garbage=item in confirmed)]
         if not dry_run:
             for mark in _marks_to_remove(marks, confirming, grace):
-                await self._backend.delete(mark.place.key)
+                await self._backend.delete(mark.item.key)
         return CollectionResult(removed, [item for item in garbage if item not in removed])
 
     async def _list_objects(self, prefix: str) -> dict[str, RemoteObject]:
@@ -156,7 +156,7 @@ class GarbageCollector:
 
             Add the keys of its modules to `named`, and the object to the survey.
             """
-            row = self._find_survey(item)
+            row = self._find_row(item)
             if row is not None and (not row.modules or any(key in modules for key in row.modules)):
                 named.update(row.modules)
                 self._new_surveys[item.key] = row
@@ -170,14 +170,14 @@ class GarbageCollector:
                 return True
             keys = [module_key(card.module_id) for card in cards.values() if not card.module]
             named.update(keys)
-            self._new_surveys[item.key] = Survey(_state_of(item), tuple(keys))
+            self._new_surveys[item.key] = SurveyRow(_state_of(item), tuple(keys))
             return modules.keys().isdisjoint(keys) and await self._lack_modules(cards.values())
 
         async def is_damaged(item: RemoteObject) -> bool:
             """Return whether an object is damaged. An object that was examined before is not read again."""
-            if self._find_survey(item) is None and await self._is_garbage(item.key):
+            if self._find_row(item) is None and await self._is_garbage(item.key):
                 return True
-            self._new_surveys[item.key] = Survey(_state_of(item), ())
+            self._new_surveys[item.key] = SurveyRow(_state_of(item), ())
             return False
 
         garbage_cards = await _select_concurrently(cards.values(), lacks_modules)
@@ -186,7 +186,7 @@ class GarbageCollector:
         leases = await self._list_objects(f"{LAYOUT}/{_LEASE}/")  # all count as garbage: the holder of a lease changes it each second
         return [*garbage_cards, *damaged_packs, *unnamed_modules, *leases.values()]
 
-    def _find_survey(self, item: RemoteObject) -> Survey | None:
+    def _find_row(self, item: RemoteObject) -> SurveyRow | None:
         """Return the survey or delivery that describes an object in its listed state, or None if it was not examined in this state."""
         for rows in (self._earlier_surveys, self._deliveries):
             row = rows.get(item.key)
@@ -194,14 +194,14 @@ class GarbageCollector:
                 return row._replace(state=_state_of(item))
         return None
 
-    async def _find_unused(self, card_files: Iterable[RemoteObject], now: float, seconds: float) -> list[RemoteObject]:
+    async def _find_unused(self, cards_and_packs: Iterable[RemoteObject], now: float, seconds: float) -> list[RemoteObject]:
         """Return the cards and packs that are older than `seconds` and that no note of the last `seconds` names.
 
         Notes that are older than `LONGEST_UNUSED` come last. Objects without a modification time are left out.
         """
         notes = await self._list_objects(USES)
         used_keys = await self._read_uses([note for note in notes.values() if note.modified >= now - seconds])
-        unused = [item for item in card_files if 0 < item.modified < now - seconds and shortened_key(item.key) not in used_keys]
+        unused = [item for item in cards_and_packs if 0 < item.modified < now - seconds and shortened_key(item.key) not in used_keys]
         return unused + [note for note in notes.values() if 0 < note.modified < now - LONGEST_UNUSED]
 
     async def _read_uses(self, notes: list[RemoteObject]) -> set[bytes]:
@@ -239,8 +239,7 @@ class GarbageCollector:
     async def _is_garbage(self, key: str) -> bool:
         """Return whether an object is garbage, after requesting the object, the objects that it needs and those that refer to it.
 
-        Damaged objects, empty packs and leases are garbage. Missing objects, and modules for platforms that this version does not know, are
-        not.
+        Damaged objects, empty packs and leases are garbage; missing objects and modules for platforms unknown to this version are not.
         """
         kind = key.removeprefix(f"{LAYOUT}/")[:1]
         data = await self._get_object(key, _MAX_SIZES[kind])
@@ -315,7 +314,7 @@ def _state_of(item: RemoteObject) -> tuple[int, int]:
 
 def _time_of_mark(mark: _Mark) -> float:
     """Return when a mark was written, in seconds since the epoch."""
-    return mark.place.modified
+    return mark.item.modified
 
 
 def _marks_to_remove(marks: list[_Mark], confirming: _Mark | None, grace: float) -> Iterator[_Mark]:

@@ -62,8 +62,7 @@ class Leases:
     ) -> None:  # fmt: skip
         """Acquire the lease of a function, or wait until another host has stored the function.
 
-        An acquired lease is held until the client has closed its connection and the uploads are done. Errors of the store's client are
-        raised.
+        An acquired lease is held until the client has closed its connection and the uploads are done. Errors of the store are raised.
 
         Args:
             key: the key of the lease.

@@ -49,7 +49,7 @@ class FindQuestion(NamedTuple):
             lately are requested again.
         compile_seconds: the estimated time of compiling in seconds, 0.0 if it is unknown, or None if the client does not compile. A client
             that compiles keeps its connection open until it has done so. Leases then select one of several hosts (`leases.py`).
-        place: the directory for files with large modules, or "" if there is none. The answer contains the paths of these files.
+        directory: the directory for files with large modules, or "" if there is none. The answer contains the paths of these files.
         first: the position of the first store to ask. The client has rejected the answers of the stores before it.
         tell: called before a module is fetched, with the seconds that compiling it took.
         is_client_gone: returns whether the client has closed its connection.
@@ -63,7 +63,7 @@ class FindQuestion(NamedTuple):
     asked: float
     patience: float
     compile_seconds: float | None
-    place: str
+    directory: str
     first: int
     tell: Callable[[float], None]
     is_client_gone: Callable[[], bool]
@@ -83,7 +83,7 @@ class LookUp:
         self._packs = packs
         self._question = question
         self._waited = max(0.0, time.monotonic() - question.asked)
-        self._room = Room(question.tell, question.place)
+        self._room = Room(question.tell, question.directory)
         self._pack_seconds = self._pack_wait()
         names, platform_part, shelves, token, writes, *_ = question
         self._start_up = packs.join_start_up(token, names, platform_part, shelves, writes) if not question.first else None
@@ -100,7 +100,7 @@ class LookUp:
             asyncio.get_running_loop().call_later(_REMOVAL_SECONDS, remove_files, self._room.files)
 
     async def _find_function(self, name: str, lease_store: Tier | None) -> HelperAnswer:
-        """Return the answer for one function: from the start-up pack, or from the stores. The first name also takes the lease."""
+        """Return the answer for one function: from the start-up pack or the stores. Acquire the lease of a missing first function."""
         answer = await self._find_in_pack(name)
         if answer is not None:
             return answer
@@ -142,7 +142,7 @@ class LookUp:
     def _choose_lease_store(self) -> Tier | None:
         """Return the store whose lease decides which host compiles, and ask the client to wait for that decision.
 
-        The result is None if the client does not compile, or if the decision takes longer than compiling.
+        The result is None if the client does not compile, no store has leases, or the decision takes longer than compiling.
         """
         seconds = self._question.compile_seconds
         tier = self._chain.lease_store(self._question.writes) if seconds is not None else None
@@ -171,7 +171,7 @@ class LookUp:
 
 
 async def _gather_answers(finds: list[Coroutine[Any, Any, HelperAnswer]], seconds: float | None, stores: int) -> list[HelperAnswer]:
-    """Await answers for at most `seconds`, and return them in order. A late answer is replaced by `UNAVAILABLE`. None waits forever.
+    """Await answers for at most `seconds`, and return them in order. Replace late answers by `UNAVAILABLE`. None: no limit.
 
     `stores` is the number of stores.
     """

@@ -1,9 +1,9 @@
 """Packs: the functions that a program asks for when it starts, in one object, so that one request serves a new worker.
 
-A pack is stored under the first name that the start-up asks for: ``ccr3/p/<platform part>/<shelf>/<kk>/<key of the name>``. It is on the
-shelf of the card with this name, which is requested first. The name is a content name, so a changed program has another pack. Packs
-are learned: a process that may write leaves a pack behind after its start-up. Like a card, a pack is not trusted: each module in it
-is verified by its digest and signature. Functions that it lacks are looked up by their cards.
+A pack is stored under the alphabetically first name in the first question of the start-up: ``ccr3/p/<platform part>/<shelf>/<kk>/<key of
+the name>``. It is on the shelf of the card with this name, which is requested first. The name is a content name, so a changed program has
+another pack. Packs are learned: a process that may write leaves a pack behind after its start-up. Like a card, a pack is not trusted: each
+module in it is verified by its digest and signature. Functions that it lacks are looked up by their cards.
 
 Limitations: packs contain no functions with plain names, because such names may change their meaning.
 """
@@ -48,7 +48,7 @@ class StartUp:
     """The functions that one process has requested so far, and the pack that it started with.
 
     Args:
-        first_name: the name of the first function, under which the pack is stored.
+        first_name: the alphabetically first name of the first question, under which the pack is stored.
         platform_part: the part of keys for the process's platform (`platform_part_of`).
         shelves: the shelves that it can use, the best first.
         writes: the positions of the stores that it may write to.

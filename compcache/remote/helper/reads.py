@@ -1,4 +1,4 @@
-"""Look-ups in one store, a breaker for all processes of the host, and probes of a store that has failed."""
+"""Look-ups in one store, the state of its breaker, and probes of a store that has failed."""
 
 from __future__ import annotations
 
@@ -300,8 +300,8 @@ class Reads:
     async def _count_request(self, request: Awaitable[_T]) -> _T | None:
         """Await a request, and return its result. Count the request and the transferred bytes.
 
-        An object that is too large is counted as rejected, and the result is None. Other errors except `_SkippedError` are recorded. All
-        errors are raised.
+        An object that is too large is counted as rejected, and the result is None. Other errors are raised,
+        and recorded except for `_SkippedError`.
         """
         try:
             data = await request

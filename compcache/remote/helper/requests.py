@@ -55,7 +55,7 @@ class Requests:
 
     Attributes:
         latency: a moving average of the seconds that a small request takes.
-        distance: the minimum over recent small requests, which a busy host does not raise, or 0.0 before there were some.
+        distance: the least seconds of recent small requests, which a busy host does not raise, or 0.0 before there were `_FIRST` of them.
         rate: a moving average of the seconds per byte that large requests take.
         repeated: the number of tries and copies other than first tries.
     """

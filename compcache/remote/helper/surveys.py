@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from compcache.remote.helper.backends import Backend
 
 __all__ = [
-    "DELIVERIES", "Deliveries", "Survey", "call_concurrently", "decode_survey", "encode_survey", "read_deliveries", "read_surveys",
+    "DELIVERIES", "Deliveries", "SurveyRow", "call_concurrently", "decode_survey", "encode_survey", "read_deliveries", "read_surveys",
     "write_surveys",
 ]  # fmt: skip
 
@@ -52,8 +52,8 @@ _AT_ONCE = 32
 _FEWEST = 1000
 
 
-class Survey(NamedTuple):
-    """The cards at a key when they were read: their size and time, and the keys of the modules that they name."""
+class SurveyRow(NamedTuple):
+    """The row for the cards at a key: their size and time when they were read, and the keys of the modules that are not in the cards."""
 
     state: tuple[int, int]
     modules: tuple[str, ...]
@@ -69,12 +69,12 @@ class Deliveries:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._rows: dict[str, Survey] = {}
+        self._rows: dict[str, SurveyRow] = {}
 
     def note(self, key: str, data: bytes, modules: Iterable[str] = ()) -> None:
         """Record that a pack, or cards that name these modules, were stored. Records beyond a limit are dropped."""
         if len(self._rows) < _MOST_ROWS:
-            self._rows[key] = Survey((len(data), 0), tuple(modules))
+            self._rows[key] = SurveyRow((len(data), 0), tuple(modules))
 
     async def store_rows(self, *, now: bool) -> None:
         """Store the recorded rows if there are many, or if `now` is set. If the store's client raises an error, the rows are kept."""
@@ -84,23 +84,23 @@ class Deliveries:
             self._rows = {key: row for key, row in self._rows.items() if batch.get(key) is not row}
 
 
-def encode_survey(rows: dict[str, Survey]) -> bytes:
+def encode_survey(rows: dict[str, SurveyRow]) -> bytes:
     """Encode the rows of a survey, given by key."""
     plain = pack([[key, *row.state, row.modules] for key, row in sorted(rows.items())])
     data = _MAGIC + zlib.compress(plain, 1)
     return data + check(data)
 
 
-def decode_survey(data: bytes) -> dict[str, Survey]:
+def decode_survey(data: bytes) -> dict[str, SurveyRow]:
     """Decode a survey, and return its rows by key. Raise `FormatError` if the bytes are not a survey of a known version, or are damaged."""
     content = checked_content(data, _MAGIC, "the survey")
     with as_format_error("the survey is malformed"):
         plain = zlib.decompressobj().decompress(content, _LARGEST)
         rows = unpack(plain)
-        return {str(key): Survey((int(size), int(time)), tuple(map(str, modules))) for key, size, time, modules in rows}
+        return {str(key): SurveyRow((int(size), int(time)), tuple(map(str, modules))) for key, size, time, modules in rows}
 
 
-async def read_surveys(backend: Backend, cards: Iterable[str]) -> dict[str, Survey]:
+async def read_surveys(backend: Backend, cards: Iterable[str]) -> dict[str, SurveyRow]:
     """Read the surveys of these cards, and return their rows by key. Errors of the store's client are raised.
 
     Damaged surveys are ignored. The result is empty if there are fewer than `_FEWEST` cards.
@@ -108,9 +108,9 @@ async def read_surveys(backend: Backend, cards: Iterable[str]) -> dict[str, Surv
     return await read_deliveries(backend, _group_by_survey(cards))
 
 
-async def read_deliveries(backend: Backend, keys: Iterable[str]) -> dict[str, Survey]:
+async def read_deliveries(backend: Backend, keys: Iterable[str]) -> dict[str, SurveyRow]:
     """Read deliveries, and return their rows by key. Damaged deliveries are ignored. Errors of the store's client are raised."""
-    deliveries: dict[str, Survey] = {}
+    deliveries: dict[str, SurveyRow] = {}
 
     async def read(key: str) -> None:
         """Add the deliveries in one object. A damaged, oversized or missing object has none."""
@@ -121,7 +121,7 @@ async def read_deliveries(backend: Backend, keys: Iterable[str]) -> dict[str, Su
     return deliveries
 
 
-async def write_surveys(backend: Backend, known_rows: dict[str, Survey], rows: dict[str, Survey]) -> None:
+async def write_surveys(backend: Backend, known_rows: dict[str, SurveyRow], rows: dict[str, SurveyRow]) -> None:
     """Store the surveys whose rows differ from the known rows. Raise the error of the store if its client fails."""
 
     async def write(survey_key: str) -> None:

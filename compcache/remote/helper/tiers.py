@@ -179,7 +179,7 @@ class Chain:
     async def cards(
         self, name: str, platform_part: str, shelves: list[str], writes: Sequence[int] = (), *, fresh: bool = True
     ) -> dict[str, Card]:
-        """Return the cards of a function by shelf, from the nearest store that has any. The nearer stores of `writes` receive copies.
+        """Return the cards of a function by shelf, from the nearest store that has any. Nearer stores of `writes` get cards with modules.
 
         See `Reads.find` for `fresh`.
 
@@ -293,7 +293,7 @@ class Chain:
             raise errors[0]
 
     def lease_store(self, writes: Sequence[int]) -> Tier | None:
-        """Return the store whose leases decide which host compiles, or None if no writable store supports leases.
+        """Return the store whose leases decide which host compiles, or None if no writable store that accepts requests has leases.
 
         It is the farthest such store, because most hosts share it.
         """

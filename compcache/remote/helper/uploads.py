@@ -30,7 +30,7 @@ __all__ = ["CONCURRENT", "Uploads"]
 CONCURRENT = 32
 #: An upload is dropped if it fails this many times while others succeed.
 _REFUSALS = 3
-#: All uploads pause after this many consecutive failures.
+#: A round of uploads ends after this many consecutive failures.
 _IN_VAIN = 3
 _FIRST_REST, _LONGEST_REST = 30.0, 600.0
 _LOOK_AGAIN = 5.0  # seconds between two looks into the outbox without news
@@ -71,7 +71,7 @@ class Uploads:
             await self._upload_all()
 
     async def flush(self, seconds: float) -> None:
-        """Upload waiting files for at most `seconds`, even during a pause. Probe the store first if its breaker is not closed."""
+        """Upload waiting files for at most `seconds`, even during a pause. Probe the store first if its breaker allows no look-ups."""
         self._until = 0.0
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._upload_waiting(), seconds)
@@ -99,7 +99,7 @@ class Uploads:
         return not self._reads.breaker.allows_lookups() or self.pause_seconds() > 0
 
     async def _upload_all(self) -> None:
-        """Upload everything that waits. If uploads fail, begin a pause."""
+        """Upload everything that waits. If the last uploads fail, begin a pause."""
         async with self._turn:
             waiting = iter(self._outbox.names())
             failed: list[str] = []  # the failures since the last success

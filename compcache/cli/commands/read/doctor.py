@@ -96,7 +96,7 @@ def _examine_directory(cache: Cache, session: Session) -> Iterator[_Result]:
     existing = cache.path
     while not os.path.isdir(existing):
         if os.path.lexists(existing):
-            problem = f"{description} cannot be used, because {existing} is not a directory: functions compiled here are not stored"
+            problem = f"{description} cannot be used, because {existing} is not a directory: choose another with --dir"
             yield _Result(PROBLEM, "directory", problem)
             return
         existing = os.path.dirname(existing)

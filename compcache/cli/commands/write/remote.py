@@ -67,7 +67,7 @@ def _status_field(name: str, value: Any) -> tuple[str, str]:
 @json_option
 @pass_session
 def pull(session: Session, names: tuple[str, ...], url: str | None, as_json: bool) -> int:
-    """Fetch functions and the functions that they import. Exit status 1 if a function is not in the store."""
+    """Fetch functions and the functions that they import. Exit status 1 if neither the cache nor a store has a function."""
     with session.open_with_remote(url, "read") as cache:
         _require_remote(cache, url)
         stored = [name for name in names if cache.has(name)]
