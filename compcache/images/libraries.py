@@ -103,10 +103,10 @@ class Library(NamedTuple):
 
     def _path_without_address(self, symbol: str) -> str | None:
         """Return the path of the library that defines a symbol without an address (a thread-local variable); None if none does."""
-        own_path = self.file()
-        needed = map(_open_if_loaded, _needed_names(own_path)) if own_path else ()
-        for path in filter(None, [own_path, *[library.file() for library in needed if library is not None]]):
-            with suppress(OSError, FormatError):
+        with suppress(OSError, FormatError):
+            own_path = self.file() or ""
+            needed = filter(None, map(_open_if_loaded, needed_libraries(_read_file(own_path))))
+            for path in filter(None, [own_path, *[library.file() for library in needed]]):
                 if symbol in _defined_symbols(path):
                     return path
         return None
@@ -116,13 +116,6 @@ class Library(NamedTuple):
 def _defined_symbols(path: str) -> frozenset[str]:
     """Return the symbols that a shared library defines. Raise `OSError` or `FormatError` if the library cannot be read."""
     return frozenset(dynamic_defined(_read_file(path)))
-
-
-def _needed_names(path: str) -> tuple[str, ...]:
-    """Return the names of a shared library's direct dependencies. The tuple is empty if the library cannot be read."""
-    with suppress(OSError, FormatError):
-        return needed_libraries(_read_file(path))
-    return ()
 
 
 def _read_file(path: str) -> bytes:
