@@ -21,6 +21,7 @@ from compcache.build import codegen
 from compcache.build.ir_text import read_values
 from compcache.errors import CompileError
 from compcache.formats.host import platform_name
+from compcache.interrupts import reraise_interrupt
 from compcache.processes.detached import isolated_command
 from compcache.wording import join_first
 
@@ -90,7 +91,8 @@ def try_in_child(code: str | bytes, machine: Machine | None, level: int = 0, lim
         limits: the limits of time and memory.
 
     Raises:
-        CompileError: LLVM rejects the code, aborts the child, or exceeds a limit. The message gives the reason.
+        CompileError: LLVM rejects the code, aborts the child, or exceeds a limit; or the child cannot be started. The message gives the
+            reason.
     """
     target = None if machine is None else (machine.cpu, machine.features, level)
     settings = json.dumps([target, limits])
@@ -101,6 +103,9 @@ def try_in_child(code: str | bytes, machine: Machine | None, level: int = 0, lim
         )
     except subprocess.TimeoutExpired:
         raise CompileError(f"LLVM did not translate the code within {limits.seconds * _PATIENCE} seconds: simplify the code") from None
+    except OSError as error:
+        reraise_interrupt(error)
+        raise CompileError(f"the process that tries the code cannot be started ({error.strerror or error}): try again") from error
     if completed.returncode:
         raise CompileError(f"LLVM cannot translate the code: {_failure_reason(completed, limits)}")
 

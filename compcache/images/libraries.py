@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from compcache.errors import FormatError, LibraryError
 from compcache.images.archives import Archive, is_archive, open_archive
 from compcache.images.elf.reading import dynamic_defined, needed_libraries
-from compcache.images.platform_symbols import mapped_path
+from compcache.images.platform_symbols import library_path
 from compcache.interrupts import reraise_interrupt, suppress
 
 if TYPE_CHECKING:
@@ -90,8 +90,7 @@ class Library(NamedTuple):
 
     def file(self) -> str | None:
         """Return the path of the library, or None if it is unknown."""
-        name = str(self.handle._name)
-        return name if "/" in name else mapped_path(os.path.basename(name))
+        return library_path(self.handle)
 
     def path_of(self, symbol: str) -> str | None:
         """Return the path of the library that defines a symbol, this library or a dependency, or None if there is no such library."""
@@ -104,24 +103,19 @@ class Library(NamedTuple):
 
     def _path_without_address(self, symbol: str) -> str | None:
         """Return the path of the library that defines a symbol without an address (a thread-local variable); None if none does."""
-        own_path = self.file()
-        files = [own_path, *map(mapped_path, _needed_names(own_path))] if own_path else []
-        return next((path for path in files if path and symbol in _defined_symbols(path)), None)
+        with suppress(OSError, FormatError):
+            own_path = self.file() or ""
+            needed = filter(None, map(_open_if_loaded, needed_libraries(_read_file(own_path))))
+            for path in filter(None, [own_path, *[library.file() for library in needed]]):
+                if symbol in _defined_symbols(path):
+                    return path
+        return None
 
 
 @functools.cache
 def _defined_symbols(path: str) -> frozenset[str]:
-    """Return the symbols that a shared library defines. The set is empty if the library cannot be read."""
-    with suppress(OSError, FormatError):
-        return frozenset(dynamic_defined(_read_file(path)))
-    return frozenset()
-
-
-def _needed_names(path: str) -> tuple[str, ...]:
-    """Return the names of a shared library's direct dependencies. The tuple is empty if the library cannot be read."""
-    with suppress(OSError, FormatError):
-        return needed_libraries(_read_file(path))
-    return ()
+    """Return the symbols that a shared library defines. Raise `OSError` or `FormatError` if the library cannot be read."""
+    return frozenset(dynamic_defined(_read_file(path)))
 
 
 def _read_file(path: str) -> bytes:

@@ -8,19 +8,22 @@ made weak and recorded with the functions that reach them. A load of such a func
 from __future__ import annotations
 
 import ctypes
+import errno
 import functools
+import os
 from typing import TYPE_CHECKING
 
 from compcache.arch.known import architecture
+from compcache.errors import LibraryError
 from compcache.formats.host import platform_name, this_libc
-from compcache.interrupts import suppress
+from compcache.interrupts import reraise_interrupt, suppress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 __all__ = [
-    "ALWAYS_THERE", "address_of", "all_paths", "in_process", "is_defined", "is_platform_symbol", "mapped_path", "needed_libc",
-    "only_version", "platform_library", "platform_paths", "versioned_name",
+    "ALWAYS_THERE", "address_of", "all_paths", "in_process", "is_defined", "is_platform_symbol", "library_path", "needed_libc",
+    "only_version", "platform_library", "platform_path", "platform_paths", "versioned_name",
 ]  # fmt: skip
 
 _LIBRARIES = ("libc.so.6", "libm.so.6", "libgcc_s.so.1", "libpthread.so.0", "libdl.so.2")
@@ -29,15 +32,27 @@ _LIBRARIES = ("libc.so.6", "libm.so.6", "libgcc_s.so.1", "libpthread.so.0", "lib
 ALWAYS_THERE = ("Py", "_Py", "_GLOBAL_OFFSET_TABLE_")
 #: Symbols for queries of CPU features, with the only library and version that define them: a look-up without a version does not find them.
 _VERSIONED = dict.fromkeys(("__cpu_model", "__cpu_indicator_init"), ("libgcc_s.so.1", "GCC_4.8.0"))
+#: Errors for which a library that exists cannot be opened.
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO)
+_LINK_MAP = 2  # RTLD_DI_LINKMAP of dlinfo(3)
 
 
 @functools.cache
 def _open_platform() -> tuple[tuple[str, ctypes.CDLL], ...]:
-    """Return the platform's libraries with their names. Libraries that this host does not have are left out."""
+    """Return the platform's libraries with their names. Libraries that this host does not have are left out.
+
+    Raise `LibraryError` if a library cannot be opened because of a shortage: code would be linked without it.
+    """
     libraries = []
     for name in filter(None, (*_LIBRARIES, architecture(platform_name()).dynamic_linker)):
-        with suppress(OSError):
+        try:
             libraries.append((name, ctypes.CDLL(name)))
+        except OSError as error:  # it has no errno
+            reraise_interrupt(error)
+            if any(os.strerror(code) in str(error) for code in _SHORTAGES):
+                raise LibraryError(
+                    f"the platform's library {name} cannot be opened at the moment ({error}): try again", library=name
+                ) from error
     return tuple(libraries)
 
 
@@ -121,26 +136,31 @@ def _finder() -> Callable[[int, bytes], int | None]:
     return find
 
 
+def library_path(library: ctypes.CDLL) -> str | None:
+    """Return the path from which a library was loaded, or None on a platform without dlinfo(3). No file is read."""
+    link_map = ctypes.POINTER(ctypes.c_char_p)()  # the second field of link_map is the path
+    ask = getattr(_open_process(), "dlinfo", None)
+    if ask is None or ask(ctypes.c_void_p(library._handle), _LINK_MAP, ctypes.byref(link_map)):
+        return None
+    return os.fsdecode(link_map[1])
+
+
 @functools.cache
-def mapped_path(name: str) -> str | None:
-    """Return the path of a mapped library with this file name, or None if this process has not mapped one, or has no /proc."""
-    with suppress(OSError), open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
-        for line in maps:
-            path = line.rstrip("\n").partition("/")[2]
-            if path.rpartition("/")[2] == name:
-                return "/" + path
-    return None
+def platform_path(name: str) -> str | None:
+    """Return the path of the platform library with a soname, or None if it is unknown."""
+    library = dict(_open_platform()).get(name)
+    return None if library is None else library_path(library)
 
 
 def platform_paths(symbols: Iterable[str]) -> list[str]:
     """Return the paths of the platform libraries that define any of these symbols, without duplicates."""
     names = dict.fromkeys(filter(None, map(platform_library, symbols)))
-    return [path for path in map(mapped_path, names) if path]
+    return list(filter(None, map(platform_path, names)))
 
 
 def all_paths() -> list[str]:
     """Return the paths of all platform libraries."""
-    return [path for path in (mapped_path(name) for name, _ in _open_platform()) if path]
+    return list(filter(None, [platform_path(name) for name, _ in _open_platform()]))
 
 
 def needed_libc(undefined: Iterable[str]) -> str:

@@ -190,3 +190,61 @@ with Cache(directory) as cache:
 
 def test_a_process_with_one_more_thread_links_each_module_once(directory: Path) -> None:
     assert run_fresh(directory, WITH_ONE_THREAD) == (3, {"f": 1, "g": 1, "h": 1}, [1, 2, 3])
+
+
+#: Adds a module after an attempt without descriptors. LLVM calls a function of libgcc for a division of 128 bits.
+WITHOUT_DESCRIPTORS = """
+import contextlib, os, warnings
+from compcache import Cache, CompcacheError, ModuleSource
+warnings.simplefilter("ignore")
+DIVIDER = "\\ndefine i128 @{0}(i128 %x, i128 %y) {{\\n%z = udiv i128 %x, %y\\nret i128 %z\\n}}"
+with Cache(directory) as cache:
+    cache.get_or_compile("warm", lambda: ModuleSource("define i64 @warm(i64 %x) {\\nret i64 %x\\n}\\n"))(1)
+    opened = []
+    with contextlib.suppress(OSError):
+        while True:
+            opened.append(os.dup(0))
+    with contextlib.suppress(CompcacheError):
+        cache.get_or_compile("short", lambda: ModuleSource(DIVIDER.format("short")))
+    for number in opened:
+        os.close(number)
+    result = cache.add_module(ModuleSource(DIVIDER.format("later")))
+"""
+
+
+def test_a_shortage_of_descriptors_does_not_change_the_modules_that_follow(directory: Path) -> None:
+    limit = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))"
+    after = run_fresh(directory / "short", limit + WITHOUT_DESCRIPTORS)
+    assert after == run_fresh(directory / "other", WITHOUT_DESCRIPTORS.replace("while True", "while False"))
+
+
+#: The same, with an attempt during which a library of the platform cannot be opened, or no process can be started.
+SHORT_OF = """
+import ctypes, os, subprocess
+from compcache import Cache, LibraryError, CompileError, ModuleSource
+class Library(ctypes.CDLL):
+    def __init__(self, name, *arguments):
+        if name == "libgcc_s.so.1":
+            raise OSError(f"{name}: cannot open shared object file: Too many open files")
+        super().__init__(name, *arguments)
+def start(*_, **__):
+    raise BlockingIOError(11, os.strerror(11))
+DIVIDER = "define i128 @divide(i128 %x, i128 %y) {\\n%z = udiv i128 %x, %y\\nret i128 %z\\n}"
+ASSEMBLY = 'define i64 @one() {\\n%r = call i64 asm "mov $$1, $0", "=r"()\\nret i64 %r\\n}'
+raised = []
+with Cache(directory) as cache:
+    for code, module, name, instead in ((DIVIDER, ctypes, "CDLL", Library), (ASSEMBLY, subprocess, "Popen", start)) if {short} else ():
+        usual = getattr(module, name)
+        setattr(module, name, instead)
+        try:
+            cache.add_module(ModuleSource(code))
+        except (LibraryError, CompileError) as error:
+            raised.append(type(error).__name__)
+        setattr(module, name, usual)
+    result = cache.add_module(ModuleSource(DIVIDER)), raised
+"""
+
+
+def test_a_module_is_refused_while_the_libraries_that_it_needs_cannot_be_opened(directory: Path) -> None:
+    module_id, _ = run_fresh(directory / "other", SHORT_OF.replace("{short}", "False"))
+    assert run_fresh(directory / "short", SHORT_OF.replace("{short}", "True")) == (module_id, ["LibraryError", "CompileError"])

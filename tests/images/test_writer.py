@@ -472,7 +472,7 @@ def test_damaged_objects_raise_the_declared_error_alone(count: int) -> None:
 
 
 def test_a_library_tells_the_version_of_a_symbol_by_the_table_that_a_linker_reads() -> None:
-    path = platform_symbols.mapped_path("libc.so.6")
+    path = platform_symbols.platform_path("libc.so.6")
     if path is None:
         pytest.skip("the C library is another one")
     library = shared_library(path)

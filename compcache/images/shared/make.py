@@ -74,7 +74,7 @@ def write(
     """
     providers = {symbol: _provider_of(symbol, path) for symbol, path in named.items()}
     for symbol in platform:
-        path = platform_symbols.mapped_path(platform_symbols.platform_library(symbol) or "")
+        path = platform_symbols.platform_path(platform_symbols.platform_library(symbol) or "")
         if path is not None:
             providers[symbol] = _provider_of(symbol, path)
     known_providers = {symbol: provider for symbol, provider in providers.items() if provider is not None}
