@@ -137,12 +137,12 @@ def _finder() -> Callable[[int, bytes], int | None]:
 
 
 def library_path(library: ctypes.CDLL) -> str | None:
-    """Return the path from which a library was loaded, or None on a platform without dlinfo(3). No file is read."""
+    """Return the absolute path from which a library was loaded, or None on a platform without dlinfo(3). No file is read."""
     link_map = ctypes.POINTER(ctypes.c_char_p)()  # the second field of link_map is the path
     ask = getattr(_open_process(), "dlinfo", None)
     if ask is None or ask(ctypes.c_void_p(library._handle), _LINK_MAP, ctypes.byref(link_map)):
         return None
-    return os.fsdecode(link_map[1])
+    return os.path.abspath(os.fsdecode(link_map[1]))  # it is relative if LD_LIBRARY_PATH is
 
 
 @functools.cache
